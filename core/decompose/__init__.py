@@ -1,0 +1,1 @@
+"""Decompositions: named operators written once in primitives, shared by both front ends."""

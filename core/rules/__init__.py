@@ -1,0 +1,17 @@
+"""Exact rules: each holds bit for bit, NaN, infinities and signed zero included (which NaN apart).
+
+The law for a rule: the right side is never more work than the left; no rule only exchanges operands; no rule moves a
+rounding; and a rule may rely on bounds only where ``core.symbolic`` proves them.
+"""
+
+from luminal.core.rules import arithmetic, cast, constant, logic, select, view
+from luminal.core.rules.pattern import Rule
+
+RULES: tuple[Rule, ...] = (
+    *constant.RULES,
+    *arithmetic.RULES,
+    *logic.RULES,
+    *select.RULES,
+    *cast.RULES,
+    *view.RULES,
+)

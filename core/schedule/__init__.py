@@ -1,0 +1,1 @@
+"""Scheduling: kernels, layouts, transforms, cost and the memory plan."""

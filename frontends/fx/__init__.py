@@ -1,0 +1,1 @@
+"""Import of PyTorch models (ExportedProgram, torch.fx GraphModule) into a core Graph."""

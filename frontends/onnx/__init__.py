@@ -1,0 +1,1 @@
+"""Import of ONNX models (path, ModelProto, external data) into a core Graph."""

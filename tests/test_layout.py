@@ -1,0 +1,257 @@
+"""The repository's layout: who may import whom, what loads lazily, and which words the scheduler may not know."""
+
+import ast
+import io
+import keyword
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("frontends", "core", "codegen", "runtime")
+NUMERIC = frozenset({"numpy", "ml_dtypes"})
+
+# What each folder may import besides the standard library; the longest matching folder decides.
+ALLOWED: dict[str, frozenset[str]] = {
+    "core": NUMERIC | {"luminal.core"},
+    "core/schedule": NUMERIC | {"luminal.core", "egglog"},
+    "frontends": NUMERIC | {"luminal.core", "luminal.frontends"},
+    "frontends/onnx": NUMERIC | {"luminal.core", "luminal.frontends.onnx", "onnx", "google.protobuf"},
+    "frontends/fx": NUMERIC | {"luminal.core", "luminal.frontends.fx", "torch"},
+    "codegen": NUMERIC | {"luminal.core", "luminal.codegen", "jinja2", "cmake", "ninja", "pybind11", "ziglang"},
+    "runtime": NUMERIC | {"luminal.runtime"},
+}
+# After decomposition there are only primitives: no operator's, layer's or model's name steers what follows.
+NAMELESS = ("core", "codegen", "runtime")
+NAMED = ("core/decompose",)
+OPERATORS = frozenset(
+    {"softmax", "logsoftmax", "conv", "convolution", "attention", "sdpa", "gemm", "matmul", "dropout", "embedding"}
+    | {"relu", "gelu", "silu", "sigmoid", "layernorm", "rmsnorm", "batchnorm", "groupnorm", "maxpool", "avgpool"}
+    | {"lstm", "gru", "rnn"}
+)
+MODELS = frozenset({"bert", "minilm", "resnet", "llama", "tinyllama", "gpt", "vit", "mistral", "whisper"})
+# Frameworks that `import luminal` must not pull in: each belongs to one kind of user only.
+FRAMEWORKS = frozenset({"torch", "onnx", "onnxruntime", "transformers", "openvino"})
+
+# The words of an identifier: `rowSoftmax_2d` is row, softmax, d; `LSTMCell` is lstm, cell.
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def python_files(folder: str) -> list[Path]:
+    return sorted(path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The modules that a tree imports, function bodies included, as ``(line, dotted name)``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # `from luminal import core` imports luminal.core: the names may be modules, so each counts by itself.
+            prefix = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{prefix}.{alias.name}") for alias in node.names)
+
+
+def permitted(module: str, allowed: frozenset[str]) -> bool:
+    if module.split(".")[0] in sys.stdlib_module_names:
+        return True
+    return any(module == name or module.startswith(name + ".") for name in allowed)
+
+
+def allowance(file: str) -> frozenset[str]:
+    folder = max((name for name in ALLOWED if file.startswith(name + "/")), key=len)
+    return ALLOWED[folder]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_import_directions(part: str) -> None:
+    wrong = []
+    for path in python_files(part):
+        file = relative(path)
+        found = imports(ast.parse(path.read_text(), filename=file))
+        wrong += [f"{file}:{line}: {name}" for line, name in found if not permitted(name, allowance(file))]
+    assert not wrong, "imports against the directions of the layout:\n" + "\n".join(wrong)
+
+
+def test_imports_are_absolute() -> None:
+    wrong = [
+        f"{relative(path)}:{line}: {name}"
+        for folder in (*PARTS, "src/luminal", "tests", "benchmarks", "examples")
+        for path in python_files(folder)
+        for line, name in imports(ast.parse(path.read_text()))
+        if name.startswith(".")
+    ]
+    assert not wrong, "relative imports:\n" + "\n".join(wrong)
+
+
+def test_the_public_face_imports_frameworks_inside_functions_only() -> None:
+    wrong = []
+    for path in sorted((ROOT / "src/luminal").glob("**/*.py")):
+        if path.resolve() != path:
+            continue  # reached through a link: held by test_import_directions
+        tree = ast.parse(path.read_text())
+        lazy = {
+            id(inner)
+            for outer in ast.walk(tree)
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(outer)
+            for inner in ast.walk(outer)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in lazy:
+                found = {name.split(".")[0] for _, name in imports(node)} & FRAMEWORKS
+                wrong += [f"{relative(path)}:{node.lineno}: {name}" for name in sorted(found)]
+    assert not wrong, "frameworks imported while luminal itself is imported:\n" + "\n".join(wrong)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests", capture_output=True, text=True)
+
+
+def test_importing_luminal_loads_no_framework() -> None:
+    result = run("import sys, luminal; print(*sys.modules)")
+    assert result.returncode == 0, result.stderr
+    assert not FRAMEWORKS & set(result.stdout.split())
+
+
+@pytest.mark.parametrize(("package", "blocked"), [("onnx", "torch"), ("fx", "onnx")])
+def test_a_front_end_loads_without_the_other_framework(package: str, blocked: str) -> None:
+    result = run(
+        "import importlib, pkgutil, sys\n"
+        f"sys.modules[{blocked!r}] = None\n"  # any import of it now raises ImportError
+        "import luminal\n"
+        f"front_end = importlib.import_module('luminal.frontends.{package}')\n"
+        "for module in pkgutil.walk_packages(front_end.__path__, front_end.__name__ + '.'):\n"
+        "    importlib.import_module(module.name)\n"
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_folder_refuses_to_load_under_a_second_name(part: str) -> None:
+    result = run(f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {part}")
+    assert result.returncode != 0
+    assert f"ImportError: this package is luminal.{part}" in result.stderr
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_package_is_linked_to_its_folder(part: str) -> None:
+    link = ROOT / "src/luminal" / part
+    assert link.is_symlink()
+    assert link.readlink() == Path("../..", part)
+    assert link.resolve() == ROOT / part
+
+
+def repository_files() -> list[Path]:
+    """What a commit of the working tree would hold: tracked files, and new ones that git does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: which files belong to the repository is not known")
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_every_package_has_an_init_and_content() -> None:
+    files = [file for file in repository_files() if relative(file).split("/")[0] in PARTS]
+    packages = {file.parent for file in files if file.suffix == ".py"}
+    missing = sorted(relative(folder) for folder in packages if folder / "__init__.py" not in files)
+    assert not missing, f"modules in folders without __init__.py: {missing}"
+    full = {folder for file in files if file.name != "__init__.py" for folder in file.parents}
+    empty = sorted(relative(folder) for folder in packages - full)
+    assert not empty, f"packages with nothing but an __init__.py: {empty}"
+
+
+def words(text: str) -> set[str]:
+    """The words of each identifier in a text, and each two neighbours as one: ``layer_norm`` is also layernorm."""
+    found: set[str] = set()
+    for identifier in re.findall(r"\w+", text):
+        parts = [word.lower() for word in WORD.findall(identifier)]
+        found.update(parts, map("".join, pairwise(parts)))
+    return found
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    owners = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    return {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, owners) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+
+
+def python_words(source: str) -> Iterator[tuple[int, set[str]]]:
+    """The words of a module's identifiers and strings with their lines; comments and docstrings may explain freely."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME and not keyword.iskeyword(token.string):
+            yield token.start[0], words(token.string)
+    tree = ast.parse(source)
+    explained = docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained:
+            yield node.lineno, words(node.value)
+
+
+# C++, CUDA, Metal and Jinja comments: /* */, //, {# #}. A `//%` line is a Jinja statement, hence code.
+COMMENT = re.compile(r"/\*.*?\*/|\{#.*?#\}|//(?!%)[^\n]*", re.DOTALL)
+
+
+def text_words(source: str) -> Iterator[tuple[int, set[str]]]:
+    code = COMMENT.sub(lambda match: "\n" * match.group().count("\n"), source)
+    for number, line in enumerate(code.splitlines(), 1):
+        yield number, words(line)
+
+
+def nameless_files() -> list[Path]:
+    files = (path for folder in NAMELESS for path in (ROOT / folder).rglob("*") if path.is_file())
+    suffixes = {".py", ".h", ".hpp", ".c", ".cpp", ".cu", ".mm", ".j2", ".txt", ".cmake", ".pyi"}
+    return sorted(path for path in files if path.suffix in suffixes and not relative(path).startswith(NAMED))
+
+
+def test_no_operator_or_model_is_known_after_decomposition() -> None:
+    wrong = []
+    for path in nameless_files():
+        found = python_words if path.suffix in {".py", ".pyi"} else text_words
+        for line, names in found(path.read_text()):
+            wrong += [f"{relative(path)}:{line}: {name}" for name in sorted(names & (OPERATORS | MODELS))]
+    assert not wrong, "names of operators or models where only structure may count:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("row_softmax", "softmax"),
+        ("isConv2d", "conv"),
+        ("GEMM_TILE", "gemm"),
+        ("LSTMCell", "lstm"),
+        ("layer_norm", "layernorm"),
+        ("ResNet", "resnet"),
+        ("a call of x.llama", "llama"),
+    ],
+)
+def test_words_are_found_inside_identifiers(text: str, name: str) -> None:
+    assert name in words(text)
+
+
+def test_words_do_not_match_parts_of_others() -> None:
+    assert not words("convert conversion reluctant vital max thread_pool") & (OPERATORS | MODELS)
+
+
+def test_comments_and_docstrings_may_explain() -> None:
+    python = 'def f():\n    """A softmax row."""\n    return 1  # relu\n'
+    assert not set().union(*(found for _, found in python_words(python))) & OPERATORS
+    text = "int a; // relu\n/* conv\n softmax */ int b;\n//% if softmax\n"
+    assert [line for line, found in text_words(text) if found & OPERATORS] == [4]
