@@ -1,0 +1,208 @@
+"""How a compiled library looks from outside: its name, dims, entry points and their tensors, ready for the templates.
+
+The C header, the C++ wrapper, the Python module, the descriptor tables of library.cpp and the metadata are all rendered
+from one :class:`Interface`, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from luminal.core.errors import DTypeError
+from luminal.core.symbolic import Int
+from luminal.core.types import DType
+
+ABI_VERSION = 1
+
+# C++ type of one element in NAME.hpp, by element type. These are the types that may cross the C ABI.
+CPP_TYPES: Mapping[str, str] = {
+    "bool": "bool",
+    "int8": "std::int8_t",
+    "int16": "std::int16_t",
+    "int32": "std::int32_t",
+    "int64": "std::int64_t",
+    "uint8": "std::uint8_t",
+    "uint16": "std::uint16_t",
+    "uint32": "std::uint32_t",
+    "uint64": "std::uint64_t",
+    "float16": "Float16",
+    "bfloat16": "BFloat16",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "std::complex<float>",
+    "complex128": "std::complex<double>",
+}
+
+# Words that cannot name a parameter, member or function of the generated C++: keywords, macros of the C library and of
+# compilers, and the wrapper's own names.
+_RESERVED_WORDS = """
+    Library Context Tensor View Error Float16 BFloat16 std errno stdin stdout stderr assert linux unix NULL EOF
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
+    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
+    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int
+    long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template
+    this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+    while xor xor_eq
+"""
+_RESERVED = frozenset(_RESERVED_WORDS.split())
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic dimension, its bounds (both included) and its name as part of a C identifier."""
+
+    name: str
+    identifier: str
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output; ``shape`` may hold expressions of dims. Contiguous, row-major."""
+
+    name: str
+    identifier: str
+    dtype: DType
+    shape: tuple[Int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def c_dtype(self) -> str:
+        """The member of ``enum lm_dtype``."""
+        return f"LM_{self.dtype.name.upper()}"
+
+    @property
+    def cpp_type(self) -> str:
+        return CPP_TYPES[self.dtype.name]
+
+    @property
+    def text(self) -> str:
+        """What a comment says about it: ``input_ids: int64 [batch, sequence]``."""
+        return comment(f"{self.name}: {self.dtype.name} [{', '.join(str(axis) for axis in self.shape)}]")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One way to call the model. ``structure`` says how the outputs nest (any JSON value; passed through)."""
+
+    name: str
+    identifier: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    structure: Any
+    arena_bytes: int
+
+    @property
+    def cpp_parameters(self) -> str:
+        """The inputs as parameters of the C++ wrapper's method."""
+        return ", ".join(f"const View<{tensor.cpp_type}>& {tensor.identifier}" for tensor in self.inputs)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Everything that a library's user can see. ``name`` is a C identifier: it prefixes every exported function."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def macro(self) -> str:
+        """What the model's enumerators and include guards begin with."""
+        return self.name.upper()
+
+    def metadata(self, **more: Any) -> dict[str, Any]:
+        """The content of ``NAME_metadata_json``, with the given keys added (constants, target, origins, ...)."""
+        return {
+            "abi_version": ABI_VERSION,
+            "name": self.name,
+            "dims": [{"name": dim.name, "lower": dim.lower, "upper": dim.upper} for dim in self.dims],
+            "entries": [
+                {
+                    "name": entry.name,
+                    "structure": entry.structure,
+                    "arena_bytes": entry.arena_bytes,
+                    "inputs": [_tensor_metadata(tensor) for tensor in entry.inputs],
+                    "outputs": [_tensor_metadata(tensor) for tensor in entry.outputs],
+                }
+                for entry in self.entries
+            ],
+            **more,
+        }
+
+    def metadata_json(self, **more: Any) -> str:
+        """:meth:`metadata` as deterministic, ASCII-only text."""
+        return json.dumps(self.metadata(**more), separators=(",", ":"))
+
+
+def dims(rows: Iterable[tuple[str, int, int]]) -> tuple[Dim, ...]:
+    """Dims from ``(name, lower, upper)``."""
+    rows = list(rows)
+    names = identifiers([name for name, _, _ in rows])
+    return tuple(Dim(name, identifier, low, high) for (name, low, high), identifier in zip(rows, names, strict=True))
+
+
+def tensors(rows: Iterable[tuple[str, DType, Sequence[Int]]]) -> tuple[Tensor, ...]:
+    """Inputs or outputs from ``(name, type, shape)``. Raises ``DTypeError`` for a type that the C ABI lacks."""
+    rows = list(rows)
+    for name, dtype, _ in rows:
+        if dtype.name not in CPP_TYPES:
+            raise DTypeError(
+                f"{name!r} has element type {dtype.name}, which cannot be an input or output of a library; "
+                f"expected one of {', '.join(CPP_TYPES)}: cast it inside the model"
+            )
+    names = identifiers([name for name, _, _ in rows])
+    return tuple(
+        Tensor(name, identifier, dtype, tuple(shape))
+        for (name, dtype, shape), identifier in zip(rows, names, strict=True)
+    )
+
+
+def identifiers(names: Sequence[str]) -> list[str]:
+    """C and C++ identifiers that resemble the names, each one different: ``input.1`` becomes ``input_1``."""
+    result: list[str] = []
+    for name in names:
+        # No leading, trailing or double underscore: C++ reserves some of them, and members use the trailing one.
+        base = re.sub(r"_+", "_", re.sub(r"[^0-9A-Za-z]", "_", name)).strip("_") or "value"
+        if base[0].isdigit():
+            base = f"value_{base}"
+        candidate = f"{base}_value" if base in _RESERVED else base
+        suffix = 2
+        while candidate in result:
+            candidate = f"{base}_{suffix}"
+            suffix += 1
+        result.append(candidate)
+    return result
+
+
+def comment(text: str) -> str:
+    """Text that is safe inside a C comment, on one line."""
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
+
+
+def c_string(text: str) -> str:
+    """A C string literal for any text, as UTF-8."""
+    return '"' + "".join(_c_character(byte) for byte in text.encode()) + '"'
+
+
+def _c_character(byte: int) -> str:
+    character = chr(byte)
+    if character in '"\\':
+        return "\\" + character
+    # Octal escapes have at most three digits, so a digit that follows is not drawn in; "?" could begin a trigraph.
+    return character if 32 <= byte < 127 and character != "?" else f"\\{byte:03o}"
+
+
+def _tensor_metadata(tensor: Tensor) -> dict[str, Any]:
+    shape = [axis if isinstance(axis, int) else str(axis) for axis in tensor.shape]
+    return {"name": tensor.name, "dtype": tensor.dtype.name, "shape": shape}

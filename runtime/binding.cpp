@@ -1,0 +1,88 @@
+// luminal.runtime._native: opens a compiled library by its path and runs it on numpy arrays.
+#include <dlfcn.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "luminal/python.hpp"
+
+namespace py = pybind11;
+
+namespace {
+
+[[noreturn]] void raise_os_error(const std::string& message) {
+    PyErr_SetString(PyExc_OSError, message.c_str());
+    throw py::error_already_set();
+}
+
+/// A shared object, loaded with its symbols kept to itself.
+class SharedObject {
+  public:
+    explicit SharedObject(const std::string& path) : path_(path), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+        if (handle_ == nullptr) raise_os_error("cannot load the library \"" + path + "\": " + dlerror());
+    }
+    SharedObject(const SharedObject&) = delete;
+    SharedObject& operator=(const SharedObject&) = delete;
+    ~SharedObject() { dlclose(handle_); }
+
+    template <class Function>
+    void find(const std::string& symbol, Function& function) const {
+        void* address = dlsym(handle_, symbol.c_str());
+        if (address == nullptr) {
+            raise_os_error("the library \"" + path_ + "\" does not export " + symbol +
+                           ": it is no library of luminal, or has another name");
+        }
+        function = reinterpret_cast<Function>(address);
+    }
+
+  private:
+    std::string path_;
+    void* handle_;
+};
+
+luminal_python::Functions find_functions(const SharedObject& object, const std::string& name) {
+    luminal_python::Functions functions{};
+    object.find(name + "_abi_version", functions.abi_version);
+    object.find(name + "_metadata_json", functions.metadata_json);
+    object.find(name + "_open", functions.open);
+    object.find(name + "_close", functions.close);
+    object.find(name + "_context_create", functions.context_create);
+    object.find(name + "_context_destroy", functions.context_destroy);
+    object.find(name + "_output_shape", functions.output_shape);
+    object.find(name + "_run", functions.run);
+    object.find(name + "_last_error", functions.last_error);
+    return functions;
+}
+
+/// A library together with the shared object that holds its code.
+class LoadedLibrary {
+  public:
+    LoadedLibrary(const std::string& path, const std::string& name, const std::optional<std::string>& weights,
+                  int threads)
+        : object_(path), library_(find_functions(object_, name), weights, threads) {}
+
+    std::string metadata_json() const { return library_.metadata_json(); }
+
+    std::vector<py::array> run(std::size_t entry, const std::vector<py::array>& inputs) {
+        return library_.run(entry, inputs);
+    }
+
+  private:
+    SharedObject object_;  // unloaded after library_ is closed
+    luminal_python::Library library_;
+};
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+    module.doc() = "Opens a compiled library by its path and runs it on numpy arrays.";
+    py::class_<LoadedLibrary>(module, "Library")
+        .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int>(),
+             py::arg("path"), py::arg("name"), py::arg("weights") = py::none(), py::arg("threads") = 0)
+        .def("metadata_json", &LoadedLibrary::metadata_json)
+        .def("run", &LoadedLibrary::run, py::arg("entry"), py::arg("inputs"));
+}

@@ -1,0 +1,117 @@
+/* The C types that every library compiled by luminal speaks. Plain C99; also valid C++.
+ *
+ * A library exports exactly these functions, each prefixed by the model's NAME (the prototypes are in NAME.h):
+ *
+ *   NAME_abi_version     LM_ABI_VERSION of the library
+ *   NAME_metadata_json   inputs, outputs, dims, entry points, constants and origins, as a static JSON text
+ *   NAME_open            options -> library: maps the weights, starts the threads
+ *   NAME_close           library -> nothing; refused while it still has contexts
+ *   NAME_context_create  library -> context: the arena of one caller thread
+ *   NAME_context_destroy
+ *   NAME_workspace_size  bytes of arena that a context needs
+ *   NAME_output_shape    the shape of one output, from the shapes of the inputs
+ *   NAME_run             inputs -> outputs
+ *   NAME_set_weights     replaces the weights of an open library
+ *   NAME_last_error      the message that belongs to the last status that was not LM_OK
+ *
+ * Threads: a library may be used by any number of threads at once, a context by one thread at a time. Contexts of one
+ * library run concurrently and share its one pool of threads.
+ */
+#ifndef LM_ABI_H
+#define LM_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LM_ABI_VERSION 1
+
+/* Element types. The numbers are part of the ABI and never change. */
+enum lm_dtype {
+    LM_BOOL = 1, /* one byte, 0 or 1 */
+    LM_INT8 = 2,
+    LM_INT16 = 3,
+    LM_INT32 = 4,
+    LM_INT64 = 5,
+    LM_UINT8 = 6,
+    LM_UINT16 = 7,
+    LM_UINT32 = 8,
+    LM_UINT64 = 9,
+    LM_FLOAT16 = 10, /* IEEE binary16 */
+    LM_BFLOAT16 = 11,
+    LM_FLOAT32 = 12,
+    LM_FLOAT64 = 13,
+    LM_COMPLEX64 = 14, /* two float32: real, imaginary */
+    LM_COMPLEX128 = 15 /* two float64: real, imaginary */
+};
+
+/* Where the data of a value lies. */
+enum lm_device { LM_CPU = 0 };
+
+/* What a call returns. */
+enum lm_status {
+    LM_OK = 0,
+    LM_INVALID_ARGUMENT = 1,    /* an argument, or an input's type, shape, strides or bounds */
+    LM_INDEX_OUT_OF_RANGE = 2,  /* raised by a step of the model: an index outside its tensor */
+    LM_DIVISION_BY_ZERO = 3,    /* raised by a step of the model: an integer divided by zero */
+    LM_OPERATOR_FAILED = 4,     /* raised by a step of the model: any other failure of a source operator */
+    LM_OUT_OF_MEMORY = 5,       /* an allocation failed */
+    LM_BAD_WEIGHTS = 6,         /* the weights are missing, truncated, or belong to another model */
+    LM_UNSUPPORTED = 7,         /* this machine lacks an instruction set that the library was compiled for */
+    LM_SYSTEM_ERROR = 8         /* the operating system refused, e.g. to start a thread */
+};
+
+/* One tensor, owned by the caller. */
+typedef struct lm_value {
+    void* data;             /* aligned to its element; may be NULL if the tensor has no elements */
+    int32_t dtype;          /* enum lm_dtype */
+    int32_t rank;           /* 0: a scalar */
+    const int64_t* shape;   /* rank sizes; may be NULL if rank is 0 */
+    const int64_t* strides; /* rank strides in elements, or NULL: contiguous, row-major */
+    int32_t device;         /* enum lm_device */
+    int32_t reserved;       /* 0 */
+} lm_value;
+
+typedef struct lm_library lm_library;
+typedef struct lm_context lm_context;
+
+/* A piece of work: does the tasks begin <= i < end. */
+typedef void (*lm_task_range)(void* argument, int64_t begin, int64_t end);
+
+/* How to open a library. Zero means the default everywhere; `size` must be sizeof(lm_options). */
+typedef struct lm_options {
+    size_t size;
+
+    /* The weights file. NULL: NAME.weights beside the library. "": none yet, NAME_set_weights comes before any run. */
+    const char* weights_path;
+
+    /* If set, called once by NAME_open instead of reading a file: hands over the bytes of a weights file, in memory
+     * aligned to 64 bytes that stays valid until NAME_close or NAME_set_weights. Returns 0, or any other number to
+     * refuse. */
+    int32_t (*weights_provider)(void* user, const void** image, size_t* bytes);
+
+    /* Where the memory of contexts comes from, their arenas above all; both or neither. `allocate` returns NULL if
+     * there is none. Called by NAME_context_create and NAME_context_destroy, on the calling thread. */
+    void* (*allocate)(void* user, size_t bytes, size_t alignment);
+    void (*deallocate)(void* user, void* memory, size_t bytes);
+
+    /* If set, replaces the library's own threads: calls `body(argument, begin, end)` on disjoint ranges that cover
+     * 0 <= i < tasks, on any threads, and returns when all have returned. Must be callable from several threads. */
+    void (*parallel_for)(void* user, int64_t tasks, lm_task_range body, void* argument);
+
+    void* user; /* handed to all callbacks */
+
+    /* Threads that work on one run, the caller's included. 0: as many as the process may use CPUs. Ignored with
+     * parallel_for. Results do not depend on it. */
+    int32_t threads;
+    int32_t reserved; /* 0 */
+} lm_options;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* LM_ABI_H */

@@ -1,0 +1,62 @@
+// Atomic words on the compiler's builtins, and the futex that sleeps on one.
+//
+// <atomic> is not used: libstdc++ gives its templates default visibility, and a compiled library exports nothing but
+// its C ABI.
+#pragma once
+
+#include <linux/futex.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "luminal/namespace.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+inline constexpr int CACHE_LINE = 64;
+
+/// An atomic word. Operations are sequentially consistent unless their name says otherwise.
+template <class T>
+class Atomic {
+  public:
+    T load() const { return __atomic_load_n(&value_, __ATOMIC_SEQ_CST); }
+    T load_acquire() const { return __atomic_load_n(&value_, __ATOMIC_ACQUIRE); }
+    T load_relaxed() const { return __atomic_load_n(&value_, __ATOMIC_RELAXED); }
+    void store(T value) { __atomic_store_n(&value_, value, __ATOMIC_SEQ_CST); }
+    void store_relaxed(T value) { __atomic_store_n(&value_, value, __ATOMIC_RELAXED); }
+    T exchange(T value) { return __atomic_exchange_n(&value_, value, __ATOMIC_SEQ_CST); }
+    T fetch_add(T value) { return __atomic_fetch_add(&value_, value, __ATOMIC_SEQ_CST); }
+    T fetch_sub(T value) { return __atomic_fetch_sub(&value_, value, __ATOMIC_SEQ_CST); }
+    T fetch_or(T value) { return __atomic_fetch_or(&value_, value, __ATOMIC_SEQ_CST); }
+    bool compare_exchange(T& expected, T desired) {
+        return __atomic_compare_exchange_n(&value_, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    }
+
+    const T* address() const { return &value_; }
+
+  private:
+    T value_ = 0;
+};
+
+/// Sleeps while `word` holds `expected`. May return early; the caller looks again.
+inline void futex_wait(const Atomic<uint32_t>& word, uint32_t expected) {
+    syscall(SYS_futex, word.address(), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+/// Wakes at most `count` threads that sleep on `word`.
+inline void futex_wake(const Atomic<uint32_t>& word, int count) {
+    syscall(SYS_futex, word.address(), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+/// Tells the core that this is a spinning loop.
+inline void cpu_relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

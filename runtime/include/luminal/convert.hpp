@@ -1,0 +1,102 @@
+// convert<To>(v): every cast between element types, total, rounded at most once.
+//
+//   integer -> integer     modulo 2^bits
+//   integer -> float       to nearest, ties to even
+//   float   -> integer     towards zero, saturating; NaN gives 0
+//   float64 -> float32     to nearest, ties to even
+//   any     -> half type   a vec<float> whose values are the nearest of that type, never rounded in between
+//   any     -> bool        v != 0 (NaN is true);  bool -> any: 0 or 1
+#pragma once
+
+#include <limits>
+
+#include "luminal/float16.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+namespace detail {
+
+/// Float to integer: out-of-range lanes never reach the instruction, whose result would be undefined.
+template <class To, class V> LM_INLINE auto saturate(V v) {
+    using T = element_t<V>;
+    using R = rebind<To, V>;
+    // Both bounds are powers of two (or zero) and exact in every float type.
+    constexpr T half_range = static_cast<T>(uint64_t{1} << (8 * sizeof(To) - 1));
+    constexpr T lowest = std::is_signed_v<To> ? -half_range : T{0};
+    constexpr T beyond = std::is_signed_v<To> ? half_range : 2 * half_range;
+    constexpr To smallest = std::numeric_limits<To>::min(), largest = std::numeric_limits<To>::max();
+    const auto too_large = bit_not(less(v, splat<V>(beyond)));  // or NaN
+    const auto too_small = less(v, splat<V>(lowest));
+    const V inside = select(bit_or(too_large, too_small), splat<V>(0), v);
+    // Short integers go through int32, for which there are instructions.
+    using Via = std::conditional_t<(sizeof(To) < 4), int32_t, To>;
+    const R truncated = lane_cast<To>(lane_cast<Via>(inside));
+    const R above = select(equal(v, v), splat<R>(largest), splat<R>(0));
+    return select(too_large, above, select(too_small, splat<R>(smallest), truncated));
+}
+
+/// float64 -> float32 rounded to odd: the nearer neighbour towards zero with its last bit set if inexact. A second
+/// rounding to at most 22 bits then gives what one rounding would have given (Boldo and Melquiond, "Emulation of FMA
+/// and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+template <class V> LM_INLINE auto round_to_odd(V v) {
+    using F = rebind<float, V>;
+    using I = rebind<int32_t, V>;
+    const F nearest = lane_cast<float>(v);
+    const V back = lane_cast<double>(nearest);
+    const I bits = bitcast<int32_t>(nearest);
+    const I one = splat<I>(1);
+    const auto exact = equal(back, v);
+    const auto is_odd = equal(bit_and(bits, one), one);
+    const I other = select(less(abs(v), abs(back)), sub(bits, one), add(bits, one));
+    return bitcast<float>(select(bit_or(exact, is_odd), bits, other));
+}
+
+/// A float that a half type rounds to the same value as v itself.
+template <class V> LM_INLINE auto float_for_half(V v) {
+    using T = element_t<V>;
+    if constexpr (std::is_same_v<T, float>) {
+        return v;
+    } else if constexpr (std::is_same_v<T, double>) {
+        return round_to_odd(v);
+    } else if constexpr (sizeof(T) <= 2) {
+        return lane_cast<float>(v);
+    } else if constexpr (sizeof(T) == 4) {
+        return round_to_odd(lane_cast<double>(v));
+    } else {
+        // Round to odd at bit 11 where float64 could not hold all bits: clear the lower ones, set bit 11 if any was.
+        const auto rest = bit_and(v, splat<V>(0x7ff));
+        const auto sticky = select(equal(rest, splat<V>(0)), splat<V>(0), splat<V>(0x800));
+        const auto jammed = bit_or(sub(v, rest), sticky);
+        const T limit = T{1} << 53;
+        auto fits = less(v, splat<V>(limit));
+        if constexpr (is_signed<V>) fits = bit_and(fits, less(splat<V>(-limit), v));
+        return round_to_odd(lane_cast<double>(select(fits, v, jammed)));
+    }
+}
+
+}  // namespace detail
+
+template <class To, class V> LM_INLINE auto convert(V v) {
+    using T = element_t<V>;
+    if constexpr (is_half<To>) {
+        if constexpr (is_bool<V>) {
+            return select(v, splat<rebind<float, V>>(1), splat<rebind<float, V>>(0));
+        } else {
+            return decode<To>(encode<To>(detail::float_for_half(v)));
+        }
+    } else if constexpr (std::is_same_v<To, T>) {
+        return v;
+    } else if constexpr (std::is_same_v<To, bool>) {
+        return bit_not(equal(v, splat<V>(0)));
+    } else if constexpr (is_bool<V>) {
+        return select(v, splat<rebind<To, V>>(1), splat<rebind<To, V>>(0));
+    } else if constexpr (is_float<V> && std::is_integral_v<To>) {
+        return detail::saturate<To>(v);
+    } else {
+        return lane_cast<To>(v);
+    }
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

@@ -1,0 +1,129 @@
+// float16 and bfloat16: exact decoding, encoding rounded once to nearest even.
+//
+// Overflow gives infinity, underflow is gradual, NaN keeps its sign and upper payload and becomes quiet.
+#pragma once
+
+#include "luminal/arithmetic.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+namespace detail {
+
+#if defined(LM_AVX2)
+
+template <class Bits> LM_INLINE auto float16_to_float(Bits h) {
+    constexpr int n = lanes<Bits>;
+#if defined(LM_AVX512)
+    if constexpr (n == 16) return copy_bits<vec<float, n>>(_mm512_maskz_cvtph_ps(0xffff, copy_bits<__m256i>(h)));
+#endif
+    if constexpr (n == 8) return copy_bits<vec<float, n>>(_mm256_cvtph_ps(copy_bits<__m128i>(h)));
+    if constexpr (n < 8) {
+        vec<uint16_t, 8> padded{};
+        __builtin_memcpy(&padded, &h, sizeof h);
+        const __m128 f = _mm_cvtph_ps(copy_bits<__m128i>(padded));
+        vec<float, n> r;
+        __builtin_memcpy(&r, &f, sizeof r);
+        return r;
+    }
+}
+
+template <class V> LM_INLINE auto float_to_float16(V v) {
+    constexpr int n = lanes<V>;
+    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+#if defined(LM_AVX512)
+    if constexpr (n == 16) {
+        return copy_bits<vec<uint16_t, n>>(_mm512_maskz_cvtps_ph(0xffff, copy_bits<__m512>(v), nearest));
+    }
+#endif
+    if constexpr (n == 8) return copy_bits<vec<uint16_t, n>>(_mm256_cvtps_ph(copy_bits<__m256>(v), nearest));
+    if constexpr (n < 8) {
+        vec<float, 4> padded{};
+        __builtin_memcpy(&padded, &v, sizeof v);
+        const __m128i h = _mm_cvtps_ph(copy_bits<__m128>(padded), nearest);
+        vec<uint16_t, n> r;
+        __builtin_memcpy(&r, &h, sizeof r);
+        return r;
+    }
+}
+
+#else
+
+template <class Bits> LM_INLINE auto float16_to_float(Bits h) {
+    using I = rebind<int32_t, Bits>;
+    using V = rebind<float, Bits>;
+    const auto i = [](int32_t value) LM_LAMBDA { return splat<I>(value); };
+    const I word = lane_cast<int32_t>(h);
+    const I magnitude = word & i(0x7fff);
+    const I normal = (magnitude << i(13)) + i(112 << 23);  // the exponent's bias: 127 - 15
+    const I nan_quiet = select(less(i(0x7c00), magnitude), i(0x400000), i(0));
+    const I special = (magnitude << i(13)) | i(0x7f800000) | nan_quiet;
+    const V subnormal = lane_cast<float>(magnitude) * splat<V>(0x1p-24f);
+    const I rational = select(less(magnitude, i(0x400)), bitcast<int32_t>(subnormal), normal);
+    const I bits = select(less(magnitude, i(0x7c00)), rational, special);
+    return bitcast<float>(bits | ((word & i(0x8000)) << i(16)));
+}
+
+template <class V> LM_INLINE auto float_to_float16(V v) {
+    using I = rebind<int32_t, V>;
+    const auto i = [](int32_t value) LM_LAMBDA { return splat<I>(value); };
+    const I word = bitcast<int32_t>(v);
+    const I magnitude = word & i(0x7fffffff);
+    // Half of the last place less one, plus the last place's own bit: ties go to even.
+    const I rounded = magnitude + i(0xfff) + ((magnitude >> i(13)) & i(1));
+    const I normal = (rounded >> i(13)) - i(112 << 10);
+    const I finite = select(less(normal, i(0x7c00)), normal, i(0x7c00));
+    // Below 2^-14 halves are multiples of 2^-24, which is the last place of floats in [0.5, 1).
+    const I subnormal = bitcast<int32_t>(abs(v) + splat<V>(0.5f)) - i(0x3f000000);
+    const I nan = ((magnitude >> i(13)) & i(0x3ff)) | i(0x7e00);
+    const I rational = select(less(magnitude, i(0x38800000)), subnormal, finite);
+    const I bits = select(less(i(0x7f800000), magnitude), nan, rational);
+    return lane_cast<uint16_t>(bits | ((word >> i(16)) & i(0x8000)));
+}
+
+#endif
+
+template <class Bits> LM_INLINE auto bfloat16_to_float(Bits h) {
+    using I = rebind<uint32_t, Bits>;
+    const I word = lane_cast<uint32_t>(h) << splat<I>(16);
+    const auto number = bitcast<float>(word);
+    return bitcast<float>(select(equal(number, number), word, word | splat<I>(0x400000)));
+}
+
+// Not vcvtneps2bf16, which flushes subnormals to zero.
+template <class V> LM_INLINE auto float_to_bfloat16(V v) {
+    using I = rebind<uint32_t, V>;
+    const I word = bitcast<uint32_t>(v);
+    const I rounded = word + splat<I>(0x7fff) + ((word >> splat<I>(16)) & splat<I>(1));
+    const I quiet = word | splat<I>(0x400000);
+    return lane_cast<uint16_t>(select(equal(v, v), rounded, quiet) >> splat<I>(16));
+}
+
+}  // namespace detail
+
+/// The value of the bits of S (float16 or bfloat16): vec<uint16_t, N> -> vec<float, N>, exact.
+template <class S, class Bits> LM_INLINE auto decode(Bits bits) {
+    static_assert(is_half<S>);
+    return lift_towards<float>([](auto b) LM_LAMBDA {
+        if constexpr (std::is_same_v<S, float16>) {
+            return detail::float16_to_float(b);
+        } else {
+            return detail::bfloat16_to_float(b);
+        }
+    }, bits);
+}
+
+/// The bits of the S nearest to v: vec<float, N> -> vec<uint16_t, N>.
+template <class S, class V> LM_INLINE auto encode(V v) {
+    static_assert(is_half<S> && std::is_same_v<element_t<V>, float>);
+    return lift([](auto x) LM_LAMBDA {
+        if constexpr (std::is_same_v<S, float16>) {
+            return detail::float_to_float16(x);
+        } else {
+            return detail::float_to_bfloat16(x);
+        }
+    }, v);
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

@@ -1,0 +1,78 @@
+// Where a context's memory comes from: the caller's callbacks, or the operating system.
+#pragma once
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "luminal/abi.h"
+#include "luminal/namespace.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+inline constexpr size_t ALIGNMENT = 64;  // a cache line, and the widest vector
+
+constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+/// Allocates blocks aligned to ALIGNMENT. Large default blocks are anonymous mappings: pages that are never touched
+/// cost nothing, so an arena planned for the largest sizes stays cheap when the sizes are small.
+class Allocator {
+  public:
+    Allocator() = default;
+    explicit Allocator(const lm_options& options)
+        : allocate_(options.allocate), deallocate_(options.deallocate), user_(options.user) {}
+
+    /// Null if there is no memory. `bytes` must not be 0.
+    void* allocate(size_t bytes) const {
+        if (allocate_ != nullptr) {
+            void* memory = allocate_(user_, bytes, ALIGNMENT);
+            if (reinterpret_cast<uintptr_t>(memory) % ALIGNMENT == 0) return memory;
+            deallocate_(user_, memory, bytes);  // the callback broke its promise; kernels rely on it
+            return nullptr;
+        }
+        if (bytes >= MAPPED) return map(bytes);
+        void* memory = nullptr;
+        return posix_memalign(&memory, ALIGNMENT, bytes) == 0 ? memory : nullptr;
+    }
+
+    void deallocate(void* memory, size_t bytes) const {
+        if (memory == nullptr) return;
+        if (deallocate_ != nullptr) {
+            deallocate_(user_, memory, bytes);
+        } else if (bytes >= MAPPED) {
+            munmap(memory, round_up(bytes, PAGE));
+        } else {
+            free(memory);
+        }
+    }
+
+  private:
+    static constexpr size_t PAGE = 4096;
+    static constexpr size_t HUGE_PAGE = size_t{2} << 20;
+    static constexpr size_t MAPPED = size_t{1} << 16;
+
+    static void* map(size_t bytes) {
+        const size_t size = round_up(bytes, PAGE);
+        // Huge pages need an aligned start: reserve more, give back what lies before and behind.
+        const size_t slack = size >= HUGE_PAGE ? HUGE_PAGE : 0;
+        if (size < bytes || size + slack < size) return nullptr;
+        void* mapping = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapping == MAP_FAILED) return nullptr;
+        if (slack == 0) return mapping;
+        char* const start = static_cast<char*>(mapping);
+        const size_t before = (HUGE_PAGE - reinterpret_cast<uintptr_t>(start) % HUGE_PAGE) % HUGE_PAGE;
+        if (before > 0) munmap(start, before);
+        if (before < slack) munmap(start + before + size, slack - before);
+        madvise(start + before, size, MADV_HUGEPAGE);  // a wish: refused where the system has none
+        return start + before;
+    }
+
+    void* (*allocate_)(void*, size_t, size_t) = nullptr;
+    void (*deallocate_)(void*, void*, size_t) = nullptr;
+    void* user_ = nullptr;
+};
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

@@ -1,0 +1,83 @@
+// What a generated library says about itself: constant tables, which the rest of the runtime reads.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "luminal/abi.h"
+#include "luminal/namespace.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+class Context;
+
+/// A constant array of any length.
+template <class T>
+struct Span {
+    const T* data = nullptr;
+    int32_t size = 0;
+
+    constexpr Span() = default;
+    template <size_t N>
+    constexpr Span(const T (&array)[N]) : data(array), size(static_cast<int32_t>(N)) {}
+
+    constexpr const T& operator[](int32_t i) const { return data[i]; }
+    constexpr const T* begin() const { return data; }
+    constexpr const T* end() const { return data + size; }
+};
+
+/// A symbolic dimension and its bounds, both included. Its index in Model::dims is its index in every `dims` array.
+struct Dim {
+    const char* name;
+    int64_t lower;
+    int64_t upper;
+};
+
+/// The size of one axis: a number, a dim, or an expression of dims.
+struct Axis {
+    const char* text;                                        // as messages show it: "128", "batch", "2*sequence"
+    int64_t size = -1;                                       // a number, or -1
+    int32_t dim = -1;                                        // index of a dim, or -1
+    int64_t (*expression)(const int64_t* dims) = nullptr;    // otherwise
+};
+
+constexpr Axis fixed(const char* text, int64_t size) { return {text, size, -1, nullptr}; }
+constexpr Axis symbol(const char* text, int32_t dim) { return {text, -1, dim, nullptr}; }
+constexpr Axis computed(const char* text, int64_t (*expression)(const int64_t* dims)) {
+    return {text, -1, -1, expression};
+}
+
+inline int64_t axis_size(const Axis& axis, const int64_t* dims) {
+    return axis.size >= 0 ? axis.size : axis.dim >= 0 ? dims[axis.dim] : axis.expression(dims);
+}
+
+/// An input or output: contiguous, row-major.
+struct Tensor {
+    const char* name;
+    int32_t dtype;  // enum lm_dtype
+    Span<Axis> axes;
+};
+
+/// One way to call the model. Each dim that the entry uses occurs by itself on some axis of its inputs.
+struct Entry {
+    const char* name;
+    Span<Tensor> inputs;
+    Span<Tensor> outputs;
+    int64_t arena_bytes;  // at the bounds of the dims
+    void (*run)(Context& context, const int64_t* dims, const void* const* in, void* const* out);
+};
+
+struct Model {
+    const char* name;
+    const char* metadata_json;
+    const char* (*missing_feature)();  // the instruction set that this machine lacks, or null: it has all
+    uint8_t source_hash[32];           // the same 32 bytes as in the weights file
+    int64_t weights_bytes;             // payload of the weights file; 0: there is none
+    Span<Dim> dims;
+    Span<Entry> entries;
+    Span<const char*> steps;  // the origin of each step, by its number: "Gather '/embeddings/Gather' (model.py:12)"
+};
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

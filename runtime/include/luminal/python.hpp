@@ -1,0 +1,269 @@
+// Libraries behind Python: numpy arrays as lm_value, statuses as exceptions, contexts lent to whichever thread calls.
+// Shared by luminal's own binding and by the module that an exported library carries. Needs pybind11.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "luminal/abi.h"
+
+namespace luminal_python {
+
+namespace py = pybind11;
+
+/// The exported functions of one library, without the model's name.
+struct Functions {
+    int32_t (*abi_version)();
+    const char* (*metadata_json)();
+    int32_t (*open)(const lm_options*, lm_library**);
+    int32_t (*close)(lm_library*);
+    int32_t (*context_create)(lm_library*, lm_context**);
+    void (*context_destroy)(lm_context*);
+    int32_t (*output_shape)(lm_context*, int32_t, const lm_value*, int32_t, int64_t*);
+    int32_t (*run)(lm_context*, int32_t, const lm_value*, lm_value*, void*);
+    std::size_t (*last_error)(const lm_library*, const lm_context*, char*, std::size_t);
+};
+
+/// Throws the Python exception that a status stands for.
+[[noreturn]] inline void raise(std::int32_t status, const std::string& message) {
+    switch (status) {
+        case LM_INVALID_ARGUMENT: throw py::value_error(message);
+        case LM_INDEX_OUT_OF_RANGE: throw py::index_error(message);
+        case LM_OUT_OF_MEMORY: PyErr_SetString(PyExc_MemoryError, message.c_str()); break;
+        case LM_BAD_WEIGHTS: PyErr_SetString(PyExc_OSError, message.c_str()); break;
+        default: throw std::runtime_error(message);
+    }
+    throw py::error_already_set();
+}
+
+/// The enum lm_dtype of a numpy type; 0, which no library accepts, for any other.
+inline std::int32_t dtype_code(const py::dtype& dtype) {
+    if (dtype.byteorder() == '>') return 0;
+    const py::ssize_t bytes = dtype.itemsize();
+    switch (dtype.kind()) {
+        case 'b': return LM_BOOL;
+        case 'i': return bytes == 1 ? LM_INT8 : bytes == 2 ? LM_INT16 : bytes == 4 ? LM_INT32 : LM_INT64;
+        case 'u': return bytes == 1 ? LM_UINT8 : bytes == 2 ? LM_UINT16 : bytes == 4 ? LM_UINT32 : LM_UINT64;
+        case 'f': return bytes == 2 ? LM_FLOAT16 : bytes == 4 ? LM_FLOAT32 : bytes == 8 ? LM_FLOAT64 : 0;
+        case 'c': return bytes == 8 ? LM_COMPLEX64 : bytes == 16 ? LM_COMPLEX128 : 0;
+        default:
+            // Types that extend numpy, as those of ml_dtypes do, are known by name alone.
+            return bytes == 2 && py::cast<std::string>(dtype.attr("name")) == "bfloat16" ? LM_BFLOAT16 : 0;
+    }
+}
+
+/// The numpy type of a name in the metadata.
+inline py::dtype dtype_named(const std::string& name) {
+    if (name == "bfloat16") return py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
+    return py::dtype::from_args(py::str(name));
+}
+
+/// A C-contiguous, aligned array with the same elements: the array itself where it is one already.
+inline py::array as_contiguous(const py::array& array) {
+    constexpr int wanted = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+    if ((array.flags() & wanted) == wanted) return array;
+    return py::module_::import("numpy").attr("require")(array, py::none(), "CA");
+}
+
+/// The lm_value of a contiguous array; points into the array, which must outlive it.
+inline lm_value value_of(const py::array& array) {
+    // numpy counts sizes in ssize_t, the ABI in int64_t: the same on every target with 64-bit pointers.
+    static_assert(sizeof(py::ssize_t) == sizeof(std::int64_t), "a 64-bit target");
+    lm_value value{};
+    value.data = const_cast<void*>(array.data());
+    value.dtype = dtype_code(array.dtype());
+    value.rank = static_cast<std::int32_t>(array.ndim());
+    value.shape = reinterpret_cast<const std::int64_t*>(array.shape());
+    value.device = LM_CPU;
+    return value;
+}
+
+/// Orders positional and named arguments as `names`; converts each to an array (lists and scalars too).
+inline std::vector<py::array> bind(const std::vector<std::string>& names, const py::args& args,
+                                   const py::kwargs& kwargs) {
+    if (args.size() > names.size()) {
+        throw py::type_error(std::to_string(names.size()) + " inputs are expected, but " + std::to_string(args.size()) +
+                             " were given");
+    }
+    std::vector<py::array> arrays;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        const py::str name(names[i]);
+        const bool named = kwargs.contains(name);
+        if (named == (i < args.size())) {
+            throw py::type_error("input \"" + names[i] + (named ? "\" is given twice" : "\" is missing"));
+        }
+        const py::object value = named ? py::object(kwargs[name]) : py::object(args[i]);
+        arrays.push_back(py::array::ensure(value));
+        if (!arrays.back()) throw py::type_error("input \"" + names[i] + "\" cannot be made a numpy array");
+    }
+    if (args.size() + kwargs.size() > names.size()) {
+        for (const auto& item : kwargs) {
+            const std::string name = py::cast<std::string>(item.first);
+            if (std::find(names.begin(), names.end(), name) == names.end()) {
+                throw py::type_error("there is no input \"" + name + "\"");
+            }
+        }
+    }
+    return arrays;
+}
+
+/// An open library. Any number of Python threads may call run() at once: each call borrows a context for its duration.
+class Library {
+  public:
+    /// `weights`: the weights file, or none: the one beside the library. `threads`: 0 for one per CPU.
+    Library(const Functions& functions, const std::optional<std::string>& weights, int threads)
+        : functions_(functions) {
+        if (functions_.abi_version() != LM_ABI_VERSION) {
+            throw std::runtime_error("the library has ABI version " + std::to_string(functions_.abi_version()) +
+                                     ", expected " + std::to_string(LM_ABI_VERSION) + "; compile the model again");
+        }
+        read_metadata();
+        lm_options options{};
+        options.size = sizeof(options);
+        options.weights_path = weights ? weights->c_str() : nullptr;
+        options.threads = threads;
+        const std::int32_t status = functions_.open(&options, &library_);
+        if (status != LM_OK) {
+            const std::string message = error(library_, nullptr);
+            functions_.close(library_);
+            raise(status, message);
+        }
+    }
+
+    Library(const Library&) = delete;
+    Library& operator=(const Library&) = delete;
+
+    ~Library() {
+        for (lm_context* context : idle_) functions_.context_destroy(context);
+        functions_.close(library_);
+    }
+
+    std::string metadata_json() const { return functions_.metadata_json(); }
+
+    /// The inputs' names of an entry, in order.
+    const std::vector<std::string>& input_names(std::size_t entry) const { return entries_.at(entry).inputs; }
+
+    /// The outputs' names of an entry, in order.
+    const std::vector<std::string>& output_names(std::size_t entry) const { return entries_.at(entry).outputs; }
+
+    /// Runs an entry on arrays in the order of its inputs; returns new arrays in the order of its outputs.
+    std::vector<py::array> run(std::size_t entry_index, const std::vector<py::array>& arrays) {
+        const Entry& entry = entries_.at(entry_index);
+        if (arrays.size() != entry.inputs.size()) {
+            throw py::value_error("entry \"" + entry.name + "\" takes " + std::to_string(entry.inputs.size()) +
+                                  " inputs, but " + std::to_string(arrays.size()) + " were given");
+        }
+        const auto index = static_cast<std::int32_t>(entry_index);
+        std::vector<py::array> held;
+        std::vector<lm_value> in;
+        for (const py::array& array : arrays) {
+            held.push_back(as_contiguous(array));
+            in.push_back(value_of(held.back()));
+        }
+        const Lease context(*this);
+        std::vector<py::array> outputs;
+        std::vector<lm_value> out;
+        for (std::size_t i = 0; i < entry.outputs.size(); ++i) {
+            std::vector<std::int64_t> shape(entry.output_ranks[i]);
+            check(functions_.output_shape(context.get(), index, in.data(), static_cast<std::int32_t>(i), shape.data()),
+                  context.get());
+            outputs.emplace_back(entry.output_types[i], shape);
+            out.push_back(value_of(outputs.back()));
+        }
+        std::int32_t status = LM_OK;
+        {
+            const py::gil_scoped_release released;
+            status = functions_.run(context.get(), index, in.data(), out.data(), nullptr);
+        }
+        check(status, context.get());
+        return outputs;
+    }
+
+  private:
+    struct Entry {
+        std::string name;
+        std::vector<std::string> inputs;
+        std::vector<std::string> outputs;
+        std::vector<py::dtype> output_types;
+        std::vector<std::size_t> output_ranks;
+    };
+
+    /// A context for the duration of one call: an idle one, or a new one if all are in use.
+    class Lease {
+      public:
+        explicit Lease(Library& library) : library_(library), context_(library.borrow()) {}
+        ~Lease() { library_.give_back(context_); }
+        Lease(const Lease&) = delete;
+        Lease& operator=(const Lease&) = delete;
+        lm_context* get() const { return context_; }
+
+      private:
+        Library& library_;
+        lm_context* context_;
+    };
+
+    lm_context* borrow() {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (!idle_.empty()) {
+                lm_context* context = idle_.back();
+                idle_.pop_back();
+                return context;
+            }
+        }
+        lm_context* context = nullptr;
+        const std::int32_t status = functions_.context_create(library_, &context);
+        if (status != LM_OK) raise(status, error(library_, nullptr));
+        return context;
+    }
+
+    void give_back(lm_context* context) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        idle_.push_back(context);
+    }
+
+    void check(std::int32_t status, const lm_context* context) const {
+        if (status != LM_OK) raise(status, error(nullptr, context));
+    }
+
+    std::string error(const lm_library* library, const lm_context* context) const {
+        std::string text(functions_.last_error(library, context, nullptr, 0) + 1, '\0');
+        functions_.last_error(library, context, text.data(), text.size());
+        text.resize(text.find('\0'));
+        return text;
+    }
+
+    void read_metadata() {
+        const py::object metadata = py::module_::import("json").attr("loads")(functions_.metadata_json());
+        for (const py::handle row : metadata["entries"]) {
+            Entry entry;
+            entry.name = py::cast<std::string>(row["name"]);
+            for (const py::handle input : row["inputs"]) entry.inputs.push_back(py::cast<std::string>(input["name"]));
+            for (const py::handle output : row["outputs"]) {
+                entry.outputs.push_back(py::cast<std::string>(output["name"]));
+                entry.output_types.push_back(dtype_named(py::cast<std::string>(output["dtype"])));
+                entry.output_ranks.push_back(py::len(output["shape"]));
+            }
+            entries_.push_back(std::move(entry));
+        }
+    }
+
+    Functions functions_;
+    lm_library* library_ = nullptr;
+    std::vector<Entry> entries_;
+    std::mutex mutex_;
+    std::vector<lm_context*> idle_;
+};
+
+}  // namespace luminal_python

@@ -1,0 +1,165 @@
+"""Loads a compiled library into Python: its description, and ``run`` on numpy arrays.
+
+Nothing of the compiler is needed here: a library describes itself through ``NAME_metadata_json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from luminal.runtime import _native
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic dimension with its bounds, both included."""
+
+    name: str
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output. An axis is a number, the name of a dim, or the text of an expression of dims."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class EntrySpec:
+    """One way to call the model. ``structure`` says how the outputs nest, as the compiler wrote it."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    structure: Any
+
+
+class Library:
+    """An open library. Threads may call :meth:`run` at once; the native code runs without the interpreter's lock."""
+
+    def __init__(self, path: Path, name: str, weights: Path | None = None, threads: int = 0) -> None:
+        """Open the library ``name`` at ``path``; see :func:`load` for the rest and for the errors."""
+        self.path = path
+        self.name = name
+        # A path with a slash is opened as it stands; a bare name would be looked up on the loader's path.
+        self._native = _native.Library(
+            str(path.absolute()), name, None if weights is None else str(weights.absolute()), threads
+        )
+        self.metadata: dict[str, Any] = json.loads(self._native.metadata_json())
+        self.dims = tuple(Dim(row["name"], row["lower"], row["upper"]) for row in self.metadata["dims"])
+        self.entries = tuple(_entry(row) for row in self.metadata["entries"])
+        self._entry_index = {entry.name: index for index, entry in enumerate(self.entries)}
+
+    def __repr__(self) -> str:
+        entries = ", ".join(entry.name for entry in self.entries)
+        return f"<luminal library {self.name!r}: {entries}>"
+
+    def run(self, inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike], entry: str | int = 0) -> list[NDArray[Any]]:
+        """Run an entry on arrays, by name or in order; returns new arrays in the order of the entry's outputs.
+
+        Arrays that are not contiguous are copied first. Element types are not converted. Raises ``ValueError`` where
+        an input is missing, unknown, or does not fit in type, rank, size or bounds; ``IndexError`` where the model met
+        an index out of range; ``RuntimeError`` where another of its operators failed.
+        """
+        index = self._index(entry)
+        spec = self.entries[index]
+        ordered = _in_order(spec, inputs) if isinstance(inputs, Mapping) else inputs
+        return self._native.run(index, [np.asarray(value) for value in ordered])
+
+    def _index(self, entry: str | int) -> int:
+        if isinstance(entry, str):
+            if entry not in self._entry_index:
+                raise ValueError(f"no entry is named {entry!r}; {self.name!r} has {', '.join(self._entry_index)}")
+            return self._entry_index[entry]
+        if not 0 <= entry < len(self.entries):
+            raise ValueError(f"entry {entry} does not exist: {self.name!r} has {len(self.entries)}")
+        return entry
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    threads: int = 0,
+) -> Library:
+    """Open a compiled library: a ``libNAME.so``, a ``manifest.json``, or the folder that holds one.
+
+    ``name`` defaults to the one in the file's name or manifest, ``weights`` to the manifest's file or to
+    ``NAME.weights`` beside the library, ``threads`` (0) to one for each CPU that the process may use.
+
+    Raises ``OSError`` if the library, its weights or its manifest cannot be read or do not belong together,
+    ``ValueError`` for a bad option, ``RuntimeError`` if this machine lacks an instruction set that the library was
+    compiled for.
+    """
+    location = Path(path)
+    if location.is_dir():
+        location = location / MANIFEST
+    if location.suffix == ".json":
+        manifest = _read_manifest(location)
+        name = name or manifest["name"]
+        if weights is None and manifest.get("weights"):
+            weights = location.parent / manifest["weights"]
+        location = location.parent / manifest["library"]
+    if not location.is_file():
+        raise FileNotFoundError(f"there is no library at {str(location)!r}")
+    return Library(
+        location,
+        name or location.name.removeprefix("lib").split(".")[0],
+        None if weights is None else Path(weights),
+        threads,
+    )
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest: ``name``, ``library`` and ``weights`` (file names beside it, ``weights`` may be null), and more."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        manifest = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise OSError(f"the manifest {str(path)!r} is not JSON: {error}") from error
+    if not isinstance(manifest, dict) or not {"name", "library"} <= manifest.keys():
+        raise OSError(f'the manifest {str(path)!r} must be an object with "name" and "library"')
+    return manifest
+
+
+def _entry(row: Mapping[str, Any]) -> EntrySpec:
+    return EntrySpec(
+        row["name"],
+        tuple(_tensor(tensor) for tensor in row["inputs"]),
+        tuple(_tensor(tensor) for tensor in row["outputs"]),
+        row.get("structure"),
+    )
+
+
+def _tensor(row: Mapping[str, Any]) -> TensorSpec:
+    dtype = np.dtype(ml_dtypes.bfloat16 if row["dtype"] == "bfloat16" else row["dtype"])
+    return TensorSpec(row["name"], dtype, tuple(row["shape"]))
+
+
+def _in_order(spec: EntrySpec, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
+    names = [tensor.name for tensor in spec.inputs]
+    unknown = [name for name in inputs if name not in names]
+    missing = [name for name in names if name not in inputs]
+    if unknown or missing:
+        raise ValueError(
+            f"entry {spec.name!r} takes {', '.join(names) or 'no inputs'}"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+            + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+        )
+    return [inputs[name] for name in names]

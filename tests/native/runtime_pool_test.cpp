@@ -1,0 +1,74 @@
+// The thread pool on its own: every task is done exactly once, whoever calls, however many there are, whether the
+// workers spin or sleep. Meant to run under the thread sanitizer.
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "luminal/pool.hpp"
+
+namespace {
+
+constexpr int64_t MAX_TASKS = 257;
+
+struct Job {
+    int64_t done[MAX_TASKS];  // plain: the pool must order the accesses
+};
+
+void add_one(void* argument, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) ++static_cast<Job*>(argument)->done[i];
+}
+
+struct Caller {
+    lm::Pool* pool;
+    int rounds;
+    bool pause;
+    int failures;
+};
+
+void* call(void* argument) {
+    Caller& caller = *static_cast<Caller*>(argument);
+    for (int round = 0; round < caller.rounds; ++round) {
+        Job job{};
+        const int64_t tasks = (round * 37) % (MAX_TASKS + 1);
+        caller.pool->enter();
+        caller.pool->parallel(tasks, add_one, &job);
+        caller.pool->parallel(tasks, add_one, &job);
+        caller.pool->leave();
+        for (int64_t i = 0; i < MAX_TASKS; ++i) caller.failures += job.done[i] != (i < tasks ? 2 : 0);
+        if (caller.pause && round % 8 == 0) usleep(200);  // long enough for the workers to fall asleep
+    }
+    return nullptr;
+}
+
+int run(int threads, int callers, int rounds, bool pause) {
+    lm::Pool pool;
+    if (!pool.start(threads) || pool.threads() != threads) return 1;
+    Caller state[8];
+    pthread_t ids[8];
+    for (int i = 0; i < callers; ++i) {
+        state[i] = Caller{&pool, rounds, pause, 0};
+        if (pthread_create(&ids[i], nullptr, call, &state[i]) != 0) return 1;
+    }
+    int failures = 0;
+    for (int i = 0; i < callers; ++i) {
+        pthread_join(ids[i], nullptr);
+        failures += state[i].failures;
+    }
+    return failures;
+}
+
+}  // namespace
+
+int main() {
+    int failures = 0;
+    for (int threads = 1; threads <= 4; ++threads) {
+        for (int callers = 1; callers <= 3; ++callers) {
+            failures += run(threads, callers, 300, false);
+            failures += run(threads, callers, 100, true);
+        }
+    }
+    for (int i = 0; i < 50; ++i) failures += run(3, 1, 0, false);  // stopped before any job
+    if (lm::available_cpus() < 1) ++failures;
+    if (failures != 0) printf("%d tasks were not done exactly once\n", failures);
+    return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,65 @@
+"""Names and literals of the generated C and C++."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+import pytest
+
+from luminal.codegen import interface
+from luminal.core import symbolic, types
+from luminal.core.errors import DTypeError
+
+
+def test_identifiers_are_valid_and_different() -> None:
+    names = ["input.1", "input_1", "input/1", "1st", "class", "", "__x__", "größe", "stdin", "View"]
+    assert interface.identifiers(names) == [
+        "input_1",
+        "input_1_2",
+        "input_1_3",
+        "value_1st",
+        "class_value",
+        "value",
+        "x",
+        "gr_e",
+        "stdin_value",
+        "View_value",
+    ]
+
+
+@pytest.mark.parametrize("text", ["plain", 'quote " and \\', "line\nbreak\0", "größe", "what??/", "\x7f1"])
+def test_c_string_says_the_same(text: str) -> None:
+    literal = interface.c_string(text)
+    assert literal.isascii()
+    assert "??" not in literal
+    # Python's byte strings have the same octal escapes as C.
+    assert ast.literal_eval("b" + literal).decode() == text
+
+
+def test_comment_cannot_be_left() -> None:
+    assert interface.comment("a */ b\nc \\") == "a * / b?c /"
+
+
+def test_metadata_is_json() -> None:
+    size = symbolic.var("batch", 1, 8)
+    entry = interface.Entry(
+        "forward",
+        "forward",
+        interface.tensors([("x", types.bf16, [size, 3])]),
+        interface.tensors([("y", types.bool_, [2 * size])]),
+        {"y": 0},
+        64,
+    )
+    model = interface.Interface("net", interface.dims([("batch", 1, 8)]), (entry,))
+    metadata = json.loads(model.metadata_json(constants=[]))
+    assert metadata["dims"] == [{"name": "batch", "lower": 1, "upper": 8}]
+    assert metadata["entries"][0]["inputs"] == [{"name": "x", "dtype": "bfloat16", "shape": ["batch", 3]}]
+    assert metadata["entries"][0]["outputs"][0]["shape"] == ["2*batch"]
+    assert metadata["entries"][0]["structure"] == {"y": 0}
+    assert metadata["constants"] == []
+
+
+def test_a_type_without_a_number() -> None:
+    with pytest.raises(DTypeError, match="'x' has element type int4, which cannot be an input or output"):
+        interface.tensors([("x", types.i4, [2])])
