@@ -8,10 +8,11 @@ from luminal.core.rules import arithmetic, cast, constant, logic, select, view
 from luminal.core.rules.pattern import Rule
 
 RULES: tuple[Rule, ...] = (
-    *constant.RULES,
+    *constant.DECISIONS,
     *arithmetic.RULES,
     *logic.RULES,
     *select.RULES,
     *cast.RULES,
     *view.RULES,
+    *constant.FOLDING,  # last: what repeats has become a view of what does not
 )

@@ -1,0 +1,61 @@
+"""Switches: every environment variable that luminal reads, in one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Switch(Generic[T]):
+    """One environment variable: ``read`` parses its text; ``default`` holds where it is unset or empty."""
+
+    variable: str
+    read: Callable[[str], T]
+    default: T
+    help: str
+
+    @property
+    def value(self) -> T:
+        """The present setting. Raises ValueError, naming the variable, where the text makes no sense."""
+        text = os.environ.get(self.variable, "")
+        if not text:
+            return self.default
+        try:
+            return self.read(text)
+        except ValueError as error:
+            raise ValueError(f"{self.variable}={text!r}: {error}; {self.help}") from None
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    return text == "1"
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError("expected a positive number")
+    return count
+
+
+CXX = Switch("CXX", str, "", "the C++ compiler to use, by name or path, with leading arguments if it needs any")
+CACHE = Switch(
+    "LUMINAL_CACHE",
+    lambda text: Path(text).expanduser(),
+    Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "luminal",
+    "the folder that keeps compiled kernels from one run to the next",
+)
+NO_CACHE = Switch("LUMINAL_NO_CACHE", _flag, False, "1: compile everything anew, and keep nothing")
+JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
+CHECK = Switch("LUMINAL_CHECK", _flag, False, "1: check the specification of every stage during compilation")
+
+TABLE: dict[str, Switch[object]] = {
+    value.variable: value for value in list(globals().values()) if isinstance(value, Switch)
+}

@@ -1,0 +1,191 @@
+"""Activation functions.
+
+Each handles NaN and infinities as PyTorch does, and is accurate where its result is small, where PyTorch's own formula
+often is not.
+"""
+
+from __future__ import annotations
+
+import math
+
+from luminal.core import ops
+from luminal.core.decompose.arithmetic import abs_
+from luminal.core.decompose.coefficients import LOG1P
+from luminal.core.decompose.common import horner, widened
+from luminal.core.decompose.compare import clamp, less, maximum, minimum, where
+from luminal.core.decompose.error_function import normal_distribution
+from luminal.core.decompose.exponential import exp, expm1
+from luminal.core.decompose.hyperbolic import tanh
+from luminal.core.ir import Node, Operand, binary, lift, select
+from luminal.core.movement import slice_
+from luminal.core.symbolic import floordiv
+
+
+def relu(x: Node) -> Node:
+    """``x`` where it is positive, else 0; NaN and -0 stay."""
+    if not x.dtype.is_float:
+        return maximum(x, 0)
+    return select(less(x, 0), 0, x)
+
+
+def relu6(x: Node) -> Node:
+    """``min(relu(x), 6)``."""
+    return minimum(relu(x), 6)
+
+
+def leaky_relu(x: Node, slope: float = 0.01) -> Node:
+    """``x`` where it is positive, else ``x * slope``."""
+    return prelu(x, slope)
+
+
+@widened
+def prelu(x: Node, slope: Operand) -> Node:
+    """``x`` where it is positive, else ``x * slope``; the slope broadcasts."""
+    return select(less(0, x), x, x * slope)
+
+
+def hardtanh(x: Node, lo: float = -1.0, hi: float = 1.0) -> Node:
+    """``x`` limited to ``lo .. hi``."""
+    return clamp(x, lo, hi)
+
+
+def _unit_exponential(x: Node) -> tuple[Node, Node]:
+    """``(x < 0, exp(-|x|))``: the exponential that never overflows."""
+    negative = less(x, 0)
+    return negative, exp(select(negative, x, -x))
+
+
+@widened
+def sigmoid(x: Node) -> Node:
+    """``1 / (1 + exp(-x))``, accurate on both sides."""
+    negative, u = _unit_exponential(x)
+    return select(negative, u, 1) / (u + 1)
+
+
+@widened
+def silu(x: Node) -> Node:
+    """``x * sigmoid(x)``."""
+    return _gated(x, x)
+
+
+def _gated(x: Node, argument: Node) -> Node:
+    """``x * sigmoid(argument)`` with one division."""
+    negative, u = _unit_exponential(argument)
+    return x * select(negative, u, 1) / (u + 1)
+
+
+@widened
+def quick_gelu(x: Node) -> Node:
+    """``x * sigmoid(1.702 * x)``."""
+    return _gated(x, x * 1.702)
+
+
+@widened
+def gelu(x: Node, approximate: str = "none") -> Node:
+    """``x`` times the normal distribution at ``x`` (Hendrycks and Gimpel, 2016).
+
+    ``approximate="tanh"`` is ``x/2 * (1 + tanh(u))`` with ``u = sqrt(2/pi) * (x + 0.044715*x**3)``, computed as
+    ``x * sigmoid(2*u)``. Its relative error is that of ``2*u`` times its magnitude, a few ULP for every unit of
+    ``|2*u|`` where ``x`` is negative; PyTorch's formula has no digits left there.
+    """
+    if approximate == "none":
+        return x * normal_distribution(x)
+    if approximate != "tanh":
+        raise ValueError(f"gelu: expected approximate of 'none' or 'tanh', found {approximate!r}")
+    doubled = 2 * math.sqrt(2 / math.pi)
+    return _gated(x, x * (x * x * (doubled * 0.044715) + doubled))
+
+
+@widened
+def log_sigmoid(x: Node) -> Node:
+    """``log(sigmoid(x))``, which is ``-softplus(-x)``."""
+    return -softplus(-x)
+
+
+@widened
+def softplus(x: Node, beta: float = 1.0, threshold: float | None = None) -> Node:
+    """``log(1 + exp(beta*x)) / beta``; ``x`` itself where ``beta*x > threshold``, if there is one."""
+    scaled = x if beta == 1 else x * beta
+    negative, u = _unit_exponential(scaled)
+    result = select(negative, 0, scaled) + u * horner(u, LOG1P[x.dtype])
+    result = result if beta == 1 else result / beta
+    return result if threshold is None else select(less(threshold, scaled), x, result)
+
+
+@widened
+def mish(x: Node) -> Node:
+    """``x * tanh(softplus(x))`` (Misra, 2019), which is ``x * n/(n + 2)`` with ``n = exp(x) * (exp(x) + 2)``."""
+    u = exp(minimum(x, 40.0))  # the ratio is 1 from there on, also in float64
+    n = u * (u + 2)
+    return x * (n / (n + 2))
+
+
+@widened
+def hardswish(x: Node) -> Node:
+    """``x * clamp(x + 3, 0, 6) / 6`` without overflow."""
+    return x * (clamp(x + 3, 0, 6) * (1 / 6))
+
+
+@widened
+def hardsigmoid(x: Node, alpha: float = 1 / 6, beta: float = 0.5) -> Node:
+    """``clamp(alpha*x + beta, 0, 1)``."""
+    if alpha == 1 / 6 and beta == 0.5:
+        return clamp(x + 3, 0, 6) / 6  # exact near the zero, where alpha*x + beta cancels
+    return clamp(x * alpha + beta, 0, 1)
+
+
+@widened
+def elu(x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
+    """``scale * x`` where ``x`` is positive, else ``scale * alpha * (exp(input_scale * x) - 1)``."""
+    grown = expm1(x if input_scale == 1 else x * input_scale)
+    grown = grown if alpha * scale == 1 else grown * (alpha * scale)
+    return select(less(0, x), x if scale == 1 else x * scale, grown)
+
+
+def selu(x: Node, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Node:
+    """The self-normalising ELU (Klambauer et al., 2017)."""
+    return elu(x, alpha, scale)
+
+
+@widened
+def celu(x: Node, alpha: float = 1.0) -> Node:
+    """``x`` where it is positive, else ``alpha * (exp(x/alpha) - 1)``."""
+    grown = expm1(x if alpha == 1 else x / alpha)
+    return select(less(0, x), x, grown if alpha == 1 else grown * alpha)
+
+
+@widened
+def softsign(x: Node) -> Node:
+    """``x / (1 + |x|)``; NaN at infinity, as in PyTorch."""
+    return x / (abs_(x) + 1)
+
+
+def threshold(x: Node, limit: float, value: float) -> Node:
+    """``x`` where it is above ``limit`` or NaN, else ``value``."""
+    return select(less(limit, x) | binary(ops.EQUAL, x, x) ^ True, x, value)
+
+
+@widened
+def softshrink(x: Node, lambd: float = 0.5, bias: float | None = None) -> Node:
+    """``x`` moved towards zero by ``bias`` (``lambd`` by default), and 0 within ``lambd`` of it."""
+    by = lambd if bias is None else bias
+    inside = select(less(x, -lambd), x + by, x * 0)
+    return select(less(lambd, x), x - by, inside)
+
+
+def hardshrink(x: Node, lambd: float = 0.5) -> Node:
+    """``x`` with everything within ``lambd`` of zero set to 0; NaN stays."""
+    return where(binary(ops.OR, binary(ops.EQUAL, clamp(x, -lambd, lambd), x), less(x, x)), lift(0, x), x)
+
+
+@widened
+def tanhshrink(x: Node) -> Node:
+    """``x - tanh(x)``."""
+    return x - tanh(x)
+
+
+@widened
+def glu(x: Node, axis: int = -1) -> Node:
+    """The first half of ``axis`` times the sigmoid of the second."""
+    half = floordiv(x.shape[axis], 2)
+    return _gated(slice_(x, axis, 0, half), slice_(x, axis, half, half))

@@ -1,0 +1,98 @@
+"""Scaled dot-product attention and rotary position embedding, as views, products and reductions."""
+
+from __future__ import annotations
+
+import math
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.decompose.common import require_float, widened
+from luminal.core.decompose.compare import equal
+from luminal.core.decompose.contraction import matmul
+from luminal.core.decompose.exponential import exp
+from luminal.core.decompose.indexing import below_diagonal
+from luminal.core.decompose.reduction import max_, sum_
+from luminal.core.errors import ShapeError
+from luminal.core.ir import Node, expand, select, unary
+from luminal.core.movement import concatenate, reshape, slice_, transpose, unsqueeze
+from luminal.core.symbolic import Int
+
+
+@widened
+def scaled_dot_product_attention(
+    q: Node, k: Node, v: Node, mask: Node | None = None, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Node:  # fmt: skip
+    """``softmax(q @ k.T * scale + mask) @ v`` (Vaswani et al., 2017).
+
+    ``q`` is ``[.., H, L, E]``, ``k`` ``[.., H, S, E]``, ``v`` ``[.., H, S, Ev]``; the result is ``[.., H, L, Ev]``.
+    ``mask`` broadcasts to ``[.., H, L, S]``: bool keeps where it is true, floats are added. ``is_causal`` keeps
+    ``column <= row``. ``scale`` defaults to ``1/sqrt(E)``. With ``enable_gqa`` query heads share key heads: ``H``
+    becomes the axes (key head, member of its group) and nothing is repeated. A row whose every position is masked
+    gives zeros, as in PyTorch.
+    """
+    require_float(q, "scaled_dot_product_attention")
+    depth = q.shape[-1]
+    if scale is None:
+        if not isinstance(depth, int):
+            raise ShapeError(f"attention: the size of a head, {depth}, must be known")
+        scale = 1 / math.sqrt(depth)
+    heads: Int = q.shape[-3] if q.rank > 2 else 1
+    grouped = enable_gqa and q.rank > 2 and k.shape[-3] != heads
+    if grouped:
+        shared = k.shape[-3]
+        if sym.mod(heads, shared) != 0:
+            raise ShapeError(f"attention: {heads} query heads do not divide among {shared} key heads")
+        group = sym.floordiv(heads, shared)
+        q = reshape(q, [*q.shape[:-3], shared, group, *q.shape[-2:]])
+        k, v = unsqueeze(k, [-3]), unsqueeze(v, [-3])
+        mask = None if mask is None else _grouped_mask(mask, heads, shared, group)
+    scores = matmul(q, transpose(k, -2, -1)) * scale
+    if is_causal:
+        scores = select(below_diagonal(q.shape[-2], k.shape[-2]), scores, -math.inf)
+    if mask is not None:
+        scores = select(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
+    largest = max_(scores, -1, keepdims=True)
+    weights = exp(scores - largest)
+    result = matmul(weights * unary(ops.RECIP, sum_(weights, -1, keepdims=True)), v)
+    if mask is not None:
+        result = select(equal(largest, -math.inf), 0, result)
+    return reshape(result, [*result.shape[:-4], heads, *result.shape[-2:]]) if grouped else result
+
+
+def _grouped_mask(mask: Node, heads: Int, shared: Int, group: Int) -> Node:
+    """A mask over heads as one over (key head, member of its group)."""
+    if mask.rank < 3:
+        return mask
+    if mask.shape[-3] == heads:
+        return reshape(mask, [*mask.shape[:-3], shared, group, *mask.shape[-2:]])
+    return unsqueeze(mask, [-3])
+
+
+def repeat_kv(x: Node, repeats: Int) -> Node:
+    """``[B, H, S, E]`` with each head seen ``repeats`` times in a row, ``[B, H*repeats, S, E]``, by a view."""
+    batch, heads, *rest = x.shape
+    return reshape(expand(unsqueeze(x, [2]), [batch, heads, repeats, *rest]), [batch, heads * repeats, *rest])
+
+
+def rotate_half(x: Node) -> Node:
+    """The halves of the last axis exchanged, the second negated: ``[a, b] -> [-b, a]``."""
+    size = x.shape[-1]
+    half = sym.floordiv(size, 2)
+    return concatenate([-slice_(x, -1, half, size - half), slice_(x, -1, 0, half)], -1)
+
+
+def rotate_pairs(x: Node) -> Node:
+    """Each pair of the last axis exchanged, the second negated: ``[a, b, c, d] -> [-b, a, -d, c]``."""
+    pairs = reshape(x, [*x.shape[:-1], sym.floordiv(x.shape[-1], 2), 2])
+    turned = concatenate([-slice_(pairs, -1, 1, 1), slice_(pairs, -1, 0, 1)], -1)
+    return reshape(turned, x.shape)
+
+
+@widened
+def rotary(x: Node, cos: Node, sin: Node, interleaved: bool = False) -> Node:
+    """Rotary position embedding (Su et al., 2021): ``x*cos + rotate(x)*sin``; ``cos`` and ``sin`` broadcast to ``x``.
+
+    Coordinates rotate in pairs ``(i, i + d/2)``, or with ``interleaved`` ``(2i, 2i + 1)``.
+    """
+    return x * cos + (rotate_pairs(x) if interleaved else rotate_half(x)) * sin

@@ -1,0 +1,159 @@
+"""Comparisons, predicates, selection, minima and maxima.
+
+Every comparison is false where an operand is NaN, except ``not_equal``, which is true there. Operands broadcast, and
+one of two may be a Python number.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from luminal.core import ops
+from luminal.core.decompose.common import Quotients, number, positive_infinity, quotient
+from luminal.core.ir import Node, Operand, binary, cast, constant, select
+from luminal.core.types import bool_
+
+
+def equal(a: Operand, b: Operand) -> Node:
+    """``a == b``."""
+    return binary(ops.EQUAL, a, b)
+
+
+def not_equal(a: Operand, b: Operand) -> Node:
+    """``a != b``, true where either is NaN."""
+    return logical_not(equal(a, b))
+
+
+def less(a: Operand, b: Operand) -> Node:
+    """``a < b``."""
+    return binary(ops.LESS_THAN, a, b)
+
+
+def less_equal(a: Operand, b: Operand) -> Node:
+    """``a <= b``; the negation of ``b < a`` would be true for NaN."""
+    if _float(a, b):
+        return less(a, b) | equal(a, b)
+    return logical_not(less(b, a))
+
+
+def greater(a: Operand, b: Operand) -> Node:
+    """``a > b``."""
+    return less(b, a)
+
+
+def greater_equal(a: Operand, b: Operand) -> Node:
+    """``a >= b``."""
+    return less_equal(b, a)
+
+
+def _float(*operands: Operand) -> bool:
+    return any(isinstance(o, Node) and o.dtype.is_float for o in operands)
+
+
+def truth(x: Node) -> Node:
+    """``x != 0`` as bool (NaN is true)."""
+    return cast(x, bool_)
+
+
+def logical_not(x: Node) -> Node:
+    """True where ``x`` is zero or false."""
+    return truth(x) ^ True
+
+
+def logical_and(a: Node, b: Node) -> Node:
+    """Whether both operands are non-zero."""
+    return truth(a) & truth(b)
+
+
+def logical_or(a: Node, b: Node) -> Node:
+    """Whether either operand is non-zero."""
+    return truth(a) | truth(b)
+
+
+def logical_xor(a: Node, b: Node) -> Node:
+    """Whether exactly one operand is non-zero."""
+    return truth(a) ^ truth(b)
+
+
+def bitwise_not(x: Node) -> Node:
+    """Every bit of an integer inverted; the negation of bool."""
+    return x ^ (True if x.dtype.is_bool else -1)
+
+
+def where(condition: Node, a: Operand, b: Operand) -> Node:
+    """``a`` where ``condition`` is non-zero, else ``b``; broadcast."""
+    return select(truth(condition), a, b)
+
+
+def isnan(x: Node) -> Node:
+    """Whether ``x`` is NaN; false for types that have none."""
+    return not_equal(x, x) if x.dtype.is_float else _never(x)
+
+
+def isinf(x: Node, negative: bool = True, positive: bool = True) -> Node:
+    """Whether ``x`` is infinite, of the signs asked for."""
+    if not x.dtype.is_float or not (negative or positive):
+        return _never(x)
+    infinity = positive_infinity(x)
+    if negative and positive:
+        return equal(binary(ops.MAX, x, -x), infinity)
+    return equal(x, infinity) if positive else equal(x, -infinity)
+
+
+def isfinite(x: Node) -> Node:
+    """Whether ``x`` is neither NaN nor infinite."""
+    return less(binary(ops.MAX, x, -x), positive_infinity(x)) if x.dtype.is_float else logical_not(_never(x))
+
+
+def _never(x: Node) -> Node:
+    return binary(ops.AND, truth(x), constant(False, bool_))
+
+
+def maximum(a: Operand, b: Operand) -> Node:
+    """The larger operand; NaN where either is NaN, and 0 of -0 and 0."""
+    return binary(ops.MAX, a, b)
+
+
+def minimum(a: Operand, b: Operand) -> Node:
+    """The smaller operand; NaN where either is NaN, and -0 of -0 and 0."""
+    node = a if isinstance(a, Node) else b
+    assert isinstance(node, Node)
+    if node.dtype.is_bool:
+        return binary(ops.AND, a, b)
+    if node.dtype.is_integer:
+        return select(less(b, a), b, a)
+    # Against a number other than zero and NaN a select is exact: only x can be NaN, and it is what stays.
+    for x, bound in ((a, b), (b, a)):
+        value = number(bound)
+        if value is not None and value != 0 and not math.isnan(value):
+            return select(less(bound, x), bound, x)
+    return -maximum(_negated(a), _negated(b))
+
+
+def _negated(x: Operand) -> Operand:
+    return -x
+
+
+def clamp(x: Node, lo: Operand | None = None, hi: Operand | None = None) -> Node:
+    """``min(max(x, lo), hi)``: ``hi`` where ``lo > hi``, NaN where any is NaN."""
+    if lo is not None:
+        x = maximum(x, _bounded(lo, x))
+    return x if hi is None else minimum(x, _bounded(hi, x))
+
+
+def _bounded(bound: Operand, x: Node) -> Operand:
+    """A Python bound brought into the range of an integer type (and to bool's), which wrapping would turn around."""
+    if isinstance(bound, Node) or x.dtype.is_float:
+        return bound
+    if math.isinf(bound):
+        return x.dtype.max if bound > 0 else x.dtype.min
+    return int(np.clip(int(bound), int(x.dtype.min), int(x.dtype.max)))
+
+
+def saturating(x: Node, limit: float, table: Quotients) -> Node:
+    """``x * P(x*x) / Q(x*x)``, an odd function that is ±1 in its type from ``limit`` on and never beyond."""
+    bounded = clamp(x, -limit, limit)
+    numerator, denominator = quotient(bounded * bounded, table)
+    return clamp(bounded * numerator / denominator, -1.0, 1.0)

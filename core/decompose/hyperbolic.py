@@ -1,0 +1,78 @@
+"""Hyperbolic functions and their inverses."""
+
+from __future__ import annotations
+
+import math
+
+from luminal.core import ops
+from luminal.core.decompose.arithmetic import abs_
+from luminal.core.decompose.coefficients import TANH
+from luminal.core.decompose.common import widened
+from luminal.core.decompose.compare import equal, less, minimum, saturating
+from luminal.core.decompose.exponential import log, log1p, power_of_two, reduced_exponential
+from luminal.core.ir import Node, select, unary
+from luminal.core.types import f32, f64
+
+# Where tanh is 1 in the type; where sinh and cosh overflow; where 1 is lost beside the square.
+_TANH_LIMIT = {f32: 9.02, f64: 19.1}
+_SINH_LIMIT = {f32: 89.5, f64: 710.5}
+_LARGE = {f32: 2.0**13, f64: 2.0**28}
+
+
+@widened
+def tanh(x: Node) -> Node:
+    """The hyperbolic tangent."""
+    return saturating(x, _TANH_LIMIT[x.dtype], TANH)
+
+
+def _quarters(magnitude: Node) -> tuple[Node, Node, Node, Node]:
+    """``(a, b, p, q)`` with ``e**m / 4 = a*(1 + p)`` and ``e**-m / 4 = b*(1 - q)``, for ``m`` up to overflow."""
+    k, p = reduced_exponential(magnitude)
+    a = power_of_two(k - 2)
+    return a, 0.0625 / a, p, p / (p + 1)
+
+
+@widened
+def sinh(x: Node) -> Node:
+    """The hyperbolic sine."""
+    a, b, p, q = _quarters(minimum(abs_(x), _SINH_LIMIT[x.dtype]))
+    magnitude = ((a - b) + (a * p + b * q)) * 2
+    result = select(less(x, 0), -magnitude, magnitude)
+    # Tiny arguments are their own result: -0 stays, and subnormal ones are not divided.
+    return select(less(x * x, x.dtype.eps / 4), x, result)
+
+
+@widened
+def cosh(x: Node) -> Node:
+    """The hyperbolic cosine."""
+    a, b, p, q = _quarters(minimum(abs_(x), _SINH_LIMIT[x.dtype]))
+    return ((a + b) + (a * p - b * q)) * 2
+
+
+@widened
+def asinh(x: Node) -> Node:
+    """The inverse of sinh: ``log1p(m + m*m/(1 + sqrt(1 + m*m)))`` of the magnitude, or ``log(m) + ln(2)`` where the
+    square would overflow."""
+    magnitude = abs_(x)
+    bounded = minimum(magnitude, _LARGE[x.dtype])
+    square = bounded * bounded
+    near = log1p(bounded + square / (unary(ops.SQRT, square + 1) + 1))
+    result = select(less(bounded, magnitude), log(magnitude) + math.log(2), near)
+    return select(equal(x, 0), x, select(less(x, 0), -result, result))
+
+
+@widened
+def acosh(x: Node) -> Node:
+    """The inverse of cosh: NaN below 1."""
+    bounded = minimum(x, _LARGE[x.dtype])
+    above = bounded - 1
+    near = log1p(above + unary(ops.SQRT, above * (bounded + 1)))
+    return select(less(bounded, x), log(x) + math.log(2), near)
+
+
+@widened
+def atanh(x: Node) -> Node:
+    """The inverse of tanh: infinite at -1 and 1, NaN beyond."""
+    magnitude = abs_(x)
+    result = log1p(magnitude * 2 / (1 - magnitude)) * 0.5
+    return select(equal(x, 0), x, select(less(x, 0), -result, result))

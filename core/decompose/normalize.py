@@ -1,0 +1,109 @@
+"""Normalisations: layer, RMS, batch, group, instance, Lp.
+
+Each computes in float32 for narrower types and rounds once. Statistics are taken in two passes, the mean and then the
+squares of what is left, never as a difference of large sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from luminal.core import symbolic as sym
+from luminal.core.decompose.arithmetic import abs_, rsqrt, sqrt
+from luminal.core.decompose.common import normalized_axes, require_float, widened
+from luminal.core.decompose.compare import maximum
+from luminal.core.decompose.reduction import max_, mean, sum_
+from luminal.core.errors import ShapeError
+from luminal.core.ir import Node, cast
+from luminal.core.movement import reshape
+from luminal.core.types import f64
+
+
+@widened
+def layer_norm(
+    x: Node, axes: Iterable[int] | int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5
+) -> Node:
+    """``(x - mean) * rsqrt(variance + eps) * weight + bias`` with statistics over ``axes``.
+
+    ``weight`` and ``bias`` broadcast against ``x`` (they have the shape of the normalised axes where these are last).
+    """
+    require_float(x, "layer_norm")
+    over = normalized_axes(x, axes)
+    centered = x - mean(x, over, keepdims=True)
+    result = centered * rsqrt(mean(centered * centered, over, keepdims=True) + eps)
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias
+
+
+@widened
+def rms_norm(x: Node, axes: Iterable[int] | int, weight: Node | None = None, eps: float = 1e-5) -> Node:
+    """``x * rsqrt(mean(x**2) + eps) * weight`` (Zhang and Sennrich, 2019)."""
+    require_float(x, "rms_norm")
+    result = x * rsqrt(mean(x * x, axes, keepdims=True) + eps)
+    return result if weight is None else result * weight
+
+
+@widened
+def batch_norm(
+    x: Node, weight: Node | None, bias: Node | None, mean_: Node, variance_: Node, eps: float = 1e-5
+) -> Node:
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` with stored statistics, one of each per channel (axis 1).
+
+    It is ``x * scale + shift``; both are computed in float64 from the stored values (at compile time, where these are
+    constants) and rounded once, so the result has two roundings of its own.
+    """
+    scale = cast(variance_, f64)
+    scale = rsqrt(scale + eps)
+    if weight is not None:
+        scale = cast(weight, f64) * scale
+    shift = -(cast(mean_, f64) * scale)
+    if bias is not None:
+        shift = cast(bias, f64) + shift
+    return x * channels(cast(scale, x.dtype), x) + channels(cast(shift, x.dtype), x)
+
+
+def channels(vector: Node, x: Node) -> Node:
+    """A vector laid along axis 1 of ``x`` for broadcasting."""
+    return reshape(vector, [1, vector.size, *[1] * (x.rank - 2)])
+
+
+@widened
+def group_norm(x: Node, groups: int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5) -> Node:
+    """Each sample's channels (axis 1) in ``groups`` equal parts, each part normalised; then scale and shift by channel.
+
+    Raises ShapeError where the channels do not divide.
+    """
+    n, c, *spatial = x.shape
+    if sym.mod(c, groups) != 0:
+        raise ShapeError(f"group_norm: {c} channels do not divide into {groups} groups")
+    split = reshape(x, [n, groups, sym.floordiv(c, groups), *spatial])
+    result = reshape(layer_norm(split, range(2, split.rank), eps=eps), x.shape)
+    result = result if weight is None else result * channels(weight, x)
+    return result if bias is None else result + channels(bias, x)
+
+
+@widened
+def instance_norm(x: Node, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5) -> Node:
+    """Each channel of each sample normalised over its spatial axes; then scale and shift by channel."""
+    result = layer_norm(x, range(2, x.rank), eps=eps)
+    result = result if weight is None else result * channels(weight, x)
+    return result if bias is None else result + channels(bias, x)
+
+
+@widened
+def lp_norm(x: Node, axes: Sequence[int] | int | None, p: float = 2, keepdims: bool = False) -> Node:
+    """``sum(|x|**p) ** (1/p)`` for ``p`` 1, 2 or infinity; raises ShapeError for others."""
+    if p == 1:
+        return sum_(abs_(x), axes, keepdims)
+    if p == 2:
+        return sqrt(sum_(x * x, axes, keepdims))
+    if p == float("inf"):
+        return max_(abs_(x), axes, keepdims)
+    raise ShapeError(f"lp_norm: expected p of 1, 2 or infinity, found {p}")
+
+
+@widened
+def lp_normalize(x: Node, axes: Sequence[int] | int, p: float = 2, eps: float = 0.0) -> Node:
+    """``x / max(lp_norm(x), eps)``."""
+    norm = lp_norm(x, axes, p, keepdims=True)
+    return x / (maximum(norm, eps) if eps else norm)

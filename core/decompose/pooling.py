@@ -1,0 +1,170 @@
+"""Pooling over windows: views of a padded tensor, then a reduction over each window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.decompose.common import require_float, widened
+from luminal.core.decompose.contraction import sliding
+from luminal.core.decompose.reduction import max_, mean
+from luminal.core.errors import ShapeError
+from luminal.core.ir import Node, axes, cast, constant, dim, expand, reduce, view
+from luminal.core.movement import along, reshape
+from luminal.core.symbolic import Int
+
+
+def window_counts(
+    sizes: Sequence[Int], kernel: Sequence[int], strides: Sequence[int], pads_begin: Sequence[Int],
+    pads_end: Sequence[Int], dilations: Sequence[int], ceil_mode: bool = False,
+) -> list[Int]:  # fmt: skip
+    """How many windows each axis has. With ``ceil_mode`` the last may reach past the padding, but must start before
+    the input's end (PyTorch's rule, which ONNX took over)."""
+    counts: list[Int] = []
+    for size, k, s, begin, end, d in zip(sizes, kernel, strides, pads_begin, pads_end, dilations, strict=True):
+        room = size + begin + end - d * (k - 1) - 1
+        if ceil_mode:
+            counts.append(sym.minimum(sym.ceildiv(room, s) + 1, sym.ceildiv(size + begin, s)))
+        else:
+            counts.append(sym.floordiv(room, s) + 1)
+    return counts
+
+
+def _taps(
+    x: Node, kernel: Sequence[int], strides: Sequence[int], pads_begin: Sequence[Int], dilations: Sequence[int],
+    counts: Sequence[Int], value: float,
+) -> Node:  # fmt: skip
+    """``[.., *windows, *kernel]`` for ``counts`` windows, with ``value`` wherever one reaches outside ``x``."""
+    sizes = x.shape[x.rank - len(kernel) :]
+    reach = [
+        (n - 1) * s + d * (k - 1) + 1 - size - begin
+        for n, s, d, k, size, begin in zip(counts, strides, dilations, kernel, sizes, pads_begin, strict=True)
+    ]
+    return sliding(x, kernel, strides, pads_begin, reach, dilations, value, counts)
+
+
+def max_pool(
+    x: Node, kernel: Sequence[int], strides: Sequence[int] | None = None, pads_begin: Sequence[Int] | None = None,
+    pads_end: Sequence[Int] | None = None, dilations: Sequence[int] | None = None, ceil_mode: bool = False,
+) -> Node:  # fmt: skip
+    """The largest element of each window over the last ``len(kernel)`` axes; padding never wins; NaN propagates.
+
+    Strides and dilations default to 1, padding to 0.
+    """
+    unit, none = [1] * len(kernel), [0] * len(kernel)
+    strides, begin, end, dilations = strides or unit, pads_begin or none, pads_end or none, dilations or unit
+    counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, begin, end, dilations, ceil_mode)
+    taps = _taps(x, kernel, strides, begin, dilations, counts, _lowest(x))
+    return reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
+
+
+def _lowest(x: Node) -> float:
+    return -math.inf if x.dtype.is_float else x.dtype.min
+
+
+@widened
+def avg_pool(
+    x: Node, kernel: Sequence[int], strides: Sequence[int] | None = None, pads_begin: Sequence[Int] | None = None,
+    pads_end: Sequence[Int] | None = None, dilations: Sequence[int] | None = None, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Node:  # fmt: skip
+    """The mean of each window over the last ``len(kernel)`` axes.
+
+    The sum is divided by ``divisor_override``, else by the number of taps that lie in the input, or with
+    ``count_include_pad`` in the input and its stated padding (never in the overhang of ``ceil_mode``).
+    """
+    require_float(x, "avg_pool")
+    unit, none = [1] * len(kernel), [0] * len(kernel)
+    strides, begin, end, dilations = strides or unit, pads_begin or none, pads_end or none, dilations or unit
+    sizes = x.shape[x.rank - len(kernel) :]
+    counts = window_counts(sizes, kernel, strides, begin, end, dilations, ceil_mode)
+    taps = _taps(x, kernel, strides, begin, dilations, counts, 0)
+    total = reduce(ops.SUM_REDUCE, taps, range(x.rank, taps.rank))
+    if divisor_override is not None:
+        return total / divisor_override
+    if _divides_evenly(sizes, kernel, strides, begin, end, dilations, counts, count_include_pad):
+        return total / math.prod(kernel)
+    divisor = constant(1, x.dtype)
+    for k, size in enumerate(sizes):
+        # A vector of ones, as long as what counts, under the same windows.
+        counted, offset = (size + begin[k] + end[k], 0) if count_include_pad else (size, begin[k])
+        ones = expand(constant(1, x.dtype), [counted])
+        inside = _taps(ones, [kernel[k]], [strides[k]], [offset], [dilations[k]], [counts[k]], 0)
+        divisor = divisor * along(reduce(ops.SUM_REDUCE, inside, [1]), k, counts)
+    return total / divisor
+
+
+def _divides_evenly(
+    sizes: Sequence[Int], kernel: Sequence[int], strides: Sequence[int], pads_begin: Sequence[Int],
+    pads_end: Sequence[Int], dilations: Sequence[int], counts: Sequence[Int], include_pad: bool,
+) -> bool:  # fmt: skip
+    """Whether every tap of every window counts."""
+    for size, k, s, begin, end, d, n in zip(
+        sizes, kernel, strides, pads_begin, pads_end, dilations, counts, strict=True
+    ):
+        first, last = (0, size + begin + end) if include_pad else (begin, size + begin)
+        if not sym.always(first * -1) or not sym.always(last - ((n - 1) * s + d * (k - 1) + 1)):
+            return False
+    return True
+
+
+@widened
+def adaptive_avg_pool(x: Node, output_size: Sequence[int | None]) -> Node:
+    """Means over ``output_size`` nearly equal parts of the last axes; None keeps an axis as it is.
+
+    Part ``i`` of an axis of extent ``n`` runs from ``floor(i*n/out)`` to ``ceil((i+1)*n/out)`` (PyTorch).
+    """
+    require_float(x, "adaptive_avg_pool")
+    for axis, parts in _parts(x, output_size):
+        n = x.shape[axis]
+        total = reduce(ops.SUM_REDUCE, _part(x, axis, parts, 0), [axis + 1])
+        if sym.mod(n, parts) == 0:
+            x = total / cast(dim(sym.floordiv(n, parts)), x.dtype)
+            continue
+        ones = expand(constant(1, x.dtype), [n])
+        extents = reduce(ops.SUM_REDUCE, _part(ones, 0, parts, 0), [1])
+        x = total / along(extents, axis, total.shape)
+    return x
+
+
+def adaptive_max_pool(x: Node, output_size: Sequence[int | None]) -> Node:
+    """The largest element of each part, cut as ``adaptive_avg_pool`` does."""
+    for axis, parts in _parts(x, output_size):
+        x = reduce(ops.MAX_REDUCE, _part(x, axis, parts, _lowest(x)), [axis + 1])
+    return x
+
+
+def _parts(x: Node, output_size: Sequence[int | None]) -> list[tuple[int, int]]:
+    lead = x.rank - len(output_size)
+    if lead < 0:
+        raise ShapeError(f"adaptive pooling to {list(output_size)} needs more axes than {list(x.shape)} has")
+    return [(lead + k, parts) for k, parts in enumerate(output_size) if parts is not None]
+
+
+def _part(x: Node, axis: int, parts: int, value: float) -> Node:
+    """``axis`` cut into ``parts``, each an axis as long as the longest part and filled up with ``value``."""
+    n = x.shape[axis]
+    if sym.mod(n, parts) == 0:
+        return reshape(x, [*x.shape[:axis], parts, sym.floordiv(n, parts), *x.shape[axis + 1 :]])
+    # ceil((i+1)*n/parts) - floor(i*n/parts) is at most ceil(n/parts) + 1.
+    longest = sym.ceildiv(n, parts) + 1
+    shape = (*x.shape[:axis], parts, longest, *x.shape[axis + 1 :])
+    index = list(axes(shape))
+    part, within = index[axis], index.pop(axis + 1)
+    start = sym.floordiv(part * n, parts)
+    index[axis] = start + within
+    inside = sym.ceildiv((part + 1) * n, parts) - 1 - start - within
+    fill = constant(value, x.dtype).attr.array.tobytes()
+    return view(x, shape, index, [inside], fill)
+
+
+def global_avg_pool(x: Node) -> Node:
+    """The mean over every spatial axis, kept with extent 1."""
+    return mean(x, range(2, x.rank), keepdims=True)
+
+
+def global_max_pool(x: Node) -> Node:
+    """The largest element over every spatial axis, kept with extent 1."""
+    return max_(x, range(2, x.rank), keepdims=True)

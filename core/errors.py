@@ -1,0 +1,66 @@
+"""The errors a user can meet. Each says where, what was expected, what was found, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class LuminalError(Exception):
+    """Base of every error that luminal raises on purpose."""
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """One place of a model that luminal cannot compile.
+
+    ``op`` is the source operator and ``node`` its name in the model; ``operands`` describes what it is applied to, as
+    ``float32[batch, 384]`` where types and shapes are known; ``location`` is the user's ``file:line`` where it is known.
+    """
+
+    op: str
+    node: str
+    operands: tuple[str, ...] = ()
+    location: str = ""
+    advice: str = ""
+
+    def __str__(self) -> str:
+        where = f" at {self.location}" if self.location else ""
+        advice = f": {self.advice}" if self.advice else ""
+        return f"{self.op} {self.node!r}({', '.join(self.operands)}){where}{advice}"
+
+
+class UnsupportedError(LuminalError):
+    """The model holds something that luminal cannot compile; ``places`` lists every such place at once."""
+
+    def __init__(self, message: str, places: Sequence[Unsupported] = ()) -> None:
+        super().__init__("\n  ".join([message, *map(str, places)]))
+        self.places = tuple(places)
+
+
+class ShapeError(LuminalError):
+    """Operand shapes do not fit the operation."""
+
+
+class DTypeError(LuminalError):
+    """Operand element types do not fit the operation."""
+
+
+class ModelError(LuminalError):
+    """The model file or module is malformed, truncated or cannot be read."""
+
+
+class InputError(LuminalError, ValueError):
+    """The arguments of a call do not fit the compiled model."""
+
+
+class BuildError(LuminalError):
+    """No usable compiler was found, or it rejected generated source."""
+
+
+class ScheduleError(LuminalError):
+    """A schedule transform is not legal here; the message says which condition fails."""
+
+
+class SpecError(LuminalError):
+    """A stage handed on something that its specification forbids: a defect in luminal itself."""

@@ -1,0 +1,358 @@
+"""The oracle: a graph evaluated in numpy.
+
+Two modes. ``typed`` computes every node in its own type, as ``core.numerics`` says. ``float64`` also keeps every float
+value in double precision, while whatever is discontinuous (comparisons, rounding, casts to integers, bits, positions of
+gathers) is decided by the typed values: its results differ from the typed ones by rounding alone.
+
+Values are lazily strided arrays, intermediates are dropped after their last use, and a sum over a product is a matrix
+product in pieces of bounded memory (``core.strided``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from luminal.core import ir, numerics, ops, strided
+from luminal.core import symbolic as sym
+from luminal.core.errors import InputError
+from luminal.core.ir import Graph, Node
+from luminal.core.numerics import Array
+from luminal.core.ops import Kind
+from luminal.core.symbolic import Int
+from luminal.core.types import f64, from_numpy
+
+MODES = ("typed", "float64")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run computed, in its mode: ``outputs`` in the order that was asked for, and the nodes to keep."""
+
+    outputs: list[Array]
+    kept: dict[Node, Array] = field(default_factory=dict)
+
+
+def run(
+    graph: Graph | Sequence[Node],
+    inputs: Mapping[str, Array],
+    mode: str = "typed",
+    keep: Iterable[Node] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Result:
+    """Evaluate a graph, or nodes, on arrays by input name.
+
+    ``keep`` names nodes whose values are also wanted; ``dims`` gives sizes to symbols that no input's shape does.
+    Raises InputError where an input is missing or does not fit, IndexError where a gather reads outside its axis.
+    """
+    if mode not in MODES:
+        raise ValueError(f"expected a mode of {', '.join(MODES)}, found {mode!r}")
+    roots = list(graph.results) if isinstance(graph, Graph) else list(graph)
+    origins = graph.origins if isinstance(graph, Graph) else {}
+    kept = list(dict.fromkeys(keep or ()))
+    order = _order([*roots, *kept])
+    declared = graph.inputs if isinstance(graph, Graph) else ()
+    parameters = dict.fromkeys([*declared, *(n for n in order if n.op is ops.INPUT)])
+    env = bind(parameters, inputs, dims or {})
+    evaluation = _Evaluation(inputs, env, mode == "float64", origins)
+    remaining = _uses(order)
+    for root in (*roots, *kept):
+        remaining[root] = remaining.get(root, 0) + 1
+    for node in order:
+        evaluation.compute(node)
+        for operand in _operands(node):
+            remaining[operand] -= 1
+            if not remaining[operand]:
+                del evaluation.values[operand]
+    return Result(
+        [evaluation.result(node) for node in roots],
+        {node: evaluation.result(node) for node in kept},
+    )
+
+
+def evaluate(
+    nodes: Sequence[Node],
+    inputs: Mapping[str, Array] | None = None,
+    dims: Mapping[str, int] | None = None,
+    mode: str = "typed",
+) -> list[Array]:
+    """The values of ``nodes``: ``run`` for small graphs."""
+    return run(nodes, inputs or {}, mode, dims=dims).outputs
+
+
+# ---- sizes ---------------------------------------------------------------------------------------------------------
+
+
+def bind(parameters: Iterable[Node], inputs: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of the dimension symbols, from the shapes of the inputs and from ``dims``.
+
+    A symbol is solved from an axis in which it alone is unknown and linear; every axis and bound is checked. Raises
+    InputError.
+    """
+    env = dict(dims)
+    axes: list[tuple[str, Int, int]] = []
+    symbols: set[sym.Var] = set()
+    for node in parameters:
+        name = node.attr.name
+        if name not in inputs:
+            raise InputError(f"input {name!r} is missing; given were {', '.join(map(repr, inputs)) or 'none'}")
+        array = inputs[name]
+        if array.dtype != node.dtype.numpy or array.ndim != node.rank:
+            raise InputError(
+                f"input {name!r}: expected {node.dtype} of rank {node.rank} {list(node.shape)}, "
+                f"found {array.dtype} of shape {list(array.shape)}"
+            )
+        pairs = zip(node.shape, array.shape, strict=True)
+        axes += [(f"axis {k} of input {name!r}", extent, size) for k, (extent, size) in enumerate(pairs)]
+        symbols |= {v for extent in node.shape for v in sym.variables(extent)}
+    pending = axes
+    while pending:
+        unsolved = [axis for axis in pending if not _solve(axis[1], axis[2], env)]
+        if len(unsolved) == len(pending):
+            break
+        pending = unsolved
+    for where, extent, size in axes:
+        unknown = [v.name for v in sym.variables(extent) if v.name not in env]
+        if unknown:
+            raise InputError(f"{where}: the size of {', '.join(unknown)} does not follow from {extent} = {size}")
+        expected = sym.evaluate(extent, env)
+        if expected != size:
+            raise InputError(f"{where}: expected {extent} = {expected}, found {size}")
+    for symbol in sorted(symbols, key=lambda v: v.name):
+        low, high = symbol.lo, sym.evaluate(symbol.hi, env)
+        if not low <= env[symbol.name] <= high:
+            raise InputError(f"{symbol.name} = {env[symbol.name]} is outside its bounds {low} .. {high}")
+    return env
+
+
+def _solve(extent: Int, size: int, env: dict[str, int]) -> bool:
+    """Binds the one unknown symbol of ``extent = size``; whether no unknown is left."""
+    unknown = [v for v in sym.variables(extent) if v.name not in env]
+    if len(unknown) > 1:
+        return False
+    if unknown:
+        linear = sym.coefficient(extent, unknown[0])
+        if linear is None:
+            return False
+        slope, rest = (int(sym.evaluate(part, env)) for part in linear)
+        if slope == 0:
+            return False
+        env[unknown[0].name] = (size - rest) // slope
+    return True
+
+
+# ---- order ---------------------------------------------------------------------------------------------------------
+
+
+def _factors(node: Node) -> tuple[Node, tuple[Node, ...]] | None:
+    """The product that a sum sums, and the casts between them, outermost first; the product is not computed apart."""
+    if node.op is not ops.SUM_REDUCE:
+        return None
+    casts: list[Node] = []
+    operand = node.inputs[0]
+    while operand.op is ops.CAST:
+        casts.append(operand)
+        operand = operand.inputs[0]
+    return (operand, tuple(casts)) if operand.op is ops.MUL else None
+
+
+def _operands(node: Node) -> tuple[Node, ...]:
+    product = _factors(node)
+    return product[0].inputs if product else node.inputs
+
+
+def _order(roots: Sequence[Node]) -> list[Node]:
+    """The nodes to compute, operands first."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(root, iter(_operands(root))) for root in reversed(roots)]
+    while stack:
+        node, operands = stack[-1]
+        if node in seen:
+            stack.pop()
+            continue
+        following = next((o for o in operands if o not in seen), None)
+        if following is None:
+            seen.add(node)
+            order.append(node)
+            stack.pop()
+        else:
+            stack.append((following, iter(_operands(following))))
+    return order
+
+
+def _uses(order: Sequence[Node]) -> dict[Node, int]:
+    count: dict[Node, int] = {}
+    for node in order:
+        for operand in _operands(node):
+            count[operand] = count.get(operand, 0) + 1
+    return count
+
+
+# ---- evaluation ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A node's value in its own type, and in float64 mode the unrounded value beside it: the same array where nothing
+    was ever rounded, else float64."""
+
+    typed: Array
+    wide: Array
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.typed, self.wide))
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float64, copy=False) if from_numpy(x.dtype).is_float else x
+
+
+class _Evaluation:
+    """The values of the nodes that are still needed."""
+
+    def __init__(self, inputs: Mapping[str, Array], env: Mapping[str, int], double: bool, origins: ir.Origins) -> None:
+        self.inputs, self.env, self.double, self.origins = inputs, env, double, origins
+        self.values: dict[Node, _Value] = {}
+
+    def result(self, node: Node) -> Array:
+        """A copy of the value of ``node`` in the mode of the run."""
+        value = self.values[node]
+        return np.array(_wide(value.wide) if self.double else value.typed, order="C")
+
+    def compute(self, node: Node) -> None:
+        operands = [self.values[operand] for operand in _operands(node)]
+        product = _factors(node)
+        if product:
+            value = self._sum_of_product(node, *product, *operands)
+        elif node.op.kind is Kind.SOURCE:
+            value = self._exact(self._source(node))
+        elif node.op is ops.VIEW:
+            value = self._moved(partial(self._view, node), operands[0])
+        elif node.op is ops.GATHER:
+            index = self._checked(node, operands[1].typed)
+            value = self._moved(partial(_take, index, node.attr.axis), operands[0])
+        elif node.op is ops.CONTIGUOUS:
+            value = operands[0]
+        else:
+            value = self._computed(node, operands)
+        self.values[node] = value
+
+    # Sources and movement.
+
+    @staticmethod
+    def _exact(array: Array) -> _Value:
+        return _Value(array, array)
+
+    @staticmethod
+    def _moved(function: Any, operand: _Value) -> _Value:
+        typed = function(operand.typed)
+        return _Value(typed, typed if operand.wide is operand.typed else function(operand.wide))
+
+    def size(self, extent: Int) -> int:
+        unknown = sorted(v.name for v in sym.variables(extent) if v.name not in self.env)
+        if unknown:
+            raise InputError(f"the size of {', '.join(unknown)} follows from no input; give it in dims")
+        return int(sym.evaluate(extent, self.env))
+
+    def _source(self, node: Node) -> Array:
+        if node.op is ops.INPUT:
+            return self.inputs[node.attr.name]
+        if node.op is ops.CONSTANT:
+            array: Array = node.attr.array
+            return array
+        extent = self.size(node.attr.value)
+        return np.arange(extent) if node.op is ops.IOTA else np.array(extent, np.int64)
+
+    def _view(self, node: Node, x: Array) -> Array:
+        shape = tuple(map(self.size, node.shape))
+        over = ir.axes(shape)
+        by: dict[sym.Var, Int] = {}
+        for expression in (*node.attr.index, *node.attr.valid):
+            by |= {v: self.env[v.name] for v in sym.variables(expression) if v.name in self.env}
+        by |= ir.rename(node.shape, over)
+        concrete = ops.View(
+            tuple(sym.substitute(e, by) for e in node.attr.index),
+            tuple(sym.substitute(e, by) for e in node.attr.valid),
+            numerics.convert(np.frombuffer(node.attr.fill, node.dtype.numpy), from_numpy(x.dtype)).tobytes(),
+        )
+        return strided.read(x, concrete, shape, over)
+
+    def _checked(self, node: Node, index: Array) -> Array:
+        extent = self.values[node.inputs[0]].typed.shape[node.attr.axis]
+        outside = (index < 0) | (index >= extent)
+        if np.any(outside):
+            where = "; ".join(map(str, self.origins.get(node, ()))) or "no origin"
+            raise IndexError(
+                f"{node} ({where}): index {index[outside].flat[0]} is out of range for axis {node.attr.axis} "
+                f"of extent {extent}"
+            )
+        return index
+
+    # Arithmetic.
+
+    def _computed(self, node: Node, operands: Sequence[_Value]) -> _Value:
+        meaning = partial(numerics.apply, node.op, node.attr)
+        call = partial(strided.broadcast_apply, meaning) if node.op.kind is Kind.ELEMENTWISE else meaning
+        typed = call(*(o.typed for o in operands))
+        if not self.double or not node.dtype.is_float:
+            return self._exact(typed)
+        if node.op is ops.CAST:
+            source = operands[0].wide
+            is_float = node.inputs[0].dtype.is_float
+            return _Value(typed, source if is_float else numerics.convert(source, f64))
+        if node.op in (ops.ROUND, ops.BITCAST):
+            return self._exact(typed)
+        if node.op is ops.SELECT:
+            condition, then, other = operands
+            if then.wide is then.typed and other.wide is other.typed:
+                return self._exact(typed)
+            return _Value(typed, call(condition.typed, _wide(then.wide), _wide(other.wide)))
+        wide = [_wide(o.wide) for o in operands]
+        if node.op is ops.MOD:
+            return _Value(typed, strided.broadcast_apply(_nearest_remainder, *wide, _wide(typed)))
+        return _Value(typed, call(*wide))
+
+    def _sum_of_product(self, node: Node, product: Node, casts: Sequence[Node], a: _Value, b: _Value) -> _Value:
+        axes, dtype = node.attr.axes, node.dtype
+        direct = not casts and dtype.compute == dtype and dtype.kind != "c" and dtype.bits >= 8
+
+        def summed(x: Array, y: Array) -> Array:
+            value = numerics.apply(ops.MUL, None, x, y)
+            for cast in reversed(casts):
+                value = numerics.apply(ops.CAST, cast.attr, value)
+            return numerics.apply(ops.SUM_REDUCE, node.attr, value)
+
+        def contracted(x: Array, y: Array, accumulator: Any) -> Array:
+            if not strided.is_contraction(x, y):
+                return numerics.apply(ops.SUM_REDUCE, node.attr, x.astype(accumulator) * y.astype(accumulator))
+            return strided.contract(x, y, axes, accumulator)
+
+        with np.errstate(all="ignore"):
+            if direct:
+                typed = contracted(a.typed, b.typed, dtype.numpy)
+            else:
+                typed = strided.in_pieces(summed, a.typed, b.typed, axes, dtype.numpy)
+            if not self.double or not dtype.is_float:
+                return self._exact(typed)
+            if not all(n.dtype.is_float for n in (product, *casts)):  # decided by integers on the way
+                return _Value(typed, _wide(typed))
+            return _Value(typed, contracted(a.wide, b.wide, np.dtype(np.float64)))
+
+
+def _take(index: Array, axis: int, data: Array) -> Array:
+    """``data`` at ``index`` along ``axis``, taken once along the axes on which ``index`` repeats."""
+    once = index[tuple(slice(0, 1) if r else slice(None) for r in strided.repeated(index))]
+    shape = data.shape[:axis] + index.shape + data.shape[axis + 1 :]
+    return np.broadcast_to(np.take(data, once, axis), shape)
+
+
+def _nearest_remainder(x: Array, y: Array, typed: Array) -> Array:
+    """The remainder of ``x`` by ``y`` with the quotient that the typed remainder chose."""
+    with np.errstate(all="ignore"):
+        quotient = np.rint((x - typed) / y)
+        return np.where(np.isfinite(quotient) & np.isfinite(typed), x - quotient * y, typed)

@@ -1,0 +1,406 @@
+"""The graph of primitives: immutable, interned nodes; origins beside them.
+
+Two nodes are equal exactly when they are the same object: building a node that exists returns it. Shapes and types are
+checked when a node is built. Movement of data is one primitive, ``View``, and views of views are composed as they are
+built, so a chain of reshapes and slices is always one node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias, Union
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ShapeError
+from luminal.core.ops import Kind, Op
+from luminal.core.symbolic import Int
+from luminal.core.types import DType, from_numpy, i64
+
+Shape: TypeAlias = tuple[Int, ...]
+Operand: TypeAlias = Union["Node", int, float, bool]
+
+
+class Data:
+    """The value of a ``Constant``: held by reference, equal by type, shape and content."""
+
+    __slots__ = ("array", "digest", "dtype", "shape")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.dtype = from_numpy(array.dtype)
+        self.shape: tuple[int, ...] = array.shape
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else b""
+        self.digest = hashlib.blake2b(content, digest_size=16).digest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Data)
+            and (self.digest, self.dtype, self.shape) == (other.digest, other.dtype, other.shape)
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        if self.array.size == 1:
+            return f"{self.array.reshape(-1)[0]}"
+        return f"#{self.digest.hex()[:8]}"
+
+
+class Node:
+    """One primitive applied to operands. Build it with the functions of this module, never directly.
+
+    ``shape`` is in elements and may be symbolic; ``attr`` is the attribute dataclass of ``op``, or None.
+    """
+
+    __slots__ = ("__weakref__", "attr", "dtype", "inputs", "op", "shape")
+    op: Op
+    inputs: tuple[Node, ...]
+    attr: Any
+    shape: Shape
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Int:
+        """Number of elements."""
+        return sym.product(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.op}{list(self.shape)}:{self.dtype}"
+
+    def __add__(self, other: Operand) -> Node:
+        return binary(ops.ADD, self, other)
+
+    def __radd__(self, other: Operand) -> Node:
+        return binary(ops.ADD, other, self)
+
+    def __mul__(self, other: Operand) -> Node:
+        return binary(ops.MUL, self, other)
+
+    def __rmul__(self, other: Operand) -> Node:
+        return binary(ops.MUL, other, self)
+
+    def __neg__(self) -> Node:
+        return binary(ops.MUL, self, -1)
+
+    def __sub__(self, other: Operand) -> Node:
+        return self + (-lift(other, self))
+
+    def __rsub__(self, other: Operand) -> Node:
+        return lift(other, self) + (-self)
+
+    def __truediv__(self, other: Operand) -> Node:
+        return binary(ops.DIV, self, other)
+
+    def __rtruediv__(self, other: Operand) -> Node:
+        return binary(ops.DIV, other, self)
+
+    def __lt__(self, other: Operand) -> Node:
+        return binary(ops.LESS_THAN, self, other)
+
+    def __gt__(self, other: Operand) -> Node:
+        return binary(ops.LESS_THAN, other, self)
+
+    def __and__(self, other: Operand) -> Node:
+        return binary(ops.AND, self, other)
+
+    def __or__(self, other: Operand) -> Node:
+        return binary(ops.OR, self, other)
+
+    def __xor__(self, other: Operand) -> Node:
+        return binary(ops.XOR, self, other)
+
+
+_interned: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+
+
+def _intern(op: Op, inputs: tuple[Node, ...], attr: Any, shape: Shape, dtype: DType) -> Node:
+    key = (op, inputs, attr, shape, dtype)
+    node = _interned.get(key)
+    if node is None:
+        node = Node()
+        node.op, node.inputs, node.attr, node.shape, node.dtype = key
+        _interned[key] = node
+    _record(node)
+    return node
+
+
+# ---- origins: where in the source model a node came from; never part of equality -----------------------------------
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A source operator: its type, its name in the model, and the user's line (``file:line``) where it is known."""
+
+    op: str
+    name: str
+    location: str = ""
+
+    def __str__(self) -> str:
+        where = f" at {self.location}" if self.location else ""
+        return f"{self.op} {self.name!r}{where}"
+
+
+Origins: TypeAlias = dict[Node, tuple[Origin, ...]]
+_recorder: ContextVar[tuple[Origins, tuple[Origin, ...]] | None] = ContextVar("recorder", default=None)
+
+
+def _record(node: Node) -> None:
+    active = _recorder.get()
+    if active is not None:
+        table, origins = active
+        known = table.get(node, ())
+        table[node] = known + tuple(o for o in origins if o not in known)
+
+
+@contextmanager
+def originating(table: Origins, *origins: Origin) -> Iterator[None]:
+    """Every node built inside the block gets ``origins`` (joined with those it has) in ``table``."""
+    token = _recorder.set((table, origins))
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
+
+
+# ---- sources -------------------------------------------------------------------------------------------------------
+
+
+def input_(name: str, shape: Sequence[Int], dtype: DType) -> Node:
+    """An input of the graph."""
+    return _intern(ops.INPUT, (), ops.Name(name), tuple(shape), dtype)
+
+
+def constant(value: Any, dtype: DType | None = None) -> Node:
+    """A constant from a numpy array or a Python number (``dtype`` is required for a number)."""
+    if not isinstance(value, np.ndarray):
+        assert dtype is not None, "the type of a Python number must be given"
+        value = np.array(_wrap(value, dtype), dtype.numpy)
+    elif dtype is not None and value.dtype != dtype.numpy:
+        value = value.astype(dtype.numpy)
+    data = Data(value)
+    return _intern(ops.CONSTANT, (), data, data.shape, data.dtype)
+
+
+def _wrap(value: float, dtype: DType) -> float:
+    """Integers wrap into the range of ``dtype`` (-1 as an unsigned number is its largest)."""
+    if dtype.is_integer and not dtype.min <= value <= dtype.max:
+        return (int(value) - int(dtype.min)) % (1 << dtype.bits) + int(dtype.min)
+    return value
+
+
+def iota(extent: Int) -> Node:
+    """``[0, 1, .. extent-1]`` as int64."""
+    return _intern(ops.IOTA, (), ops.Extent(extent), (extent,), i64)
+
+
+def dim(value: Int) -> Node:
+    """A size as an int64 scalar: a constant where it is known, else the primitive ``Dim``."""
+    return constant(value, i64) if isinstance(value, int) else _intern(ops.DIM, (), ops.Extent(value), (), i64)
+
+
+def lift(value: Operand, like: Node) -> Node:
+    """``value`` as a node; a Python number becomes a constant of the type of ``like``."""
+    return value if isinstance(value, Node) else constant(value, like.dtype)
+
+
+# ---- elementwise, reductions, gather -------------------------------------------------------------------------------
+
+
+def elementwise(op: Op, *operands: Node, attr: Any = None) -> Node:
+    """``op`` of operands that already have one shape.
+
+    Raises ShapeError or DTypeError where they do not fit.
+    """
+    assert op.kind is Kind.ELEMENTWISE and len(operands) == op.arity, (op, len(operands))
+    shape = operands[0].shape
+    if any(o.shape != shape for o in operands):
+        found = ", ".join(str(list(o.shape)) for o in operands)
+        raise ShapeError(f"{op}: expected operands of one shape, found {found}")
+    if op.attr is not None and attr is None:
+        attr = op.attr()
+    dtype = op.result(*(o.dtype for o in operands)) if op.result else attr.dtype
+    return _intern(op, operands, attr, shape, dtype)
+
+
+def unary(op: Op, x: Node, attr: Any = None) -> Node:
+    """A unary primitive."""
+    return elementwise(op, x, attr=attr)
+
+
+def binary(op: Op, a: Operand, b: Operand) -> Node:
+    """A binary primitive of operands broadcast as numpy does; one of them may be a Python number."""
+    like = a if isinstance(a, Node) else b
+    assert isinstance(like, Node)
+    x, y = broadcast(lift(a, like), lift(b, like))
+    return elementwise(op, x, y)
+
+
+def select(condition: Node, a: Operand, b: Operand) -> Node:
+    """``a`` where ``condition`` holds, else ``b``; broadcast."""
+    like = a if isinstance(a, Node) else b
+    assert isinstance(like, Node)
+    return elementwise(ops.SELECT, *broadcast(condition, lift(a, like), lift(b, like)))
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes."""
+    return x if x.dtype == dtype else elementwise(ops.CAST, x, attr=ops.To(dtype))
+
+
+def bitcast(x: Node, dtype: DType) -> Node:
+    """The bits of ``x`` read as ``dtype``, which must be as wide."""
+    if x.dtype.bits != dtype.bits:
+        raise ShapeError(f"Bitcast: expected a type of {x.dtype.bits} bits, found {dtype}")
+    return x if x.dtype == dtype else elementwise(ops.BITCAST, x, attr=ops.To(dtype))
+
+
+def reduce(op: Op, x: Node, axes: Iterable[int]) -> Node:
+    """``SumReduce`` or ``MaxReduce`` over ``axes``, which the result does not have."""
+    assert op.kind is Kind.REDUCE and op.result is not None
+    dropped = tuple(sorted({_axis(a, x) for a in axes}))
+    if not dropped:
+        return x
+    shape = tuple(d for k, d in enumerate(x.shape) if k not in dropped)
+    return _intern(op, (x,), ops.Axes(dropped), shape, op.result(x.dtype))
+
+
+def gather(data: Node, index: Node, axis: int) -> Node:
+    """``data`` at positions ``index`` (int64, any shape) along ``axis``.
+
+    Result shape: ``data.shape[:axis] + index.shape + data.shape[axis+1:]``.
+    """
+    assert ops.GATHER.result is not None
+    axis = _axis(axis, data)
+    shape = data.shape[:axis] + index.shape + data.shape[axis + 1 :]
+    dtype = ops.GATHER.result(data.dtype, index.dtype)
+    return _intern(ops.GATHER, (data, index), ops.Axis(axis), shape, dtype)
+
+
+def _axis(axis: int, x: Node) -> int:
+    if not -x.rank <= axis < max(x.rank, 1):
+        raise ShapeError(f"axis {axis} is out of range for shape {list(x.shape)}")
+    return axis % max(x.rank, 1)
+
+
+# ---- views ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1 << 14)
+def axes(shape: Shape) -> tuple[Int, ...]:
+    """The canonical index variables ``i0, i1, ..`` of a shape (the constant 0 for an axis of extent 1)."""
+    return tuple(sym.axis(f"i{k}", extent) for k, extent in enumerate(shape))
+
+
+def rename(shape: Shape, index: Sequence[Int]) -> dict[sym.Var, Int]:
+    """The substitution that puts ``index`` for the canonical axes of ``shape``."""
+    return {v: e for a, e in zip(axes(shape), index, strict=True) if (v := sym.as_var(a)) is not None}
+
+
+def view(x: Node, shape: Sequence[Int], index: Sequence[Int], valid: Sequence[Int] = (), fill: bytes = b"") -> Node:
+    """A view of ``x``: see ``ops.View``. Composed with ``x`` where ``x`` is a view; ``x`` itself where it is identity.
+
+    ``index`` and ``valid`` are over ``axes(shape)``; ``fill`` is required where a mask remains.
+    """
+    shape, index = tuple(shape), tuple(index)
+    mask = tuple(dict.fromkeys(v for v in valid if not sym.always(v)))
+    inner = x.attr if x.op is ops.VIEW else None
+    if inner is not None and (not inner.valid or not mask or inner.fill == fill):
+        by = rename(x.shape, index)
+        deeper = [sym.substitute(e, by) for e in inner.valid]
+        return view(
+            x.inputs[0], shape, [sym.substitute(e, by) for e in inner.index], [*mask, *deeper], inner.fill or fill
+        )
+    if not mask and shape == x.shape and index == axes(shape):
+        return x
+    return _intern(ops.VIEW, (x,), ops.View(index, mask, fill if mask else b""), shape, x.dtype)
+
+
+def broadcast_shape(*shapes: Shape) -> Shape:
+    """The numpy broadcast of shapes; raises ShapeError where they do not agree."""
+    rank = max(map(len, shapes))
+    result: list[Int] = []
+    for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
+        sizes = {d for d in column if d != 1}
+        if len(sizes) > 1:
+            raise ShapeError("shapes do not broadcast: " + ", ".join(str(list(s)) for s in shapes))
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)
+
+
+def expand(x: Node, shape: Sequence[Int]) -> Node:
+    """``x`` broadcast to ``shape`` as numpy does."""
+    shape = tuple(shape)
+    if broadcast_shape(x.shape, shape) != shape:
+        raise ShapeError(f"cannot expand {list(x.shape)} to {list(shape)}")
+    offset = len(shape) - x.rank
+    index = [0 if d == 1 else axes(shape)[offset + k] for k, d in enumerate(x.shape)]
+    return view(x, shape, index)
+
+
+def broadcast(*operands: Node) -> tuple[Node, ...]:
+    """Operands expanded to their common shape."""
+    shape = broadcast_shape(*(o.shape for o in operands))
+    return tuple(expand(o, shape) for o in operands)
+
+
+# ---- graphs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What a front end hands on: named outputs over named inputs.
+
+    ``inputs`` holds every input in the caller's order, used or not. ``names`` gives constants their original names.
+    ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
+    """
+
+    name: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[tuple[str, Node], ...]
+    dims: tuple[sym.Var, ...] = ()
+    origins: Origins = field(default_factory=dict)
+    names: Mapping[Node, str] = field(default_factory=dict)
+    structure: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def results(self) -> tuple[Node, ...]:
+        return tuple(node for _, node in self.outputs)
+
+
+def topological(roots: Iterable[Node]) -> list[Node]:
+    """Every node that ``roots`` depend on, operands first, in a deterministic order."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((operand, False) for operand in reversed(node.inputs))
+    return order
+
+
+def rebuild(node: Node, inputs: Sequence[Node]) -> Node:
+    """``node`` over other operands of the same types and shapes."""
+    if tuple(inputs) == node.inputs:
+        return node
+    if node.op is ops.VIEW:
+        return view(inputs[0], node.shape, node.attr.index, node.attr.valid, node.attr.fill)
+    return _intern(node.op, tuple(inputs), node.attr, node.shape, node.dtype)

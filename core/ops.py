@@ -1,0 +1,236 @@
+"""The primitives: one table row each. Every other table (numpy, symbolic values, C++) is keyed by these rows.
+
+Twelve come from the original instruction set: ``Log2 Exp2 Sin Sqrt Recip``, ``Add Mul Mod LessThan``, ``SumReduce
+MaxReduce`` and ``Contiguous``. They alone are not exact, so a second list completes them; ``why`` says for each member
+what the twelve cannot express exactly, or only at a worse order of growth.
+
+``total`` states the result where mathematics or the C language leaves it open; no primitive traps or is undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from luminal.core.errors import DTypeError
+from luminal.core.symbolic import Int
+from luminal.core.types import DType, bool_, i64
+
+
+class Kind(Enum):
+    """How a primitive's result shape follows from its operands."""
+
+    SOURCE = "source"  # no operands; the attribute states the shape
+    ELEMENTWISE = "elementwise"  # equal operand shapes, the same result shape
+    REDUCE = "reduce"  # drops the axes that the attribute names
+    VIEW = "view"  # moves nothing; the attribute maps result indices to operand indices
+    INDEXED = "indexed"  # reads or writes at positions that another operand holds
+
+
+# ---- attributes: a frozen dataclass per primitive that has any ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A constant applied inside the function, before its one rounding: ``Exp2`` gives ``2**(x*scale)``, ``Log2`` gives
+    ``scale * log2(x)``."""
+
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Quadrant:
+    """``Sin`` of ``x + quadrant * pi/2``, the sum taken exactly; ``quadrant`` is 0..3."""
+
+    quadrant: int = 0
+
+
+@dataclass(frozen=True)
+class To:
+    """The result type of ``Cast`` and ``Bitcast``."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """``mode`` is ``even`` (nearest, ties to even), ``floor``, ``ceil`` or ``trunc``."""
+
+    mode: str
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes that a reduction drops, ascending."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The axis of the data operand that a gather indexes."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The length of an ``Iota``, or the value of a ``Dim``."""
+
+    value: Int
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of an ``Input``; inputs of one graph are told apart by it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class View:
+    """Result element ``i`` is the operand's element at ``index(i)`` where every ``valid(i) >= 0``, else ``fill``.
+
+    Expressions are over the canonical axes of the result shape (``ir.axes``). ``fill`` is the bytes of one element.
+    """
+
+    index: tuple[Int, ...]
+    valid: tuple[Int, ...] = ()
+    fill: bytes = b""
+
+
+# ---- type rules: operand types and attribute -> result type; DTypeError where they do not fit ----------------------
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise DTypeError(message)
+
+
+def _same(*operands: DType) -> DType:
+    _expect(len(set(operands)) == 1, f"operands must have one type, found {', '.join(map(str, operands))}")
+    return operands[0]
+
+
+def _float(*operands: DType) -> DType:
+    result = _same(*operands)
+    _expect(result.is_float, f"expected a float type, found {result}")
+    return result
+
+
+def _number(*operands: DType) -> DType:
+    result = _same(*operands)
+    _expect(not result.is_bool, "expected numbers, found bool")
+    return result
+
+
+def _bits(*operands: DType) -> DType:
+    result = _same(*operands)
+    _expect(result.is_integer or result.is_bool, f"expected integers or bool, found {result}")
+    return result
+
+
+def _integers(*operands: DType) -> DType:
+    result = _same(*operands)
+    _expect(result.is_integer, f"expected integers, found {result}")
+    return result
+
+
+def _predicate(*operands: DType) -> DType:
+    _same(*operands)
+    return bool_
+
+
+def _select(condition: DType, *branches: DType) -> DType:
+    _expect(condition.is_bool, f"a condition must be bool, found {condition}")
+    return _same(*branches)
+
+
+def _gather(data: DType, index: DType) -> DType:
+    _expect(index == i64, f"indices must be int64, found {index}")
+    return data
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One primitive."""
+
+    name: str
+    kind: Kind
+    arity: int
+    result: Callable[..., DType] | None  # None: the attribute states the type
+    total: str
+    attr: type | None = None
+    commutative: bool = False
+    associative: bool = False  # exactly: over wrapping integers, bool, and for Max over floats
+    why: str = ""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+INPUT = Op("Input", Kind.SOURCE, 0, None, "a value that the caller gives", Name, why="a model reads its inputs")
+CONSTANT = Op("Constant", Kind.SOURCE, 0, None, "exact bits, NaN payloads kept", None, why="a model has weights")
+IOTA = Op("Iota", Kind.SOURCE, 0, None, "int64 0 .. n-1", Extent, why="positions; a sum of ones would be quadratic")
+DIM = Op("Dim", Kind.SOURCE, 0, None, "int64", Extent, why="a symbolic size as a number")
+
+LOG2 = Op("Log2", Kind.ELEMENTWISE, 1, _float, "log2(0) = -inf; negative gives NaN", Scale)
+EXP2 = Op("Exp2", Kind.ELEMENTWISE, 1, _float, "overflows to inf; underflows gradually to 0", Scale)
+SIN = Op("Sin", Kind.ELEMENTWISE, 1, _float, "infinities give NaN; sin(-0) = -0", Quadrant)
+SQRT = Op("Sqrt", Kind.ELEMENTWISE, 1, _float, "negative gives NaN; sqrt(-0) = -0; correctly rounded")
+RECIP = Op("Recip", Kind.ELEMENTWISE, 1, _float, "1/0 = inf with the sign of the zero; correctly rounded")
+CAST = Op(
+    "Cast", Kind.ELEMENTWISE, 1, None,
+    "float to integer truncates and saturates, NaN gives 0; to float rounds once, to nearest even, overflowing to inf "
+    "(or the largest value, for types without one); integer to integer wraps; to bool is x != 0", To,
+    why="no arithmetic changes a type",
+)  # fmt: skip
+BITCAST = Op("Bitcast", Kind.ELEMENTWISE, 1, None, "bits unchanged; equal widths", To,
+             why="exponents and signs of floats, without branches")  # fmt: skip
+ROUND = Op("Round", Kind.ELEMENTWISE, 1, _float, "integers, infinities, NaN unchanged; the sign of zero is kept",
+           Rounding, why="x - Mod(x, 1) is wrong for -0, for infinities and for ties")  # fmt: skip
+
+ADD = Op("Add", Kind.ELEMENTWISE, 2, _number, "integers wrap", commutative=True, associative=True)
+MUL = Op("Mul", Kind.ELEMENTWISE, 2, _number, "integers wrap; 0*inf = NaN", commutative=True, associative=True)
+MOD = Op("Mod", Kind.ELEMENTWISE, 2, _number,
+         "sign of the divisor; exact; integer x mod 0 = 0, float NaN; x mod inf = x or inf by sign")  # fmt: skip
+LESS_THAN = Op("LessThan", Kind.ELEMENTWISE, 2, _predicate, "false where either operand is NaN; -0 is not less than 0")
+DIV = Op("Div", Kind.ELEMENTWISE, 2, _number,
+         "floats: correctly rounded, x/0 = inf or NaN; integers: truncates toward zero, x/0 = 0, INT_MIN/-1 = INT_MIN",
+         why="x*Recip(y) rounds twice and is inf or NaN where x/y is finite; integers have no reciprocal")  # fmt: skip
+EQUAL = Op("Equal", Kind.ELEMENTWISE, 2, _predicate, "false where either operand is NaN; -0 equals 0",
+           commutative=True, why="two LessThan cannot tell equal from NaN")  # fmt: skip
+MAX = Op("Max", Kind.ELEMENTWISE, 2, _same, "NaN where either operand is NaN; max(-0, 0) = 0; or for bool",
+         commutative=True, associative=True, why="a Select on LessThan loses NaN")  # fmt: skip
+AND = Op("And", Kind.ELEMENTWISE, 2, _bits, "bitwise", commutative=True, associative=True,
+         why="bits of integers; a product of predicates")  # fmt: skip
+OR = Op("Or", Kind.ELEMENTWISE, 2, _bits, "bitwise", commutative=True, associative=True, why="as And")
+XOR = Op("Xor", Kind.ELEMENTWISE, 2, _bits, "bitwise", commutative=True, associative=True, why="as And; negation")
+SHL = Op("ShiftLeft", Kind.ELEMENTWISE, 2, _integers, "0 where the amount is negative or not below the width",
+         why="a multiplication by a power of two needs that power")  # fmt: skip
+SHR = Op("ShiftRight", Kind.ELEMENTWISE, 2, _integers,
+         "arithmetic for signed types; an amount that is negative or not below the width gives the sign fill (0 or -1)",
+         why="a truncating division rounds the other way")  # fmt: skip
+SELECT = Op("Select", Kind.ELEMENTWISE, 3, _select, "takes one operand's bits; the other may be anything",
+            why="a product with a mask turns inf into NaN")  # fmt: skip
+
+SUM_REDUCE = Op("SumReduce", Kind.REDUCE, 1, _number,
+                "starts from +0: an empty sum is 0, and so is a sum of -0; integers wrap", Axes)  # fmt: skip
+MAX_REDUCE = Op("MaxReduce", Kind.REDUCE, 1, _same,
+                "NaN where any element is NaN; of nothing: -inf, the lowest integer, or false", Axes)  # fmt: skip
+
+VIEW = Op("View", Kind.VIEW, 1, _same, "an index outside its mask is never read", View,
+          why="reshape, permute, expand, slice, flip, pad and windows, which move nothing")  # fmt: skip
+CONTIGUOUS = Op("Contiguous", Kind.ELEMENTWISE, 1, _same, "the operand, stored row-major")
+
+GATHER = Op("Gather", Kind.INDEXED, 2, _gather,
+            "result shape: data's with the axis replaced by the shape of the indices; an index outside the axis makes "
+            "the run fail with a status, reading nothing", Axis,
+            why="a product with one-hot rows costs the whole table for each row")  # fmt: skip
+
+TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
+
+TWELVE = (LOG2, EXP2, SIN, SQRT, RECIP, ADD, MUL, MOD, LESS_THAN, SUM_REDUCE, MAX_REDUCE, CONTIGUOUS)

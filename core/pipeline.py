@@ -1,0 +1,178 @@
+"""Graph to Program: the whole middle of the compiler, one line a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Graph, Node, Origins
+from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
+from luminal.core.program import check as check_program
+from luminal.core.rewrite import simplify
+from luminal.core.schedule import choose, contraction, fuse, layout, lower, plan
+from luminal.core.schedule.fuse import Fusion
+from luminal.core.schedule.layout import Layouts
+from luminal.core.schedule.nest import LoopNest
+from luminal.core.spec import check_graph
+from luminal.core.target import Target
+
+Watch = Callable[[str, Any], None]
+
+
+def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, value: None) -> Program:
+    """The program that computes ``graph`` on ``target``.
+
+    ``watch`` is called with the name and the value of each stage as it is reached. Raises LuminalError.
+    """
+    check_graph(graph)
+    watch("graph", graph)
+    graph = simplify(graph)
+    check_graph(graph)
+    watch("canonical", graph)
+    graph, prepared = prepare(graph, target)
+    watch("prepared", graph)
+    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    watch("fusion", fusion)
+    layouts = layout.assign(fusion, prepared.roots)
+    watch("layouts", layouts)
+    program = _Assembly(graph, prepared, fusion, layouts, target).program()
+    check_program(program)
+    watch("program", program)
+    return program
+
+
+def prepare(graph: Graph, target: Target) -> tuple[Graph, contraction.Prepared]:
+    """Outputs that own their storage, and contractions in the form in which a tile operation reads them."""
+    origins: Origins = dict(graph.origins)
+    results: list[Node] = []
+    for node in graph.results:
+        if node.op.kind is ops.Kind.SOURCE or node.op is ops.VIEW or node in results:
+            with ir.originating(origins, *graph.origins.get(node, ())):
+                node = _copy(node, results)
+        results.append(node)
+    prepared = contraction.prepare(tuple(results), target, origins)
+    names = dict(graph.names)
+    for packed, sources in prepared.packed.items():
+        named = [graph.names[s] for s in sources if s in graph.names]
+        if named:
+            names[packed] = named[0] if packed not in names else names[packed]
+    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, prepared.roots, strict=True))
+    rebuilt = Graph(graph.name, graph.inputs, outputs, graph.dims, origins, names, graph.structure)
+    return rebuilt, prepared
+
+
+def _copy(node: Node, taken: list[Node]) -> Node:
+    """A node of its own for an output: copies of one value are told apart by how often it is copied."""
+    node = ir.unary(ops.CONTIGUOUS, node)
+    while node in taken:
+        node = ir.unary(ops.CONTIGUOUS, node)
+    return node
+
+
+@dataclass
+class _Assembly:
+    """Kernels, buffers and steps, put together from clusters."""
+
+    graph: Graph
+    prepared: contraction.Prepared
+    fusion: Fusion
+    layouts: Layouts
+    target: Target
+    kernels: dict[LoopNest, Kernel] = field(default_factory=dict)
+    steps: list[Launch] = field(default_factory=list)
+    arguments: list[tuple[Node, ...]] = field(default_factory=list)
+    names: dict[Node, str] = field(default_factory=dict)
+
+    def program(self) -> Program:
+        inputs = tuple(TensorSpec(n.attr.name, n.dtype, n.shape) for n in self.graph.inputs)
+        outputs = tuple(TensorSpec(name, n.dtype, n.shape) for name, n in self.graph.outputs)
+        self.names |= {n: n.attr.name for n in self.graph.inputs}
+        self.names |= {n: name for name, n in self.graph.outputs}
+        for cluster in self.fusion.clusters:
+            self._launch(cluster)
+        offsets, arena = plan.place(self._spans())
+        buffers = tuple(self._buffer(node, offsets) for node in self.names if self._used(node))
+        constants = {self.names[n]: n.attr.array for n in self.names if n.op is ops.CONSTANT}
+        entry = Entry("main", inputs, outputs, tuple(self.steps), arena, self.graph.structure)
+        return Program(
+            self.graph.name, self.graph.dims, tuple(self.kernels.values()), _with_offsets(buffers), (entry,),
+            constants,
+        )  # fmt: skip
+
+    def _launch(self, cluster: fuse.Cluster) -> None:
+        lowered = lower.lower(cluster, self.fusion, self.layouts)
+        schedule, nest = choose.schedule(lowered.nest, cluster.tile, self.target)
+        origins = self._origins(cluster.index)
+        kernel = self.kernels.get(nest)
+        if kernel is None:
+            text = "\n".join(map(str, schedule))
+            kernel = Kernel(f"{cluster.kind}{len(self.kernels)}", nest, origins, text)
+            self.kernels[nest] = kernel
+        number = list(self.kernels).index(nest)
+        for node in lowered.arguments:
+            self._name(node)
+        self.steps.append(Launch(number, tuple(self.names[n] for n in lowered.arguments), origins))
+        self.arguments.append(lowered.arguments)
+
+    def _name(self, node: Node) -> None:
+        if node in self.names:
+            return
+        wanted = self.graph.names.get(node, "")
+        if not wanted:
+            kind = "constant" if node.op is ops.CONSTANT else "t"
+            wanted = f"{kind}{sum(n.op is node.op or kind == 't' for n in self.names)}"
+        taken = set(self.names.values())
+        name, number = wanted, 1
+        while name in taken:
+            name, number = f"{wanted}.{number}", number + 1
+        self.names[node] = name
+
+    def _origins(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(o) for n in nodes for o in self.graph.origins.get(n, ())))
+
+    def _used(self, node: Node) -> bool:
+        return any(node in arguments for arguments in self.arguments)
+
+    def _spans(self) -> list[plan.Span]:
+        lives: dict[Node, list[int]] = {}
+        for number, arguments in enumerate(self.arguments):
+            for node in arguments:
+                if node.op.kind is not ops.Kind.SOURCE and node not in self.graph.results:
+                    lives.setdefault(node, []).append(number)
+        return [plan.Span(self.names[n], _bytes(n), min(at), max(at)) for n, at in lives.items()]
+
+    def _buffer(self, node: Node, offsets: Any) -> Buffer:
+        name = self.names[node]
+        space = (
+            "input" if node.op is ops.INPUT
+            else "constant" if node.op is ops.CONSTANT
+            else "output" if node in self.graph.results
+            else "arena"
+        )  # fmt: skip
+        origins = tuple(map(str, self.graph.origins.get(node, ())))
+        order = self.layouts.order(node)
+        return Buffer(name, node.dtype, node.shape, order, space, offsets.get(name, 0), _bytes(node), origins)
+
+
+def _bytes(node: Node) -> int:
+    """The size of a value at the bounds of its dimensions."""
+    elements = sym.upper(node.size)
+    assert elements is not None, node
+    return max(elements, 0) * node.dtype.itemsize
+
+
+def _with_offsets(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+    """Constants one after the other in the weights."""
+    result: list[Buffer] = []
+    end = 0
+    for buffer in buffers:
+        if buffer.space == "constant":
+            buffer = Buffer(
+                buffer.name, buffer.dtype, buffer.shape, buffer.order, "constant", end, buffer.size, buffer.origins
+            )
+            end = plan.aligned(end + buffer.size)
+        result.append(buffer)
+    return tuple(result)

@@ -1,0 +1,99 @@
+"""Graphs as text: one line a node, numbered, deterministic, for people and for golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from luminal.core import ir, ops
+from luminal.core.ir import Graph, Node, Origins, Shape
+from luminal.core.ops import Kind
+from luminal.core.types import from_numpy
+
+_FEW = 8  # elements of a constant that are written out
+
+
+def text(graph: Graph) -> str:
+    """``graph`` in single assignment form: dimension symbols, a line for each node, the outputs.
+
+    A view is written as the operand's index for each index of the result, with its mask:
+    ``View %3 [i0, i1] -> [i0, i1 - 1] where i1 - 1 >= 0 else 0.0``. A comment names the source operators.
+    """
+    order = ir.topological([*graph.inputs, *graph.results])
+    header = [f"graph {graph.name}"]
+    header += [f"  dim {d.name} in {d.lo} .. {d.hi}" for d in graph.dims]
+    numbers = {node: k for k, node in enumerate(order)}
+    outputs = [f"  output {name} = %{numbers[node]}" for name, node in graph.outputs]
+    return "\n".join([*header, *lines(order, graph.names, graph.origins), *outputs]) + "\n"
+
+
+def lines(order: Sequence[Node], names: Mapping[Node, str] | None = None, origins: Origins | None = None) -> list[str]:
+    """A line for each node of ``order``, in which operands come first."""
+    numbers = {node: k for k, node in enumerate(order)}
+    result = []
+    for node in order:
+        line = f"  %{numbers[node]}: {node.dtype}{shape(node.shape)} = {_expression(node, numbers, names or {})}"
+        comment = "; ".join(map(str, (origins or {}).get(node, ())))
+        result.append(f"{line}  # {comment}" if comment else line)
+    return result
+
+
+def shape(sizes: Shape) -> str:
+    """``[B, 12, 2*S]``"""
+    return "[" + ", ".join(map(str, sizes)) + "]"
+
+
+def _expression(node: Node, numbers: Mapping[Node, int], names: Mapping[Node, str]) -> str:
+    operands = "".join(f" %{numbers[operand]}" for operand in node.inputs)
+    if node.op is ops.INPUT:
+        return f"Input {node.attr.name}"
+    if node.op is ops.CONSTANT:
+        return f"Constant {_constant(node, names)}"
+    if node.op.kind is Kind.SOURCE:
+        return f"{node.op} {node.attr.value}"
+    if node.op is ops.VIEW:
+        return f"View{operands} {_view(node)}"
+    return f"{node.op}{_attribute(node.attr)}{operands}"
+
+
+def _attribute(attr: Any) -> str:
+    if attr is None:
+        return ""
+    values = [getattr(attr, f.name) for f in fields(attr)]
+    return "[" + ", ".join(", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values) + "]"
+
+
+def _constant(node: Node, names: Mapping[Node, str]) -> str:
+    name = f"{names[node]} " if node in names else ""
+    array = node.attr.array
+    if array.size <= _FEW:
+        return name + _numbers(array)
+    return f"{name}#{node.attr.digest.hex()[:8]}"
+
+
+def _numbers(array: np.ndarray[Any, Any]) -> str:
+    if array.ndim:
+        return "[" + ", ".join(_numbers(part) for part in array) + "]"
+    if from_numpy(array.dtype).is_float:
+        return repr(float(array))
+    return str(array[()])
+
+
+def _view(node: Node) -> str:
+    positions = ", ".join(f"i{k}" for k in range(node.rank))
+    result = f"[{positions}] -> {shape(node.attr.index)}"
+    if node.attr.valid:
+        mask = " and ".join(f"{condition} >= 0" for condition in node.attr.valid)
+        result += f" where {mask} else {_fill(node)}"
+    return result
+
+
+def _fill(node: Node) -> str:
+    """One element; the bytes as they are where they are none, since malformed nodes are printed too."""
+    fill: bytes = node.attr.fill
+    if len(fill) != node.dtype.itemsize:
+        return f"0x{fill.hex()}"
+    return _numbers(np.frombuffer(fill, node.dtype.numpy).reshape(()))

@@ -1,0 +1,111 @@
+"""Simplification: the exact rules of ``core.rules`` applied to a fixpoint.
+
+Nodes are visited operands first; each is rebuilt over its simplified operands, and a rule's result is simplified again
+until no rule applies. What nothing reads afterwards is gone, since a graph is only what its outputs reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from luminal.core import ir
+from luminal.core.errors import SpecError
+from luminal.core.ir import Graph, Node, Origin, Origins
+from luminal.core.ops import Kind, Op
+from luminal.core.rules import RULES
+from luminal.core.rules.pattern import Rule
+
+# Rules only ever shrink or decide; a chain of this many at one node can only be a cycle among them.
+_CHAIN = 1000
+
+
+def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
+    """``graph`` with every rule applied wherever it holds: the same values bit for bit, inputs and names kept, origins
+    joined where nodes were replaced."""
+    origins: Origins = {}
+    results = rewrite(graph.results, rules, graph.origins, origins)
+    reached = set(ir.topological(results))
+    return replace(
+        graph,
+        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=True)),
+        origins={node: found for node, found in origins.items() if node in reached},
+        names={node: name for node, name in graph.names.items() if node in reached},
+    )
+
+
+def rewrite(
+    roots: Iterable[Node], rules: Sequence[Rule] = RULES, known: Origins | None = None, table: Origins | None = None
+) -> list[Node]:
+    """``roots`` rewritten. The origins of the nodes are read from ``known``, those of the results go into ``table``.
+
+    Raises SpecError, naming the rule, where rules change a shape or type or never come to an end.
+    """
+    known, table = known or {}, {} if table is None else table
+    by_op: dict[Op, list[Rule]] = {}
+    done: dict[Node, Node] = {}
+    following: dict[Node, Node] = {}  # a node and what one step made of it, not yet simplified itself
+    chain: dict[Node, int] = {}
+    rule: Rule | None = None
+    roots = list(roots)
+    stack = list(reversed(roots))
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        pending = [operand for operand in reversed(node.inputs) if operand not in done]
+        if pending:
+            _check_progress(pending, following, rule)
+            stack += pending
+            continue
+        if node in following:
+            target = following[node]
+            if target in done:
+                done[node] = done[target]
+            else:
+                stack.append(target)
+            continue
+        origins = known.get(node, ()) + tuple(o for o in table.get(node, ()) if o not in known.get(node, ()))
+        if node.op not in by_op:
+            by_op[node.op] = [rule for rule in rules if not rule.ops or node.op in rule.ops]
+        with ir.originating(table, *origins):
+            target, rule = _step(node, [done[operand] for operand in node.inputs], by_op[node.op])
+        _join(table, target, origins)
+        if target is node:
+            done[node] = node
+            continue
+        if target.shape != node.shape or target.dtype != node.dtype:
+            raise SpecError(f"the rule {rule} made {target} of {node}: expected the same shape and type")
+        chain[target] = chain.get(node, 0) + 1
+        following[node] = target
+        if target not in done:
+            _check_progress([target] if chain[target] < _CHAIN else [node], following, rule)
+    return [done[root] for root in roots]
+
+
+def _check_progress(waiting: Iterable[Node], following: dict[Node, Node], rule: Rule | None) -> None:
+    """What is not done although a step of it was taken is waiting for the very nodes that now wait for it."""
+    for node in waiting:
+        if node in following:
+            raise SpecError(f"rules never come to an end at {node}; the last one applied was {rule}")
+
+
+def _step(node: Node, operands: Sequence[Node], rules: Sequence[Rule]) -> tuple[Node, Rule | None]:
+    """``node`` over its simplified operands, or by the first rule that applies; ``node`` itself where none does."""
+    rebuilt = ir.rebuild(node, operands)
+    if rebuilt is not node:
+        return rebuilt, None
+    for rule in rules:
+        result = rule.rewrite(node)
+        if result is not None and result is not node:
+            return result, rule
+    return node, None
+
+
+def _join(table: Origins, node: Node, origins: tuple[Origin, ...]) -> None:
+    if node.op.kind is not Kind.SOURCE or node in table:
+        present = table.get(node, ())
+        joined = present + tuple(o for o in origins if o not in present)
+        if joined:
+            table[node] = joined

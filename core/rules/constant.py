@@ -1,0 +1,121 @@
+"""Rules that find constants: folding, and what bounds decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from luminal.core import interp, ir, movement, ops, symval
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.ops import Kind
+from luminal.core.rules.pattern import Rule, uniform
+from luminal.core.symbolic import Expr
+from luminal.core.types import f32, i64
+
+SMALL = 64 << 10  # bytes; a larger constant is folded only where it is not larger than those that it comes from
+
+
+class Known(IntEnum):
+    """How much of a node's value is known when compiling, from least to most."""
+
+    RUN_TIME = 0  # depends on an input or on a symbolic size
+    STRUCTURE = 1  # a condition on positions, or a choice between two numbers by one: splits index sets, so is kept
+    POSITION = 2  # an integer function of positions
+    VALUE = 3  # from constants
+
+
+_knowledge: WeakKeyDictionary[Node, Known] = WeakKeyDictionary()
+
+
+def known(node: Node) -> Known:
+    """What folding may do with ``node``."""
+    stack = [node]
+    while stack:
+        pending = [operand for operand in stack[-1].inputs if operand not in _knowledge]
+        if pending:
+            stack += pending
+        else:
+            last = stack.pop()
+            _knowledge[last] = _known(last)
+    return _knowledge[node]
+
+
+def _known(node: Node) -> Known:
+    if node.op is ops.CONSTANT:
+        return Known.VALUE
+    if not all(isinstance(d, int) for d in node.shape):
+        return Known.RUN_TIME
+    if node.op.kind is Kind.SOURCE:
+        return Known.POSITION if node.op is ops.IOTA else Known.RUN_TIME
+    least = min(_knowledge[operand] for operand in node.inputs)
+    if least is Known.RUN_TIME or node.op is ops.VIEW:
+        return least
+    if node.op is ops.SELECT and _knowledge[node.inputs[0]] is Known.STRUCTURE:
+        branches = node.inputs[1:]
+        values = all(_knowledge[b] is Known.VALUE for b in branches)
+        return Known.VALUE if values and any(uniform(b) is None for b in branches) else Known.STRUCTURE
+    if least is Known.POSITION:
+        return Known.VALUE if node.dtype.is_float else Known.STRUCTURE if node.dtype.is_bool else Known.POSITION
+    return least
+
+
+# ---- folding ---------------------------------------------------------------------------------------------------------
+
+
+def _fold(node: Node) -> Node | None:
+    if node.op.kind in (Kind.SOURCE, Kind.VIEW) or known(node) is not Known.VALUE:
+        return None
+    size = node.size
+    assert isinstance(size, int)
+    result_bytes = size * node.dtype.itemsize
+    if result_bytes > SMALL:
+        leaves = {n for n in ir.topological([node]) if n.op is ops.CONSTANT}
+        if result_bytes > sum(leaf.attr.array.nbytes for leaf in leaves):
+            return None
+    if size == 0:
+        return ir.constant(np.empty(node.shape, node.dtype.numpy))
+    return ir.constant(interp.evaluate([node])[0])
+
+
+def _foldable() -> Iterator[Node]:
+    table = ir.constant(np.arange(12, dtype=np.float32).reshape(3, 4))
+    yield table * table
+    yield ir.reduce(ops.SUM_REDUCE, table, [1])
+    yield ir.gather(table, ir.constant(np.array([2, 0])), 0)
+    yield ir.unary(ops.SQRT, movement.permute(table, (1, 0)))
+    yield ir.cast(ir.iota(5) * 2, f32)
+    yield movement.concatenate([table, table], 0)
+
+
+# ---- positions and sizes ---------------------------------------------------------------------------------------------
+
+
+def _decided(node: Node) -> Node | None:
+    """Bounds of positions and sizes decide comparisons; arithmetic of sizes is a size."""
+    if node.dtype.is_float or node.op.kind in (Kind.SOURCE, Kind.VIEW) or node.dtype.kind == "c":
+        return None
+    value = symval.formula(node)
+    if isinstance(value, int):
+        return ir.expand(ir.constant(value, node.dtype), node.shape)
+    if isinstance(value, Expr) and node.dtype == i64:
+        positions = {v for a in ir.axes(node.shape) if (v := sym.as_var(a)) is not None}
+        if not positions & sym.variables(value):
+            return ir.expand(ir.dim(value), node.shape)
+    return None
+
+
+def _decidable() -> Iterator[Node]:
+    size = sym.var("S", 1, 9)
+    position = movement.along(ir.iota(size), 0, (size, 3))
+    yield position < ir.dim(size)
+    yield ir.binary(ops.EQUAL, position, -1)
+    yield ir.dim(size) * 2 + 1
+    yield ir.binary(ops.DIV, ir.dim(size * 6), 3)
+
+
+DECISIONS = (Rule("f(positions, sizes) = what their bounds decide", (), _decided, _decidable),)
+FOLDING = (Rule("f(constants) = constant", (), _fold, _foldable),)

@@ -1,0 +1,255 @@
+"""The default schedule of a nest, from its structure and the target's description alone."""
+
+from __future__ import annotations
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import Tile
+from luminal.core.schedule.fuse import cuts, digits
+from luminal.core.schedule.lower import accesses, expressions, statements
+from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.transforms import (
+    HoistLookups,
+    Merge,
+    Parallelise,
+    Reorder,
+    ReorderReduction,
+    Schedule,
+    Split,
+    Tensorise,
+    Transform,
+    Vectorise,
+)
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+from luminal.core.types import f32
+
+TASKS = 64  # enough to divide among the threads of a desktop machine
+CHUNK = 4096  # elements of a one-dimensional task
+
+
+class Scheduler:
+    """Builds a schedule step by step; each step sees the nest as the steps before left it."""
+
+    def __init__(self, nest: ln.LoopNest, target: Target) -> None:
+        self.nest = nest
+        self.target = target
+        self.schedule: list[Transform] = []
+
+    def do(self, transform: Transform) -> None:
+        self.nest = transform(self.nest)
+        self.schedule.append(transform)
+
+    # ---- facts about the nest --------------------------------------------------------------------------------------
+
+    def loops(self) -> list[ln.Loop]:
+        return prefix(self.nest.body)[0]
+
+    def inner_axes(self) -> list[Var]:
+        """Axes of loops and reductions inside the perfectly nested ones, in order of first use."""
+        found: dict[Var, None] = {}
+        for statement in statements(prefix(self.nest.body)[1]):
+            if isinstance(statement, ln.Loop):
+                found[statement.axis] = None
+            elif isinstance(statement, ln.Reduction):
+                found |= dict.fromkeys(loop.axis for loop in statement.loops)
+        return list(found)
+
+    def offsets(self) -> list[tuple[Int, bool]]:
+        """Every offset that the nest reads or writes at, and whether it writes."""
+        found: list[tuple[Int, bool]] = []
+        for statement in statements(self.nest.body):
+            if isinstance(statement, ln.Store):
+                found.append((statement.offset, True))
+            if isinstance(statement, ln.Store | ln.Reduction | ln.Define | ln.Let):
+                found += [(access.offset, False) for access in accesses(statement.value)]
+        return found
+
+    def expressions(self) -> tuple[Int, ...]:
+        return tuple(e for s in statements(self.nest.body) for e in expressions(s))
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def refine(self, skip: frozenset[str] = frozenset()) -> None:
+        """Split axes where indices divide them, so that no quotient or remainder of an axis is left."""
+        for axis in [loop.axis for loop in self.loops()] + self.inner_axes():
+            if axis.name in skip:
+                continue
+            at = cuts(axis, self.expressions())
+            if at and digits(axis, axis.hi + 1, at, "") is not None:
+                for cut in reversed(at):
+                    self.do(Split(axis.name, cut))
+                    # The slower part keeps the coarser cuts; the faster one is split on by the finer.
+                    axis = next(a for a in self._axes() if a.name == f"{axis.name}_0")
+
+    def _axes(self) -> list[Var]:
+        return [loop.axis for loop in self.loops()] + self.inner_axes()
+
+    def merge(self, names: list[str]) -> list[str]:
+        """Merge neighbouring loops among ``names`` (outermost first) wherever every offset stays free of quotients."""
+        position = len(names) - 2
+        while position >= 0:
+            transform = Merge(names[position], names[position + 1])
+            merged = transform(self.nest)
+            name = f"{names[position]}{names[position + 1]}"
+            before = _divided(self.expressions())
+            after = Scheduler(merged, self.target).expressions()
+            if _divided(after) <= before:
+                self.do(transform)
+                names[position : position + 2] = [name]
+            position -= 1
+        return names
+
+    def parallelise(self) -> None:
+        """Make tasks of the outermost loops, as few of them as give enough tasks."""
+        loops = [loop for loop in self.loops() if loop.kind == "serial"]
+        count, tasks = 0, 1
+        for loop in loops:
+            if tasks >= TASKS or sym.variables(loop.extent) & {other.axis for other in loops}:
+                break
+            count, tasks = count + 1, tasks * _typical(loop.extent)
+        if count:
+            self.do(Parallelise(count))
+
+    def finish(self) -> tuple[Schedule, ln.LoopNest]:
+        if self.nest.checked:
+            self.do(HoistLookups())
+        return tuple(self.schedule), self.nest
+
+
+def _typical(size: Int) -> int:
+    if isinstance(size, int):
+        return size
+    high = sym.upper(size)
+    return 128 if high is None else max(1, high // 2)
+
+
+def _divided(expressions: tuple[Int, ...]) -> int:
+    """How many quotients and remainders occur."""
+    return sum(isinstance(a, sym.FloorDiv | sym.Mod) for e in expressions for a in sym.atoms(e))
+
+
+def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> tuple[Schedule, ln.LoopNest]:
+    """The default schedule of a serial nest and the nest under it; ``tile`` is set for contractions.
+
+    A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction.
+    """
+    if tile is not None:
+        try:
+            return _contraction(nest, tile, target)
+        except ScheduleError:
+            return _pass(nest, target)
+    return _pass(nest, target)
+
+
+def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> tuple[Schedule, ln.LoopNest]:
+    state = Scheduler(nest, target)
+    reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
+    state.refine(frozenset(loop.axis.name for loop in state.loops()))
+    reduction = next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
+    a, b = (accesses(x)[0] for x in reduction.value.operands)
+    loops = [loop.axis for loop in state.loops()]
+    in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
+    only_a = [v for v in loops if v in in_a and v not in in_b]
+    only_b = [v for v in loops if v in in_b and v not in in_a]
+    in_panels = any(_is_panelled(v, b.offset) for v in only_b)
+    if any(_is_panelled(v, a.offset) for v in only_a) or not (in_panels or _runs_along(only_b, b.offset)):
+        only_a, only_b = only_b, only_a
+    shared = [v for v in loops if v not in only_a and v not in only_b]
+    state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
+    names = [v.name for v in only_b]
+    while len(names) > 1:
+        state.do(Merge(names[-2], names[-1]))
+        names[-2:] = [f"{names[-2]}{names[-1]}"]
+    order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -_stride(b.offset, v))
+    state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
+    rows = state.merge([v.name for v in only_a])
+    m = rows[-1] if rows else ""
+    state.do(Tensorise(m, names[0], tile.rows if m else 1, tile.columns, tile.lanes))
+    grid = state.loops()
+    state.do(Parallelise(len(grid)))
+    return state.finish()
+
+
+def _is_panelled(axis: Var, offset: Int) -> bool:
+    return bool(cuts(axis, (offset,)))
+
+
+def _runs_along(axes: list[Var], offset: Int) -> bool:
+    return any((c := sym.coefficient(offset, v)) is not None and c[0] == 1 for v in axes)
+
+
+def _pass(nest: ln.LoopNest, target: Target) -> tuple[Schedule, ln.LoopNest]:
+    """One pass over memory: elementwise kernels, copies, rows."""
+    state = Scheduler(nest, target)
+    state.refine()
+    outer = [loop.axis for loop in state.loops()]
+    kept = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
+    inner = state.inner_axes()
+    ranked = sorted((inner if kept else [*inner, *outer]), key=lambda v: (_score(v, state), v in inner), reverse=True)
+    along = next((v for v in ranked if _may_vectorise(v, state)), None)
+    order = _by_stride([v for v in outer if v is not along], state)
+    if along in outer:
+        order.append(along)
+    if order:
+        state.do(Reorder(tuple(v.name for v in order)))
+    names = [v.name for v in order]
+    if along is None:
+        state.merge(names)
+        state.parallelise()
+        return state.finish()
+    if along in outer:
+        merged = state.merge(names)
+        name = merged[-1]
+        if len(merged) == 1 and not inner:
+            state.do(Split(name, CHUNK))
+            name = f"{name}_0"
+    else:
+        state.merge(names)
+        name = along.name
+    state.do(Vectorise(name, _lanes(state)))
+    state.parallelise()
+    return state.finish()
+
+
+def _lanes(state: Scheduler) -> int:
+    """As many lanes as the widest stored element that is computed with allows, one register each."""
+    return state.target.lanes(f32)
+
+
+def _score(axis: Var, state: Scheduler) -> float:
+    """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
+    strided stores more so, since a cache line must come in before a part of it is written."""
+    total = 0.0
+    for offset, written in state.offsets():
+        linear = sym.coefficient(offset, axis)
+        if linear is None or linear[0] not in (0, 1):
+            total -= 3 if written else 1
+        elif linear[0] == 1:
+            total += 2
+    extent = axis.hi + 1
+    return total - (3 if _typical(extent) < state.target.lanes(f32) // 2 else 0)
+
+
+def _may_vectorise(axis: Var, state: Scheduler) -> bool:
+    if _score(axis, state) <= 0:
+        return False
+    loops, inside = prefix(state.nest.body)
+    if any(loop.axis == axis for loop in loops):
+        return not any(isinstance(s, ln.Loop | ln.Alloc) for s in statements(inside))
+    return all(
+        all(loop.axis != axis for loop in s.loops[:-1]) for s in statements(inside) if isinstance(s, ln.Reduction)
+    )
+
+
+def _by_stride(axes: list[Var], state: Scheduler) -> list[Var]:
+    """Axes in the order of the first store's strides, the largest outermost."""
+    store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
+    return sorted(axes, key=lambda axis: -_stride(store.offset, axis))
+
+
+def _stride(offset: Int, axis: Var) -> int:
+    """The stride of ``offset`` along ``axis`` at the bounds of the dimensions; 0 where it is not linear."""
+    linear = sym.coefficient(offset, axis)
+    return 0 if linear is None else sym.upper(linear[0]) or 0

@@ -1,0 +1,352 @@
+"""Contractions, found by the roles of axes, and the form in which a tile operation reads them.
+
+``SumReduce(Mul(a, b))`` is a contraction where some reduced axis indexes both operands and some kept axis indexes only
+one of them. A kept axis in both operands is *batch*; in A alone, *M*; in B alone, *N*; a reduced axis is *K*. Two axes
+that index one operand dimension together are a window, so a convolution is a contraction whose A is a window view.
+
+``prepare`` rewrites each contraction so that B is read in panels ``[batch.., N/columns, K, columns]``, zero beyond N,
+and A without a mask. Both rewrites are ordinary views made real with ``Contiguous``: for constants they fold into the
+packed weights at compile time, for activations they are a copy kernel, whose pad or transpose the producer may absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from luminal.core import interp, ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of the product: element ``index`` of ``source`` under ``valid``, over the product's axes.
+
+    ``cast`` is the operand's type in the product where ``source`` is stored in another.
+    """
+
+    source: Node
+    index: tuple[Int, ...]
+    valid: tuple[Int, ...]
+    fill: bytes
+
+    @property
+    def variables(self) -> set[Var]:
+        return {v for e in self.index for v in sym.variables(e)}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The axes of a contraction by role, as positions in the product's shape."""
+
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    a: Operand
+    b: Operand
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def operand(node: Node) -> Operand:
+    """``node`` seen through its view, and through a widening cast of what it views."""
+    index, valid, fill = ir.axes(node.shape), (), b""
+    if node.op is ops.VIEW:
+        attr = node.attr
+        node, index, valid, fill = node.inputs[0], attr.index, attr.valid, attr.fill
+    if node.op is ops.CAST and node.dtype.is_float and node.inputs[0].dtype.is_float and not any(fill):
+        inner = operand(node.inputs[0])
+        by = ir.rename(node.shape, index)
+        if not inner.valid and node.inputs[0].dtype.bits < node.dtype.bits:
+            return Operand(inner.source, tuple(sym.substitute(e, by) for e in inner.index), valid, fill)
+    return Operand(node, index, valid, fill)
+
+
+def roles(node: Node) -> Roles | None:
+    """The roles of the axes of ``node`` where it is a contraction, else None."""
+    if node.op is not ops.SUM_REDUCE or node.inputs[0].op is not ops.MUL:
+        return None
+    product = node.inputs[0]
+    left, right = (operand(x) for x in product.inputs)
+    innermost = next(
+        (k for k in reversed(range(product.rank)) if k not in node.attr.axes and product.shape[k] != 1), -1
+    )
+    ranked = sorted(
+        ((left, right), (right, left)),
+        key=lambda pair: (not _constant(pair[1].source), not _depends(pair[1], product, innermost)),
+    )
+    for a, b in ranked:
+        found = _assign(node, product, a, b)
+        if found is not None:
+            return found
+    return None
+
+
+def _depends(x: Operand, product: Node, axis: int) -> bool:
+    return axis >= 0 and sym.as_var(ir.axes(product.shape)[axis]) in x.variables
+
+
+def _constant(node: Node) -> bool:
+    return all(n.op is ops.CONSTANT or n.op.kind is not ops.Kind.SOURCE for n in ir.topological([node]))
+
+
+def _assign(node: Node, product: Node, a: Operand, b: Operand) -> Roles | None:
+    groups: dict[str, list[int]] = {"batch": [], "m": [], "n": [], "k": []}
+    for position, axis in enumerate(ir.axes(product.shape)):
+        variable = sym.as_var(axis)
+        in_a, in_b = variable in a.variables, variable in b.variables
+        if position in node.attr.axes:
+            if variable is not None and not (in_a and in_b):
+                return None
+            groups["k"].append(position)
+        elif variable is None:
+            continue
+        elif not (in_a or in_b):
+            return None
+        else:
+            groups["batch" if in_a and in_b else "m" if in_a else "n"].append(position)
+    if not groups["n"] or not any(product.shape[k] != 1 for k in groups["k"]):
+        return None
+    over = ir.axes(product.shape)
+    n = {sym.as_var(over[k]) for k in groups["n"]}
+    k = {sym.as_var(over[k]) for k in groups["k"]} - {None}
+    groups["k"].sort(key=lambda axis: not _in_window(a, over, axis, n | k))
+    windowed = any(sym.variables(e) & n and sym.variables(e) & k and not _separates(e) for e in b.index)
+    zero = not any(a.fill) and not any(b.fill)
+    if windowed or not zero:
+        return None
+    return Roles(tuple(groups["batch"]), tuple(groups["m"]), tuple(groups["n"]), tuple(groups["k"]), a, b)
+
+
+def _in_window(a: Operand, over: tuple[Int, ...], axis: int, others: set[Var | None]) -> bool:
+    """Whether a K axis of A shares a dimension with an M axis. Such axes go outside the others, which then run along
+    memory where channels are last."""
+    variable = sym.as_var(over[axis])
+    return any(variable in (found := sym.variables(e)) and found - others for e in a.index)
+
+
+def _separates(index: Int) -> bool:
+    """Whether an index is the mixed-radix number of its axes (a reshape), not a window, where values coincide."""
+    terms = sorted(((c, m) for m, c in index.terms), key=lambda t: t[0]) if isinstance(index, sym.Expr) else []
+    reach = 0
+    for coefficient, monomial in terms:
+        high = sym.upper(sym.Expr(((monomial, 1),))) if monomial else None
+        if high is None or coefficient <= reach:
+            return False
+        reach += coefficient * high
+    return True
+
+
+# ---- register tiles ------------------------------------------------------------------------------------------------
+
+
+def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
+    """The register tile with the least estimated cycles for the sizes of ``node``.
+
+    A tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads a step, two of each a cycle,
+    and no less than the four cycles that a multiply-add takes to come back to its accumulator.
+    """
+    lanes = target.lanes(node.dtype)
+    shape = node.inputs[0].shape
+    rows = max((_typical(shape[k]) for k in found.m), default=1)
+    columns = _typical(sym.product(shape[k] for k in found.n))
+
+    def cycles(tile: Tile) -> float:
+        count = -(-rows // tile.rows)
+        height = rows / count
+        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, 4.0)
+        return count * -(-columns // tile.columns) * (step + 0.01 * tile.vectors)
+
+    budget = target.registers - 1
+    tiles = [
+        Tile(min(r, rows), v, lanes)
+        for v in (1, 2, 3, 4, 6, 8)
+        if (r := (budget - v) // v) >= 1 and v * lanes <= max(lanes, columns + lanes - 1)
+    ]
+    return min((Tile(min(t.rows, 14), t.vectors, t.lanes) for t in tiles), key=cycles)
+
+
+def _typical(size: Int) -> int:
+    """A representative number for a size: itself, or half its bound."""
+    if isinstance(size, int):
+        return size
+    high = sym.upper(size)
+    return 128 if high is None else max(1, high // 2)
+
+
+# ---- preparation ---------------------------------------------------------------------------------------------------
+
+
+def panels(b: Operand, product: Node, found: Roles, columns: int) -> Node:
+    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``."""
+    shape = product.shape
+    over = ir.axes(shape)
+    count = sym.product(shape[k] for k in found.n)
+    depth = sym.product(shape[k] for k in found.k)
+    batch = tuple(shape[k] for k in found.batch)
+    result = (*batch, sym.ceildiv(count, columns), depth, columns)
+    at = ir.axes(result)
+    column = at[-3] * columns + at[-1]
+    by: dict[Var, Int] = {}
+    _digits(by, [over[k] for k in found.batch], list(batch), None, at[: len(batch)])
+    _digits(by, [over[k] for k in found.n], [shape[k] for k in found.n], column)
+    _digits(by, [over[k] for k in found.k], [shape[k] for k in found.k], at[-2])
+    index = [sym.substitute(e, by) for e in b.index]
+    valid = [sym.substitute(e, by) for e in b.valid] + [count - 1 - column]
+    packed = ir.unary(ops.CONTIGUOUS, ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize)))
+    if not _constant(b.source):
+        return packed
+    (array,) = interp.evaluate([packed])
+    return ir.constant(array)
+
+
+def _digits(
+    by: dict[Var, Int], over: list[Int], extents: list[Int], flat: Int | None, direct: tuple[Int, ...] = ()
+) -> None:
+    """Put for each axis its digit of ``flat`` (row-major), or the axis in ``direct``."""
+    for position in reversed(range(len(over))):
+        if flat is None:
+            digit = direct[position]
+        elif position == 0:
+            digit = flat
+        else:
+            digit, flat = sym.mod(flat, extents[position]), sym.floordiv(flat, extents[position])
+        variable = sym.as_var(over[position])
+        if variable is not None:
+            by[variable] = digit
+
+
+def read_panels(packed: Node, product: Node, found: Roles, columns: int) -> Node:
+    """The view of packed panels that has the product's shape."""
+    shape = product.shape
+    over = ir.axes(shape)
+    column: Int = 0
+    for k in found.n:
+        column = column * shape[k] + over[k]
+    depth: Int = 0
+    for k in found.k:
+        depth = depth * shape[k] + over[k]
+    batch = [over[k] for k in found.batch]
+    return ir.view(packed, shape, [*batch, sym.floordiv(column, columns), depth, sym.mod(column, columns)])
+
+
+def without_mask(a: Operand, product: Node) -> Node | None:
+    """A with its padding made real: the masked dimensions are copied into a larger array, zero around the border.
+
+    None where a mask is not the range of one dimension.
+    """
+    before: list[Int] = [0] * len(a.index)
+    shape: list[Int] = list(a.source.shape)
+    left = list(a.valid)
+    for position, (index, size) in enumerate(zip(a.index, a.source.shape, strict=True)):
+        mine = [v for v in left if v == index or v == size - 1 - index]
+        if mine:
+            low, high = sym.lower(index), _highest(index)
+            if low is None or high is None:
+                return None
+            before[position] = -min(low, 0)
+            shape[position] = high + 1 + before[position]
+            left = [v for v in left if v not in mine]
+    if left:
+        return None
+    at = ir.axes(tuple(shape))
+    moved = [e - b for e, b in zip(at, before, strict=True)]
+    valid = [c for e, d in zip(moved, a.source.shape, strict=True) for c in (e, d - 1 - e)]
+    padded = ir.unary(ops.CONTIGUOUS, ir.view(a.source, shape, moved, valid, a.fill))
+    return ir.view(padded, product.shape, [e + b for e, b in zip(a.index, before, strict=True)])
+
+
+def _highest(index: Int) -> Int | None:
+    """The largest value of an index, symbolic where sizes are."""
+    total: Int = 0
+    for monomial, coefficient in index.terms if isinstance(index, sym.Expr) else (((), index),):
+        if not monomial:
+            total = total + coefficient
+            continue
+        if len(monomial) != 1 or not isinstance(monomial[0], Var):
+            return None
+        total = total + coefficient * (monomial[0].hi if coefficient > 0 else monomial[0].lo)
+    return total
+
+
+def direct(b: Operand, product: Node, found: Roles, columns: int) -> bool:
+    """Whether B can be read in place: one N axis, running along the last dimension, filling whole tiles."""
+    if len(found.n) != 1 or b.valid or _constant(b.source):
+        return False
+    size = product.shape[found.n[0]]
+    variable = sym.as_var(ir.axes(product.shape)[found.n[0]])
+    if sym.mod(size, columns) != 0 or variable is None:
+        return False
+    *outer, last = (sym.coefficient(e, variable) for e in b.index)
+    return last is not None and last[0] == 1 and all(c is not None and c[0] == 0 for c in outer)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The graph with every contraction in readable form, the tile chosen for each, and the weights that were packed:
+    each packed constant with the constants it was made of."""
+
+    roots: tuple[Node, ...]
+    tiles: Mapping[Node, Tile]
+    packed: Mapping[Node, tuple[Node, ...]]
+
+
+def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Prepared:
+    """Bring every contraction into readable form; ``origins`` gains those of the new nodes."""
+    replaced: dict[Node, Node] = {}
+    tiles: dict[Node, Tile] = {}
+    packed: dict[Node, tuple[Node, ...]] = {}
+    for node in ir.topological(roots):
+        with ir.originating(origins, *origins.get(node, ())):
+            new = ir.rebuild(node, [replaced[x] for x in node.inputs])
+            found = roles(new)
+            made = None if found is None else _prepared(new, found, target)
+        if found is not None and made is not None:
+            new, tiles[made.node] = made.node, made.tile
+            if made.panel is not None and made.panel.op is ops.CONSTANT:
+                packed[made.panel] = tuple(n for n in ir.topological([found.b.source]) if n.op is ops.CONSTANT)
+        replaced[node] = new
+    return Prepared(tuple(replaced[r] for r in roots), tiles, packed)
+
+
+@dataclass(frozen=True)
+class _Made:
+    node: Node
+    tile: Tile
+    panel: Node | None
+
+
+def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
+    product = node.inputs[0]
+    tile = choose_tile(target, node, found)
+    a = without_mask(found.a, product) if found.a.valid else _read(found.a, product)
+    if a is None:
+        return None
+    panel = None
+    if direct(found.b, product, found, tile.columns):
+        b = _read(found.b, product)
+    else:
+        panel = panels(found.b, product, found, tile.columns)
+        b = read_panels(panel, product, found, tile.columns)
+    factors = [x if x.dtype == product.dtype else ir.cast(x, product.dtype) for x in (a, b)]
+    new = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *factors), node.attr.axes)
+    return _Made(new, tile, panel)
+
+
+def _read(x: Operand, product: Node) -> Node:
+    return ir.view(x.source, product.shape, x.index, x.valid, x.fill)

@@ -1,0 +1,399 @@
+"""Fusion: the graph's nodes grouped into clusters, each of which becomes one kernel.
+
+A cluster iterates over a *domain* of axes. Every node in it has an *index*: its own axes as expressions of the
+domain's, so views between members cost nothing. Three kinds differ only in what the domain's axes are for:
+
+- ``map``: every element is computed for itself;
+- ``row``: some axes are the row, which reductions run along (softmax, norms, pooling); the others are outer;
+- ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue.
+
+A node joins the latest cluster that it reads, where the axes can be matched and no cycle arises; otherwise it begins
+its own. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.ops import Kind
+from luminal.core.schedule.contraction import Tile
+from luminal.core.symbolic import Int, Var
+
+COSTLY = frozenset({ops.EXP2, ops.LOG2, ops.SIN, ops.DIV, ops.RECIP, ops.SQRT, ops.MOD, ops.GATHER})
+
+
+@dataclass
+class Cluster:
+    """Nodes that one kernel computes, over a common domain. Grows while fusion runs."""
+
+    number: int
+    kind: str
+    extents: tuple[Int, ...]
+    row: frozenset[Var] = frozenset()
+    index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)
+    tile: Tile | None = None
+
+    @property
+    def axes(self) -> tuple[Int, ...]:
+        """The domain's axes ``a0, a1, ..``."""
+        return domain_axes(self.extents)
+
+    @property
+    def outer(self) -> tuple[Int, ...]:
+        """The axes that are not the row."""
+        return tuple(a for a in self.axes if sym.as_var(a) not in self.row)
+
+
+def domain_axes(extents: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The axes of a domain (the constant 0 for extent 1)."""
+    return tuple(sym.axis(f"a{k}", extent) for k, extent in enumerate(extents))
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The clusters in an order in which they can run, and the nodes that each must store."""
+
+    clusters: tuple[Cluster, ...]
+    stored: Mapping[Node, Cluster]
+    inline: frozenset[Node]
+
+
+@dataclass(frozen=True)
+class Read:
+    """``source`` read at ``index`` under ``valid``."""
+
+    source: Node
+    index: tuple[Int, ...]
+    valid: tuple[Int, ...]
+
+
+def is_literal(node: Node) -> bool:
+    """Whether a constant is a single number, written into the code instead of stored."""
+    return node.op is ops.CONSTANT and node.size == 1
+
+
+class Fuser:
+    """State of one fusion run."""
+
+    def __init__(self, roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> None:
+        self.roots = roots
+        self.tiles = tiles
+        self.order = ir.topological(roots)
+        self.consumers = _consumers(self.order)
+        self.inline: set[Node] = set()
+        self.home: dict[Node, Cluster] = {}
+        self.clusters: list[Cluster] = []
+        self.ancestors: list[int] = []
+
+    def run(self) -> Fusion:
+        for node in self.order:
+            if node.op.kind is Kind.SOURCE or node.op is ops.VIEW:
+                continue
+            if self._inline(node):
+                self.inline.add(node)
+            else:
+                self._place(node)
+        return self._result()
+
+    # ---- what is inline -------------------------------------------------------------------------------------------
+
+    def _inline(self, node: Node) -> bool:
+        if node in self.roots or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
+            return False
+        sources = [r.source for r in self._reads(node, ir.axes(node.shape))]
+        if not sources and node.op not in COSTLY:
+            return True
+        users = self.consumers[node]
+        if len(users) == 1 and users[0] in self.tiles:
+            return True  # the product of a contraction exists only inside its tile operation
+        if len(users) != 1:
+            return False
+        (user,) = users
+        if user.op is ops.MUL and all(c in self.tiles for c in self.consumers[user]) and node.op is ops.CAST:
+            return True  # operands of a tile operation convert as they are loaded
+        # A reduction over overlapping windows would compute the value once for each window.
+        return user.op.kind is Kind.REDUCE and user not in self.tiles and user.inputs[0].size == node.size
+
+    # ---- where a node goes -----------------------------------------------------------------------------------------
+
+    def _place(self, node: Node) -> None:
+        if node in self.tiles:
+            self._begin(node, "contraction", node.shape)
+            return
+        reads = list(self._reads(node, ir.axes(node.shape)))
+        for cluster in self._hosts(reads):
+            if self._join(node, cluster):
+                return
+        if node.op.kind is Kind.REDUCE:
+            shape = node.inputs[0].shape
+            over = domain_axes(shape)
+            row = frozenset(v for k in node.attr.axes if (v := sym.as_var(over[k])) is not None)
+            kept = tuple(a for k, a in enumerate(over) if k not in node.attr.axes)
+            self._begin(node, "row", shape, row, kept)
+        else:
+            self._begin(node, "map", node.shape)
+
+    def _begin(
+        self,
+        node: Node,
+        kind: str,
+        extents: tuple[Int, ...],
+        row: frozenset[Var] = frozenset(),
+        index: tuple[Int, ...] | None = None,
+    ) -> None:
+        cluster = Cluster(len(self.clusters), kind, extents, row, tile=self.tiles.get(node))
+        self.clusters.append(cluster)
+        self.ancestors.append(0)
+        self._add(node, cluster, cluster.axes if index is None else index)
+
+    def _add(self, node: Node, cluster: Cluster, index: tuple[Int, ...]) -> None:
+        cluster.index[node] = index
+        self.home[node] = cluster
+        gained = 0
+        for read in self._reads(node, ir.axes(node.shape)):
+            other = self.home.get(read.source)
+            if other is not None and other is not cluster:
+                gained |= self.ancestors[other.number] | 1 << other.number
+        if gained & ~self.ancestors[cluster.number]:
+            for number in range(len(self.clusters)):
+                if number == cluster.number or self.ancestors[number] >> cluster.number & 1:
+                    self.ancestors[number] |= gained
+
+    def _hosts(self, reads: list[Read]) -> Iterator[Cluster]:
+        """Clusters that the reads come from and that could take their reader, the latest first."""
+        homes = {h.number: h for r in reads if (h := self.home.get(r.source)) is not None}
+        for number in sorted(homes, key=lambda n: (self.ancestors[n].bit_count(), n), reverse=True):
+            if not any(self.ancestors[other] >> number & 1 for other in homes if other != number):
+                yield homes[number]
+
+    def _join(self, node: Node, cluster: Cluster) -> bool:
+        if node.op.kind is Kind.REDUCE:
+            return self._join_reduction(node, cluster)
+        for index in self._candidates(node, cluster):
+            if self._matches(node, index, cluster):
+                self._add(node, cluster, index)
+                return True
+        return False
+
+    def _join_reduction(self, node: Node, cluster: Cluster) -> bool:
+        """A reduction joins a row cluster along the same row; a map cluster becomes a row cluster."""
+        if cluster.kind == "contraction":
+            return False
+        operand = node.inputs[0]
+        for index in self._candidates(operand, cluster):
+            reduced = [index[k] for k in node.attr.axes if operand.shape[k] != 1]
+            row = {sym.as_var(e) for e in reduced}
+            kept = tuple(e for k, e in enumerate(index) if k not in node.attr.axes)
+            if None in row or len(row) != len(reduced) or any(sym.variables(e) & row for e in kept):
+                continue
+            if cluster.kind == "row" and row != cluster.row:
+                continue
+            if self._matches_operand(operand, index, cluster):
+                if cluster.kind == "map":
+                    if not row:
+                        continue
+                    cluster.kind, cluster.row = "row", frozenset(v for v in row if v is not None)
+                self._add(node, cluster, kept)
+                return True
+        return False
+
+    def _candidates(self, node: Node, cluster: Cluster) -> Iterator[tuple[Int, ...]]:
+        """Ways to express the axes of ``node`` by the domain's axes."""
+        if node in cluster.index:
+            yield cluster.index[node]
+            return
+        seen: set[tuple[Int, ...]] = set()
+        for read in self._reads(node, ir.axes(node.shape)):
+            at = cluster.index.get(read.source)
+            if at is not None and not read.valid:
+                index = invert(node.shape, read.index, read.source.shape, at)
+                if index is not None and index not in seen:
+                    seen.add(index)
+                    yield index
+        if node.shape == cluster.extents and cluster.axes not in seen:
+            yield cluster.axes
+
+    def _matches(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
+        """Whether every member that ``node`` reads is read at the element which the same iteration computes."""
+        for read in self._reads(node, index):
+            if read.source in cluster.index and (read.valid or read.index != cluster.index[read.source]):
+                return False
+        return node.op is not ops.GATHER or ir.topological([node.inputs[0]])[-1] not in cluster.index
+
+    def _matches_operand(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
+        reads = resolve(node, index, (), self.inline, self.home)
+        return all(r.source not in cluster.index or (not r.valid and r.index == cluster.index[r.source]) for r in reads)
+
+    # ---- reads -----------------------------------------------------------------------------------------------------
+
+    def _reads(self, node: Node, index: tuple[Int, ...]) -> Iterator[Read]:
+        """What ``node`` reads at ``index``, through views and inline values; numbers and positions are not reads."""
+        if node.op.kind is Kind.ELEMENTWISE:
+            for x in node.inputs:
+                yield from resolve(x, index, (), self.inline, self.home)
+        elif node.op.kind is Kind.REDUCE:
+            over = ir.axes(node.inputs[0].shape)
+            kept = iter(index)
+            inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
+            yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
+        elif node.op is ops.GATHER:
+            data, positions = node.inputs
+            axis = node.attr.axis
+            span = index[axis : axis + positions.rank]
+            looked = sym.var("at", 0, data.shape[axis] - 1)
+            inner = (*index[:axis], looked, *index[axis + positions.rank :])
+            yield from resolve(data, inner, (), self.inline, self.home)
+            yield from resolve(positions, span, (), self.inline, self.home)
+
+    def _result(self) -> Fusion:
+        stored: dict[Node, Cluster] = {}
+        for node, cluster in self.home.items():
+            outside = any(not self._within(u, cluster) for u in self.consumers[node])
+            if node in self.roots or outside:
+                stored[node] = cluster
+        numbers = sorted(range(len(self.clusters)), key=lambda n: (self.ancestors[n].bit_count(), n))
+        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline))
+
+    def _within(self, user: Node, cluster: Cluster) -> bool:
+        if user in self.inline:
+            return all(self._within(u, cluster) for u in self.consumers[user])
+        return user in cluster.index
+
+
+def resolve(
+    node: Node,
+    index: tuple[Int, ...],
+    valid: tuple[Int, ...],
+    inline: set[Node] | frozenset[Node],
+    home: Mapping[Node, object],
+) -> Iterator[Read]:
+    """The stored values that ``node`` at ``index`` depends on, through views and inline values."""
+    if node.op is ops.VIEW:
+        by = ir.rename(node.shape, index)
+        inner = tuple(sym.substitute(e, by) for e in node.attr.index)
+        mask = tuple(m for v in node.attr.valid if not sym.always(m := sym.substitute(v, by)))
+        yield from resolve(node.inputs[0], inner, valid + mask, inline, home)
+    elif node in home or node.op is ops.INPUT or (node.op is ops.CONSTANT and not is_literal(node)):
+        yield Read(node, index, valid)
+    elif node.op.kind is Kind.ELEMENTWISE:
+        for x in node.inputs:
+            yield from resolve(x, index, valid, inline, home)
+
+
+def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
+    """For each node, the nodes other than views that read it, directly or through views."""
+    direct: dict[Node, list[Node]] = {n: [] for n in order}
+    for node in reversed(order):
+        for x in dict.fromkeys(node.inputs):
+            direct[x].extend(direct[node] if node.op is ops.VIEW else [node])
+    return {n: list(dict.fromkeys(users)) for n, users in direct.items()}
+
+
+# ---- matching axes -------------------------------------------------------------------------------------------------
+
+
+def cuts(variable: Var, expressions: tuple[Int, ...]) -> list[Int]:
+    """The places at which expressions divide an axis: ``[64]`` where ``n//64`` and ``n%64`` occur. Ascending."""
+    found: dict[Int, None] = {}
+    for expression in expressions:
+        for atom in sym.atoms(expression):
+            _cut(atom, variable, found)
+    return sorted(found, key=lambda c: sym.upper(c) or 0)
+
+
+def _cut(atom: sym.Atom, variable: Var, found: dict[Int, None]) -> Int | None:
+    """Record the cuts inside ``atom``; the scale of the axis in it (``n//64`` has scale 64), if it is a digit of it."""
+    if atom == variable:
+        return 1
+    if isinstance(atom, sym.FloorDiv | sym.Mod):
+        inner = sym.atoms(atom.num)
+        if len(inner) == 1 and atom.num == _only(inner):
+            scale = _cut(next(iter(inner)), variable, found)
+            if scale is not None:
+                found[scale * atom.den] = None
+                return scale * atom.den if isinstance(atom, sym.FloorDiv) else scale
+        else:
+            for other in inner:
+                _cut(other, variable, found)
+    return None
+
+
+def _only(inner: set[sym.Atom]) -> Int:
+    return sym.Expr((((next(iter(inner)),), 1),))
+
+
+def digits(variable: Var, extent: Int, at: list[Int], prefix: str) -> list[tuple[Int, Int, Int]] | None:
+    """Axes that an axis splits into at cuts, fastest first: ``(axis, extent, scale)``; None where cuts do not nest."""
+    result: list[tuple[Int, Int, Int]] = []
+    below: Int = 1
+    for number, cut in enumerate([*at, extent]):
+        if sym.mod(cut, below) != 0:
+            return None
+        size = sym.floordiv(cut, below)
+        result.append((sym.axis(f"{prefix}{variable.name}_{number}", size), size, below))
+        below = cut
+    return result
+
+
+def invert(
+    shape: tuple[Int, ...], index: tuple[Int, ...], source: tuple[Int, ...], at: tuple[Int, ...]
+) -> tuple[Int, ...] | None:
+    """Where element ``i`` of ``shape`` is element ``index(i)`` of ``source``, one to one, and the source's element is
+    named by ``at`` over a domain: ``i`` over that domain. None where it is no such rearrangement."""
+    if sym.product(shape) != sym.product(source):
+        return None
+    parts: dict[Var, list[tuple[Int, Int, Int]]] = {}
+    by: dict[Var, Int] = {}
+    for axis, extent in zip(ir.axes(shape), shape, strict=True):
+        variable = sym.as_var(axis)
+        if variable is None:
+            continue
+        split = digits(variable, extent, cuts(variable, index), "d_")
+        if split is None:
+            return None
+        parts[variable] = split
+        by[variable] = _join([a for a, _, _ in split], [s for _, _, s in split])
+    flat = flatten([sym.substitute(e, by) for e in index], source)
+    target = flatten(at, source)
+    result: list[Int] = []
+    for axis in ir.axes(shape):
+        variable = sym.as_var(axis)
+        if variable is None:
+            result.append(0)
+            continue
+        total: Int = 0
+        for digit, extent, scale in parts[variable]:
+            of = sym.as_var(digit)
+            if of is None:
+                continue
+            linear = sym.coefficient(flat, of)
+            if linear is None or linear[0] == 0:
+                return None
+            total = total + sym.mod(sym.floordiv(target, linear[0]), extent) * scale
+        result.append(total)
+    forward = ir.rename(shape, result)
+    return tuple(result) if tuple(sym.substitute(e, forward) for e in index) == tuple(at) else None
+
+
+def _join(values: list[Int], scales: list[Int]) -> Int:
+    total: Int = 0
+    for value, scale in zip(values, scales, strict=True):
+        total = total + value * scale
+    return total
+
+
+def flatten(index: tuple[Int, ...] | list[Int], shape: tuple[Int, ...] | list[Int]) -> Int:
+    """The row-major position of ``index`` in ``shape``."""
+    total: Int = 0
+    for position, extent in zip(index, shape, strict=True):
+        total = total * extent + position
+    return total
+
+
+def fuse(roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> Fusion:
+    """Group the nodes that ``roots`` depend on into clusters; ``tiles`` names the contractions among them."""
+    return Fuser(roots, tiles).run()

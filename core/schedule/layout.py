@@ -1,0 +1,158 @@
+"""Layouts: the order of a stored value's axes in memory, chosen over the whole graph.
+
+A contraction writes along its N axis, so that axis is innermost: activations between convolutions come out channels
+last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs, constants and packed
+panels are row-major by contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.schedule.contraction import roles
+from luminal.core.schedule.fuse import Cluster, Fusion, resolve
+from luminal.core.symbolic import Int, Var
+
+
+@dataclass
+class Layouts:
+    """The order of axes, slowest first, of every value that is not row-major."""
+
+    orders: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+
+    def order(self, node: Node) -> tuple[int, ...]:
+        """The axes of ``node`` from slowest to fastest in memory."""
+        return self.orders.get(node, tuple(range(node.rank)))
+
+    def offset(self, node: Node, index: tuple[Int, ...]) -> Int:
+        """The position of an element, in elements from the start of the buffer."""
+        total: Int = 0
+        for axis in self.order(node):
+            total = total * node.shape[axis] + index[axis]
+        return total
+
+
+def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
+    """Choose a layout for every stored value."""
+    layouts = Layouts()
+    home = {n: c for c in fusion.clusters for n in c.index}
+    read_by_contraction = _first_contraction_reads(fusion)
+    for cluster in fusion.clusters:
+        for node, index in cluster.index.items():
+            if node not in fusion.stored or node in roots or node.rank < 2 or _is_panel(node, read_by_contraction):
+                continue
+            if cluster.kind == "contraction":
+                order = _contraction_order(cluster, node, index, read_by_contraction.get(node))
+            else:
+                order = _followed_order(cluster, node, index, fusion, home, layouts)
+            if order != tuple(range(node.rank)):
+                layouts.orders[node] = order
+    return layouts
+
+
+def _first_contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
+    """For each value that a contraction reads: the index of the first such read, and whether as B."""
+    found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
+    for cluster in fusion.clusters:
+        if cluster.kind == "contraction":
+            contraction = roles(next(iter(cluster.index)))
+            if contraction is not None:
+                found.setdefault(contraction.a.source, (contraction.a.index, False))
+                found.setdefault(contraction.b.source, (contraction.b.index, True))
+    return found
+
+
+def _is_panel(node: Node, reads: Mapping[Node, tuple[tuple[Int, ...], bool]]) -> bool:
+    """Whether a tile operation reads ``node`` as B, which must keep its last axis innermost."""
+    return node in reads and reads[node][1]
+
+
+def _contraction_order(
+    cluster: Cluster, node: Node, index: tuple[Int, ...], read: tuple[tuple[Int, ...], bool] | None
+) -> tuple[int, ...]:
+    contraction = roles(next(iter(cluster.index)))
+    assert contraction is not None
+    reduced = next(iter(cluster.index)).attr.axes
+    product_rank = next(iter(cluster.index)).inputs[0].rank
+    kept = [k for k in range(product_rank) if k not in reduced]
+    columns = {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
+    inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]
+    outer = [d for d in range(node.rank) if d not in inner]
+    if read is not None:
+        outer.sort(key=lambda d: _position(read[0][d]))
+    return (*outer, *sorted(inner, key=lambda d: _position(index[d])))
+
+
+def _position(index: Int) -> tuple[str, int]:
+    """Sorts indices by the first axis that they name, its quotient before its remainder."""
+    names = sorted(v.name for v in sym.variables(index))
+    quotient = any(isinstance(a, sym.FloorDiv) for a in sym.atoms(index))
+    return (names[0] if names else "", 0 if quotient else 1)
+
+
+def _followed_order(
+    cluster: Cluster,
+    node: Node,
+    index: tuple[Int, ...],
+    fusion: Fusion,
+    home: Mapping[Node, Cluster],
+    layouts: Layouts,
+) -> tuple[int, ...]:
+    """The order in which the largest operand holds the same axes."""
+    reads = [
+        read
+        for member in cluster.index
+        for x in member.inputs
+        for read in resolve(x, _operand_index(member, x, cluster), (), fusion.inline, home)
+        if read.source not in cluster.index and read.source.op is not ops.CONSTANT
+    ]
+    spans = [len({v for e in r.index for v in sym.variables(e)}) for r in reads]
+    if not reads or max(spans) < 2:
+        return tuple(range(node.rank))
+    main = reads[spans.index(max(spans))]
+    offset = layouts.offset(main.source, main.index)
+    strides: list[int] = []
+    for e in index:
+        variable = sym.as_var(e)
+        linear = sym.coefficient(offset, variable) if variable is not None else None
+        if variable is not None and (linear is None or linear[0] == 0):
+            return tuple(range(node.rank))
+        strides.append(sym.upper(linear[0]) or 0 if linear is not None else 1 << 62)
+    return tuple(sorted(range(node.rank), key=lambda d: (-strides[d], d)))
+
+
+def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
+    """The index at which ``member`` reads its operand ``x``, over the domain of its cluster."""
+    index = cluster.index[member]
+    if member.op.kind is ops.Kind.REDUCE:
+        row = [a for a in cluster.axes if sym.as_var(a) in cluster.row]
+        if len(row) != len([k for k in member.attr.axes if x.shape[k] != 1]):
+            row = [ir.axes(x.shape)[k] for k in member.attr.axes if x.shape[k] != 1]
+        return merged_index(x, member.attr.axes, index, row)
+    if member.op is ops.GATHER:
+        data, positions = member.inputs
+        axis = member.attr.axis
+        if x is positions:
+            return index[axis : axis + positions.rank]
+        looked: Int = sym.var("at", 0, data.shape[axis] - 1)
+        return (*index[:axis], looked, *index[axis + positions.rank :])
+    return index
+
+
+def merged_index(x: Node, reduced: tuple[int, ...], kept: tuple[Int, ...], row: list[Int]) -> tuple[Int, ...]:
+    """The index of a reduction's operand from the index of its result and the axes that it runs along."""
+    outer, inner = iter(kept), iter(row)
+    return tuple(next(outer) if k not in reduced else (0 if x.shape[k] == 1 else next(inner)) for k in range(x.rank))
+
+
+def strides_of(offset: Int, axes: tuple[Var, ...]) -> dict[Var, Int | None]:
+    """The stride of ``offset`` along each axis; None where it is not linear in it."""
+    found: dict[Var, Int | None] = {}
+    for axis in axes:
+        linear = sym.coefficient(offset, axis)
+        found[axis] = None if linear is None else linear[0]
+    return found

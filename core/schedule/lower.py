@@ -1,0 +1,348 @@
+"""A cluster as a loop nest: plain serial loops that say what is computed. Transforms then say how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node, rename
+from luminal.core.ops import Kind
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.fuse import COSTLY, Cluster, Fusion, flatten, is_literal
+from luminal.core.schedule.layout import Layouts, merged_index
+from luminal.core.symbolic import Int, Var
+
+ROW_BUFFER_BYTES = 64 * 1024  # a row kept between two passes stays in the second-level cache, on the stack
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A nest, and the stored value that each of its array arguments is."""
+
+    nest: ln.LoopNest
+    arguments: tuple[Node, ...]
+
+
+@dataclass
+class _Lowering:
+    cluster: Cluster
+    fusion: Fusion
+    layouts: Layouts
+    arrays: dict[Node, str] = field(default_factory=dict)
+    written: set[Node] = field(default_factory=set)
+    finished: dict[Node, str] = field(default_factory=dict)  # reductions whose value has a name
+    kept_rows: dict[Node, str] = field(default_factory=dict)  # values of a row held in a local array
+    lets: list[ln.Let] = field(default_factory=list)
+    looked_up: int = 0
+    memo: dict[tuple[Node, tuple[Int, ...], tuple[Int, ...]], ln.Scalar] = field(default_factory=dict)
+
+    # ---- values ---------------------------------------------------------------------------------------------------
+
+    def value(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...] = ()) -> ln.Scalar:
+        """``node`` at ``index``, as a scalar; reads happen only where ``valid`` holds."""
+        key = (node, index, valid)
+        if key not in self.memo:
+            self.memo[key] = self._value(node, index, valid)
+        return self.memo[key]
+
+    def _value(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
+        if node.op is ops.VIEW:
+            return self._view(node, index, valid)
+        if is_literal(node):
+            return ln.literal(node.attr.array.tobytes(), node.dtype)
+        if node.op is ops.IOTA:
+            return ln.index(index[0])
+        if node.op is ops.DIM:
+            return ln.index(node.attr.value)
+        if node in self.finished:
+            return ln.temporary(self.finished[node], node.dtype)
+        if node in self.kept_rows:
+            return ln.load(self.kept_rows[node], self.row_offset(), node.dtype)
+        if node in self.cluster.index or node in self.fusion.inline:
+            return self._computed(node, index, valid)
+        return ln.load(
+            self.array(node), self.layouts.offset(node, index), node.dtype, valid, bytes(node.dtype.itemsize)
+        )
+
+    def _view(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
+        by = rename(node.shape, index)
+        inner = tuple(sym.substitute(e, by) for e in node.attr.index)
+        mask = tuple(m for v in node.attr.valid if not sym.always(m := sym.substitute(v, by)))
+        base = self.value(node.inputs[0], inner, valid + mask)
+        if not mask:
+            return base
+        if isinstance(base.leaf, ln.Access) and base.leaf.valid == valid + mask:
+            return ln.load(base.leaf.array, base.leaf.offset, base.dtype, base.leaf.valid, node.attr.fill)
+        outside = ln.literal(node.attr.fill, node.dtype)
+        return ln.apply(ops.SELECT, (ln.holds(mask), base, outside), None, node.dtype)
+
+    def _computed(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
+        if node.op is ops.CONTIGUOUS:
+            return self.value(node.inputs[0], index, valid)
+        if node.op is ops.GATHER:
+            return self._gather(node, index, valid)
+        assert node.op.kind is Kind.ELEMENTWISE, node
+        operands = tuple(self.value(x, index, valid) for x in node.inputs)
+        return ln.apply(node.op, operands, node.attr, node.dtype)
+
+    def _gather(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
+        data, positions = node.inputs
+        axis = node.attr.axis
+        span = index[axis : axis + positions.rank]
+        place = self.value(positions, span, valid)
+        if valid:
+            zero = ln.literal(bytes(place.dtype.itemsize), place.dtype)
+            place = ln.apply(ops.SELECT, (ln.holds(valid), place, zero), None, place.dtype)
+        extent = data.shape[axis]
+        let = next((x for x in self.lets if x.value is place and x.extent == extent), None)
+        if let is None:
+            variable = sym.Var(f"g{self.looked_up}", 0, extent - 1)
+            self.looked_up += 1
+            let = ln.Let(variable, place, extent)
+            self.lets.append(let)
+        looked = sym.Expr((((let.axis,), 1),))
+        return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
+
+    def array(self, node: Node) -> str:
+        return self.arrays.setdefault(node, f"x{len(self.arrays)}")
+
+    def row_offset(self) -> Int:
+        axes = [a for a in self.cluster.axes if sym.as_var(a) in self.cluster.row]
+        return flatten(axes, [e for a, e in zip(self.cluster.axes, self.cluster.extents, strict=True) if a in axes])
+
+    # ---- statements ------------------------------------------------------------------------------------------------
+
+    def with_lets(self, *statements: ln.Statement) -> tuple[ln.Statement, ...]:
+        """The lookups that the last values asked for, then the statements."""
+        lets, self.lets = self.lets, []
+        self.memo.clear()
+        return (*lets, *statements)
+
+    def store(self, node: Node) -> ln.Store:
+        index = self.cluster.index[node]
+        self.written.add(node)
+        value = self.value(node, index)
+        return ln.Store(self.array(node), self.layouts.offset(node, index), value)
+
+    def stored(self) -> list[Node]:
+        return [n for n in self.cluster.index if n in self.fusion.stored]
+
+    def reduction(self, node: Node, name: str, axes: list[Var], keep: list[Node]) -> tuple[ln.Statement, ...]:
+        operand = node.inputs[0]
+        over: list[Int] = [sym.Expr((((a,), 1),)) for a in axes]
+        index = merged_index(operand, node.attr.axes, self.cluster.index[node], over)
+        before: list[ln.Statement] = []
+        for row in keep:
+            value = self.value(row, self.cluster.index[row])
+            self.kept_rows[row] = f"row{len(self.kept_rows)}"
+            before += self.with_lets(ln.Store(self.kept_rows[row], self.row_offset(), value))
+        value = self.value(operand, index)
+        loops = tuple(ln.Loop(a, _extent(a), "serial", ()) for a in axes)
+        statements = self.with_lets()
+        result = ln.Reduction(name, node.op, node.dtype, loops, (*before, *statements), value)
+        self.finished[node] = name
+        return (result,)
+
+
+def _extent(axis: Var) -> Int:
+    return axis.hi + 1
+
+
+def _loops(axes: list[Var], body: tuple[ln.Statement, ...]) -> tuple[ln.Statement, ...]:
+    for axis in reversed(axes):
+        body = (ln.Loop(axis, _extent(axis), "serial", body),)
+    return body
+
+
+def _variables(axes: tuple[Int, ...]) -> list[Var]:
+    return [v for a in axes if (v := sym.as_var(a)) is not None]
+
+
+def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Lowered:
+    """The nest that computes ``cluster``, every loop serial."""
+    state = _Lowering(cluster, fusion, layouts)
+    body: tuple[ln.Statement, ...]
+    if cluster.kind == "contraction":
+        body = _contraction(state)
+    elif cluster.kind == "row":
+        body = _row(state)
+    else:
+        stores = [state.store(n) for n in state.stored()]
+        body = _loops(_variables(cluster.axes), state.with_lets(*stores))
+    arrays = tuple(ln.Array(name, node.dtype, node in state.written) for node, name in state.arrays.items())
+    return Lowered(ln.LoopNest(arrays, _dims(body), body, _checks(body)), tuple(state.arrays))
+
+
+def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:
+    node = next(iter(state.cluster.index))
+    operand = node.inputs[0]
+    axes = [
+        sym.Var(f"k{number}", 0, operand.shape[k] - 1)
+        for number, k in enumerate(k for k in node.attr.axes if operand.shape[k] != 1)
+    ]
+    reduction = state.reduction(node, "sum0", axes, [])
+    stores = [state.store(n) for n in state.stored()]
+    return _loops(_variables(state.cluster.axes), (*reduction, *state.with_lets(*stores)))
+
+
+def _row(state: _Lowering) -> tuple[ln.Statement, ...]:
+    cluster = state.cluster
+    row = [v for v in _variables(cluster.axes) if v in cluster.row]
+    reductions = [n for n in cluster.index if n.op.kind is Kind.REDUCE]
+    keep = _rows_to_keep(state, reductions, row)
+    body: list[ln.Statement] = []
+    for number, node in enumerate(reductions):
+        first = [n for n, at in keep.items() if at is node]
+        body += state.reduction(node, f"r{number}", row, first)
+    along = [n for n in state.stored() if any(sym.variables(e) & cluster.row for e in cluster.index[n])]
+    once = [n for n in state.stored() if n not in along]
+    allocs = [ln.Alloc(name, node.dtype, _bound(row)) for node, name in state.kept_rows.items()]
+    stores = [state.store(n) for n in once]
+    body += state.with_lets(*stores)
+    if along:
+        stores = [state.store(n) for n in along]
+        body += _loops(row, state.with_lets(*stores))
+    return _loops(_variables(cluster.outer), (*allocs, *body))
+
+
+def _bound(row: list[Var]) -> int:
+    total = sym.upper(sym.product(_extent(a) for a in row))
+    assert total is not None
+    return total
+
+
+def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> dict[Node, Node]:
+    """Costly values of the row that two passes read: kept in a local array from the first reduction that computes them.
+
+    Only where the row lies along memory, so that it is the vectorised axis, and is short enough to stay in the cache.
+    """
+    cluster = state.cluster
+    limit = sym.upper(sym.product(_extent(a) for a in row))
+    if limit is None or not _row_is_contiguous(state, reductions[0], row):
+        return {}
+    needed = {r: _needed(r.inputs[0], state, reductions) for r in reductions}
+    finally_needed: set[Node] = set()
+    for node in state.stored():
+        if node not in reductions:
+            finally_needed |= _needed(node, state, reductions)
+    kept: dict[Node, Node] = {}
+    for node, index in cluster.index.items():
+        if node.op not in COSTLY or limit * node.dtype.itemsize > ROW_BUFFER_BYTES:
+            continue
+        if not all(any(v in sym.variables(e) for e in index) for v in row):
+            continue
+        passes = [r for r in reductions if node in needed[r]]
+        if passes and len(passes) + (node in finally_needed) > 1:
+            kept[node] = passes[0]
+    return kept
+
+
+def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
+    """What is computed on the way to ``root``: the cluster's members and inline values, up to finished reductions."""
+    found: set[Node] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        computed = node.op is ops.VIEW or node in state.cluster.index or node in state.fusion.inline
+        if computed and node not in found and node not in finished:
+            found.add(node)
+            stack.extend(node.inputs)
+    return found
+
+
+def _row_is_contiguous(state: _Lowering, reduction: Node, row: list[Var]) -> bool:
+    probe = _Lowering(state.cluster, state.fusion, state.layouts)
+    (statement,) = probe.reduction(reduction, "r", row, [])
+    assert isinstance(statement, ln.Reduction)
+    slopes = [sym.coefficient(a.offset, row[-1]) for a in accesses(statement.value)]
+    return any(s is not None and s[0] == 1 for s in slopes)
+
+
+def accesses(value: ln.Scalar) -> list[ln.Access]:
+    """Every array element that a scalar reads, once each."""
+    found: dict[ln.Access, None] = {}
+    seen: set[ln.Scalar] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current.leaf, ln.Access):
+            found[current.leaf] = None
+        stack.extend(reversed(current.operands))
+    return list(found)
+
+
+def _checks(body: tuple[ln.Statement, ...]) -> bool:
+    return any(isinstance(s, ln.Let) for s in statements(body))
+
+
+def statements(body: tuple[ln.Statement, ...]) -> list[ln.Statement]:
+    """Every statement of a body, nested ones included."""
+    found: list[ln.Statement] = []
+    for statement in body:
+        found.append(statement)
+        if isinstance(statement, ln.Loop):
+            found += statements(statement.body)
+        elif isinstance(statement, ln.Reduction):
+            found += statements(statement.before)
+    return found
+
+
+def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:
+    """Dimension symbols: variables that no statement binds."""
+    bound: set[Var] = set()
+    used: set[Var] = set()
+    for statement in statements(body):
+        for expression in expressions(statement):
+            used |= sym.variables(expression)
+        if isinstance(statement, ln.Loop | ln.Let | ln.Assign):
+            bound.add(statement.axis)
+        if isinstance(statement, ln.Reduction | ln.Contract):
+            bound |= {loop.axis for loop in statement.loops}
+    return tuple(sorted(used - bound, key=lambda v: v.name))
+
+
+def expressions(statement: ln.Statement) -> list[Int]:
+    """Every index expression that a statement holds itself (not those of statements inside it)."""
+    match statement:
+        case ln.Loop():
+            return [statement.extent]
+        case ln.Let():
+            return [statement.extent, *scalar_expressions(statement.value)]
+        case ln.Define():
+            return scalar_expressions(statement.value)
+        case ln.Reduction():
+            return [loop.extent for loop in statement.loops] + scalar_expressions(statement.value)
+        case ln.Store():
+            return [statement.offset, *statement.valid, *scalar_expressions(statement.value)]
+        case ln.Assign():
+            return [statement.value]
+        case ln.Contract():
+            own = [statement.a_offset, statement.a_row, statement.b_offset, statement.rows]
+            return own + [loop.extent for loop in statement.loops]
+        case ln.Alloc():
+            return []
+
+
+def scalar_expressions(value: ln.Scalar) -> list[Int]:
+    """Every index expression inside a scalar."""
+    found: dict[Int, None] = {}
+    seen: set[ln.Scalar] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        leaf = current.leaf
+        if isinstance(leaf, ln.Access):
+            found |= dict.fromkeys((leaf.offset, *leaf.valid))
+        elif isinstance(leaf, ln.Index):
+            found[leaf.value] = None
+        elif isinstance(leaf, ln.Holds):
+            found |= dict.fromkeys(leaf.valid)
+        stack.extend(current.operands)
+    return list(found)

@@ -1,0 +1,287 @@
+"""The loop nest: the one thing that code generation reads, for every target.
+
+A nest is a tree of statements over scalar expressions. Expressions are interned, so equal subexpressions are one object
+and an emitter computes each once. Offsets are in elements, over loop axes, dimension symbols and ``Let`` variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from luminal.core.ops import Op
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType, bool_, i64
+
+# ---- scalar expressions --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """An element of an array: ``offset`` is read where every ``valid >= 0``; elsewhere the value is ``fill`` (the bytes
+    of one element), and nothing is read."""
+
+    array: str
+    offset: Int
+    valid: tuple[Int, ...] = ()
+    fill: bytes = b""
+
+
+@dataclass(frozen=True)
+class Literal:
+    """The bytes of one element."""
+
+    bits: bytes
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index expression as an int64 value."""
+
+    value: Int
+
+
+@dataclass(frozen=True)
+class Holds:
+    """True where every condition is at least zero."""
+
+    valid: tuple[Int, ...]
+
+
+@dataclass(frozen=True)
+class Temporary:
+    """The value of an earlier ``Define`` or ``Reduction`` of that name."""
+
+    name: str
+
+
+Leaf: TypeAlias = Access | Literal | Index | Holds | Temporary
+
+
+class Scalar:
+    """One value of one iteration: a leaf, or a primitive (``ops`` row, with its attribute) of other scalars."""
+
+    __slots__ = ("__weakref__", "attr", "dtype", "leaf", "op", "operands")
+    op: Op | None
+    operands: tuple[Scalar, ...]
+    attr: Any
+    leaf: Leaf | None
+    dtype: DType
+
+    def __repr__(self) -> str:
+        return text(self)
+
+
+_interned: WeakValueDictionary[tuple[Any, ...], Scalar] = WeakValueDictionary()
+
+
+def _intern(op: Op | None, operands: tuple[Scalar, ...], attr: Any, leaf: Leaf | None, dtype: DType) -> Scalar:
+    key = (op, operands, attr, leaf, dtype)
+    found = _interned.get(key)
+    if found is None:
+        found = Scalar()
+        found.op, found.operands, found.attr, found.leaf, found.dtype = key
+        _interned[key] = found
+    return found
+
+
+def apply(op: Op, operands: tuple[Scalar, ...], attr: Any, dtype: DType) -> Scalar:
+    """An elementwise primitive of scalars."""
+    return _intern(op, operands, attr, None, dtype)
+
+
+def load(array: str, offset: Int, dtype: DType, valid: tuple[Int, ...] = (), fill: bytes = b"") -> Scalar:
+    """The element of ``array`` at ``offset``: see ``Access``."""
+    return _intern(None, (), None, Access(array, offset, valid, fill if valid else b""), dtype)
+
+
+def literal(bits: bytes, dtype: DType) -> Scalar:
+    """A constant."""
+    return _intern(None, (), None, Literal(bits), dtype)
+
+
+def index(value: Int) -> Scalar:
+    """An index as a value."""
+    return _intern(None, (), None, Index(value), i64)
+
+
+def holds(valid: tuple[Int, ...]) -> Scalar:
+    """Whether a mask holds, as a bool."""
+    return _intern(None, (), None, Holds(valid), bool_)
+
+
+def temporary(name: str, dtype: DType) -> Scalar:
+    """A reference to a named value."""
+    return _intern(None, (), None, Temporary(name), dtype)
+
+
+def text(value: Scalar) -> str:
+    """``value`` on one line, for printing and for comparing nests."""
+    leaf = value.leaf
+    if isinstance(leaf, Access):
+        if not leaf.valid:
+            return f"{leaf.array}[{leaf.offset}]"
+        mask = " and ".join(f"{v} >= 0" for v in leaf.valid)
+        return f"({leaf.array}[{leaf.offset}] if {mask} else {_number(leaf.fill, value.dtype)})"
+    if isinstance(leaf, Literal):
+        return f"{_number(leaf.bits, value.dtype)}:{value.dtype}"
+    if isinstance(leaf, Index):
+        return f"({leaf.value})"
+    if isinstance(leaf, Holds):
+        return "(" + " and ".join(f"{v} >= 0" for v in leaf.valid) + ")"
+    if isinstance(leaf, Temporary):
+        return leaf.name
+    attribute = f"[{value.attr}]" if value.attr is not None else ""
+    return f"{value.op}{attribute}(" + ", ".join(text(o) for o in value.operands) + f"):{value.dtype}"
+
+
+def _number(bits: bytes, dtype: DType) -> str:
+    return str(np.frombuffer(bits, dtype.numpy)[0])
+
+
+# ---- statements ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``body`` for ``axis`` in ``0 .. extent-1``.
+
+    ``kind`` is ``parallel`` (outermost, perfectly nested; together they number the tasks, the first varying slowest),
+    ``serial``, or ``vector``: ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not
+    divide ``extent``.
+    """
+
+    axis: Var
+    extent: Int
+    kind: str
+    body: tuple[Statement, ...]
+    lanes: int = 1
+
+
+@dataclass(frozen=True)
+class Let:
+    """``axis`` takes an index that was read at run time (``value``, int64). A value outside ``0 .. extent-1`` raises
+    the run's status, and ``axis`` becomes 0. Visible to the statements that follow in the same body."""
+
+    axis: Var
+    value: Scalar
+    extent: Int
+
+
+@dataclass(frozen=True)
+class Define:
+    """``name`` is ``value`` for the statements that follow."""
+
+    name: str
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """``name`` is the reduction with ``op`` (an ``ops`` row: SumReduce or MaxReduce) of ``value`` over ``loops``.
+
+    ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop. ``before`` are statements
+    that run in the innermost body before ``value`` is read. Partial results combine in one fixed order.
+    """
+
+    name: str
+    op: Op
+    dtype: DType
+    loops: tuple[Loop, ...]
+    before: tuple[Statement, ...]
+    value: Scalar
+
+
+@dataclass(frozen=True)
+class Store:
+    """``array[offset] = value``. Where ``valid`` is given, only where every condition is at least zero."""
+
+    array: str
+    offset: Int
+    value: Scalar
+    valid: tuple[Int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """A thread-local array of ``extent`` elements (a compile-time number), visible to the statements that follow."""
+
+    name: str
+    dtype: DType
+    extent: int
+
+
+@dataclass(frozen=True)
+class Assign:
+    """``axis`` is ``value`` for the statements that follow: a named subexpression of indices."""
+
+    axis: Var
+    value: Int
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A tile operation: an outer product summed over ``loops``, the accumulators in registers.
+
+    Meaning, for ``i < rows`` and ``j < columns``, with ``K`` running over ``loops`` in order::
+
+        tile[i*columns + j] = sum over K of  A[a_offset + i*a_row] * B[b_offset + j]
+
+    ``a_offset`` and ``b_offset`` are over the axes of ``loops`` too. Operands of type ``a_type`` and ``b_type`` convert
+    to ``dtype`` when they are loaded. ``rows`` is an expression in ``1 .. max_rows``; ``columns`` is a multiple of
+    ``lanes``, and all of them can be read in ``B``. ``tile`` names an ``Alloc`` of ``max_rows * columns`` elements.
+    """
+
+    tile: str
+    dtype: DType
+    a: str
+    a_type: DType
+    a_offset: Int
+    a_row: Int
+    b: str
+    b_type: DType
+    b_offset: Int
+    loops: tuple[Loop, ...]
+    rows: Int
+    max_rows: int
+    columns: int
+    lanes: int
+
+
+Statement: TypeAlias = Loop | Let | Define | Reduction | Store | Alloc | Assign | Contract
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array argument of a kernel: element type, and whether the kernel writes it."""
+
+    name: str
+    dtype: DType
+    written: bool
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """One kernel: array arguments in order, the dimension symbols that it reads, and its body.
+
+    ``checked`` says that a ``Let`` may raise the run's status. Two kernels are the same exactly when their nests are
+    equal; names inside are canonical.
+    """
+
+    arrays: tuple[Array, ...]
+    dims: tuple[Var, ...]
+    body: tuple[Statement, ...]
+    checked: bool = False
+
+    @property
+    def tasks(self) -> tuple[Loop, ...]:
+        """The parallel loops, outermost first."""
+        loops: list[Loop] = []
+        body = self.body
+        while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind == "parallel":
+            loops.append(body[0])
+            body = body[0].body
+        return tuple(loops)

@@ -1,0 +1,75 @@
+"""Loop nests, clusters and layouts as text: for reading, for golden files, and for errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.fuse import Fusion
+from luminal.core.schedule.layout import Layouts
+
+
+def nest_text(nest: ln.LoopNest) -> str:
+    """A nest, one statement a line."""
+    arrays = ", ".join(f"{a.name}: {a.dtype}{' (written)' if a.written else ''}" for a in nest.arrays)
+    return "\n".join([f"nest({arrays})", *_body(nest.body, "  ")])
+
+
+def _body(body: tuple[ln.Statement, ...], indent: str) -> Iterator[str]:
+    for statement in body:
+        yield from _statement(statement, indent)
+
+
+def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
+    match statement:
+        case ln.Loop():
+            yield f"{indent}{_header(statement)}:"
+            yield from _body(statement.body, indent + "  ")
+        case ln.Let():
+            yield f"{indent}{statement.axis} = look up {statement.value} in 0 .. {statement.extent - 1}"
+        case ln.Define():
+            yield f"{indent}{statement.name} = {statement.value}"
+        case ln.Reduction():
+            yield f"{indent}{statement.name} = {statement.op} " + ", ".join(map(_header, statement.loops)) + ":"
+            yield from _body(statement.before, indent + "  ")
+            yield f"{indent}  {statement.value}"
+        case ln.Store():
+            mask = " if " + " and ".join(f"{v} >= 0" for v in statement.valid) if statement.valid else ""
+            yield f"{indent}{statement.array}[{statement.offset}] = {statement.value}{mask}"
+        case ln.Alloc():
+            yield f"{indent}{statement.name} = local {statement.dtype}[{statement.extent}]"
+        case ln.Assign():
+            yield f"{indent}{statement.axis} = {statement.value}"
+        case ln.Contract():
+            yield f"{indent}{statement.tile}[{statement.rows} x {statement.columns}] = contract over " + ", ".join(
+                map(_header, statement.loops)
+            )
+            yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
+            yield f"{indent}  {statement.b}[{statement.b_offset} + column]"
+
+
+def _header(loop: ln.Loop) -> str:
+    lanes = f" by {loop.lanes}" if loop.kind == "vector" else ""
+    return f"{loop.kind} {loop.axis} < {loop.extent}{lanes}"
+
+
+def _factor(contract: ln.Contract) -> str:
+    row = contract.a_row
+    return f"({row})" if isinstance(row, sym.Expr) and len(row.terms) > 1 else str(row)
+
+
+def fusion_text(fusion: Fusion, layouts: Layouts) -> str:
+    """The clusters: kind, domain, members with their index, and the order of what is stored."""
+    lines: list[str] = []
+    for cluster in fusion.clusters:
+        extents = ", ".join(f"{a} < {e}" for a, e in zip(cluster.axes, cluster.extents, strict=True))
+        row = f" along {', '.join(sorted(v.name for v in cluster.row))}" if cluster.row else ""
+        tile = f" in tiles of {cluster.tile.rows} x {cluster.tile.columns}" if cluster.tile else ""
+        lines.append(f"{cluster.kind}({extents}){row}{tile}")
+        for node, index in cluster.index.items():
+            order = layouts.order(node)
+            permuted = f" order {list(order)}" if order != tuple(range(node.rank)) else ""
+            stored = f" stored{permuted}" if node in fusion.stored else ""
+            lines.append(f"  {node} at [{', '.join(map(str, index))}]{stored}")
+    return "\n".join(lines)

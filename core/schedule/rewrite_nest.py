@@ -1,0 +1,116 @@
+"""Substitution and traversal of nests: what the transforms are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule import nest as ln
+from luminal.core.symbolic import Int, Var
+
+Body = tuple[ln.Statement, ...]
+
+
+def substitute_scalar(value: ln.Scalar, by: Mapping[Var, Int], memo: dict[ln.Scalar, ln.Scalar]) -> ln.Scalar:
+    """``value`` with index variables replaced."""
+    if value not in memo:
+        memo[value] = _substituted(value, by, memo)
+    return memo[value]
+
+
+def _substituted(value: ln.Scalar, by: Mapping[Var, Int], memo: dict[ln.Scalar, ln.Scalar]) -> ln.Scalar:
+    leaf = value.leaf
+    if isinstance(leaf, ln.Access):
+        valid = _conditions(leaf.valid, by)
+        return ln.load(leaf.array, sym.substitute(leaf.offset, by), value.dtype, valid, leaf.fill)
+    if isinstance(leaf, ln.Index):
+        return ln.index(sym.substitute(leaf.value, by))
+    if isinstance(leaf, ln.Holds):
+        return ln.holds(_conditions(leaf.valid, by))
+    if leaf is not None:
+        return value
+    assert value.op is not None
+    operands = tuple(substitute_scalar(o, by, memo) for o in value.operands)
+    return ln.apply(value.op, operands, value.attr, value.dtype)
+
+
+def _conditions(valid: tuple[Int, ...], by: Mapping[Var, Int]) -> tuple[Int, ...]:
+    return tuple(v for c in valid if not sym.always(v := sym.substitute(c, by)))
+
+
+def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Body:
+    """``body`` with ``change`` applied to every scalar that a statement holds."""
+    result: list[ln.Statement] = []
+    for statement in body:
+        match statement:
+            case ln.Loop():
+                statement = replace(statement, body=replace_scalars(statement.body, change))
+            case ln.Let() | ln.Define() | ln.Store():
+                statement = replace(statement, value=change(statement.value))
+            case ln.Reduction():
+                before = replace_scalars(statement.before, change)
+                statement = replace(statement, before=before, value=change(statement.value))
+            case _:
+                pass
+        result.append(statement)
+    return tuple(result)
+
+
+def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
+    """``body`` with index variables replaced in every expression."""
+    memo: dict[ln.Scalar, ln.Scalar] = {}
+
+    def scalar(value: ln.Scalar) -> ln.Scalar:
+        return substitute_scalar(value, by, memo)
+
+    def index(value: Int) -> Int:
+        return sym.substitute(value, by)
+
+    result: list[ln.Statement] = []
+    for statement in body:
+        match statement:
+            case ln.Loop():
+                result.append(_loop(statement, by, substitute(statement.body, by)))
+            case ln.Let():
+                result.append(replace(statement, value=scalar(statement.value), extent=index(statement.extent)))
+            case ln.Define():
+                result.append(replace(statement, value=scalar(statement.value)))
+            case ln.Store():
+                valid = _conditions(statement.valid, by)
+                offset = index(statement.offset)
+                result.append(replace(statement, offset=offset, value=scalar(statement.value), valid=valid))
+            case ln.Reduction():
+                loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
+                before = substitute(statement.before, by)
+                result.append(replace(statement, loops=loops, before=before, value=scalar(statement.value)))
+            case ln.Assign():
+                result.append(replace(statement, value=index(statement.value)))
+            case ln.Contract():
+                moved = replace(statement, a_offset=index(statement.a_offset), a_row=index(statement.a_row))
+                moved = replace(moved, b_offset=index(statement.b_offset), rows=index(statement.rows))
+                loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
+                result.append(replace(moved, loops=loops))
+            case ln.Alloc():
+                result.append(statement)
+    return tuple(result)
+
+
+def _loop(loop: ln.Loop, by: Mapping[Var, Int], body: Body) -> ln.Loop:
+    return replace(loop, extent=sym.substitute(loop.extent, by), body=body)
+
+
+def prefix(body: Body) -> tuple[list[ln.Loop], Body]:
+    """The perfectly nested loops at the top of a body, outermost first, and what is inside them."""
+    loops: list[ln.Loop] = []
+    while len(body) == 1 and isinstance(body[0], ln.Loop):
+        loops.append(body[0])
+        body = body[0].body
+    return loops, body
+
+
+def wrap(loops: list[ln.Loop], body: Body) -> Body:
+    """``body`` inside ``loops``, outermost first."""
+    for loop in reversed(loops):
+        body = (replace(loop, body=body),)
+    return body

@@ -1,0 +1,177 @@
+"""Runs a loop nest in plain Python, as ``nest`` defines it: the oracle of code generation and of schedule transforms.
+
+Slow (one scalar at a time) and strict: an index outside an array, a name out of scope or an element that was never
+written raises an error. Vector loops run as plain loops, parallel loops in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from luminal.core import numerics, ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.schedule.nest import (
+    Access,
+    Alloc,
+    Assign,
+    Contract,
+    Define,
+    Holds,
+    Index,
+    Let,
+    Literal,
+    Loop,
+    LoopNest,
+    Reduction,
+    Scalar,
+    Statement,
+    Store,
+    Temporary,
+)
+from luminal.core.symbolic import Int
+from luminal.core.types import DType
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def run(nest: LoopNest, arrays: MutableMapping[str, Array], dims: Mapping[str, int] | None = None) -> bool:
+    """Runs ``nest`` on flat ``arrays`` by name, writing into those that it writes; ``dims`` are the sizes by name.
+
+    Returns whether every checked index was in range. Raises SpecError where the nest reads or writes outside an array,
+    or uses a name that is not in scope.
+    """
+    for array in nest.arrays:
+        value = arrays[array.name]
+        if value.dtype != array.dtype.numpy or value.ndim != 1:
+            raise SpecError(f"array {array.name}: expected flat {array.dtype}, found {value.dtype}{list(value.shape)}")
+    machine = _Machine(dict(arrays), dict(dims or {}))
+    machine.body(nest.body)
+    return machine.in_range
+
+
+class _Machine:
+    def __init__(self, arrays: dict[str, Array], variables: dict[str, int]) -> None:
+        self.arrays = arrays
+        self.variables = variables
+        self.temporaries: dict[str, Any] = {}
+        self.in_range = True
+
+    # ---- statements -----------------------------------------------------------------------------------------------------
+
+    def body(self, statements: Sequence[Statement]) -> None:
+        for statement in statements:
+            self._statement(statement)
+
+    def _statement(self, statement: Statement) -> None:
+        if isinstance(statement, Loop):
+            for _ in self._iterate((statement,)):
+                self.body(statement.body)
+        elif isinstance(statement, Let):
+            self._let(statement)
+        elif isinstance(statement, Define):
+            self.temporaries[statement.name] = self.value(statement.value)
+        elif isinstance(statement, Reduction):
+            self.temporaries[statement.name] = self._reduce(statement)
+        elif isinstance(statement, Store):
+            if self._hold(statement.valid):
+                array, position = self._element(statement.array, statement.offset)
+                array[position] = self.value(statement.value)
+        elif isinstance(statement, Alloc):
+            self.arrays[statement.name] = np.zeros(statement.extent, statement.dtype.numpy)
+        elif isinstance(statement, Assign):
+            self.variables[statement.axis.name] = self._int(statement.value)
+        else:
+            self._contract(statement)
+
+    def _iterate(self, loops: Sequence[Loop]) -> Any:
+        """Sets the axes of ``loops`` to each of their values in turn, the last fastest."""
+        if not loops:
+            yield
+            return
+        for position in range(self._int(loops[0].extent)):
+            self.variables[loops[0].axis.name] = position
+            yield from self._iterate(loops[1:])
+
+    def _let(self, statement: Let) -> None:
+        value = int(self.value(statement.value))
+        if not 0 <= value < self._int(statement.extent):
+            self.in_range, value = False, 0
+        self.variables[statement.axis.name] = value
+
+    def _reduce(self, statement: Reduction) -> Any:
+        """Over all values at once, so that sums have numpy's small error."""
+        values: list[Any] = []
+        for _ in self._iterate(statement.loops):
+            self.body(statement.before)
+            values.append(self.value(statement.value))
+        column = np.array(values, statement.value.dtype.numpy)
+        return numerics.apply(statement.op, ops.Axes((0,)), column)[()]
+
+    def _contract(self, statement: Contract) -> None:
+        rows = self._int(statement.rows)
+        if not 1 <= rows <= statement.max_rows:
+            raise SpecError(f"contract {statement.tile}: {rows} rows, expected 1..{statement.max_rows}")
+        compute = statement.dtype.compute
+        total = np.zeros((rows, statement.columns), compute.numpy)
+        for _ in self._iterate(statement.loops):
+            left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
+            right = self._strip(statement.b, statement.b_offset, 1, statement.columns)
+            with np.errstate(all="ignore"):
+                total = total + np.outer(numerics.convert(left, compute), numerics.convert(right, compute))
+        tile = self.arrays[statement.tile]
+        tile[: total.size] = numerics.convert(total, statement.dtype).reshape(-1)
+
+    def _strip(self, name: str, offset: Int, stride: int, count: int) -> Array:
+        array, first = self._element(name, offset)
+        if not 0 <= first + stride * (count - 1) < len(array):
+            raise SpecError(f"{name}: elements {first}..{first + stride * (count - 1)} of {len(array)}")
+        return array[first + stride * np.arange(count)]
+
+    # ---- values -----------------------------------------------------------------------------------------------------------
+
+    def value(self, scalar: Scalar) -> Any:
+        """One value, as a numpy scalar of the scalar's type."""
+        leaf, dtype = scalar.leaf, scalar.dtype
+        if isinstance(leaf, Access):
+            if not self._hold(leaf.valid):
+                return _number(leaf.fill, dtype)
+            array, position = self._element(leaf.array, leaf.offset)
+            return array[position]
+        if isinstance(leaf, Literal):
+            return _number(leaf.bits, dtype)
+        if isinstance(leaf, Index):
+            return np.int64(self._int(leaf.value))
+        if isinstance(leaf, Holds):
+            return np.bool_(self._hold(leaf.valid))
+        if isinstance(leaf, Temporary):
+            if leaf.name not in self.temporaries:
+                raise SpecError(f"temporary {leaf.name} has no value")
+            return self.temporaries[leaf.name]
+        assert scalar.op is not None
+        operands = [np.asarray(self.value(operand)) for operand in scalar.operands]
+        return numerics.apply(scalar.op, scalar.attr, *operands)[()]
+
+    def _element(self, name: str, offset: Int) -> tuple[Array, int]:
+        if name not in self.arrays:
+            raise SpecError(f"array {name} is not in scope")
+        array, position = self.arrays[name], self._int(offset)
+        if not 0 <= position < len(array):
+            raise SpecError(f"{name}[{offset}]: element {position} of {len(array)}")
+        return array, position
+
+    def _hold(self, valid: Sequence[Int]) -> bool:
+        return all(self._int(condition) >= 0 for condition in valid)
+
+    def _int(self, value: Int) -> int:
+        try:
+            return int(sym.evaluate(value, self.variables))
+        except KeyError as error:
+            raise SpecError(f"variable {error.args[0]} in {value} is not in scope") from None
+
+
+def _number(bits: bytes, dtype: DType) -> Any:
+    return np.frombuffer(bits, dtype.numpy)[0]

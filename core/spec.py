@@ -1,0 +1,137 @@
+"""What a Graph must be. Every stage that makes one is held to this, in tests and under a debug switch.
+
+1. Inputs have different names, are ``Input`` nodes, and every ``Input`` that an output depends on is among them.
+2. Outputs have different names.
+3. Building a node again from its operands and attribute gives the node itself: so its type and shape are those of the
+   rule in ``core.ops``, it is interned, and it is no view that its operand would have absorbed.
+4. Symbols are those that ``dims`` declares, with their bounds, and axes of a view those of its shape.
+5. A view without a mask reads inside its operand: no affine index is known to leave it.
+6. The fill of a mask is one element.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from luminal.core import ir, ops, printer
+from luminal.core import symbolic as sym
+from luminal.core.errors import LuminalError, SpecError
+from luminal.core.ir import Graph, Node
+from luminal.core.ops import Kind
+from luminal.core.symbolic import Int
+
+_AROUND = 10  # nodes printed with a failure
+
+
+def check_graph(graph: Graph) -> None:
+    """Raises SpecError at the first node that breaks an invariant, printing the nodes around it and its origin."""
+    order = ir.topological([*graph.inputs, *graph.results])
+    for node in graph.inputs:
+        if node.op is not ops.INPUT:
+            raise _failure(graph, order, node, "expected an Input among the graph's inputs")
+    for what, names in (
+        ("inputs", [n.attr.name for n in graph.inputs]),
+        ("outputs", [name for name, _ in graph.outputs]),
+    ):
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            raise SpecError(f"graph {graph.name}: {what} repeat: {', '.join(repeated)}")
+    declared = set(graph.inputs)
+    symbols = set(graph.dims)
+    for node in order:
+        for problem in _problems(node, declared, symbols):
+            raise _failure(graph, order, node, problem)
+
+
+def _problems(node: Node, declared: set[Node], symbols: set[sym.Var]) -> Iterator[str]:
+    if node.op.name not in ops.TABLE or ops.TABLE[node.op.name] is not node.op:
+        yield f"{node.op} is no primitive"
+    if node.op is ops.INPUT and node not in declared:
+        yield "not among the graph's inputs"
+    if len(node.inputs) != node.op.arity:
+        yield f"expected {node.op.arity} operands, found {len(node.inputs)}"
+    unknown = _variables(node.shape) - symbols
+    if unknown:
+        yield f"symbols that the graph does not declare: {_named(unknown)}"
+    if node.op is ops.VIEW:
+        yield from _view_problems(node, symbols)
+    try:
+        again = _build(node)
+    except LuminalError as error:
+        yield str(error)
+        return
+    if again is not node:
+        yield f"building it again gives {again}: it is not interned, not typed by its rule, or a view to be composed"
+
+
+def _build(node: Node) -> Node:
+    """``node`` made anew from its parts."""
+    op, attr = node.op, node.attr
+    if op is ops.INPUT:
+        return ir.input_(attr.name, node.shape, node.dtype)
+    if op is ops.CONSTANT:  # hashing gigabytes of weights again would tell nothing about the graph
+        return node if (attr.shape, attr.dtype) == (node.shape, node.dtype) else ir.constant(attr.array)
+    if op is ops.IOTA:
+        return ir.iota(attr.value)
+    if op is ops.DIM:
+        return ir.dim(attr.value)
+    if op is ops.VIEW:
+        return ir.view(node.inputs[0], node.shape, attr.index, attr.valid, attr.fill)
+    if op is ops.GATHER:
+        return ir.gather(node.inputs[0], node.inputs[1], attr.axis)
+    if op.kind is Kind.REDUCE:
+        return ir.reduce(op, node.inputs[0], attr.axes)
+    if op is ops.BITCAST:
+        return ir.bitcast(node.inputs[0], attr.dtype)
+    return ir.elementwise(op, *node.inputs, attr=attr)
+
+
+def _view_problems(node: Node, symbols: set[sym.Var]) -> Iterator[str]:
+    (operand,) = node.inputs
+    attr = node.attr
+    if len(attr.index) != operand.rank:
+        yield f"expected an index of rank {operand.rank}, found {len(attr.index)}"
+        return
+    unknown = _variables((*attr.index, *attr.valid)) - _variables(ir.axes(node.shape)) - symbols
+    if unknown:
+        yield f"variables that are no axes of {printer.shape(node.shape)}: {_named(unknown)}"
+    if attr.valid and len(attr.fill) != node.dtype.itemsize:
+        yield f"expected a fill of {node.dtype.itemsize} bytes, found {len(attr.fill)}"
+    if attr.valid or 0 in node.shape:
+        return
+    for axis, (position, extent) in enumerate(zip(attr.index, operand.shape, strict=True)):
+        room = extent - 1 - position
+        if (_is_affine(position) and not sym.always(position)) or (_is_affine(room) and not sym.always(room)):
+            yield f"index {position} leaves axis {axis} of extent {extent}"
+
+
+def _is_affine(value: Int) -> bool:
+    """Whether the proven bounds of ``value`` are attained: linear in variables whose ends are numbers."""
+    terms = value.terms if isinstance(value, sym.Expr) else ()
+    return all(
+        len(monomial) <= 1 and all(isinstance(a, sym.Var) and isinstance(a.hi, int) for a in monomial)
+        for monomial, _ in terms
+    )
+
+
+def _variables(values: Iterable[Int]) -> set[sym.Var]:
+    return {v for value in values for v in sym.variables(value)}
+
+
+def _named(variables: Iterable[sym.Var]) -> str:
+    return ", ".join(sorted(f"{v.name} in {v.lo} .. {v.hi}" for v in variables))
+
+
+def _failure(graph: Graph, order: list[Node], node: Node, problem: str) -> SpecError:
+    position = order.index(node)
+    listing = printer.lines(order, graph.names, graph.origins)
+    first = max(0, position - _AROUND + 3)
+    around = [
+        f"{'>' if k == position else ' '}{line[1:]}"
+        for k, line in enumerate(listing[first : first + _AROUND], start=first)
+    ]
+    origin = "; ".join(map(str, graph.origins.get(node, ()))) or "unknown"
+    return SpecError(
+        f"graph {graph.name}: %{position}, from {origin}: {problem}\n" + "\n".join(around)
+    )  # fmt: skip

@@ -1,0 +1,565 @@
+"""Integer expressions: dimensions, indices and the conditions of validity masks.
+
+An expression is a polynomial with integer coefficients over atoms, kept in normal form, so that equal expressions
+compare equal. Atoms are variables (dimension symbols and loop axes, both with bounds) and the quotients, remainders,
+minima and maxima that no rule could dissolve. Whatever is constant is a plain ``int``; functions here take and return
+``int | Expr``.
+
+Bounds may themselves be symbolic: an axis of extent ``S`` runs over ``0 .. S-1``, which is what lets ``(b*S + s) // S``
+simplify to ``b``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias, Union
+
+Int: TypeAlias = Union[int, "Expr"]
+Monomial: TypeAlias = tuple["Atom", ...]
+
+
+class Atom:
+    """A factor of a monomial. Subclasses are frozen dataclasses; ``key`` orders them deterministically."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Var(Atom):
+    """A named integer in ``lo .. hi`` (both inclusive; ``hi`` may be symbolic)."""
+
+    name: str
+    lo: int
+    hi: Int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class FloorDiv(Atom):
+    """``floor(num / den)`` with ``den > 0``."""
+
+    num: Int
+    den: Int
+
+    def __str__(self) -> str:
+        return f"({_grouped(self.num)} // {_grouped(self.den)})"
+
+
+@dataclass(frozen=True)
+class Mod(Atom):
+    """``num - den * floor(num / den)`` with ``den > 0``, so the result is in ``0 .. den-1``."""
+
+    num: Int
+    den: Int
+
+    def __str__(self) -> str:
+        return f"({_grouped(self.num)} % {_grouped(self.den)})"
+
+
+@dataclass(frozen=True)
+class MinMax(Atom):
+    """The smaller (``which = "min"``) or larger (``"max"``) of two expressions."""
+
+    which: str
+    a: Int
+    b: Int
+
+    def __str__(self) -> str:
+        return f"{self.which}({self.a}, {self.b})"
+
+
+def _grouped(value: Int) -> str:
+    text = str(value)
+    return f"({text})" if isinstance(value, Expr) and len(value.terms) > 1 else text
+
+
+class Expr:
+    """A non-constant polynomial in normal form: ``terms`` maps sorted monomials to non-zero coefficients."""
+
+    __slots__ = ("_hash", "_text", "terms")
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+        self._text: str | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms)
+
+    def __add__(self, other: Int) -> Int:
+        return _normal([*self.terms, *_terms(other)])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Int:
+        return self * -1
+
+    def __sub__(self, other: Int) -> Int:
+        return self + other * -1
+
+    def __rsub__(self, other: Int) -> Int:
+        return self * -1 + other
+
+    def __mul__(self, other: Int) -> Int:
+        if isinstance(other, int):
+            return Expr(tuple((m, c * other) for m, c in self.terms)) if other else 0
+        products = [
+            (tuple(sorted(ma + mb, key=lambda a: a.key)), ca * cb) for ma, ca in self.terms for mb, cb in other.terms
+        ]
+        return _normal(products)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Int) -> Int:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> Int:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Int) -> Int:
+        return mod(self, other)
+
+    def __rmod__(self, other: int) -> Int:
+        return mod(other, self)
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _text(self.terms)
+        return self._text
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @property
+    def constant(self) -> int:
+        """The constant term."""
+        return next((c for m, c in self.terms if not m), 0)
+
+
+def _text(terms: tuple[tuple[Monomial, int], ...]) -> str:
+    parts: list[str] = []
+    for monomial, coefficient in sorted(terms, key=lambda t: (not t[0], [a.key for a in t[0]])):
+        factors = [str(a) for a in monomial]
+        magnitude = abs(coefficient)
+        if magnitude != 1 or not factors:
+            factors.insert(0, str(magnitude))
+        sign = "-" if coefficient < 0 else "+"
+        parts.append(f" {sign} " + "*".join(factors) if parts else ("-" if coefficient < 0 else "") + "*".join(factors))
+    return "".join(parts)
+
+
+def _terms(value: Int) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(value, Expr):
+        return value.terms
+    return (((), int(value)),) if value else ()
+
+
+def _normal(terms: list[tuple[Monomial, int]]) -> Int:
+    """Collect like monomials and rejoin ``d*(x//d) + x%d`` into ``x``."""
+    total: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        total[monomial] = total.get(monomial, 0) + coefficient
+    total = {m: c for m, c in total.items() if c}
+    rejoined = _rejoin(total)
+    if rejoined is not None:
+        return rejoined
+    if not total:
+        return 0
+    if len(total) == 1 and () in total:
+        return total[()]
+    return Expr(tuple(sorted(total.items(), key=lambda t: [a.key for a in t[0]])))
+
+
+def _rejoin(total: dict[Monomial, int]) -> Int | None:
+    for monomial, coefficient in total.items():
+        for position, atom in enumerate(monomial):
+            if not isinstance(atom, Mod):
+                continue
+            rest = monomial[:position] + monomial[position + 1 :]
+            quotient = floordiv(atom.num, atom.den) * atom.den * _product(rest, coefficient)
+            wanted = _terms(quotient)
+            if wanted and all(total.get(m) == c for m, c in wanted):
+                left = [(m, c) for m, c in total.items() if m != monomial and not any(m == w for w, _ in wanted)]
+                return _normal([*left, *_terms(atom.num * _product(rest, coefficient))])
+    return None
+
+
+def _product(monomial: Monomial, coefficient: int) -> Int:
+    return Expr(((monomial, coefficient),)) if monomial else coefficient
+
+
+def _atom(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),))
+
+
+def var(name: str, lo: int, hi: Int) -> Int:
+    """A variable in ``lo .. hi`` inclusive; a plain int where the range holds one value."""
+    return lo if hi == lo else _atom(Var(name, lo, hi))
+
+
+def axis(name: str, extent: Int) -> Int:
+    """A loop variable over ``0 .. extent-1`` (the constant 0 where the extent is 1)."""
+    return var(name, 0, extent - 1)
+
+
+def as_var(value: Int) -> Var | None:
+    """The variable that ``value`` is, if it is exactly one variable."""
+    if isinstance(value, Expr) and len(value.terms) == 1:
+        (monomial, coefficient), *_ = value.terms
+        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Var):
+            return monomial[0]
+    return None
+
+
+def atoms(value: Int) -> set[Atom]:
+    """Every atom at the top level of ``value`` (not those inside quotients)."""
+    return {a for m, _ in _terms(value) for a in m}
+
+
+def variables(value: Int) -> set[Var]:
+    """Every variable that occurs anywhere in ``value``, bounds of variables excluded."""
+    found: set[Var] = set()
+    for atom in atoms(value):
+        if isinstance(atom, Var):
+            found.add(atom)
+        elif isinstance(atom, FloorDiv | Mod):
+            found |= variables(atom.num) | variables(atom.den)
+        elif isinstance(atom, MinMax):
+            found |= variables(atom.a) | variables(atom.b)
+    return found
+
+
+# ---- bounds -------------------------------------------------------------------------------------------------------
+
+
+def _atom_lo(atom: Atom) -> Int | None:
+    if isinstance(atom, Var):
+        return atom.lo
+    if isinstance(atom, Mod):
+        return 0
+    if isinstance(atom, FloorDiv):
+        low, high = lower(atom.num), upper(atom.den)
+        if low is None:
+            return None
+        return 0 if low >= 0 and high is None else None if high is None else low // (high if low >= 0 else 1)
+    assert isinstance(atom, MinMax)
+    a, b = lower(atom.a), lower(atom.b)
+    if atom.which == "max":
+        return a if b is None else b if a is None else max(a, b)
+    return None if a is None or b is None else min(a, b)
+
+
+def _atom_hi(atom: Atom) -> Int | None:
+    if isinstance(atom, Var):
+        return atom.hi
+    if isinstance(atom, Mod):
+        return atom.den - 1
+    if isinstance(atom, FloorDiv):
+        high, low = upper(atom.num), lower(atom.den)
+        if high is None:
+            return None
+        return high // (low if low and high >= 0 else 1) if high >= 0 else -1
+    assert isinstance(atom, MinMax)
+    a, b = upper(atom.a), upper(atom.b)
+    if atom.which == "min":
+        return a if b is None else b if a is None else min(a, b)
+    return None if a is None or b is None else max(a, b)
+
+
+def _depth(atom: Atom) -> int:
+    """Variables whose bounds name other variables must be replaced first."""
+    if isinstance(atom, Var):
+        return 0 if isinstance(atom.hi, int) else 1 + max(_depth(a) for a in atoms(atom.hi))
+    return 1 + max((_depth(v) for v in variables(_atom(atom))), default=0)
+
+
+@lru_cache(maxsize=1 << 16)
+def lower(value: Int) -> int | None:
+    """A proven lower bound of ``value``, or None where none could be found."""
+    for _ in range(64):
+        if isinstance(value, int):
+            return value
+        pending = sorted(atoms(value), key=lambda a: (-_depth(a), a.key))
+        ends = (_extreme(value, atom) for atom in pending)
+        bound = next((end for end in ends if end is not None), None)
+        if bound is None:
+            # No atom pushes one way only; the ends of one that pushes both ways give a weaker bound.
+            split = (_both_ends(value, atom) for atom in pending)
+            bound = next((end for end in split if end is not None), None)
+        if bound is None:
+            return None
+        value = bound
+    return None
+
+
+def _extreme(value: Expr, atom: Atom) -> Int | None:
+    """``value`` with ``atom`` at the end of its range that makes ``value`` smallest, if that end is certain."""
+    rising = falling = False
+    for monomial, coefficient in value.terms:
+        if atom not in monomial:
+            continue
+        others = list(monomial)
+        others.remove(atom)
+        if any((low := _atom_lo(a)) is None or not isinstance(low, int) or low < 0 for a in others):
+            return None
+        if coefficient > 0:
+            rising = True
+        else:
+            falling = True
+    if rising and falling:
+        return None
+    end = _atom_lo(atom) if rising else _atom_hi(atom)
+    return None if end is None else _replace_atom(value, atom, end)
+
+
+def _both_ends(value: Expr, atom: Atom) -> Int | None:
+    """A lower bound of ``value`` with ``atom`` at its low end where it adds and at its high end where it subtracts."""
+    low, high = _atom_lo(atom), _atom_hi(atom)
+    total: Int = 0
+    for monomial, coefficient in value.terms:
+        term = Expr(((monomial, coefficient),))
+        if atom in monomial:
+            end = _extreme(term, atom)
+            if end is None or low is None or high is None:
+                return None
+            total = total + end
+        else:
+            total = total + term
+    return total
+
+
+def _replace_atom(value: Expr, atom: Atom, by: Int) -> Int:
+    total: Int = 0
+    for monomial, coefficient in value.terms:
+        term: Int = coefficient
+        for factor in monomial:
+            term = term * (by if factor == atom else _atom(factor))
+        total = total + term
+    return total
+
+
+def upper(value: Int) -> int | None:
+    """A proven upper bound of ``value``, or None where none could be found."""
+    if isinstance(value, int):
+        return value
+    low = lower(value * -1)
+    return None if low is None else -low
+
+
+def always(value: Int) -> bool:
+    """Whether ``value >= 0`` is proven."""
+    low = lower(value)
+    return low is not None and low >= 0
+
+
+def never(value: Int) -> bool:
+    """Whether ``value < 0`` is proven."""
+    high = upper(value)
+    return high is not None and high < 0
+
+
+# ---- quotients and remainders --------------------------------------------------------------------------------------
+
+
+def _divide_term(monomial: Monomial, coefficient: int, den: Int) -> Int | None:
+    """The exact quotient of one term by ``den`` (an int, or an expression of one term), if there is one."""
+    ((den_monomial, den_coefficient),) = _terms(den)
+    if coefficient % den_coefficient:
+        return None
+    rest = list(monomial)
+    for atom in den_monomial:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return _product(tuple(rest), coefficient // den_coefficient)
+
+
+def _split(num: Int, den: Int) -> tuple[Int, Int]:
+    """``(q, r)`` with ``num == q*den + r``, where ``q`` takes every term that ``den`` divides exactly."""
+    if isinstance(den, Expr) and len(den.terms) != 1:
+        return (1, 0) if num == den else (0, num)
+    quotient: Int = 0
+    rest: Int = 0
+    for monomial, coefficient in _terms(num):
+        exact = _divide_term(monomial, coefficient, den)
+        if exact is not None:
+            quotient = quotient + exact
+        elif isinstance(den, int) and not monomial:
+            quotient, rest = quotient + coefficient // den, rest + coefficient % den
+        else:
+            rest = rest + _product(monomial, coefficient)
+    return quotient, rest
+
+
+def _common(num: Int, den: int) -> tuple[int, Int, Int] | None:
+    """``(g, high, low)`` with ``num == g*high + low``, ``g`` dividing ``den`` and ``0 <= low < g`` proven."""
+    factors = {math.gcd(c, den) for m, c in _terms(num) if m}
+    for g in sorted((f for f in factors if f > 1), reverse=True):
+        high, low = _split(num, g)
+        if always(low) and always(g - 1 - low):
+            return g, high, low
+    return None
+
+
+@lru_cache(maxsize=1 << 16)
+def floordiv(num: Int, den: Int) -> Int:
+    """``floor(num / den)`` for ``den > 0``."""
+    if isinstance(num, int) and isinstance(den, int):
+        return num // den
+    if den == 1:
+        return num
+    quotient, rest = _split(num, den)
+    if always(rest) and always(den - 1 - rest):
+        return quotient
+    if quotient != 0:
+        return quotient + floordiv(rest, den)
+    if isinstance(den, int):
+        common = _common(num, den)
+        if common is not None and common[0] < den:
+            return floordiv(common[1], den // common[0])
+        if isinstance(num, Expr) and len(num.terms) == 1 and num.terms[0][1] == 1:
+            (atom, *more) = num.terms[0][0]
+            if not more and isinstance(atom, FloorDiv) and isinstance(atom.den, int):
+                return floordiv(atom.num, atom.den * den)
+    return _atom(FloorDiv(num, den))
+
+
+@lru_cache(maxsize=1 << 16)
+def mod(num: Int, den: Int) -> Int:
+    """``num`` modulo ``den`` for ``den > 0``; the result is in ``0 .. den-1``."""
+    if isinstance(num, int) and isinstance(den, int):
+        return num % den
+    if den == 1:
+        return 0
+    _, rest = _split(num, den)
+    if always(rest) and always(den - 1 - rest):
+        return rest
+    if isinstance(den, int):
+        common = _common(rest, den)
+        if common is not None and common[0] < den:
+            g, high, low = common
+            return mod(high, den // g) * g + low
+        if isinstance(rest, Expr) and len(rest.terms) == 1 and rest.terms[0][1] == 1:
+            (atom, *more) = rest.terms[0][0]
+            if not more and isinstance(atom, Mod) and isinstance(atom.den, int) and atom.den % den == 0:
+                return mod(atom.num, den)
+    return _atom(Mod(rest, den))
+
+
+def ceildiv(num: Int, den: Int) -> Int:
+    """``ceil(num / den)`` for ``den > 0``."""
+    return floordiv(num + den - 1, den)
+
+
+def minimum(a: Int, b: Int) -> Int:
+    if always(b - a):
+        return a
+    if always(a - b):
+        return b
+    return _atom(MinMax("min", *sorted((a, b), key=str)))
+
+
+def maximum(a: Int, b: Int) -> Int:
+    return minimum(a * -1, b * -1) * -1 if isinstance(a, int) and isinstance(b, int) else _maximum(a, b)
+
+
+def _maximum(a: Int, b: Int) -> Int:
+    if always(a - b):
+        return a
+    if always(b - a):
+        return b
+    return _atom(MinMax("max", *sorted((a, b), key=str)))
+
+
+def product(values: Any) -> Int:
+    """The product of an iterable of expressions."""
+    total: Int = 1
+    for value in values:
+        total = total * value
+    return total
+
+
+# ---- substitution and evaluation -----------------------------------------------------------------------------------
+
+
+def substitute(value: Int, by: Mapping[Var, Int]) -> Int:
+    """``value`` with variables replaced and simplified again."""
+    if isinstance(value, int) or not by:
+        return value
+    total: Int = 0
+    for monomial, coefficient in value.terms:
+        term: Int = coefficient
+        for atom in monomial:
+            term = term * _substitute_atom(atom, by)
+        total = total + term
+    return total
+
+
+def _substitute_atom(atom: Atom, by: Mapping[Var, Int]) -> Int:
+    if isinstance(atom, Var):
+        return by.get(atom, _atom(atom))
+    if isinstance(atom, FloorDiv):
+        return floordiv(substitute(atom.num, by), substitute(atom.den, by))
+    if isinstance(atom, Mod):
+        return mod(substitute(atom.num, by), substitute(atom.den, by))
+    assert isinstance(atom, MinMax)
+    combine: Callable[[Int, Int], Int] = minimum if atom.which == "min" else maximum
+    return combine(substitute(atom.a, by), substitute(atom.b, by))
+
+
+def evaluate(value: Int, env: Mapping[str, Any]) -> Any:
+    """The number (or numpy array, where ``env`` holds arrays) that ``value`` has under the bindings ``env`` by name.
+
+    Raises KeyError for a variable that ``env`` does not bind.
+    """
+    total: Any = 0
+    for monomial, coefficient in _terms(value):
+        term: Any = coefficient
+        for atom in monomial:
+            term = term * _evaluate_atom(atom, env)
+        total = total + term
+    return total
+
+
+def _evaluate_atom(atom: Atom, env: Mapping[str, Any]) -> Any:
+    if isinstance(atom, Var):
+        return env[atom.name]
+    if isinstance(atom, FloorDiv):
+        return evaluate(atom.num, env) // evaluate(atom.den, env)
+    if isinstance(atom, Mod):
+        return evaluate(atom.num, env) % evaluate(atom.den, env)
+    assert isinstance(atom, MinMax)
+    a, b = evaluate(atom.a, env), evaluate(atom.b, env)
+    smaller = (a <= b) * a + (a > b) * b
+    return smaller if atom.which == "min" else a + b - smaller
+
+
+def coefficient(value: Int, of: Var) -> tuple[Int, Int] | None:
+    """``(c, rest)`` with ``value == c*of + rest`` and neither holding ``of``; None where it is not linear in ``of``."""
+    slope: Int = 0
+    rest: Int = 0
+    for monomial, factor in _terms(value):
+        occurrences = sum(a == of for a in monomial)
+        inside = any(of in variables(_atom(a)) for a in monomial if a != of)
+        if inside or occurrences > 1:
+            return None
+        if occurrences:
+            others = list(monomial)
+            others.remove(of)
+            slope = slope + _product(tuple(others), factor)
+        else:
+            rest = rest + _product(monomial, factor)
+    return slope, rest

@@ -1,0 +1,109 @@
+"""Targets: what the scheduler and the compiler must know about a machine, as a value."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from luminal.core.types import DType
+
+# Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
+_COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine.
+
+    ``isa`` is ``x86-64``, ``avx2`` or ``avx512``; ``features`` are the CPU features beyond the baseline that generated
+    code needs, in the names of ``/proc/cpuinfo`` (and of ``__builtin_cpu_supports``). ``register_bytes`` and
+    ``registers`` describe the vector registers; ``l1``, ``l2`` and ``l3`` are the sizes in bytes of the data caches
+    that one core sees.
+    """
+
+    name: str
+    isa: str
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+    register_bytes: int
+    registers: int
+    l1: int = 32 << 10
+    l2: int = 256 << 10
+    l3: int = 8 << 20
+
+    def lanes(self, dtype: DType) -> int:
+        """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of
+        bools like the float32 values that it selects."""
+        return self.register_bytes // (4 if dtype.is_bool else dtype.compute.itemsize)
+
+    @property
+    def fused(self) -> bool:
+        """Whether a fused multiply-add is one instruction with one rounding."""
+        return "fma" in self.features
+
+
+X86_64 = Target("x86-64", "x86-64", (), _COMMON, register_bytes=16, registers=16)
+AVX2 = Target(
+    "avx2",
+    "avx2",
+    ("avx2", "fma", "f16c", "bmi2"),
+    (*_COMMON, "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
+    register_bytes=32,
+    registers=16,
+)
+AVX512 = Target(
+    "avx512",
+    "avx512",
+    ("avx512f", "avx512dq", "avx512bw", "avx512vl", *AVX2.features),
+    (*AVX2.flags, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mprefer-vector-width=512"),
+    register_bytes=64,
+    registers=32,
+    l1=48 << 10,
+    l2=1 << 20,
+)
+
+ALL = {target.name: target for target in (X86_64, AVX2, AVX512)}
+
+
+def supported(target: Target) -> bool:
+    """Whether this machine can run code for ``target``."""
+    return set(target.features) <= _cpu_features()
+
+
+def detect() -> Target:
+    """The best target that this machine runs, with this machine's cache sizes."""
+    best = next(target for target in reversed(ALL.values()) if supported(target))
+    sizes = _cache_sizes()
+    return replace(
+        best, l1=sizes.get(1, best.l1), l2=sizes.get(2, best.l2), l3=sizes.get(3, best.l3)
+    )  # fmt: skip
+
+
+def parse(name: str) -> Target:
+    """The target called ``name``: ``host``, or one of ``ALL``. Raises ValueError for any other."""
+    if name == "host":
+        return detect()
+    if name not in ALL:
+        raise ValueError(f"unknown target {name!r}: expected host, {', '.join(ALL)}")
+    return ALL[name]
+
+
+def _cpu_features() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except FileNotFoundError:
+        return frozenset()
+    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(flags.group(1).split()) if flags else frozenset()
+
+
+def _cache_sizes() -> dict[int, int]:
+    """The bytes of the data cache of each level that the system describes."""
+    sizes: dict[int, int] = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind, level, size = ((folder / file).read_text().strip() for file in ("type", "level", "size"))
+        match = re.fullmatch(r"(\d+)([KM])", size)
+        if kind != "Instruction" and match:
+            sizes[int(level)] = int(match.group(1)) << {"K": 10, "M": 20}[match.group(2)]
+    return sizes
