@@ -1,5 +1,40 @@
-"""luminal: an ahead-of-time deep-learning compiler."""
+"""luminal: an ahead-of-time compiler for deep-learning models.
+
+The names below are imported when they are first used, so that ``import luminal.core`` alone stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from luminal.api import Specialised as Specialised
+    from luminal.api import check as check
+    from luminal.api import compile as compile
+    from luminal.api import read as read
+    from luminal.comparison import diff as diff
+    from luminal.core.errors import LuminalError as LuminalError
+    from luminal.module import Module as Module
+    from luminal.module import load as load
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+_HOMES = {
+    "LuminalError": "luminal.core.errors",
+    "Module": "luminal.module",
+    "Specialised": "luminal.api",
+    "check": "luminal.api",
+    "compile": "luminal.api",
+    "diff": "luminal.comparison",
+    "load": "luminal.module",
+    "read": "luminal.api",
+}
+
+__all__ = ["LuminalError", "Module", "Specialised", "check", "compile", "diff", "load", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'luminal' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

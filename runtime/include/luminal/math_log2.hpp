@@ -38,7 +38,8 @@ template <class T> LM_INLINE TwoPart<T> scale_per_natural(double scale) {
     return {hi, static_cast<T>((product - static_cast<double>(hi)) + tail)};
 }
 
-/// x = 2^k * (1 + z) with 1 + z in [sqrt(1/2), sqrt(2)); log2(x) * scale = k * scale + log(1 + z) * scale / ln(2).
+/// x = 2^k * (1 + z) with 1 + z in [sqrt(1/2), sqrt(2)); log2(x) * scale = k * scale + log(1 + z) * scale / ln(2);
+/// scale > 0.
 template <class V> LM_INLINE V log2_register(V x, double scale) {
     using T = element_t<V>;
     using Layout = float_layout<T>;
@@ -68,9 +69,8 @@ template <class V> LM_INLINE V log2_register(V x, double scale) {
     const V finite = fma(k, splat<V>(scale_hi), times_plus(z, per_natural, rest));
 
     const V zero = splat<V>(0), infinity = splat<V>(Layout::infinity);
-    const V limit = splat<V>(scale < 0 ? -Layout::infinity : Layout::infinity);
     const V nan = splat<V>(static_cast<T>(__builtin_nan("")));
-    const V not_finite = select(equal(x, zero), neg(limit), select(equal(x, infinity), limit, nan));
+    const V not_finite = select(equal(x, zero), neg(infinity), select(equal(x, infinity), infinity, nan));
     return select(bit_and(less(zero, x), less(x, infinity)), finite, not_finite);
 }
 
@@ -82,7 +82,10 @@ template <class V> LM_INLINE V log2_register(V x, double scale) {
 /// real number. Zero gives minus infinity (times the scale's sign), negative numbers NaN.
 template <class V> LM_INLINE V log2_scaled(V x, double scale) {
     static_assert(is_float<V>);
-    return lift_registers([scale](auto v) LM_LAMBDA { return detail::log2_register(v, scale); }, x);
+    return lift_registers([scale](auto v) LM_LAMBDA {
+        // A negative scale negates last, which gives the zero at 1 its sign.
+        return scale < 0 ? neg(detail::log2_register(v, -scale)) : detail::log2_register(v, scale);
+    }, x);
 }
 
 }  // namespace LM_NAMESPACE

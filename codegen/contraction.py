@@ -1,0 +1,158 @@
+"""The tile operation of a contraction as C++: one function template over the number of rows.
+
+Columns and lanes are constants of the nest. The row count may depend on where the tile lies, so the kernel branches to
+one instance of the template for each count that can occur; accumulators are then registers in all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from luminal.codegen.cpp import Names, ctype
+from luminal.codegen.frame import Frame, Value
+from luminal.codegen.indices import Indices
+from luminal.codegen.signature import Pointer
+from luminal.core import symbolic as sym
+from luminal.core.schedule.nest import Contract, Loop
+from luminal.core.symbolic import Int, Var
+
+PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead
+ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
+
+
+@dataclass(frozen=True)
+class TileFunction:
+    """The text of a function template; ``parameters`` are the sizes and indices that it takes besides the arrays."""
+
+    parameters: tuple[Var, ...]
+    lines: tuple[str, ...]
+
+
+class Contraction:
+    """Renders tile operations: the function, and the call in the kernel."""
+
+    def __init__(self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer]) -> None:
+        self.frame = frame
+        self.indices = indices
+        self.arrays = arrays
+
+    def render(self, contract: Contract, name: str) -> TileFunction:
+        """Adds the call of the tile function ``name`` to the frame; returns the function."""
+        axes = frozenset(loop.axis for loop in contract.loops)
+        a_start, a_steps = split(self.frame.resolve(contract.a_offset), axes)
+        b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)
+        function = tile_function(name, contract, a_steps, b_steps)
+        arguments = [self._address(contract.tile, 0), self._address(contract.a, a_start)]
+        arguments += [self._address(contract.b, b_start)]
+        arguments += [self.frame.variable(variable).text for variable in function.parameters]
+        call = f"({', '.join(arguments)});"
+        counts = row_counts(contract, self.frame.definitions)
+        if len(counts) == 1:
+            self.frame.line(f"{name}<{counts[0]}>{call}")
+            return function
+        self.frame.line(f"switch ({self.indices.text(contract.rows)}) {{")
+        for count in counts:
+            self.frame.line(f"    case {count}: {name}<{count}>{call} break;")
+        self.frame.line("}")
+        return function
+
+    def _address(self, array: str, offset: Int) -> str:
+        name, text = self.arrays[array].name, self.indices.text(offset)
+        return name if text == "0" else f"{name} + {text}"
+
+
+def split(offset: Int, axes: frozenset[Var]) -> tuple[Int, Int]:
+    """``offset`` as a part without ``axes`` plus one where they occur in every term."""
+    if isinstance(offset, int):
+        return offset, 0
+    moving: Int = 0
+    for monomial, coefficient in offset.terms:
+        term = sym.Expr(((monomial, coefficient),)) if monomial else coefficient
+        if sym.variables(term) & axes:
+            moving = moving + term
+    return offset - moving, moving
+
+
+def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
+    """The numbers of rows that can occur, ascending; all from the lower to the upper bound where those that occur
+    depend on a size that is not fixed."""
+    rows = contract.rows
+    while any(v in definitions for v in sym.variables(rows)):
+        rows = sym.substitute(rows, definitions)
+    if isinstance(rows, int):
+        return [rows]
+    variables = sorted(sym.variables(rows), key=lambda v: v.name)
+    ranges = [range(v.lo, v.hi + 1) for v in variables if isinstance(v.hi, int)]
+    if len(ranges) == len(variables) and math.prod(map(len, ranges)) <= ENUMERATED:
+        names = [v.name for v in variables]
+        found = {sym.evaluate(rows, dict(zip(names, point, strict=True))) for point in itertools.product(*ranges)}
+        return sorted(count for count in found if 1 <= count <= contract.max_rows)
+    low, high = sym.lower(rows), sym.upper(rows)
+    return list(range(max(1, low or 1), min(contract.max_rows, high or contract.max_rows) + 1))
+
+
+def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int) -> TileFunction:
+    """The function of one contract; ``a_steps`` and ``b_steps`` are the parts of the offsets over its loops."""
+    axes = frozenset(loop.axis for loop in contract.loops)
+    used = frozenset[Var]().union(
+        *(sym.variables(e) for e in (a_steps, b_steps, contract.a_row, *(loop.extent for loop in contract.loops)))
+    )
+    parameters = tuple(sorted(used - axes, key=lambda v: v.name))
+    frame = Frame(Names(frozenset({"tile", "a", "b", "sum", "Rows"})))
+    vectors = contract.columns // contract.lanes
+    with frame.open("") as scope:
+        types = [f"{ctype(contract.dtype)}* __restrict tile"]
+        types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
+        types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
+        frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum;")
+        _loops(frame, contract, contract.loops, a_steps, b_steps)
+        frame.line("sum.store(tile);")
+    lines = (
+        f"// tile[i, j] = {_meaning(contract)}, {contract.columns} columns.",
+        "template <int Rows>",
+        f"LM_NOINLINE static void {name}({', '.join(types)}) {{",
+        *("    " + line for line in scope.lines),
+        "}",
+    )
+    return TileFunction(parameters, lines)
+
+
+def _meaning(contract: Contract) -> str:
+    over = ", ".join(str(loop.axis) for loop in contract.loops)
+    return f"the sum over {over} of a[i, {over}] * b[{over}, j]"
+
+
+def _loops(frame: Frame, contract: Contract, loops: Sequence[Loop], a_steps: Int, b_steps: Int) -> None:
+    indices = Indices(frame)
+    if not loops:
+        _step(frame, indices, contract, a_steps, b_steps)
+        return
+    loop, *inner = loops
+    axis = frame.names.like(loop.axis.name)
+    extent = indices.text(loop.extent)
+    with frame.open(f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{", certain=False) as scope:
+        scope.variables[loop.axis] = Value(axis)
+        _loops(frame, contract, inner, a_steps, b_steps)
+
+
+def _step(frame: Frame, indices: Indices, contract: Contract, a_steps: Int, b_steps: Int) -> None:
+    a, b = _plus("a", indices.text(a_steps)), _plus("b", indices.text(b_steps))
+    ahead = _ahead(contract, b_steps)
+    if ahead != 0:
+        frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + ahead))});")
+    frame.line(f"sum.step({a}, {indices.text(contract.a_row)}, {b});")
+
+
+def _ahead(contract: Contract, b_steps: Int) -> Int:
+    """How far ahead of a step the row of B lies that is worth fetching."""
+    if not contract.loops:
+        return 0
+    linear = sym.coefficient(b_steps, contract.loops[-1].axis)
+    return linear[0] * PREFETCH_STEPS if linear is not None else 0
+
+
+def _plus(name: str, text: str) -> str:
+    return name if text == "0" else f"{name} + {text}"

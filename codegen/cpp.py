@@ -1,0 +1,140 @@
+"""The text of C++ types, literals and names."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from luminal.core.errors import UnsupportedError
+from luminal.core.types import DType
+
+_TYPES = {
+    "bool": "bool",
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "uint8": "uint8_t",
+    "uint16": "uint16_t",
+    "uint32": "uint32_t",
+    "uint64": "uint64_t",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float32": "float",
+    "float64": "double",
+}
+
+# What a name in generated code must not hide: keywords, and the functions of the runtime headers that kernels call.
+RESERVED = frozenset(
+    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
+    const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false float for
+    friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
+    public register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+    while xor xor_eq
+    lm vec mask wide float16 bfloat16 element_t lanes load load_partial load_masked load_strided gather store
+    store_partial store_masked store_strided scatter prefetch broadcast iota generate extract low high join reduce_add
+    reduce_max any all add sub mul neg abs div mod max fma less equal select bit_and bit_or bit_xor bit_not shl shr sqrt
+    recip round_even floor ceil trunc convert bitcast encode decode exp2_scaled log2_scaled sin_quadrant floor_div
+    floor_mod minimum maximum Status status dims begin end main errno linux unix""".split()
+)
+
+
+def ctype(dtype: DType) -> str:
+    """The C++ type of an element in memory. Raises UnsupportedError for types that have none."""
+    if dtype.name not in _TYPES:
+        raise UnsupportedError(f"element type {dtype} has no C++ code generation; expected one of {', '.join(_TYPES)}")
+    return _TYPES[dtype.name]
+
+
+def literal(bits: bytes, dtype: DType) -> str:
+    """An element as a C++ expression of exactly its value and of the type in which it is computed."""
+    ctype(dtype)
+    element = np.frombuffer(bits, dtype.numpy)[0]
+    if dtype.is_bool:
+        return "true" if element else "false"
+    if dtype.is_integer:
+        return _integer(int(element), dtype)
+    return _float64(float(element)) if dtype.bits == 64 else _float32(np.float32(element))
+
+
+def _integer(value: int, dtype: DType) -> str:
+    if dtype.name == "int32" and value != dtype.min:
+        return str(value)
+    if dtype.name in ("int32", "int64") and value == dtype.min:
+        return f"INT{dtype.bits}_MIN"
+    return f"{ctype(dtype)}{{{value}{'u' if dtype.kind == 'u' else ''}}}"
+
+
+def _float32(value: np.float32) -> str:
+    if np.isfinite(value):
+        return _decimal(str(value)) + "f"
+    if np.isnan(value):
+        return f"bitcast<float>(uint32_t{{{int(value.view(np.uint32)):#010x}u}})"
+    return ("-" if value < 0 else "") + "__builtin_inff()"
+
+
+def _float64(value: float) -> str:
+    if np.isfinite(value):
+        return _decimal(repr(value))
+    if np.isnan(value):
+        return f"bitcast<double>(uint64_t{{{int(np.float64(value).view(np.uint64)):#018x}u}})"
+    return ("-" if value < 0 else "") + "__builtin_inf()"
+
+
+def _decimal(shortest: str) -> str:
+    """The shortest number that reads back as exactly the value, as C++ writes floating-point literals."""
+    return shortest if re.search(r"[.e]", shortest) else shortest + ".0"
+
+
+def comment(text: str) -> str:
+    """``text`` as it may stand behind ``//`` on one line."""
+    return "".join(c if c.isprintable() else "?" for c in text).rstrip().rstrip("\\")
+
+
+def wrap(line: str, indent: int = 0, width: int = 120) -> str:
+    """``line``, indented; broken after commas where it is longer than ``width``. Comments stay as they are."""
+    line = " " * indent + line if line else line
+    if len(line) <= width or "//" in line:
+        return line
+    deeper = " " * (len(line) - len(line.lstrip()) + 8)
+    lines = [""]
+    for piece in re.split(r"(?<=, )", line):
+        if len(lines[-1]) + len(piece.rstrip()) > width and lines[-1].strip():
+            lines[-1] = lines[-1].rstrip()
+            lines.append(deeper)
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
+class Names:
+    """Identifiers of one function: each handed out once."""
+
+    def __init__(self, taken: frozenset[str] = frozenset()) -> None:
+        self._taken = set(RESERVED | taken)
+        self._next: dict[str, int] = {}
+
+    def fresh(self, prefix: str) -> str:
+        """``prefix`` and the next number."""
+        while True:
+            number = self._next.get(prefix, 0)
+            self._next[prefix] = number + 1
+            name = f"{prefix}{number}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def like(self, name: str) -> str:
+        """An identifier as close to ``name`` as can be."""
+        base = re.sub(r"\W", "_", name).strip("_") or "value"
+        base = f"n{base}" if base[0].isdigit() else base
+        candidate, suffix = base, 2
+        while candidate in self._taken:
+            candidate, suffix = f"{base}_{suffix}", suffix + 1
+        self._taken.add(candidate)
+        return candidate
+
+    def release(self, name: str) -> None:
+        """``name`` went out of scope and may be handed out again."""
+        self._taken.discard(name)

@@ -1,0 +1,133 @@
+"""The C++ text of every primitive that a loop nest can hold: one table row each, keyed by ``core.ops``.
+
+A row gives a call of the runtime headers (``luminal/simd.hpp``, ``luminal/math.hpp``). The same text serves scalars and
+vectors: there a scalar is a vector of one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from luminal.codegen.cpp import ctype, literal
+from luminal.core import ops
+from luminal.core.ops import Op
+from luminal.core.types import DType, u16
+
+Text: TypeAlias = Callable[..., str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One primitive on operands: their texts and types, the attribute, and the type of the result."""
+
+    operands: tuple[str, ...]
+    types: tuple[DType, ...]
+    attr: Any
+    dtype: DType
+
+
+def _function(name: str) -> Callable[[Call], str]:
+    return lambda call: f"{name}({', '.join(call.operands)})"
+
+
+def _rounded(name: str) -> Callable[[Call], str]:
+    """A function whose result has to be rounded to a 16-bit type: arithmetic is in float."""
+    exact = _function(name)
+    return lambda call: round_to(exact(call), call.dtype)
+
+
+def round_to(text: str, dtype: DType) -> str:
+    """``text``, computed in the compute type of ``dtype``, rounded to ``dtype``."""
+    return f"convert<{ctype(dtype)}>({text})" if dtype.compute != dtype else text
+
+
+def _scaled(name: str) -> Callable[[Call], str]:
+    return lambda call: round_to(f"{name}({call.operands[0]}, {float(call.attr.scale)!r})", call.dtype)
+
+
+def _sin(call: Call) -> str:
+    return round_to(f"sin_quadrant({call.operands[0]}, {call.attr.quadrant})", call.dtype)
+
+
+_ROUNDINGS = {"even": "round_even", "floor": "floor", "ceil": "ceil", "trunc": "trunc"}
+
+
+def _round(call: Call) -> str:
+    return f"{_ROUNDINGS[call.attr.mode]}({call.operands[0]})"
+
+
+def _cast(call: Call) -> str:
+    return f"convert<{ctype(call.dtype)}>({call.operands[0]})"
+
+
+def _bitcast(call: Call) -> str:
+    """Sixteen-bit floats are held as float, and bools as masks: their bits are made and taken on the way."""
+    (text,), (source,), target = call.operands, call.types, call.dtype
+    if source.is_bool or target.is_bool:
+        return _cast(call)
+    bits: DType = source
+    if source.compute != source:
+        text, bits = f"encode<{ctype(source)}>({text})", u16
+    if target.compute != target:
+        text = text if bits == u16 else f"bitcast<uint16_t>({text})"
+        return f"decode<{ctype(target)}>({text})"
+    return text if bits == target else f"bitcast<{ctype(target)}>({text})"
+
+
+TABLE: dict[Op, Callable[[Call], str]] = {
+    ops.LOG2: _scaled("log2_scaled"),
+    ops.EXP2: _scaled("exp2_scaled"),
+    ops.SIN: _sin,
+    ops.SQRT: _rounded("sqrt"),
+    ops.RECIP: _rounded("recip"),
+    ops.CAST: _cast,
+    ops.BITCAST: _bitcast,
+    ops.ROUND: _round,
+    ops.ADD: _rounded("add"),
+    ops.MUL: _rounded("mul"),
+    ops.MOD: _rounded("mod"),
+    ops.LESS_THAN: _function("less"),
+    ops.DIV: _rounded("div"),
+    ops.EQUAL: _function("equal"),
+    ops.MAX: _function("max"),
+    ops.AND: _function("bit_and"),
+    ops.OR: _function("bit_or"),
+    ops.XOR: _function("bit_xor"),
+    ops.SHL: _function("shl"),
+    ops.SHR: _function("shr"),
+    ops.SELECT: _function("select"),
+    ops.CONTIGUOUS: lambda call: call.operands[0],
+}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A reduction: the function that combines two partial results, the one that combines the lanes of a vector, and
+    the element that changes nothing."""
+
+    combine: str
+    lanes: str
+    identity: Callable[[DType], str]
+
+
+def _zero(dtype: DType) -> str:
+    return literal(bytes(dtype.itemsize), dtype)
+
+
+def _lowest(dtype: DType) -> str:
+    return literal(np.array(-np.inf if dtype.is_float else dtype.min, dtype.numpy).tobytes(), dtype)
+
+
+REDUCTIONS: dict[Op, Fold] = {
+    ops.SUM_REDUCE: Fold("add", "reduce_add", _zero),
+    ops.MAX_REDUCE: Fold("max", "reduce_max", _lowest),
+}
+
+
+def render(op: Op, call: Call) -> str:
+    """The expression for ``op``; raises KeyError for a primitive that is no elementwise one."""
+    return TABLE[op](call)

@@ -1,0 +1,173 @@
+"""Scalar expressions as C++: every distinct one is computed once, in the outermost scope where it can be.
+
+Inside a vector loop, a scalar that all lanes share stays a scalar and is broadcast where a vector needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from luminal.codegen import dialect_cpp
+from luminal.codegen.cpp import ctype, literal
+from luminal.codegen.frame import Frame, Value, postorder
+from luminal.codegen.indices import Indices
+from luminal.codegen.signature import Pointer
+from luminal.core import ops
+from luminal.core.errors import SpecError
+from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Temporary
+from luminal.core.symbolic import Expr, Int
+from luminal.core.types import DType
+
+
+class Expressions:
+    """Renders scalars into a frame. ``arrays`` are the arrays in scope, by their names in the nest."""
+
+    def __init__(self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer]) -> None:
+        self.frame = frame
+        self.indices = indices
+        self.arrays = arrays
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    def value(self, scalar: Scalar) -> Value:
+        """The name (or literal) of ``scalar``; its computation is added to the frame if it is not there yet."""
+        for part in postorder(scalar):
+            if self._known(part) is None:
+                self._compute(part)
+        known = self._known(scalar)
+        assert known is not None
+        return known
+
+    def vector(self, scalar: Scalar) -> str:
+        """``scalar`` in every lane of the open group: a ``vec`` of its compute type."""
+        value = self.value(scalar)
+        return value.text if value.varying else self._broadcast(scalar, value)
+
+    def broadcast(self, text: str) -> str:
+        """A scalar's text in every lane."""
+        group = self.frame.group
+        assert group is not None
+        return f"broadcast<{group.lanes}>({text})"
+
+    def type(self, dtype: DType, varying: bool) -> str:
+        """The C++ type of a value of ``dtype`` as it is computed."""
+        element = ctype(dtype.compute)
+        return f"vec<{element}, {self.frame.group.lanes}>" if varying and self.frame.group else element
+
+    def _known(self, scalar: Scalar) -> Value | None:
+        if isinstance(scalar.leaf, Literal):
+            return Value(literal(scalar.leaf.bits, scalar.dtype))
+        if isinstance(scalar.leaf, Temporary):
+            return self.frame.temporary(scalar.leaf.name)
+        return self.frame.find(self.frame.key(scalar))
+
+    def _broadcast(self, scalar: Scalar, value: Value) -> str:
+        if isinstance(scalar.leaf, Literal):
+            return self.broadcast(value.text)
+        assert self.frame.group is not None
+        key = ("broadcast", self.frame.key(scalar), self.frame.group.lanes)
+        known = self.frame.find(key)
+        if known is None:
+            depth = self.frame.place_scalar(scalar)
+            known = self.frame.remember(
+                key, self._define(scalar.dtype, self.broadcast(value.text), True, depth), depth
+            )
+        return known.text
+
+    def _define(self, dtype: DType, text: str, varying: bool, depth: int) -> Value:
+        name = self.frame.names.fresh("v" if varying else "s")
+        self.frame.line(f"const {self.type(dtype, varying)} {name} = {text};", depth)
+        return Value(name, varying)
+
+    def _compute(self, scalar: Scalar) -> None:
+        leaf = scalar.leaf
+        if isinstance(leaf, Access):
+            text, varying = self._load(leaf, scalar.dtype)
+        elif isinstance(leaf, Index):
+            text, varying = self._index(leaf.value)
+        elif isinstance(leaf, Holds):
+            text, varying = self._holds(leaf)
+        else:
+            text, varying = self._apply(scalar)
+        depth = self.frame.place_scalar(scalar)
+        self.frame.remember(self.frame.key(scalar), self._define(scalar.dtype, text, varying, depth), depth)
+
+    # ---- leaves ----------------------------------------------------------------------------------------------------
+
+    def _index(self, value: Int) -> tuple[str, bool]:
+        if self.indices.stride(value) == 0:
+            return self.indices.text(value), False
+        return self.indices.vector(value), True
+
+    def _holds(self, leaf: Holds) -> tuple[str, bool]:
+        uniform, varying = self.indices.split(leaf.valid)
+        shared = self.indices.holds(uniform)
+        if not varying:
+            return shared or "true", False
+        mask = self.indices.mask(varying, active=False)
+        return (f"bit_and({self.broadcast(shared)}, {mask})" if uniform else mask), True
+
+    def pointer(self, array: str, offset: Int) -> str:
+        """The address of an element (the first lane's)."""
+        text = self.indices.text(offset)
+        name = self._array(array).name
+        return name if text == "0" else f"{name} - {text[1:]}" if text.startswith("-") else f"{name} + {text}"
+
+    def element(self, array: str, offset: Int) -> str:
+        """The element at ``offset``, one scalar, in its compute type."""
+        dtype = self._array(array).dtype
+        if dtype.is_bool or dtype.compute != dtype:
+            return f"load<1>({self.pointer(array, offset)})"
+        return f"{self._array(array).name}[{self.indices.text(offset)}]"
+
+    def _array(self, name: str) -> Pointer:
+        if name not in self.arrays:
+            raise SpecError(f"loop nest: array {name} is used out of its scope")
+        return self.arrays[name]
+
+    def _load(self, leaf: Access, dtype: DType) -> tuple[str, bool]:
+        uniform, masked = self.indices.split(leaf.valid)
+        fill = literal(leaf.fill, dtype) if leaf.valid else ""
+        stride = self.indices.stride(leaf.offset)
+        varying = stride != 0 or bool(masked)
+        text = self._load_lanes(leaf, masked, stride, fill) if varying else self.element(leaf.array, leaf.offset)
+        if uniform:
+            otherwise = self.broadcast(fill) if varying else fill
+            text = f"{self.indices.holds(uniform)} ? {text} : {otherwise}"
+        return text, varying
+
+    def _load_lanes(self, leaf: Access, masked: list[Int], stride: int | Expr | None, fill: str) -> str:
+        """A vector of elements: every lane that is active and whose conditions hold is read, and no other."""
+        group = self.frame.group
+        assert group is not None
+        lanes, offset = group.lanes, leaf.offset
+        if stride == 1 and not masked:
+            pointer = self.pointer(leaf.array, offset)
+            return f"load_partial<{lanes}>({pointer}, {group.count})" if group.count else f"load<{lanes}>({pointer})"
+        mask = self.indices.mask(masked, active=True) if masked else self.indices.active() if group.count else ""
+        otherwise = f", {fill}" if masked and any(leaf.fill) else ""
+        if stride == 0:
+            shared = f"any({mask}) ? {self.element(leaf.array, offset)} : {fill}"
+            return f"select({mask}, {self.broadcast(shared)}, {self.broadcast(fill)})"
+        if stride == 1:
+            return f"load_masked<{lanes}>({self.pointer(leaf.array, offset)}, {mask}{otherwise})"
+        if stride is not None and not mask:
+            return f"load_strided<{lanes}>({self.pointer(leaf.array, offset)}, {self.indices.text(stride)})"
+        array, at = self._array(leaf.array).name, self.indices.vector(offset)
+        return f"gather({array}, {at}, {mask}{otherwise})" if mask else f"gather({array}, {at})"
+
+    # ---- primitives ------------------------------------------------------------------------------------------------
+
+    def _apply(self, scalar: Scalar) -> tuple[str, bool]:
+        assert scalar.op is not None
+        values = [self.value(operand) for operand in scalar.operands]
+        varying = any(value.varying for value in values)
+        shared = scalar.op is ops.SELECT and not values[0].varying
+        texts = tuple(
+            self.vector(operand) if varying and not (shared and number == 0) else value.text
+            for number, (operand, value) in enumerate(zip(scalar.operands, values, strict=True))
+        )
+        if shared:
+            return f"{texts[0]} ? {texts[1]} : {texts[2]}", varying
+        types = tuple(operand.dtype for operand in scalar.operands)
+        return dialect_cpp.render(scalar.op, dialect_cpp.Call(texts, types, scalar.attr, scalar.dtype)), varying

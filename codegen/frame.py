@@ -1,0 +1,271 @@
+"""Where generated text goes: nested scopes, the names that each holds, and the outermost place where a value may stand.
+
+A scope is a block of C++: the function, a loop's body, a lambda. The text of a block joins its parent's when the block
+is closed, so a line added to an outer scope in the meantime stands before the block: that is how values that do not
+depend on a loop leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from luminal.codegen.cpp import Names
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.schedule.nest import (
+    Access,
+    Contract,
+    Holds,
+    Index,
+    Loop,
+    Reduction,
+    Scalar,
+    Statement,
+    Store,
+    Temporary,
+)
+from luminal.core.symbolic import Atom, FloorDiv, Int, Mod, Var
+
+INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Value:
+    """The C++ text of a scalar, and whether it differs between the lanes of the open vector group."""
+
+    text: str
+    varying: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """The lanes that an open vector loop runs at once: ``axis`` is the first lane's index. ``count`` is the text of
+    how many of them are active in the partial group at the loop's end, None in a full one."""
+
+    axis: Var
+    lanes: int
+    count: str | None = None
+
+
+@dataclass
+class Scope:
+    """An open block. ``certain``: it is entered whenever the scope around it is. ``writes``: the arrays that a loop
+    writes, in all its iterations."""
+
+    certain: bool = True
+    writes: frozenset[str] = frozenset()
+    lines: list[str] = field(default_factory=list)
+    known: dict[Hashable, Value] = field(default_factory=dict)
+    variables: dict[Var, Value] = field(default_factory=dict)
+    temporaries: dict[str, Value] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a scalar depends on: variables, temporaries, the arrays that it reads. ``guarded``: it must not be computed
+    where the program would not (it reads memory, or divides by what may be zero)."""
+
+    variables: frozenset[Var]
+    temporaries: frozenset[str]
+    arrays: frozenset[str]
+    guarded: bool
+
+
+class Frame:
+    """The scopes that are open at one point of the emission, the innermost last."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.scopes: list[Scope] = []
+        self.group: Group | None = None
+        self.definitions: dict[Var, Int] = {}  # what Assign statements gave to variables
+        self._aliases: dict[Var, Int] = {}
+        self._versions: dict[str, int] = {}
+        self._needs: dict[Scalar, Needs] = {}
+
+    # ---- scopes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """The number of the innermost scope."""
+        return len(self.scopes) - 1
+
+    @contextmanager
+    def open(
+        self, head: str, *, certain: bool = True, writes: frozenset[str] = frozenset(), tail: str = "}"
+    ) -> Iterator[Scope]:
+        """A block after the line ``head`` (which ends in an opening brace) for the duration of the ``with``."""
+        scope = Scope(certain, writes)
+        self._invalidate(writes)
+        self.scopes.append(scope)
+        yield scope
+        self.scopes.pop()
+        self._invalidate(writes)
+        for name in scope.names:
+            self.names.release(name)
+        if self.scopes:
+            self.scopes[-1].lines += [head, *(INDENT + line if line else line for line in scope.lines), tail]
+
+    @contextmanager
+    def vector(self, group: Group) -> Iterator[None]:
+        """``group`` is open for the duration of the ``with``. Raises SpecError inside another vector loop."""
+        if self.group is not None:
+            raise SpecError(f"vector loop {group.axis} inside vector loop {self.group.axis}")
+        self.group = group
+        yield
+        self.group = None
+
+    def line(self, text: str, depth: int | None = None) -> None:
+        """Adds a line to the scope number ``depth`` (the innermost, where None)."""
+        self.scopes[self.depth if depth is None else depth].lines.append(text)
+
+    def wrote(self, array: str) -> None:
+        """``array`` has been written: what was read from it before is out of date."""
+        self._invalidate((array,))
+
+    def _invalidate(self, arrays: Iterable[str]) -> None:
+        for array in arrays:
+            self._versions[array] = self._versions.get(array, 0) + 1
+
+    # ---- names in scope --------------------------------------------------------------------------------------------
+
+    def declare(self, axis: Var) -> str:
+        """A name for ``axis`` that lives as long as the innermost scope, to which it belongs."""
+        name = self.names.like(axis.name)
+        self.scopes[-1].names.append(name)
+        self.scopes[-1].variables[axis] = Value(name)
+        return name
+
+    def alias(self, axis: Var, value: Int) -> None:
+        """``axis`` stands for ``value`` from here on: for indices that differ between lanes, whose form matters."""
+        self._aliases[axis] = self.resolve(value)
+
+    def resolve(self, value: Int) -> Int:
+        """``value`` without aliases."""
+        return sym.substitute(value, self._aliases) if self._aliases else value
+
+    def variable(self, var: Var) -> Value:
+        """The name of a variable. Raises SpecError where it is not in scope."""
+        return self.scopes[self._variable_depth(var)].variables[var]
+
+    def temporary(self, name: str) -> Value:
+        """The value of a temporary. Raises SpecError where it is not in scope."""
+        return self.scopes[self._temporary_depth(name)].temporaries[name]
+
+    def _variable_depth(self, var: Var) -> int:
+        for depth in range(self.depth, -1, -1):
+            if var in self.scopes[depth].variables:
+                return depth
+        raise SpecError(f"loop nest: variable {var} is used out of its scope")
+
+    def _temporary_depth(self, name: str) -> int:
+        for depth in range(self.depth, -1, -1):
+            if name in self.scopes[depth].temporaries:
+                return depth
+        raise SpecError(f"loop nest: temporary {name} is used out of its scope")
+
+    # ---- placement -------------------------------------------------------------------------------------------------
+
+    def place(self, value: Int) -> int:
+        """The outermost scope in which an index expression can be computed."""
+        depth = max((self._variable_depth(v) for v in sym.variables(value)), default=0)
+        return max(depth, self._guard()) if _may_trap(value) else depth
+
+    def place_scalar(self, value: Scalar) -> int:
+        """The outermost scope in which a scalar can be computed."""
+        needs = self.needs(value)
+        depth = max((self._variable_depth(v) for v in needs.variables), default=0)
+        depth = max([depth, *(self._temporary_depth(name) for name in needs.temporaries)])
+        for number, scope in enumerate(self.scopes):
+            if scope.writes & needs.arrays:
+                depth = max(depth, number)
+        return max(depth, self._guard()) if needs.guarded else depth
+
+    def _guard(self) -> int:
+        return max((number for number, scope in enumerate(self.scopes) if not scope.certain), default=0)
+
+    def key(self, value: Scalar) -> Hashable:
+        """``value`` together with the state of the arrays that it reads."""
+        arrays = self.needs(value).arrays
+        return (value, tuple(sorted((a, self._versions[a]) for a in arrays if a in self._versions)))
+
+    def find(self, key: Hashable) -> Value | None:
+        """What ``remember`` was given for ``key`` in a scope that is still open."""
+        return next((scope.known[key] for scope in reversed(self.scopes) if key in scope.known), None)
+
+    def remember(self, key: Hashable, value: Value, depth: int) -> Value:
+        """``value`` is what ``find`` gives for ``key`` while the scope number ``depth`` is open."""
+        self.scopes[depth].known[key] = value
+        return value
+
+    def needs(self, value: Scalar) -> Needs:
+        """See ``Needs``."""
+        found = self._needs.get(value)
+        if found is None:
+            for scalar in postorder(value):
+                if scalar not in self._needs:
+                    self._needs[scalar] = self._own_needs(scalar)
+            found = self._needs[value]
+        return found
+
+    def _own_needs(self, value: Scalar) -> Needs:
+        leaf = value.leaf
+        indices: tuple[Int, ...] = ()
+        if isinstance(leaf, Access):
+            indices = (leaf.offset, *leaf.valid)
+        elif isinstance(leaf, Holds):
+            indices = leaf.valid
+        elif isinstance(leaf, Index):
+            indices = (leaf.value,)
+        resolved = [self.resolve(i) for i in indices]
+        below = [self._needs[operand] for operand in value.operands]
+        return Needs(
+            frozenset[Var]().union(*(sym.variables(i) for i in resolved), *(n.variables for n in below)),
+            frozenset({leaf.name} if isinstance(leaf, Temporary) else ()).union(*(n.temporaries for n in below)),
+            frozenset({leaf.array} if isinstance(leaf, Access) else ()).union(*(n.arrays for n in below)),
+            isinstance(leaf, Access) or any(map(_may_trap, resolved)) or any(n.guarded for n in below),
+        )
+
+
+def postorder(root: Scalar) -> list[Scalar]:
+    """Every scalar in ``root``, operands first, each once."""
+    order: dict[Scalar, None] = {}
+    stack: list[tuple[Scalar, bool]] = [(root, False)]
+    while stack:
+        value, done = stack.pop()
+        if done:
+            order[value] = None
+        elif value not in order:
+            stack.append((value, True))
+            stack.extend((operand, False) for operand in reversed(value.operands))
+    return list(order)
+
+
+def written(statements: Sequence[Statement]) -> frozenset[str]:
+    """The arrays that ``statements`` write."""
+    found: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, Store):
+            found.add(statement.array)
+        elif isinstance(statement, Contract):
+            found.add(statement.tile)
+        elif isinstance(statement, Loop):
+            found |= written(statement.body)
+        elif isinstance(statement, Reduction):
+            found |= written(statement.before)
+    return frozenset(found)
+
+
+def _may_trap(value: Int) -> bool:
+    return any(_atom_may_trap(atom) for atom in sym.atoms(value))
+
+
+def _atom_may_trap(atom: Atom) -> bool:
+    if isinstance(atom, FloorDiv | Mod):
+        return not sym.always(atom.den - 1) or _may_trap(atom.num)
+    if isinstance(atom, sym.MinMax):
+        return _may_trap(atom.a) or _may_trap(atom.b)
+    return False

@@ -1,0 +1,269 @@
+"""Index expressions as C++: ``int64_t`` for one lane, ``vec<int64_t, N>`` where lanes differ, masks for conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from luminal.codegen.frame import Frame, Value
+from luminal.core import symbolic as sym
+from luminal.core.symbolic import Atom, Expr, FloorDiv, Int, MinMax, Mod, Var
+
+
+class Indices:
+    """Renders index expressions into a frame. Quotients, and parts that do not change in an inner loop, get names."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    # ---- how an expression moves from lane to lane -----------------------------------------------------------------
+
+    def stride(self, value: Int) -> int | Expr | None:
+        """What ``value`` gains from one lane to the next; None where that is not the same between all lanes.
+
+        ``value`` counts as constant over a group of lanes that starts at a multiple of their number, as all do.
+        """
+        group = self.frame.group
+        value = self.frame.resolve(value)
+        variables = sym.variables(value)
+        if group is None:
+            return 0
+        if any(self.frame.variable(v).varying for v in variables if v != group.axis):
+            return None
+        linear = sym.coefficient(value, group.axis)
+        if linear is not None:
+            return linear[0]
+        whole = group.axis.hi + 1
+        step = Var("lane group", 0, sym.ceildiv(whole, group.lanes) - 1)
+        lane = Var("lane", 0, group.lanes - 1)
+        aligned = _expression(step) * group.lanes + _expression(lane)
+        linear = sym.coefficient(sym.substitute(value, {group.axis: aligned}), lane)
+        return linear[0] if linear is not None and isinstance(linear[0], int) else None
+
+    # ---- one lane --------------------------------------------------------------------------------------------------
+
+    def text(self, value: Int) -> str:
+        """``value`` for the first lane, as a sum whose terms can be added to a pointer."""
+        value = self.frame.resolve(value)
+        if isinstance(value, int):
+            return _integer(value)
+        levels: dict[int, Int] = {}
+        for monomial, coefficient in value.terms:
+            term: Int = Expr(((monomial, coefficient),)) if monomial else coefficient
+            depth = self.frame.place(term) if monomial else -1
+            levels[depth] = levels.get(depth, 0) + term
+        constant = levels.pop(-1, 0)
+        *outer, innermost = sorted(levels)
+        invariant: Int = 0
+        name = ""
+        for depth in outer:
+            invariant = invariant + levels[depth]
+            name = self._named(invariant, self._sum(levels[depth], name), depth)
+        return self._sum(levels[innermost] + constant, name)
+
+    def expression(self, value: Int) -> str:
+        """``value`` as the whole right side of a definition: a quotient there needs no name of its own."""
+        value = self.frame.resolve(value)
+        if isinstance(value, Expr) and len(value.terms) == 1:
+            (monomial, coefficient), *_ = value.terms
+            if coefficient == 1 and len(monomial) == 1 and not isinstance(monomial[0], Var):
+                return self._quotient(monomial[0])
+        return self.text(value)
+
+    def factor(self, value: Int) -> str:
+        """``value`` as an operand of a product or comparison: in parentheses if it is a sum."""
+        return _grouped(self.text(value))
+
+    def name(self, value: Int) -> str:
+        """``value`` under a name of its own, unless it is one variable or number."""
+        value = self.frame.resolve(value)
+        text = self.text(value)
+        return text if _simple(text) else self._named(value, text, self.frame.place(value))
+
+    def _named(self, value: Int, text: str, depth: int) -> str:
+        if _simple(text):
+            return text
+        known = self.frame.find(("index", value))
+        if known is None:
+            name = self.frame.names.fresh("n")
+            self.frame.line(f"const int64_t {name} = {text};", depth)
+            known = self.frame.remember(("index", value), Value(name), depth)
+        return known.text
+
+    def _sum(self, value: Int, start: str = "") -> str:
+        """``start`` plus ``value``; positive terms first."""
+        if isinstance(value, int):
+            return f"{start} {'-' if value < 0 else '+'} {abs(value)}" if start and value else start or _integer(value)
+        text = start
+        for monomial, coefficient in sorted(value.terms, key=lambda t: (t[1] < 0, not t[0])):
+            factors = [self._atom(atom) for atom in monomial]
+            if abs(coefficient) != 1 or not factors:
+                factors.insert(0, _integer(abs(coefficient)))
+            product = "*".join(factors)
+            if text:
+                text += f" {'-' if coefficient < 0 else '+'} {product}"
+            else:
+                text = f"-{product}" if coefficient < 0 else product
+        return text
+
+    def _atom(self, atom: Atom) -> str:
+        if isinstance(atom, Var):
+            return self.frame.variable(atom).text
+        whole = _expression(atom)
+        known = self.frame.find(("index", whole))
+        return known.text if known else self._named(whole, self._quotient(atom), self.frame.place(whole))
+
+    def _quotient(self, atom: Atom) -> str:
+        if isinstance(atom, MinMax):
+            return f"{atom.which}imum({self.text(atom.a)}, {self.text(atom.b)})"
+        assert isinstance(atom, FloorDiv | Mod)
+        if sym.always(atom.num):
+            operator = "/" if isinstance(atom, FloorDiv) else "%"
+            return f"{self.factor(atom.num)} {operator} {self.factor(atom.den)}"
+        function = "floor_div" if isinstance(atom, FloorDiv) else "floor_mod"
+        return f"{function}({self.text(atom.num)}, {self.text(atom.den)})"
+
+    # ---- all lanes of the group ------------------------------------------------------------------------------------
+
+    def vector(self, value: Int) -> str:
+        """``value`` of every lane, by name: a ``vec<int64_t, lanes>``."""
+        value = self.frame.resolve(value)
+        group = self.frame.group
+        assert group is not None
+        key = ("vector index", value, group.lanes)
+        known = self.frame.find(key)
+        if known is None:
+            depth = self.frame.place(value)
+            text = self._vector(value, group.lanes)
+            name = self.frame.names.fresh("at")
+            self.frame.line(f"const vec<int64_t, {group.lanes}> {name} = {text};", depth)
+            known = self.frame.remember(key, Value(name, True), depth)
+        return known.text
+
+    def _vector(self, value: Int, lanes: int) -> str:
+        stride = self.stride(value)
+        if stride is not None:
+            first = f"int64_t{{{value}}}" if isinstance(value, int) else self.text(value)
+            if stride == 0:
+                return f"broadcast<{lanes}>({first})"
+            if stride == 1:
+                return f"iota<{lanes}>({first})"
+            step = f"int64_t{{{stride}}}" if isinstance(stride, int) else self.text(stride)
+            return f"add(broadcast<{lanes}>({first}), mul(iota<{lanes}>(int64_t{{0}}), broadcast<{lanes}>({step})))"
+        assert isinstance(value, Expr)
+        uniform: Int = 0
+        terms: list[str] = []
+        for monomial, coefficient in value.terms:
+            varying = [atom for atom in monomial if self.stride(_expression(atom)) != 0]
+            scale: Int = coefficient
+            for atom in monomial:
+                if atom not in varying:
+                    scale = scale * _expression(atom)
+            if not varying:
+                uniform = uniform + scale
+                continue
+            text = self._vector_atom(varying[0], lanes)
+            for atom in varying[1:]:
+                text = f"mul({text}, {self._vector_atom(atom, lanes)})"
+            terms.append(text if scale == 1 else f"mul({text}, {self._broadcast(scale, lanes)})")
+        if uniform != 0:
+            terms.append(self._broadcast(uniform, lanes))
+        text = terms[0]
+        for term in terms[1:]:
+            text = f"add({text}, {term})"
+        return text
+
+    def _broadcast(self, value: Int, lanes: int) -> str:
+        text = f"int64_t{{{value}}}" if isinstance(value, int) else self.text(value)
+        return f"broadcast<{lanes}>({text})"
+
+    def _vector_atom(self, atom: Atom, lanes: int) -> str:
+        group = self.frame.group
+        assert group is not None
+        if isinstance(atom, Var):
+            return f"iota<{lanes}>({self.text(_expression(atom))})" if atom == group.axis else (
+                self.frame.variable(atom).text
+            )  # fmt: skip
+        if isinstance(atom, MinMax):
+            a, b = self.vector(atom.a), self.vector(atom.b)
+            return f"max({a}, {b})" if atom.which == "max" else f"neg(max(neg({a}), neg({b})))"
+        assert isinstance(atom, FloorDiv | Mod)
+        number = self.vector(atom.num)
+        if isinstance(atom.den, int) and atom.den & (atom.den - 1) == 0:  # both floor, whatever the sign
+            if isinstance(atom, Mod):
+                return f"bit_and({number}, {self._broadcast(atom.den - 1, lanes)})"
+            return f"shr({number}, {self._broadcast(atom.den.bit_length() - 1, lanes)})"
+        divisor = self._broadcast(atom.den, lanes) if self.stride(atom.den) == 0 else self.vector(atom.den)
+        if isinstance(atom, Mod):
+            return f"mod({number}, {divisor})"
+        if not sym.always(atom.num):
+            number = f"add({number}, neg(mod({number}, {divisor})))"  # div truncates
+        return f"div({number}, {divisor})"
+
+    # ---- conditions ------------------------------------------------------------------------------------------------
+
+    def split(self, valid: Sequence[Int]) -> tuple[list[Int], list[Int]]:
+        """Conditions that all lanes share, and those in which they differ."""
+        uniform = [v for v in valid if self.stride(v) == 0]
+        return uniform, [v for v in valid if self.stride(v) != 0]
+
+    def holds(self, valid: Sequence[Int]) -> str:
+        """Whether every condition is at least zero; for conditions that all lanes share."""
+        return " && ".join(f"{self.text(v)} >= 0" for v in valid)
+
+    def mask(self, valid: Sequence[Int], *, active: bool) -> str:
+        """The lanes in which every condition is at least zero, by name; with ``active``, only active lanes."""
+        group = self.frame.group
+        assert group is not None
+        partial = active and group.count is not None
+        resolved = tuple(self.frame.resolve(v) for v in valid)
+        key = ("mask", resolved, partial, group.lanes)
+        known = self.frame.find(key)
+        if known is None:
+            terms = [f"less({self._broadcast(-1, group.lanes)}, {self.vector(v)})" for v in resolved]
+            terms += [self.active()] if partial else []
+            text = terms[0]
+            for term in terms[1:]:
+                text = f"bit_and(vec<bool, {group.lanes}>({text}), vec<bool, {group.lanes}>({term}))"
+            depth = max([self.frame.place(v) for v in resolved] + ([self._group_depth()] if partial else []))
+            known = self.frame.remember(key, Value(self._mask(text, group.lanes, depth), True), depth)
+        return known.text
+
+    def active(self) -> str:
+        """The active lanes of a partial group, by name."""
+        group = self.frame.group
+        assert group is not None and group.count is not None
+        known = self.frame.find("active")
+        if known is None:
+            text = (
+                f"less(iota<{group.lanes}>(int32_t{{0}}), "
+                f"broadcast<{group.lanes}>(static_cast<int32_t>({group.count})))"
+            )
+            depth = self._group_depth()
+            known = self.frame.remember("active", Value(self._mask(text, group.lanes, depth), True), depth)
+        return known.text
+
+    def _group_depth(self) -> int:
+        group = self.frame.group
+        assert group is not None
+        return self.frame.place(_expression(group.axis))
+
+    def _mask(self, text: str, lanes: int, depth: int) -> str:
+        name = self.frame.names.fresh("m")
+        self.frame.line(f"const vec<bool, {lanes}> {name} = {text};", depth)
+        return name
+
+
+def _expression(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),))
+
+
+def _integer(value: int) -> str:
+    return str(value) if abs(value) < 1 << 31 else f"INT64_C({value})"
+
+
+def _simple(text: str) -> bool:
+    return text.replace("_", "a").isalnum()
+
+
+def _grouped(text: str) -> str:
+    return text if _simple(text) else f"({text})"

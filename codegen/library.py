@@ -1,0 +1,222 @@
+"""What the template of library.cpp iterates over: steps as calls, sizes as functions, tables as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from luminal.codegen import interface as public
+from luminal.codegen.cpp import Names, ctype
+from luminal.codegen.emitter import KernelText
+from luminal.codegen.frame import Frame, Value
+from luminal.codegen.indices import Indices
+from luminal.codegen.interface import Interface, Tensor
+from luminal.codegen.weights import WeightsPlan
+from luminal.core.program import Buffer, Entry, Launch, Program
+from luminal.core.symbolic import Int, Var, as_var
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant's place in the weights, as an identifier of the library."""
+
+    identifier: str
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True)
+class SizeFunction:
+    """``int64_t identifier(const int64_t* dims)``; ``comment`` is the size as it is written elsewhere."""
+
+    identifier: str
+    lines: tuple[str, ...]
+    comment: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """A launch: the member of the context that runs it, its number, the text of the task count, and the call."""
+
+    how: str
+    number: int
+    tasks: str
+    call: str
+    origins: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A tensor in its table: ``axes`` is the text of its axes."""
+
+    tensor: Tensor
+    axes: str
+
+
+@dataclass(frozen=True)
+class TensorTable:
+    """The inputs or outputs of an entry; ``text`` names the table where it is used."""
+
+    identifier: str
+    rows: tuple[Row, ...]
+
+    @property
+    def text(self) -> str:
+        return self.identifier if self.rows else "{}"
+
+
+@dataclass(frozen=True)
+class AxesTable:
+    """The axes that tensors of one shape share."""
+
+    identifier: str
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EntryText:
+    """An entry point: what is public about it, its steps, the tables of its inputs and outputs."""
+
+    interface: public.Entry
+    steps: tuple[Step, ...]
+    tensors: tuple[TensorTable, ...]
+
+
+@dataclass(frozen=True)
+class LibraryText:
+    """Everything that library.cpp says about one program."""
+
+    constants: tuple[Constant, ...]
+    sizes: tuple[SizeFunction, ...]
+    axes_tables: tuple[AxesTable, ...]
+    entries: tuple[EntryText, ...]
+    steps: tuple[str, ...]
+
+
+def interface_of(program: Program) -> Interface:
+    """What a user of the compiled program sees."""
+    return Interface(
+        program.name,
+        public.dims((dim.name, dim.lo, _bound(dim)) for dim in program.dims),
+        tuple(
+            public.Entry(
+                entry.name,
+                identifier,
+                public.tensors((t.name, t.dtype, t.shape) for t in entry.inputs),
+                public.tensors((t.name, t.dtype, t.shape) for t in entry.outputs),
+                entry.structure,
+                entry.arena_size,
+            )
+            for entry, identifier in zip(
+                program.entries, public.identifiers([entry.name for entry in program.entries]), strict=True
+            )
+        ),
+    )
+
+
+def _bound(dim: Var) -> int:
+    assert isinstance(dim.hi, int), f"dimension {dim.name} has no constant bound"  # program.check
+    return dim.hi
+
+
+def describe(program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan) -> LibraryText:
+    """The library of ``program``; ``kernels`` are its kernels, rendered, ``plan`` the places of its constants."""
+    return _Describer(program, interface, kernels, plan).describe()
+
+
+class _Describer:
+    def __init__(
+        self, program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan
+    ) -> None:
+        self.program = program
+        self.interface = interface
+        self.kernels = kernels
+        self.dims = {dim: number for number, dim in enumerate(program.dims)}
+        self.constants = {
+            name: Constant(f"weight{number}", offset, self._constant_text(program.buffer(name)))
+            for number, (name, offset) in enumerate(plan.offsets.items())
+        }
+        self.sizes: dict[Int, SizeFunction] = {}
+        self.axes: dict[tuple[Int, ...], AxesTable] = {}
+        self.steps: list[str] = []
+
+    def describe(self) -> LibraryText:
+        entries = tuple(
+            self._entry(entry, face)
+            for entry, face in zip(self.program.entries, self.interface.entries, strict=True)
+        )  # fmt: skip
+        return LibraryText(
+            tuple(self.constants.values()),
+            tuple(self.sizes.values()),
+            tuple(self.axes.values()),
+            entries,
+            tuple(self.steps),
+        )
+
+    @staticmethod
+    def _constant_text(buffer: Buffer) -> str:
+        return f"{buffer.name}: {buffer.dtype} [{', '.join(map(str, buffer.shape))}]"
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def _entry(self, entry: Entry, face: public.Entry) -> EntryText:
+        pointers = {
+            tensor.name: f"{'static_cast<const ' if space == 'in' else 'static_cast<'}{ctype(tensor.dtype)}*>"
+            f"({space}[{number}])"
+            for space, tensors in (("in", entry.inputs), ("out", entry.outputs))
+            for number, tensor in enumerate(tensors)
+        }
+        steps = tuple(self._step(step, pointers) for step in entry.steps)
+        tables = tuple(
+            TensorTable(f"{face.identifier}_{which}", tuple(Row(t, self._axes(t.shape)) for t in tensors))
+            for which, tensors in (("inputs", face.inputs), ("outputs", face.outputs))
+        )
+        return EntryText(face, steps, tables)
+
+    def _step(self, step: Launch, pointers: dict[str, str]) -> Step:
+        kernel = self.kernels[step.kernel]
+        number = len(self.steps)
+        self.steps.append("; ".join(step.origins) or kernel.kernel.name)
+        arguments = {"status": "context.status()", "dims": "dims"}
+        for pointer, name in zip(kernel.signature.pointers, step.arguments, strict=True):
+            arguments[pointer.array] = self._pointer(self.program.buffer(name), pointers)
+        how = "serial" if kernel.tasks == 1 else "parallel"
+        return Step(how, number, self._size(kernel.tasks), kernel.signature.call(arguments), step.origins)
+
+    def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
+        if buffer.space == "arena":
+            return f"context.arena<{ctype(buffer.dtype)}>({buffer.offset})"
+        if buffer.space == "constant":
+            return f"context.weights<{ctype(buffer.dtype)}>({self.constants[buffer.name].identifier})"
+        return pointers[buffer.name]
+
+    # ---- sizes -----------------------------------------------------------------------------------------------------
+
+    def _size(self, value: Int) -> str:
+        """The text of a size inside a function that has ``dims``."""
+        if isinstance(value, int):
+            return str(value)
+        return f"{self._function(value)}(dims)"
+
+    def _function(self, value: Int) -> str:
+        if value not in self.sizes:
+            frame = Frame(Names())
+            with frame.open("") as scope:
+                scope.variables.update({dim: Value(f"dims[{number}]") for dim, number in self.dims.items()})
+                frame.line(f"return {Indices(frame).expression(value)};")
+            self.sizes[value] = SizeFunction(f"size{len(self.sizes)}", tuple(scope.lines), str(value))
+        return self.sizes[value].identifier
+
+    def _axes(self, shape: tuple[Int, ...]) -> str:
+        if not shape:
+            return "{}"
+        if shape not in self.axes:
+            self.axes[shape] = AxesTable(f"axes{len(self.axes)}", tuple(map(self._axis, shape)))
+        return self.axes[shape].identifier
+
+    def _axis(self, size: Int) -> str:
+        name = public.c_string(str(size))
+        if isinstance(size, int):
+            return f"fixed({name}, {size})"
+        dim = as_var(size)
+        return f"symbol({name}, {self.dims[dim]})" if dim else f"computed({name}, {self._function(size)})"

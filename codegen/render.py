@@ -1,0 +1,136 @@
+"""Programs become source text: every file of a library, deterministic, with no path of this machine in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jinja2
+
+from luminal.codegen import interface, library, weights
+from luminal.codegen.cpp import comment, wrap
+from luminal.codegen.emitter import KernelText, emit
+from luminal.codegen.interface import Interface
+from luminal.codegen.weights import WeightsPlan
+from luminal.core.program import Kernel, Program
+from luminal.core.target import Target
+
+TEMPLATES = Path(__file__).parent / "templates" / "cpp"
+INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
+
+LIBRARY = "library.cpp"
+# Flags of every file; those of the target are for the kernels alone, because the library has to be able to say that a
+# machine lacks an instruction set.
+COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")
+LIBRARY_FLAGS = ("-std=c++17", "-O2", *COMMON_FLAGS)
+
+
+@dataclass(frozen=True)
+class SourceBundle:
+    """The sources of one library. ``files`` maps relative paths to text; ``kernels`` are those files among them that
+    hold a kernel each, with the kernel; ``plan`` lays out the weights file, whose header holds ``source_hash``."""
+
+    name: str
+    target: Target
+    interface: Interface
+    files: Mapping[str, str]
+    kernels: Mapping[str, Kernel]
+    plan: WeightsPlan
+    source_hash: bytes
+
+    @property
+    def kernel_flags(self) -> tuple[str, ...]:
+        """Compiler flags of the kernels."""
+        return (*self.target.flags, *COMMON_FLAGS)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The templates: strict about undefined names, with line statements after ``//%``."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        line_statement_prefix="//%",
+    )
+    made.filters["comment"] = comment
+    made.filters["wrap"] = wrap
+    made.filters["c_string"] = interface.c_string
+    return made
+
+
+def kernel_text(text: KernelText) -> str:
+    """The translation unit of one kernel."""
+    return environment().get_template("kernel.cpp.j2").render(text=text)
+
+
+def render(program: Program, target: Target) -> SourceBundle:
+    """The sources of ``program`` for ``target``.
+
+    Raises UnsupportedError for element types that have no C++ code, DTypeError for those that cannot cross the C ABI.
+    """
+    face = library.interface_of(program)
+    dims = {dim.name: number for number, dim in enumerate(program.dims)}
+    texts = [emit(kernel, dims) for kernel in program.kernels]
+    plan = weights.plan([(name, value.nbytes) for name, value in program.constants.items()])
+    kernels = {f"kernels/{text.kernel.name}.cpp": text for text in texts}
+    files = {path: kernel_text(text) for path, text in kernels.items()}
+    context: dict[str, Any] = {
+        "interface": face,
+        "kernels": texts,
+        "library": library.describe(program, face, texts, plan),
+        "features": target.features,
+        "weights_bytes": plan.payload_bytes,
+        "kernel_sources": list(kernels),
+        "kernel_flags": [*target.flags, *COMMON_FLAGS],
+        "library_flags": LIBRARY_FLAGS,
+        "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
+    }
+    # The hash stands for everything that decides what the library does with its weights.
+    unhashed = _library(context, bytes(weights.HASH_BYTES), program, plan, target)
+    digest = hashlib.sha256("\0".join([*files, *files.values(), unhashed]).encode()).digest()
+    files[LIBRARY] = _library(context, digest, program, plan, target)
+    for name, path in (
+        ("header.h.j2", f"{program.name}.h"),
+        ("wrapper.hpp.j2", f"{program.name}.hpp"),
+        ("exports.map.j2", "exports.map"),
+        ("CMakeLists.txt.j2", "CMakeLists.txt"),
+        ("python_module.cpp.j2", "python_module.cpp"),
+    ):
+        files[path] = environment().get_template(name).render(context)
+    origins = {path: text.kernel for path, text in kernels.items()}
+    return SourceBundle(
+        program.name, target, face, MappingProxyType(files), MappingProxyType(origins), plan, digest
+    )  # fmt: skip
+
+
+def _library(
+    context: Mapping[str, Any], source_hash: bytes, program: Program, plan: WeightsPlan, target: Target
+) -> str:
+    metadata = context["interface"].metadata_json(
+        **program.metadata,
+        source_hash=source_hash.hex(),
+        target={"name": target.name, "features": list(target.features)},
+        constants=[
+            {
+                "name": name,
+                "dtype": program.buffer(name).dtype.name,
+                "shape": [axis if isinstance(axis, int) else str(axis) for axis in program.buffer(name).shape],
+                "offset": offset,
+                "bytes": plan.sizes[name],
+            }
+            for name, offset in plan.offsets.items()
+        ],
+        kernels=[{"name": kernel.name, "origins": list(kernel.origins)} for kernel in program.kernels],
+    )
+    lines = [interface.c_string(metadata[start : start + 100]) for start in range(0, len(metadata), 100)]
+    octets = [f"{byte:#04x}" for byte in source_hash]
+    return environment().get_template("library.cpp.j2").render(context, metadata=lines, source_hash=octets)

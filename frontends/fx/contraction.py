@@ -1,0 +1,117 @@
+"""Matrix products, convolutions and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from luminal.core import movement
+from luminal.core.decompose import attention, contraction
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node, cast
+from luminal.core.symbolic import Int
+from luminal.frontends.fx.promotion import Scalar, as_node
+from luminal.frontends.fx.registry import aten
+
+T = TypeVar("T")
+
+
+@aten("matmul", "linalg_matmul", "mm", "bmm", "mv", "dot", "inner")
+def matmul(self: Node, other: Node) -> Node:
+    return contraction.matmul(self, other)
+
+
+@aten("linear")
+def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:
+    return contraction.linear(input, weight, bias)
+
+
+@aten("addmm", "addbmm", "baddbmm", "addmv")
+def addmm(self: Node, mat1: Node, mat2: Node, beta: Scalar = 1, alpha: Scalar = 1) -> Node:
+    """``beta * self + alpha * (mat1 @ mat2)``; with ``beta`` 0, ``self`` is not read, NaN and all."""
+    wide = self.dtype.compute
+    product = _scaled(contraction.matmul(cast(mat1, wide), cast(mat2, wide)), alpha)
+    return cast(product if beta == 0 else product + _scaled(cast(self, wide), beta), self.dtype)
+
+
+def _scaled(x: Node, factor: Scalar) -> Node:
+    return x if factor == 1 else x * as_node(factor, x.dtype)
+
+
+@aten("outer", "ger")
+def outer(self: Node, vec2: Node) -> Node:
+    return movement.unsqueeze(self, [1]) * movement.unsqueeze(vec2, [0])
+
+
+@aten("einsum")
+def einsum(equation: str, tensors: Sequence[Node], *, path: Sequence[int] | None = None) -> Node:
+    return contraction.einsum(equation, *tensors)
+
+
+# ---- convolution ---------------------------------------------------------------------------------
+
+
+@aten("convolution", "_convolution")
+def convolution(
+    input: Node, weight: Node, bias: Node | None, stride: Sequence[int], padding: Sequence[Int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[Int], groups: int, *options: bool,
+) -> Node:  # fmt: skip
+    if transposed:
+        raise UnsupportedError("transposed convolution")
+    return _convolve(input, weight, bias, stride, padding, dilation, groups)
+
+
+@aten("conv1d", "conv2d", "conv3d")
+def conv(
+    input: Node, weight: Node, bias: Node | None = None, stride: Sequence[int] | int = 1,
+    padding: Sequence[Int] | int = 0, dilation: Sequence[int] | int = 1, groups: int = 1,
+) -> Node:  # fmt: skip
+    return _convolve(input, weight, bias, stride, padding, dilation, groups)
+
+
+@aten("conv1d.padding", "conv2d.padding", "conv3d.padding")
+def conv_named_padding(
+    input: Node, weight: Node, bias: Node | None = None, stride: Sequence[int] | int = 1, padding: str = "valid",
+    dilation: Sequence[int] | int = 1, groups: int = 1,
+) -> Node:  # fmt: skip
+    """``same`` pads by ``dilation * (kernel - 1)`` in all, the odd element at the end."""
+    spatial = weight.rank - 2
+    total: list[Int] = [0] * spatial
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(each(dilation, spatial), weight.shape[2:], strict=True)]
+    before = [t // 2 for t in total]
+    after = [t - b for t, b in zip(total, before, strict=True)]
+    return _convolve(input, weight, bias, stride, before, dilation, groups, after)
+
+
+def _convolve(
+    x: Node, weight: Node, bias: Node | None, stride: Sequence[int] | int, before: Sequence[Int] | Int,
+    dilation: Sequence[int] | int, groups: int, after: Sequence[Int] | None = None,
+) -> Node:  # fmt: skip
+    spatial = weight.rank - 2
+    batched = x if x.rank == weight.rank else movement.unsqueeze(x, [0])
+    pads: list[Int] = each(before, spatial)
+    result = contraction.conv(
+        batched, weight, bias, each(stride, spatial), pads, after or pads, each(dilation, spatial), groups
+    )
+    return result if batched is x else movement.squeeze(result, [0])
+
+
+def each(value: Sequence[T] | T, count: int) -> list[T]:
+    """One value for each of ``count`` spatial axes; a single one stands for all."""
+    if not isinstance(value, Sequence):
+        return [value] * count
+    return list(value) * count if len(value) == 1 else list(value)
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+@aten("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    query: Node, key: Node, value: Node, attn_mask: Node | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Node:  # fmt: skip
+    if dropout_p != 0:
+        raise UnsupportedError("attention with dropout; export the module in evaluation mode, after .eval()")
+    return attention.scaled_dot_product_attention(query, key, value, attn_mask, is_causal, scale, enable_gqa)

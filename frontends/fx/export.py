@@ -1,0 +1,126 @@
+"""From what the user has (a module, a traced module, an exported program) to an ExportedProgram of known operators."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+from luminal.core.errors import ModelError
+from luminal.frontends.fx import dims as dimensions
+from luminal.frontends.fx.dims import Dims
+from luminal.frontends.fx.registry import target_name
+from luminal.frontends.fx.tables import TABLE
+
+Model: TypeAlias = torch.nn.Module | ExportedProgram
+Inputs: TypeAlias = Sequence[Any] | Mapping[str, Any]
+
+
+def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None = None) -> ExportedProgram:
+    """``model`` as an ExportedProgram whose operators are, as far as PyTorch can bring it about, in the table.
+
+    A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, or
+    a mapping of named ones; an ExportedProgram needs none. ``dims`` is described in ``luminal.frontends.fx.dims``. What
+    the table does not hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
+
+    Raises ModelError where the module cannot be exported.
+    """
+    if isinstance(model, ExportedProgram):
+        return _known(model)
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"expected an nn.Module, a GraphModule or an ExportedProgram, found {type(model).__name__}")
+    if inputs is None:
+        raise ModelError(
+            f"{type(model).__name__} has no sizes and types of its own: pass example inputs, "
+            "as in luminal.compile(module, (x,)), or an ExportedProgram"
+        )
+    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, bound.args, bound.kwargs, dynamic_shapes=shapes)
+    except Exception as error:
+        raise ModelError(f"torch.export cannot export {type(model).__name__}: {error}") from error
+    return _known(program)
+
+
+def _known(program: ExportedProgram) -> ExportedProgram:
+    """The program with all that the table does not hold decomposed by PyTorch's rules, updates in place included: the
+    table holds functions only."""
+    if all(node.op != "call_function" or target_name(node.target) in TABLE for node in program.graph.nodes):
+        return program
+    rules = torch.export.default_decompositions()
+    for operator in list(rules.keys()):
+        if str(operator) in TABLE:
+            rules.pop(operator)
+    with warnings.catch_warnings():
+        # PyTorch copies its own tree specs in a way that it has deprecated.
+        warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
+        return program.run_decompositions(rules)
+
+
+def dynamic_shapes(model: torch.nn.Module, inputs: Inputs, dims: Mapping[str, Any] | None) -> Any:
+    """What ``dims`` describes, as ``torch.export.export`` and ``torch.onnx.export`` take it for ``dynamic_shapes``."""
+    return _dynamic(_bind(model, inputs), dimensions.parse(dims))[1]
+
+
+def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
+    """The inputs under the parameters of the module's ``forward``."""
+    signature = inspect.signature(model.forward)
+    try:
+        return signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)
+    except TypeError as error:
+        raise ModelError(f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}") from error
+
+
+def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundArguments, Any]:
+    """The arguments, enlarged where a dynamic axis of extent 1 would be taken for a fixed one, and their shape spec."""
+    made: dict[str, Any] = {}
+    names: set[str] = set()
+    shapes: dict[str, Any] = {}
+    for argument, value in bound.arguments.items():
+        kind = bound.signature.parameters[argument].kind
+        leaves = []
+        specs = []
+        keyed, tree = pytree.tree_flatten_with_path(value)
+        for path, leaf in keyed:
+            steps = [str(step.key if hasattr(step, "key") else getattr(step, "idx", step)) for step in path]
+            name = "_".join(steps if kind is inspect.Parameter.VAR_KEYWORD else [argument, *steps])
+            names.add(name)
+            leaf, spec = _leaf_spec(name, leaf, dims, made)
+            leaves.append(leaf)
+            specs.append(spec)
+        bound.arguments[argument] = pytree.tree_unflatten(leaves, tree)
+        shape = pytree.tree_unflatten(specs, tree)
+        shapes |= shape if kind is inspect.Parameter.VAR_KEYWORD else {argument: shape}
+    unknown = sorted(set(dims.axes) - names)
+    if unknown:
+        raise ModelError(f"dims names axes of {', '.join(unknown)}; the inputs are {', '.join(sorted(names))}")
+    return bound, shapes if made else None
+
+
+def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any]) -> tuple[Any, dict[int, Any] | None]:
+    """One input, enlarged where needed, and the ``Dim`` of each of its dynamic axes; ``made`` holds those by name."""
+    axes = dims.axes.get(name)
+    if not isinstance(leaf, torch.Tensor) or not axes:
+        return leaf, None
+    spec: dict[int, Any] = {}
+    for axis, dim_name in axes.items():
+        if not -leaf.ndim <= axis < leaf.ndim:
+            raise ModelError(f"dims[{name!r}]: axis {axis} is out of range for shape {list(leaf.shape)}")
+        low, high = dims.range(dim_name)
+        if not low <= leaf.shape[axis] <= high:
+            raise ModelError(
+                f"input {name!r}: axis {axis} ({dim_name}) of the example has {leaf.shape[axis]} elements, "
+                f"outside dims[{dim_name!r}] = {low}..{high}"
+            )
+        if low == high:
+            continue
+        if leaf.shape[axis] == 1:
+            leaf = torch.cat([leaf, leaf], axis)
+        spec[axis % leaf.ndim] = made.setdefault(dim_name, Dim(dim_name, min=low, max=high))
+    return leaf, spec or None

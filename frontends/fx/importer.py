@@ -1,0 +1,314 @@
+"""PyTorch models as a core Graph: the one place that walks an ExportedProgram."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from luminal.core import ir, types
+from luminal.core import symbolic as sym
+from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported, UnsupportedError
+from luminal.core.ir import Graph, Node, Origin, Origins, originating
+from luminal.core.symbolic import Expr
+from luminal.core.types import DType
+from luminal.frontends.fx import structure, tables
+from luminal.frontends.fx.dims import Symbols, parse
+from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
+from luminal.frontends.fx.export import Inputs, Model, export
+from luminal.frontends.fx.registry import Entry, target_name
+from luminal.frontends.fx.structure import Description
+
+_PARAMETERS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_MUTATIONS = {
+    OutputKind.BUFFER_MUTATION: "it updates the buffer {!r}; take it as an input and return the new value instead",
+    OutputKind.PARAMETER_MUTATION: "it updates the parameter {!r}; parameters of a compiled model do not change",
+    OutputKind.USER_INPUT_MUTATION: "it writes into its input {!r}; return the new value instead",
+}
+
+
+def load(
+    model: Model,
+    inputs: Inputs | None = None,
+    *,
+    dims: Mapping[str, Any] | None = None,
+    constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    name: str | None = None,
+) -> Graph:
+    """Import a module with its example ``inputs``, a traced GraphModule likewise, or an ExportedProgram.
+
+    ``dims`` declares symbolic dimensions (see ``luminal.frontends.fx.dims``); one without an upper bound is taken to
+    reach 1024. ``constants`` fixes inputs by name, which then are no inputs of the graph.
+
+    Raises ModelError where the model cannot be exported or contradicts ``dims``, UnsupportedError with every place that
+    luminal cannot compile.
+    """
+    importer = _Importer(model, inputs, dims, constants)
+    graph = importer.build(name or importer.title)
+    if importer.unsupported:
+        count = len(importer.unsupported)
+        raise UnsupportedError(
+            f"{graph.name}: luminal cannot compile {count} {'place' if count == 1 else 'places'} of this model:",
+            importer.unsupported,
+        )
+    return graph
+
+
+def unsupported(
+    model: Model,
+    inputs: Inputs | None = None,
+    *,
+    dims: Mapping[str, Any] | None = None,
+    constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> list[Unsupported]:
+    """Every place of the model that luminal cannot compile, in the model's order; arguments as for ``load``."""
+    importer = _Importer(model, inputs, dims, constants)
+    importer.build(importer.title)
+    return importer.unsupported
+
+
+class _Importer:
+    def __init__(
+        self,
+        model: Model,
+        inputs: Inputs | None,
+        dims: Mapping[str, Any] | None,
+        constants: Mapping[str, np.ndarray[Any, Any]] | None,
+    ) -> None:
+        self.program: ExportedProgram = export(model, inputs, dims)
+        self.title = type(model).__name__.lower() if not isinstance(model, ExportedProgram) else "model"
+        self.symbols = Symbols(self.program, parse(dims))
+        self.fixed = dict(constants or {})
+        self.unsupported: list[Unsupported] = []
+        self.origins: Origins = {}
+        self.names: dict[Node, str] = {}
+        self.inputs: list[Node] = []
+        self.input_leaves: list[Description] = []
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.storages: dict[tuple[Any, ...], Node] = {}
+
+    def build(self, name: str) -> Graph:
+        signature = self.program.graph_signature
+        specs = iter(signature.input_specs)
+        returned: Sequence[Any] = ()
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = self._placeholder(node, next(specs))
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+            elif node.op == "output":
+                returned = node.args[0]
+        missing = sorted(set(self.fixed) - {spec.arg.name for spec in signature.input_specs})
+        if missing:
+            raise ModelError(f"constants names {', '.join(missing)}, which are no inputs of the model")
+        outputs, leaves = self._outputs(returned)
+        calls = self.program.module_call_graph[0].signature
+        assert calls is not None
+        described_outputs = structure.describe(calls.out_spec, iter(leaves))
+        described = {
+            "inputs": structure.describe(calls.in_spec, iter(self.input_leaves)),
+            "parameters": list(calls.forward_arg_names or ()),
+            "outputs": described_outputs,
+        }
+        named = _output_names(described_outputs, len(outputs))
+        used = set(ir.topological(outputs))
+        return Graph(
+            name=name,
+            inputs=tuple(self.inputs),
+            outputs=tuple(zip(named, outputs, strict=True)),
+            dims=_dims(self.inputs),
+            origins={node: found for node, found in self.origins.items() if node in used},
+            names={node: found for node, found in self.names.items() if node in used},
+            structure=described,
+        )
+
+    # ---- inputs and outputs ----------------------------------------------------------------------------------------
+
+    def _placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
+        if spec.kind in _PARAMETERS:
+            return self._constant(spec.target) if node.users else None
+        if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, TensorArgument | ConstantArgument):
+            self._report(node, f"input {spec.kind.name.lower()}", "a size that is an input must be read off a tensor")
+            self.input_leaves.append({"value": None})
+            return None
+        if isinstance(spec.arg, ConstantArgument):
+            self.input_leaves.append({"value": spec.arg.value})
+            return spec.arg.value
+        tensor = node.meta["val"]
+        self.symbols.name(node.name, tensor.shape)
+        shape, dtype = self.symbols.shape(tensor.shape), from_torch(tensor.dtype)
+        if node.name in self.fixed:
+            self.input_leaves.append({"value": None})
+            return self._fixed_input(node.name, shape, dtype)
+        self.input_leaves.append({"leaf": len(self.inputs)})
+        self.inputs.append(ir.input_(node.name, shape, dtype))
+        return self.inputs[-1]
+
+    def _fixed_input(self, name: str, shape: ir.Shape, dtype: DType) -> Node:
+        value = np.asarray(self.fixed[name])
+        fits = len(shape) == value.ndim and all(d == n for d, n in zip(shape, value.shape, strict=True))
+        if not fits or value.dtype != dtype.numpy:
+            raise ModelError(
+                f"constants[{name!r}]: expected {dtype}{list(shape)}, found {value.dtype}{list(value.shape)}"
+            )
+        constant = ir.constant(value)
+        self.names.setdefault(constant, name)
+        return constant
+
+    def _constant(self, target: str) -> Node:
+        """A parameter, buffer or constant; tensors over the same storage are one node."""
+        tensor = self.program.state_dict.get(target, self.program.constants.get(target))
+        if not isinstance(tensor, torch.Tensor):
+            raise ModelError(f"the program holds no value for {target!r}")
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        if tensor.numel() == 0 or key not in self.storages:
+            self.storages[key] = ir.constant(to_numpy(tensor))
+            self.names.setdefault(self.storages[key], target)
+        return self.storages[key]
+
+    def _outputs(self, returned: Sequence[Any]) -> tuple[list[Node], list[Description]]:
+        outputs: list[Node] = []
+        leaves: list[Description] = []
+        for spec, returns in zip(self.program.graph_signature.output_specs, returned, strict=True):
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                advice = _MUTATIONS.get(spec.kind, f"outputs of kind {spec.kind.name} are not supported")
+                self._report(returns, "in-place update", advice.format(spec.target))
+                continue
+            value = self.values[returns] if isinstance(returns, torch.fx.Node) else returns
+            if isinstance(value, Expr):
+                leaves.append({"size": len(outputs)})
+                outputs.append(ir.dim(value))
+            elif isinstance(value, Node):
+                leaves.append({"leaf": len(outputs)})
+                outputs.append(value)
+            else:
+                leaves.append({"value": value})
+        return outputs, leaves
+
+    # ---- operators -------------------------------------------------------------------------------------------------
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        operator = target_name(node.target)
+        if operator == "operator.getitem" and not node.users:
+            return None  # a result that nothing reads may be one that luminal does not compute
+        entry = tables.TABLE.get(operator)
+        if entry is None or _is_complex(node):
+            return self._report(node, operator, "" if entry is None else "complex numbers are not supported")
+        origin = Origin(operator, node.name, _location(node))
+        try:
+            with originating(self.origins, origin):
+                result = entry.handler(*self._convert(node.args), **self._arguments(node, entry))
+            self._check(node, result)
+        except UnsupportedError as error:
+            return self._report(node, operator, str(error))
+        except LuminalError as error:
+            if self.unsupported:  # it may be about what stands in for the results of an unsupported operator
+                return self._stand_in(node.name, node.meta.get("val"))
+            raise type(error)(f"{origin}: {error}") from error
+        return result
+
+    def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:
+        arguments = {key: self._convert(value) for key, value in node.kwargs.items() if key not in _PLACEMENT}
+        if entry.typed:
+            first = node.meta["val"]
+            first = first[0] if isinstance(first, tuple | list) else first
+            arguments["result"] = from_torch(first.dtype)
+        return arguments
+
+    def _convert(self, value: Any) -> Any:
+        """An argument as the handlers take it."""
+        if isinstance(value, torch.fx.Node):
+            return self.values[value]
+        if isinstance(value, list | tuple):
+            return [self._convert(v) for v in value]
+        if isinstance(value, slice):
+            return slice(self._convert(value.start), self._convert(value.stop), self._convert(value.step))
+        return from_torch(value) if isinstance(value, torch.dtype) else value
+
+    def _check(self, node: torch.fx.Node, result: Any) -> None:
+        """What was built has the type and the known sizes that PyTorch computed for it."""
+        expected = node.meta.get("val")
+        pairs = zip(result, expected, strict=True) if isinstance(expected, tuple | list) else [(result, expected)]
+        for found, tensor in pairs:
+            if not isinstance(tensor, torch.Tensor) or found is None:
+                continue
+            sizes = list(tensor.shape)
+            fits = isinstance(found, Node) and found.dtype == from_torch(tensor.dtype) and found.rank == len(sizes)
+            if not fits or any(
+                isinstance(d, int) and isinstance(n, int) and d != n for d, n in zip(found.shape, sizes, strict=True)
+            ):
+                raise SpecError(f"PyTorch gives {tensor.dtype}{sizes}, but {found} was built")
+
+    def _report(self, node: Any, operator: str, advice: str) -> Any:
+        """Note a place that cannot be compiled; inputs of its type stand in for what it computes, so that the rest of
+        the model is still looked at."""
+        if not isinstance(node, torch.fx.Node):
+            self.unsupported.append(Unsupported(operator, str(node), (), "", advice))
+            return None
+        operands = tuple(self._describe(n.meta.get("val")) for n in node.all_input_nodes)
+        self.unsupported.append(Unsupported(operator, node.name, operands, _location(node), advice))
+        return self._stand_in(node.name, node.meta.get("val"))
+
+    def _describe(self, value: Any) -> str:
+        if isinstance(value, tuple | list):
+            return f"({', '.join(map(self._describe, value))})"
+        if isinstance(value, torch.Tensor):
+            return f"{FROM_TORCH.get(value.dtype, value.dtype)}{list(self.symbols.shape(value.shape))}"
+        return str(self.symbols.convert(value)) if isinstance(value, torch.SymInt) else str(value)
+
+    def _stand_in(self, name: str, value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return [self._stand_in(f"{name}.{k}", v) for k, v in enumerate(value)]
+        if isinstance(value, torch.Tensor):
+            return ir.input_(name, self.symbols.shape(value.shape), FROM_TORCH.get(value.dtype, types.f32))
+        return sym.var(name, 0, 1 << 31) if isinstance(value, torch.SymInt) else value
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    values = pytree.tree_leaves([node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)])
+    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
+
+
+# Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values.
+_PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"})
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def _location(node: torch.fx.Node) -> str:
+    """The innermost line outside PyTorch that led to ``node``, as ``file:line``, the file relative to where it is
+    imported from."""
+    trace = node.meta.get("stack_trace") or ""
+    own = str(Path(torch.__file__).parent)
+    for frame in reversed(list(_FRAME.finditer(trace))):
+        file = frame["file"]
+        if not file.startswith(("<", own, "torch/")):
+            return f"{_relative(file)}:{frame['line']}"
+    return ""
+
+
+def _relative(file: str) -> str:
+    roots = [entry for entry in (str(Path.cwd()), *sys.path) if entry and file.startswith(entry + "/")]
+    return file.removeprefix(max(roots, key=len) + "/") if roots else Path(file).name
+
+
+def _dims(inputs: Sequence[Node]) -> tuple[sym.Var, ...]:
+    """Every symbol of the inputs' shapes, in the order of first occurrence."""
+    found = (sorted(sym.variables(size), key=str) for node in inputs for size in node.shape)
+    return tuple(dict.fromkeys(variable for group in found for variable in group))
+
+
+def _output_names(description: Description, count: int) -> list[str]:
+    """The path to each output (``last_hidden_state``, ``output_0``); a lone tensor is ``output``."""
+    tensors = [path for path, leaf in structure.paths(description) if "leaf" in leaf or "size" in leaf]
+    assert len(tensors) == count
+    names = ["_".join(path) or "output" for path in tensors]
+    return [f"output_{name}" if name[0].isdigit() else name for name in names]

@@ -1,0 +1,54 @@
+"""Reading at positions that a tensor holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from luminal.core import movement
+from luminal.core.decompose import indexing
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node, cast
+from luminal.frontends.fx.registry import aten
+
+
+@aten("embedding")
+def embedding(
+    weight: Node, indices: Node, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Node:
+    return indexing.embedding(weight, indices)
+
+
+@aten("index_select")
+def index_select(self: Node, dim: int, index: Node) -> Node:
+    if self.rank == 0:
+        return self
+    return indexing.take(self, index if index.rank else movement.reshape(index, [1]), dim)
+
+
+@aten("take_along_dim")
+def take_along_dim(self: Node, indices: Node, dim: int | None = None) -> Node:
+    if dim is None:
+        return gather(movement.reshape(self, [self.size]), 0, movement.reshape(indices, [indices.size]))
+    return gather(self, dim, indices)
+
+
+@aten("gather")
+def gather(self: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> Node:
+    return indexing.gather_elements(self, index, dim)
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def index(self: Node, indices: Sequence[Node | None]) -> Node:
+    if any(i is not None and i.dtype.is_bool for i in indices):
+        raise UnsupportedError("a mask as an index selects as many elements as it has; use where, or multiply by it")
+    return indexing.index(self, indices)
+
+
+@aten("index_put", "_unsafe_index_put")
+def index_put(self: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
+    """``self`` with one value written where a mask holds."""
+    mask = indices[0]
+    if len(indices) != 1 or mask is None or not mask.dtype.is_bool or values.size != 1 or accumulate:
+        raise UnsupportedError("writing at positions that a tensor holds needs a scatter; where() may express it")
+    trailing = movement.unsqueeze(mask, range(mask.rank, self.rank)) if mask.rank < self.rank else mask
+    return indexing.masked_fill(self, trailing, cast(movement.reshape(values, []), self.dtype))

@@ -1,0 +1,166 @@
+"""Normalisation and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from luminal.core.decompose import math, normalize, pooling
+from luminal.core.decompose import reduction as reduce
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node, cast, constant
+from luminal.core.symbolic import Int
+from luminal.frontends.fx.contraction import each
+from luminal.frontends.fx.registry import aten, register, table
+
+# ---- normalisation -------------------------------------------------------------------------------
+
+
+def _last(x: Node, normalized_shape: Sequence[Int]) -> range:
+    return range(x.rank - len(normalized_shape), x.rank)
+
+
+@aten("layer_norm")
+def layer_norm(
+    input: Node, normalized_shape: Sequence[Int], weight: Node | None = None, bias: Node | None = None,
+    eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Node:  # fmt: skip
+    return normalize.layer_norm(input, _last(input, normalized_shape), weight, bias, eps)
+
+
+@aten("native_layer_norm")
+def native_layer_norm(
+    input: Node, normalized_shape: Sequence[Int], weight: Node | None, bias: Node | None, eps: float
+) -> tuple[Node, Node, Node]:
+    """The normalised values, and the statistics that training would keep."""
+    axes = _last(input, normalized_shape)
+    wide = cast(input, input.dtype.compute)
+    spread = math.rsqrt(reduce.variance(wide, axes, True, correction=0) + eps)
+    return (
+        normalize.layer_norm(input, axes, weight, bias, eps),
+        cast(reduce.mean(wide, axes, True), input.dtype),
+        cast(spread, input.dtype),
+    )
+
+
+@aten("rms_norm")
+def rms_norm(
+    input: Node, normalized_shape: Sequence[Int], weight: Node | None = None, eps: float | None = None
+) -> Node:
+    """Without ``eps`` PyTorch takes the distance from 1 to the next number of the type."""
+    return normalize.rms_norm(input, _last(input, normalized_shape), weight, input.dtype.eps if eps is None else eps)
+
+
+_TRAINING = "batch normalisation by the statistics of the batch; export the module in evaluation mode, after .eval()"
+
+
+@aten("_native_batch_norm_legit_functional", "native_batch_norm")
+def training_batch_norm(*arguments: object) -> Node:
+    raise UnsupportedError(_TRAINING)
+
+
+@aten("batch_norm")
+def batch_norm(
+    input: Node, weight: Node | None, bias: Node | None, running_mean: Node | None, running_var: Node | None,
+    training: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Node:  # fmt: skip
+    if training or running_mean is None or running_var is None:
+        raise UnsupportedError(_TRAINING)
+    return normalize.batch_norm(input, weight, bias, running_mean, running_var, eps)
+
+
+@aten("_native_batch_norm_legit_no_training")
+def native_batch_norm(
+    input: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node, momentum: float,
+    eps: float,
+) -> tuple[Node, Node, Node]:  # fmt: skip
+    """The statistics that training would keep are empty."""
+    empty = constant(np.empty(0, input.dtype.numpy))
+    return normalize.batch_norm(input, weight, bias, running_mean, running_var, eps), empty, empty
+
+
+@aten("group_norm")
+def group_norm(
+    input: Node, num_groups: int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Node:  # fmt: skip
+    return normalize.group_norm(input, num_groups, weight, bias, eps)
+
+
+@aten("instance_norm")
+def instance_norm(
+    input: Node, weight: Node | None, bias: Node | None, running_mean: Node | None, running_var: Node | None,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Node:  # fmt: skip
+    if use_input_stats:
+        return normalize.instance_norm(input, weight, bias, eps)
+    return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+
+
+# ---- pooling -------------------------------------------------------------------------------------
+
+
+def _pool(function: Callable[..., Node], spatial: int) -> Callable[..., Node]:
+    """Pooling over the last ``spatial`` axes; a stride left out is the kernel's size."""
+
+    def handler(
+        self: Node, kernel_size: Sequence[int] | int, stride: Sequence[int] | int = (),
+        padding: Sequence[int] | int = 0, *options: object, **named: object,
+    ) -> Node:  # fmt: skip
+        kernel = each(kernel_size, spatial)
+        steps = kernel if stride in ((), []) else each(stride, spatial)
+        pads = each(padding, spatial)
+        return function(self, kernel, steps, pads, *options, **named)
+
+    return handler
+
+
+def _max_pool(
+    x: Node, kernel: list[int], strides: list[int], pads: list[int], dilation: Sequence[int] | int = 1,
+    ceil_mode: bool = False,
+) -> Node:  # fmt: skip
+    return pooling.max_pool(x, kernel, strides, pads, pads, each(dilation, len(kernel)), ceil_mode)
+
+
+def _avg_pool(
+    x: Node, kernel: list[int], strides: list[int], pads: list[int], ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Node:  # fmt: skip
+    return pooling.avg_pool(
+        x, kernel, strides, pads, pads, None, ceil_mode=ceil_mode, count_include_pad=count_include_pad,
+        divisor_override=divisor_override,
+    )  # fmt: skip
+
+
+for _spatial in (1, 2, 3):
+    table({f"max_pool{_spatial}d": _max_pool, f"avg_pool{_spatial}d": _avg_pool}, partial(_pool, spatial=_spatial))
+
+
+def _values_alone(handler: Callable[..., Node]) -> Callable[..., tuple[Node, None]]:
+    """Values with nothing for the positions, which luminal computes nowhere; reading them is reported."""
+
+    def values(*arguments: object, **named: object) -> tuple[Node, None]:
+        return handler(*arguments, **named), None
+
+    return values
+
+
+for _spatial in (2, 3):
+    register(f"aten.max_pool{_spatial}d_with_indices.default", _values_alone(_pool(_max_pool, _spatial)))
+
+
+def _adaptive_avg(spatial: int) -> Callable[..., Node]:
+    return lambda self, output_size: pooling.adaptive_avg_pool(self, each(output_size, spatial))
+
+
+def _adaptive_max(spatial: int) -> Callable[..., tuple[Node, None]]:
+    return _values_alone(lambda self, output_size: pooling.adaptive_max_pool(self, each(output_size, spatial)))
+
+
+for _spatial in (1, 2, 3):
+    register(f"aten.adaptive_avg_pool{_spatial}d.default", _adaptive_avg(_spatial))
+    register(f"aten.adaptive_max_pool{_spatial}d.default", _adaptive_max(_spatial))
+for _spatial in (2, 3):
+    register(f"aten._adaptive_avg_pool{_spatial}d.default", _adaptive_avg(_spatial))

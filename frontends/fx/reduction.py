@@ -1,0 +1,213 @@
+"""Reductions, and operators that normalise along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from luminal.core import movement
+from luminal.core.decompose import math, normalize
+from luminal.core.decompose import reduction as reduce
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node, cast, select
+from luminal.core.types import DType
+from luminal.frontends.fx.promotion import Scalar
+from luminal.frontends.fx.registry import aten, table
+
+Dim = int | Sequence[int] | None
+
+
+def _axes(dim: Dim) -> Dim:
+    """PyTorch's empty list, like None, means every axis."""
+    return None if isinstance(dim, Sequence) and not dim else dim
+
+
+# ---- reductions that give a value of the result's type -------------------------------------------
+
+
+def _over_axes(function: Callable[..., Node]) -> Callable[..., Node]:
+    """The operand takes the result's type first: integers sum as int64, and ``dtype`` is honoured before adding up."""
+
+    def handler(
+        self: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None, result: DType
+    ) -> Node:
+        return function(cast(self, result), _axes(dim), keepdim)
+
+    return handler
+
+
+def _sum(x: Node, axes: Dim, keepdims: bool) -> Node:
+    return cast(reduce.sum_(cast(x, x.dtype.compute), axes, keepdims), x.dtype)
+
+
+def _prod(x: Node, axes: Dim, keepdims: bool) -> Node:
+    return cast(reduce.prod(cast(x, x.dtype.compute), axes, keepdims), x.dtype)
+
+
+table(
+    {
+        "sum sum.dim_IntList": _sum,
+        "mean mean.dim": reduce.mean,
+        "prod prod.dim_int": _prod,
+        "amax": reduce.max_,
+        "amin": reduce.min_,
+        "logsumexp": reduce.logsumexp,
+    },
+    _over_axes,
+)
+
+
+@aten("any", "any.dim", "any.dims")
+def any_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -> Node:
+    return cast(reduce.any_(self, _axes(dim), keepdim), result)
+
+
+@aten("all", "all.dim", "all.dims")
+def all_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -> Node:
+    return cast(reduce.all_(self, _axes(dim), keepdim), result)
+
+
+@aten("max")
+def max_(self: Node) -> Node:
+    return reduce.max_(self)
+
+
+@aten("min")
+def min_(self: Node) -> Node:
+    return reduce.min_(self)
+
+
+@aten("argmax")
+def argmax(self: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+    return reduce.argmax(self, dim, keepdim)
+
+
+@aten("argmin")
+def argmin(self: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+    return reduce.argmin(self, dim, keepdim)
+
+
+@aten("max.dim")
+def max_dim(self: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
+    return reduce.max_(self, dim, keepdim), reduce.argmax(self, dim, keepdim)
+
+
+@aten("min.dim")
+def min_dim(self: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
+    return reduce.min_(self, dim, keepdim), reduce.argmin(self, dim, keepdim)
+
+
+@aten("aminmax")
+def aminmax(self: Node, *, dim: int | None = None, keepdim: bool = False) -> tuple[Node, Node]:
+    return reduce.min_(self, dim, keepdim), reduce.max_(self, dim, keepdim)
+
+
+# ---- moments and norms ---------------------------------------------------------------------------
+
+
+@aten("var.correction")
+def var(self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False) -> Node:
+    return reduce.variance(self, _axes(dim), keepdim, _correction(correction))
+
+
+@aten("var.dim")
+def var_dim(self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False) -> Node:
+    return reduce.variance(self, _axes(dim), keepdim, int(unbiased))
+
+
+@aten("var")
+def var_all(self: Node, unbiased: bool = True) -> Node:
+    return reduce.variance(self, None, False, int(unbiased))
+
+
+@aten("std.correction")
+def std(self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False) -> Node:
+    return reduce.standard_deviation(self, _axes(dim), keepdim, _correction(correction))
+
+
+@aten("std.dim")
+def std_dim(self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False) -> Node:
+    return reduce.standard_deviation(self, _axes(dim), keepdim, int(unbiased))
+
+
+@aten("std")
+def std_all(self: Node, unbiased: bool = True) -> Node:
+    return reduce.standard_deviation(self, None, False, int(unbiased))
+
+
+@aten("var_mean.correction")
+def var_mean(
+    self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False
+) -> tuple[Node, Node]:
+    return var(self, dim, correction=correction, keepdim=keepdim), reduce.mean(self, _axes(dim), keepdim)
+
+
+def _correction(correction: Scalar | None) -> float:
+    """Degrees of freedom taken off the count; PyTorch's default is one."""
+    if correction is None:
+        return 1
+    assert isinstance(correction, int | float)
+    return correction
+
+
+@aten("linalg_vector_norm")
+def vector_norm(
+    self: Node, ord: float = 2, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None, result: DType
+) -> Node:
+    x = cast(self, result.compute)
+    if ord in (1, 2, float("inf")):
+        return cast(normalize.lp_norm(x, _axes(dim), ord, keepdim), result)
+    if ord == float("-inf"):
+        return cast(reduce.min_(math.abs_(x), _axes(dim), keepdim), result)
+    if ord == 0:
+        return cast(reduce.sum_(cast(math.not_equal(x, 0), x.dtype), _axes(dim), keepdim), result)
+    total = reduce.sum_(math.pow_(math.abs_(x), ord), _axes(dim), keepdim)
+    return cast(math.pow_(total, 1 / ord), result)
+
+
+# ---- along an axis -------------------------------------------------------------------------------
+
+
+@aten("softmax.int", "special_softmax")
+def softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DType) -> Node:
+    return reduce.softmax(cast(self, result), dim) if self.rank else cast(self * 0 + 1, result)
+
+
+@aten("_safe_softmax")
+def safe_softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DType) -> Node:
+    """As softmax, but a row whose every element is -inf gives zeros."""
+    empty = math.equal(reduce.max_(self, dim, keepdims=True), float("-inf"))
+    return select(empty, 0, softmax(self, dim, result=result))
+
+
+@aten("_softmax")
+def core_softmax(self: Node, dim: int, half_to_float: bool = False, *, result: DType) -> Node:
+    return softmax(self, dim, result=result)
+
+
+@aten("log_softmax.int", "special_log_softmax")
+def log_softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DType) -> Node:
+    return reduce.log_softmax(cast(self, result), dim)
+
+
+@aten("_log_softmax")
+def core_log_softmax(self: Node, dim: int, half_to_float: bool = False, *, result: DType) -> Node:
+    return reduce.log_softmax(cast(self, result), dim)
+
+
+@aten("cumsum")
+def cumsum(self: Node, dim: int, *, dtype: DType | None = None, result: DType) -> Node:
+    x = cast(self, result)
+    return x if self.rank == 0 else reduce.cumsum(x, dim)
+
+
+@aten("diff")
+def diff(self: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append: Node | None = None) -> Node:
+    """Differences of neighbours, ``n`` times over; of bool, whether they differ."""
+    x = movement.concatenate([part for part in (prepend, self, append) if part is not None], dim)
+    for _ in range(n):
+        if x.shape[dim] == 0:
+            raise UnsupportedError("diff of an empty axis")
+        after = movement.slice_(x, dim, 1, x.shape[dim] - 1)
+        before = movement.slice_(x, dim, 0, x.shape[dim] - 1)
+        x = after ^ before if x.dtype.is_bool else after - before
+    return x

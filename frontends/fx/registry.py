@@ -1,0 +1,66 @@
+"""The operator table: from an ATen overload, or a Python function on sizes, to the function that builds it.
+
+A handler takes the operator's own arguments under its schema's names, already converted: tensors are nodes, sizes are
+``int`` or symbolic expressions, element types are ``DType``, lists are Python lists. A handler that declares the
+keyword ``result`` is also given the element type of the operator's first result, as PyTorch computed it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A table line; ``typed`` says that the handler wants ``result``."""
+
+    handler: Callable[..., Any]
+    typed: bool
+
+
+TABLE: dict[str, Entry] = {}
+
+
+def register(name: str, handler: Callable[..., Any]) -> None:
+    """Enter one operator by its full name; a name can be entered once."""
+    assert name not in TABLE, f"{name} is registered twice"
+    TABLE[name] = Entry(handler, "result" in inspect.signature(handler).parameters)
+
+
+def aten(*overloads: str) -> Callable[[Handler], Handler]:
+    """Enter the decorated handler for ATen overloads: ``@aten("add.Tensor", "add.Scalar")``; ``relu`` is short for
+    ``relu.default``."""
+
+    def enter(handler: Handler) -> Handler:
+        for overload in overloads:
+            register(aten_name(overload), handler)
+        return handler
+
+    return enter
+
+
+def table(rows: Mapping[str, Row], wrap: Callable[[Row], Callable[..., Any]]) -> None:
+    """Enter a family of ATen overloads that differ only in what ``wrap`` turns into a handler."""
+    for overloads, row in rows.items():
+        handler = wrap(row)
+        for overload in overloads.split():
+            register(aten_name(overload), handler)
+
+
+def aten_name(overload: str) -> str:
+    """``relu`` -> ``aten.relu.default``; ``add.Tensor`` -> ``aten.add.Tensor``."""
+    return f"aten.{overload}" if "." in overload else f"aten.{overload}.default"
+
+
+def target_name(target: object) -> str:
+    """The name under which the table knows the target of a node: an overload's own name, or a Python function's dotted
+    one without the underscore of C modules (``operator.mul``)."""
+    if inspect.isbuiltin(target) or inspect.isfunction(target):
+        return f"{(target.__module__ or '').lstrip('_')}.{target.__name__}"
+    return str(target)

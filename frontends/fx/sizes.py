@@ -1,0 +1,274 @@
+"""Arithmetic on sizes: Python's operators and math functions as ``torch.export`` records them, and shape guards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from luminal.core import symbolic as sym
+from luminal.core import symval
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node
+from luminal.core.symbolic import Expr, Int
+from luminal.frontends.fx.registry import aten, register
+
+Number: TypeAlias = Int | float
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of sizes that their bounds do not decide; ``holds`` decides it for given sizes, by name."""
+
+    text: str
+    holds: Callable[[Mapping[str, int]], bool]
+    variables: frozenset[sym.Var]
+
+
+Truth: TypeAlias = bool | Condition
+
+
+def _evaluate(value: Number, sizes: Mapping[str, int]) -> Any:
+    return sym.evaluate(value, sizes) if isinstance(value, Expr) else value
+
+
+def _variables(value: Any) -> frozenset[sym.Var]:
+    if isinstance(value, Condition):
+        return value.variables
+    return frozenset(sym.variables(value)) if isinstance(value, Expr) else frozenset()
+
+
+def _comparison(symbol: str, compare: Callable[[Any, Any], bool]) -> Callable[[Number, Number], Truth]:
+    """A comparison: decided where the bounds of ``a - b`` allow one answer only."""
+
+    def handler(a: Number, b: Number) -> Truth:
+        if not isinstance(a, Expr) and not isinstance(b, Expr):
+            return compare(a, b)
+        if not isinstance(a, float) and not isinstance(b, float):
+            low, high = sym.lower(a - b), sym.upper(a - b)
+            if symbol in ("==", "!=") and ((low is not None and low > 0) or (high is not None and high < 0)):
+                return symbol == "!="
+            if low is not None and high is not None and (low == high or symbol not in ("==", "!=")):
+                answers = {compare(low, 0), compare(high, 0)}
+                if len(answers) == 1:
+                    return answers.pop()
+        return Condition(
+            f"{a} {symbol} {b}",
+            lambda sizes: compare(_evaluate(a, sizes), _evaluate(b, sizes)),
+            _variables(a) | _variables(b),
+        )
+
+    return handler
+
+
+for _symbol, _compare in {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}.items():
+    register(f"operator.{_compare.__name__}", _comparison(_symbol, _compare))
+
+
+def _connective(symbol: str, combine: Callable[[bool, bool], bool]) -> Callable[[Truth, Truth], Truth]:
+    def handler(a: Truth, b: Truth) -> Truth:
+        if isinstance(a, bool) and isinstance(b, bool):
+            return combine(a, b)
+        return Condition(
+            f"({a} {symbol} {b})", lambda sizes: combine(_decide(a, sizes), _decide(b, sizes)),
+            _variables(a) | _variables(b),
+        )  # fmt: skip
+
+    return handler
+
+
+def _decide(truth: Truth, sizes: Mapping[str, int]) -> bool:
+    return truth.holds(sizes) if isinstance(truth, Condition) else truth
+
+
+register("operator.and_", _connective("and", operator.and_))
+register("operator.or_", _connective("or", operator.or_))
+
+
+def _negation(a: Truth) -> Truth:
+    if isinstance(a, bool):
+        return not a
+    return Condition(f"not {a.text}", lambda sizes: not a.holds(sizes), a.variables)
+
+
+register("operator.not_", _negation)
+register("torch.sym_not", _negation)
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+def _over_numbers(over_sizes: Callable[..., Int], plain: Callable[..., Any]) -> Callable[..., Number]:
+    """Python's own arithmetic on numbers; on expressions theirs, where floats must be whole numbers."""
+
+    def handler(*operands: Number) -> Number:
+        if any(isinstance(operand, Expr) for operand in operands):
+            return over_sizes(*map(_whole, operands))
+        result: Number = plain(*operands)
+        return result
+
+    return handler
+
+
+def _whole(value: Number) -> Int:
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise UnsupportedError(f"a size is computed with the fraction {value}")
+        return int(value)
+    return value
+
+
+def _quotient(a: Int, b: Int) -> Int:
+    """True division, where it gives a size."""
+    if not isinstance(b, int) or b <= 0 or sym.mod(a, b) != 0:
+        raise UnsupportedError(f"{a} / {b} is not a whole number for every size")
+    return sym.floordiv(a, b)
+
+
+def _floordiv(a: Int, b: Int) -> Int:
+    if isinstance(b, int) and b < 0:
+        a, b = a * -1, -b
+    return sym.floordiv(a, b)
+
+
+def _power(a: Int, b: Int) -> Int:
+    if not isinstance(b, int) or b < 0:
+        raise UnsupportedError(f"the size {a} ** {b}")
+    return sym.product([a] * b)
+
+
+def _no_size(*operands: Int) -> Int:
+    raise UnsupportedError(f"a square root of the size {operands[0]}")
+
+
+def _identity(a: Int) -> Int:
+    return a
+
+
+def _item_of(values: Any, key: int) -> Any:
+    if values[key] is None:
+        raise UnsupportedError(f"result {key} of this operator (positions, or statistics for training)")
+    return values[key]
+
+
+_ARITHMETIC: dict[str, tuple[Callable[..., Int], Callable[..., Any]]] = {
+    "operator.add": (operator.add, operator.add),
+    "operator.sub": (operator.sub, operator.sub),
+    "operator.mul": (operator.mul, operator.mul),
+    "operator.neg": (operator.neg, operator.neg),
+    "operator.pos": (_identity, operator.pos),
+    "operator.floordiv": (_floordiv, operator.floordiv),
+    "operator.mod": (lambda a, b: a - _floordiv(a, b) * b, operator.mod),
+    "operator.truediv": (_quotient, operator.truediv),
+    "operator.pow": (_power, operator.pow),
+    "torch._sym_int_truediv": (_quotient, operator.truediv),
+    "torch._sym_sqrt": (_no_size, math.sqrt),
+    "torch.sym_float": (_identity, float),
+    "torch.sym_int": (_identity, int),
+    "torch.sym_max": (sym.maximum, max),
+    "torch.sym_min": (sym.minimum, min),
+    "math.ceil": (_identity, math.ceil),
+    "math.floor": (_identity, math.floor),
+    "math.sqrt": (_no_size, math.sqrt),
+    "math.trunc": (_identity, math.trunc),
+    "builtins.round": (_identity, round),
+}
+for _name, (_over_sizes, _plain) in _ARITHMETIC.items():
+    register(_name, _over_numbers(_over_sizes, _plain))
+
+register("operator.getitem", _item_of)
+
+
+def _if_then_else(condition: Truth, a: Number, b: Number) -> Number:
+    if isinstance(condition, bool):
+        return a if condition else b
+    raise UnsupportedError(
+        f"which of {a} and {b} a size is depends on {condition.text}; narrow dims so that it does not"
+    )
+
+
+register("torch.sym_ite", _if_then_else)
+
+
+# ---- sizes of tensors, and values read off them --------------------------------------------------
+
+
+@aten("sym_size.int")
+def size(self: Node, dim: int) -> Int:
+    return self.shape[dim]
+
+
+@aten("sym_numel")
+def numel(self: Node) -> Int:
+    return self.size
+
+
+@aten("sym_stride.int")
+def stride(self: Node, dim: int) -> Int:
+    return sym.product(self.shape[dim % self.rank + 1 :])
+
+
+@aten("sym_storage_offset")
+def storage_offset(self: Node) -> Int:
+    return 0
+
+
+@aten("item", "_local_scalar_dense")
+def item(self: Node) -> Int:
+    value = symval.scalar(self)
+    if value is None:
+        raise UnsupportedError(
+            "a Python number is read off a tensor whose value is not known when compiling; if it comes from an input "
+            "that decides shapes, fix that input with constants={...}"
+        )
+    return value
+
+
+# ---- guards --------------------------------------------------------------------------------------
+
+
+@aten("_assert_scalar")
+def assert_scalar(self: Truth | Node, assert_msg: str = "") -> None:
+    """A guard on sizes. Where bounds do not decide it, it is tried at the ends and the middle of every range: a guard
+    that fails for a declared size makes the declaration wrong. PyTorch has proved the others from the same ranges."""
+    if isinstance(self, Condition):
+        for sizes in _samples(self.variables):
+            if not self.holds(sizes):
+                found = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+                raise ModelError(f"the model requires {self.text}; declared sizes break that with {found}: narrow dims")
+    elif self is False:
+        raise ModelError(f"the model refuses the declared sizes: {assert_msg}")
+
+
+def _samples(variables: frozenset[sym.Var]) -> list[dict[str, int]]:
+    """Sizes at which a condition is tried."""
+    ordered = sorted(variables, key=str)
+    ranges = [sorted({v.lo, *_up_to(v)}) for v in ordered]
+    return [dict(zip([v.name for v in ordered], sizes, strict=True)) for sizes in itertools.product(*ranges)]
+
+
+def _up_to(variable: sym.Var) -> set[int]:
+    high = sym.upper(variable.hi)
+    return set() if high is None else {high, (variable.lo + high) // 2}
+
+
+@aten(
+    "_assert_async",
+    "_assert_async.msg",
+    "_assert_tensor_metadata",
+    "_functional_assert_async.msg",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+)
+def no_effect(*arguments: Any, **options: Any) -> None:
+    """Assertions on values and on metadata that export has already checked compute nothing."""

@@ -1,0 +1,65 @@
+"""Nested inputs and outputs, described in JSON so that a caller without PyTorch can rebuild them.
+
+A description is one of::
+
+    {"leaf": k}                                         the k-th input or output tensor of the graph
+    {"size": k}                                         the k-th output, a 0-dimensional int64, as a Python int
+    {"value": v}                                        a constant: None, a bool, a number or a string
+    {"list": [...]}  {"tuple": [...]}
+    {"dict": [...], "keys": [...]}
+    {"object": [...], "keys": [...], "type": "module:name"}     a named tuple, a dataclass, a transformers ModelOutput
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils._pytree import TreeSpec
+
+from luminal.core.errors import ModelError
+
+Description = dict[str, Any]
+
+
+def describe(spec: TreeSpec, leaves: Iterator[Description]) -> Description:
+    """The description of a tree whose leaves, from left to right, are described by ``leaves``."""
+    if spec.is_leaf():
+        return next(leaves)
+    children = [describe(child, leaves) for child in spec.children()]
+    if spec.type in (list, tuple):
+        return {spec.type.__name__: children}
+    if spec.type in (dict, OrderedDict):
+        return {"dict": children, "keys": list(spec.context)}
+    kind, keys = _fields(spec)
+    if len(keys) != len(children) or not all(isinstance(key, str) for key in keys):
+        raise ModelError(
+            "inputs and outputs may be nested in lists, tuples, dictionaries with string keys, named tuples and "
+            f"dataclasses; found {kind.__module__}.{kind.__qualname__}"
+        )
+    return {"object": children, "keys": keys, "type": f"{kind.__module__}:{kind.__qualname__}"}
+
+
+def _fields(spec: TreeSpec) -> tuple[type, list[Any]]:
+    """The class of a node that is no list, tuple or dictionary, and the names of its children."""
+    context = spec.context
+    if isinstance(context, type) and hasattr(context, "_fields"):  # a named tuple
+        return context, list(context._fields)
+    if not isinstance(spec.type, type):
+        return type(spec.type), []
+    if issubclass(spec.type, tuple):  # what PyTorch itself returns from operators with several results
+        return spec.type, list(getattr(spec.type, "__match_args__", ()))
+    if isinstance(context, list | tuple) and len(context) == 2 and isinstance(context[0], list):
+        return spec.type, context[0]  # a dataclass: the fields that hold something, and those that are None
+    return spec.type, list(context) if isinstance(context, list | tuple) else []
+
+
+def paths(description: Description) -> Iterator[tuple[tuple[str, ...], Description]]:
+    """The leaves of a description with the keys and positions that lead to them, from left to right."""
+    children = next((description[kind] for kind in ("list", "tuple", "dict", "object") if kind in description), None)
+    if children is None:
+        yield (), description
+        return
+    for key, child in zip(description.get("keys", map(str, range(len(children)))), children, strict=True):
+        yield from (((key, *rest), leaf) for rest, leaf in paths(child))

@@ -1,0 +1,17 @@
+"""The whole operator table: importing this module enters every theme's lines."""
+
+from __future__ import annotations
+
+from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that they enter
+    contraction,
+    creation,
+    indexing,
+    nn,
+    pointwise,
+    reduction,
+    shape,
+    sizes,
+)
+from luminal.frontends.fx.registry import TABLE
+
+__all__ = ["TABLE"]

@@ -1,0 +1,133 @@
+"""Functions: operators whose meaning is a graph of other operators, in the model itself or in ONNX's schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import onnx
+
+from luminal.core.errors import ModelError
+from luminal.core.ir import Node
+from luminal.frontends.onnx import operators
+from luminal.frontends.onnx.reader import domain
+from luminal.frontends.onnx.tensors import ELEMENT_NUMBERS
+
+Key: TypeAlias = tuple[str, str, str]
+
+
+def key(node: onnx.NodeProto) -> Key:
+    """Domain, name and overload: what a call is matched with a model's own functions by."""
+    return domain(node.domain), node.op_type, node.overload
+
+
+def local(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
+    """The model's own functions.
+
+    Raises ModelError where one calls itself, directly or through others.
+    """
+    found = {(domain(f.domain), f.name, f.overload): f for f in model.functions}
+    finished: set[Key] = set()
+
+    def visit(function: Key, path: tuple[Key, ...]) -> None:
+        if function in path:
+            raise ModelError(f"the function {function[1]!r} calls itself")
+        if function in found and function not in finished:
+            for node in found[function].node:
+                visit(key(node), (*path, function))
+            finished.add(function)
+
+    for function in found:
+        visit(function, ())
+    return found
+
+
+def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
+    """Whether a table or a schema says what the operator means."""
+    name = domain(node.domain)
+    if (name, node.op_type) == ("", "If"):
+        return True  # where its condition is known, which is seen when the graph is built
+    version = opset.get(name, 1)
+    if operators.find(name, node.op_type, version) is not None:
+        return True
+    schema = _schema(node, version)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def expansion(node: onnx.NodeProto, inputs: Sequence[Node | None], opset: int) -> onnx.FunctionProto | None:
+    """The body of ``node`` that its schema gives, with its attributes put in; None where there is none."""
+    schema = _schema(node, opset)
+    if schema is None:
+        return None
+    body = onnx.FunctionProto()
+    if schema.has_function:
+        body.ParseFromString(schema.get_function_with_opset_version(_version(schema.function_opset_versions, opset)))
+    elif schema.has_context_dependent_function:
+        version = _version(schema.context_dependent_function_opset_versions, opset)
+        text = schema.get_context_dependent_function_with_opset_version(
+            version, node.SerializeToString(), [_type(value).SerializeToString() for value in inputs]
+        )
+        body.ParseFromString(text)
+    if not body.node:
+        return None
+    defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
+    return _with_attributes(body, [*defaults, *node.attribute])
+
+
+def bind(function: onnx.FunctionProto, node: onnx.NodeProto) -> onnx.FunctionProto:
+    """``function`` with the attributes of its call ``node`` put in."""
+    missing = set(function.attribute) - {attribute.name for attribute in node.attribute}
+    if missing:
+        raise ModelError(f"function {function.name!r} needs the attributes {sorted(missing)}")
+    return _with_attributes(function, [*function.attribute_proto, *node.attribute])
+
+
+def _schema(node: onnx.NodeProto, opset: int) -> Any:
+    """The operator's schema (the onnx package declares no types for its functions), or None where it has none."""
+    try:
+        return onnx.defs.get_schema(node.op_type, opset, domain(node.domain))
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _version(versions: Sequence[int], opset: int) -> int:
+    """The newest body that is not newer than the model, else the oldest: its own opset imports say how to read it."""
+    older = [version for version in versions if version <= opset]
+    return max(older) if older else min(versions)
+
+
+def _type(value: Node | None) -> onnx.TypeProto:
+    if value is None:
+        return onnx.TypeProto()
+    shape = [size if isinstance(size, int) else str(size) for size in value.shape]
+    return onnx.helper.make_tensor_type_proto(ELEMENT_NUMBERS[value.dtype], shape)
+
+
+def _with_attributes(body: onnx.FunctionProto, given: Sequence[onnx.AttributeProto]) -> onnx.FunctionProto:
+    """``body`` with each reference to an attribute of the function replaced by its value, or dropped where the call
+    gives none; a later entry of ``given`` wins."""
+    values = {attribute.name: attribute for attribute in given}
+    bound = onnx.FunctionProto()
+    bound.CopyFrom(body)
+    for node in bound.node:
+        _bind_node(node, values)
+    return bound
+
+
+def _bind_node(node: onnx.NodeProto, values: Mapping[str, onnx.AttributeProto]) -> None:
+    kept = []
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name not in values:
+                continue
+            copy = onnx.AttributeProto()
+            copy.CopyFrom(values[attribute.ref_attr_name])
+            copy.name = attribute.name
+            kept.append(copy)
+        else:
+            for inner in attribute.g.node:
+                _bind_node(inner, values)
+            kept.append(attribute)
+    copies = [onnx.AttributeProto.FromString(attribute.SerializeToString()) for attribute in kept]
+    del node.attribute[:]
+    node.attribute.extend(copies)

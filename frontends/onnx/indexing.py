@@ -1,0 +1,116 @@
+"""Constants, generated tensors, and elements picked by position."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from luminal.core import symbolic as sym
+from luminal.core import symval, types
+from luminal.core.decompose import indexing
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node, cast, constant
+from luminal.core.movement import reshape, slice_
+from luminal.core.symbolic import Int
+from luminal.frontends.onnx.registry import Call, operator, scalar, wrap_axis
+from luminal.frontends.onnx.tensors import element_type
+
+# ---- made from nothing ---------------------------------------------------------------------------------------------
+
+
+@operator("Constant")
+def _constant(call: Call) -> Node:
+    for name in ("value", "sparse_value"):
+        array = call.tensor(name)
+        if array is not None:
+            return constant(array)
+    if "value_int" in call.attributes:
+        return constant(call.integer("value_int"), types.i64)
+    if "value_float" in call.attributes:
+        return constant(call.number("value_float"), types.f32)
+    integers, numbers = call.integers("value_ints"), call.numbers("value_floats")
+    if integers is not None:
+        return constant(np.array(integers, np.int64))
+    if numbers is not None:
+        return constant(np.array(numbers, np.float32))
+    if "value_string" in call.attributes or "value_strings" in call.attributes:
+        raise UnsupportedError("strings are not supported: convert them to numbers before the model")
+    raise ModelError("no attribute gives a value")
+
+
+@operator("Range")
+def _range(call: Call) -> Node:
+    dtype = call[0].dtype
+    if dtype.is_float:
+        start, limit, delta = (float(scalar(call.array(k), f"input {k}")) for k in range(3))
+        return indexing.arange(start, limit, delta, dtype)
+    first, end, step = (call.values(k) for k in range(3))
+    if not len(first) == len(end) == len(step) == 1:
+        raise ModelError("expected one start, one limit and one delta")
+    if not isinstance(step[0], int):
+        raise UnsupportedError(f"a delta of {step[0]} is not supported: it must be a fixed number")
+    return indexing.arange(first[0], end[0], step[0], dtype)
+
+
+@operator("EyeLike")
+def _eye_like(call: Call) -> Node:
+    x = call[0]
+    if x.rank != 2:
+        raise ModelError(f"expected a matrix, found {x.rank} axes")
+    dtype = element_type(call.integer("dtype"), "attribute 'dtype'") if "dtype" in call.attributes else x.dtype
+    return indexing.eye(x.shape[0], x.shape[1], call.integer("k", 0), dtype)
+
+
+@operator("Trilu")
+def _trilu(call: Call) -> Node:
+    diagonal = call.integer_at(1) if call.get(1) is not None else 0
+    return indexing.triu(call[0], diagonal) if call.flag("upper", True) else indexing.tril(call[0], diagonal)
+
+
+@operator("OneHot")
+def _one_hot(call: Call) -> Node:
+    depth, values = call.values(1), call[2]
+    if len(depth) != 1 or values.shape != (2,):
+        raise ModelError(f"expected one depth and two values, found {len(depth)} and {list(values.shape)}")
+    off, on = (reshape(slice_(values, 0, k, 1), []) for k in (0, 1))
+    index = cast(call[0], types.i64)
+    axis = wrap_axis(call.integer("axis", -1), index.rank + 1)
+    return indexing.one_hot(index, depth[0], on, off, axis, values.dtype)
+
+
+# ---- picked by position --------------------------------------------------------------------------------------------
+
+
+@operator("Gather")
+def _gather(call: Call) -> Node:
+    x, index = call[0], call[1]
+    axis = call.axis(x.rank, 0)
+    places = symval.value(index) if index.size != 0 else None
+    run = None if places is None else _run(list(places.reshape(-1)), x.shape[axis])
+    if run is None:
+        return indexing.take(x, index, axis)
+    # Evenly spaced places that are known to exist are a slice, which moves nothing.
+    start, step = run
+    picked = slice_(x, axis, start, index.size, step)
+    return reshape(picked, [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
+
+
+def _run(places: list[Int], extent: Int) -> tuple[Int, int] | None:
+    """First place and step of evenly spaced places that surely lie in an axis, counted from its front."""
+    places = [place + extent if sym.never(place) else place for place in places]
+    step = places[1] - places[0] if len(places) > 1 else 1
+    if not isinstance(step, int) or any(b - a != step for a, b in pairwise(places)):
+        return None
+    inside = all(sym.always(end) and sym.always(extent - 1 - end) for end in (places[0], places[-1]))
+    return (places[0], step) if inside else None
+
+
+@operator("GatherElements")
+def _gather_elements(call: Call) -> Node:
+    return indexing.gather_elements(call[0], cast(call[1], types.i64), call.axis(call[0].rank, 0))
+
+
+@operator("GatherND")
+def _gather_nd(call: Call) -> Node:
+    return indexing.gather_nd(call[0], call[1], call.integer("batch_dims", 0))

@@ -1,0 +1,100 @@
+"""Comparisons, logic, bits and conversions of type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from luminal.core import ops, types
+from luminal.core.decompose import math
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node, binary, bitcast, cast, constant, select
+from luminal.core.types import DType
+from luminal.frontends.onnx.registry import Call, Importer, operator
+from luminal.frontends.onnx.tensors import element_type
+
+
+def _binary(function: Callable[[Node, Node], Node]) -> Importer:
+    return lambda call: function(call[0], call[1])
+
+
+for _name, _function in {
+    "Equal": math.equal,
+    "Less": math.less,
+    "LessOrEqual": math.less_equal,
+    "Greater": math.greater,
+    "GreaterOrEqual": math.greater_equal,
+    "And": math.logical_and,
+    "Or": math.logical_or,
+    "Xor": math.logical_xor,
+}.items():
+    operator(_name)(_binary(_function))
+
+for _name, _op in {"BitwiseAnd": ops.AND, "BitwiseOr": ops.OR, "BitwiseXor": ops.XOR}.items():
+    operator(_name)(_binary(partial(binary, _op)))
+
+operator("Not")(lambda call: math.logical_not(call[0]))
+operator("BitwiseNot")(lambda call: math.bitwise_not(call[0]))
+operator("IsNaN")(lambda call: math.isnan(call[0]))
+operator("Where")(lambda call: math.where(call[0], call[1], call[2]))
+
+
+@operator("IsInf")
+def _is_inf(call: Call) -> Node:
+    negative, positive = call.flag("detect_negative", True), call.flag("detect_positive", True)
+    return math.isinf(call[0], negative=negative, positive=positive)
+
+
+@operator("BitShift")
+def _bit_shift(call: Call) -> Node:
+    direction = call.text("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise ModelError(f"attribute 'direction': expected LEFT or RIGHT, found {direction!r}")
+    return binary(ops.SHL if direction == "LEFT" else ops.SHR, call[0], call[1])
+
+
+# ---- conversions ---------------------------------------------------------------------------------------------------
+
+
+@operator("Cast")
+def _cast(call: Call) -> Node:
+    return _convert(call, element_type(call.integer("to"), "attribute 'to'"))
+
+
+@operator("CastLike")
+def _cast_like(call: Call) -> Node:
+    return _convert(call, call[1].dtype)
+
+
+@operator("BitCast")
+def _bitcast(call: Call) -> Node:
+    return bitcast(call[0], element_type(call.integer("to"), "attribute 'to'"))
+
+
+def _convert(call: Call, to: DType) -> Node:
+    """Casts to 8-bit floats say whether values beyond the largest saturate or become the type's infinity or NaN."""
+    x, saturate, mode = call[0], call.flag("saturate", True), call.text("round_mode", "up")
+    if to.bits < 8 and to.is_integer and x.dtype.is_float:
+        return cast(cast(x, types.i32), to)  # wraps, where a direct conversion would saturate
+    if to.bits != 8 or not to.is_float:
+        return cast(x, to)
+    if to == types.f8e8m0:
+        raise UnsupportedError(f"casts to {to} (round_mode={mode}) are not supported")
+    if x.dtype == to:
+        return x
+    x = cast(x, types.f32) if not x.dtype.is_float else x
+    largest = to.max
+    if saturate:
+        return cast(math.clamp(x, -largest, largest), to)
+    # Beyond half a step above the largest value, rounding leaves the range; ties go up where the largest is odd.
+    step = largest - float(np.nextafter(to.numpy.type(largest), to.numpy.type(0)))
+    odd = int(to.numpy.type(largest).view(np.uint8)) & 1
+    edge = constant(largest + step / 2, x.dtype)
+    magnitude = math.abs_(x)
+    beyond = math.greater_equal(magnitude, edge) if odd else math.greater(magnitude, edge)
+    overflow: Node | float = float("nan")
+    if to == types.f8e5m2:
+        overflow = select(math.less(x, 0), float("-inf"), constant(float("inf"), x.dtype))
+    return cast(select(beyond, overflow, x), to)

@@ -1,0 +1,161 @@
+"""Elementwise operators: arithmetic, functions, activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from math import inf
+
+from luminal.core import types
+from luminal.core.decompose import math
+from luminal.core.decompose.common import widened
+from luminal.core.ir import Node, cast
+from luminal.frontends.onnx.registry import Call, Importer, operator
+
+
+def _unary(function: Callable[[Node], Node]) -> Importer:
+    return lambda call: function(call[0])
+
+
+def _binary(function: Callable[[Node, Node], Node]) -> Importer:
+    return lambda call: function(call[0], call[1])
+
+
+def _variadic(function: Callable[[Node, Node], Node]) -> Importer:
+    return lambda call: reduce(function, call.operands)
+
+
+for _name, _function in {
+    "Abs": math.abs_,
+    "Acos": math.acos,
+    "Acosh": math.acosh,
+    "Asin": math.asin,
+    "Asinh": math.asinh,
+    "Atan": math.atan,
+    "Atanh": math.atanh,
+    "Ceil": math.ceil,
+    "Cos": math.cos,
+    "Cosh": math.cosh,
+    "Erf": math.erf,
+    "Exp": math.exp,
+    "Floor": math.floor,
+    "HardSwish": math.hardswish,
+    "Log": math.log,
+    "Mish": math.mish,
+    "Neg": math.neg,
+    "Reciprocal": math.reciprocal,
+    "Relu": math.relu,
+    "Round": math.round_,
+    "Sigmoid": math.sigmoid,
+    "Sign": math.sign,
+    "Sin": math.sin,
+    "Sinh": math.sinh,
+    "Softplus": math.softplus,
+    "Softsign": math.softsign,
+    "Sqrt": math.sqrt,
+    "Tan": math.tan,
+    "Tanh": math.tanh,
+}.items():
+    operator(_name)(_unary(_function))
+
+operator("Add")(_binary(lambda a, b: a + b))
+operator("Sub")(_binary(math.sub))
+operator("Mul")(_binary(lambda a, b: a * b))
+operator("Div")(_binary(lambda a, b: a / b))  # of integers: truncates toward zero
+operator("PRelu")(_binary(math.prelu))
+operator("Max")(_variadic(math.maximum))
+operator("Min")(_variadic(math.minimum))
+
+
+@operator("Sum")
+def _sum(call: Call) -> Node:
+    @widened
+    def total(*operands: Node) -> Node:
+        return reduce(lambda a, b: a + b, operands)
+
+    return total(*call.operands)
+
+
+@operator("Mean")
+def _mean(call: Call) -> Node:
+    @widened
+    def mean(*operands: Node) -> Node:
+        return reduce(lambda a, b: a + b, operands) / len(operands)
+
+    return mean(*call.operands)
+
+
+@operator("Pow")
+def _pow(call: Call) -> Node:
+    base, exponent = call[0], call[1]
+    if base.dtype == exponent.dtype or not base.dtype.is_integer or not exponent.dtype.is_float:
+        return math.pow_(base, cast(exponent, base.dtype))
+    # An integer to a fractional power is a fraction before it is an integer again.
+    return cast(math.pow_(cast(base, types.f64), cast(exponent, types.f64)), base.dtype)
+
+
+@operator("Mod")
+def _mod(call: Call) -> Node:
+    return (math.fmod if call.flag("fmod") else math.remainder)(call[0], call[1])
+
+
+@operator("Clip")
+def _clip_by_attributes(call: Call) -> Node:
+    low, high = call.number("min", -inf), call.number("max", inf)
+    return math.clamp(call[0], None if low == -inf else low, None if high == inf else high)
+
+
+@operator("Clip", since=11)
+def _clip(call: Call) -> Node:
+    return math.clamp(call[0], call.get(1), call.get(2))
+
+
+# ---- activations ---------------------------------------------------------------------------------------------------
+
+
+@operator("Gelu")
+def _gelu(call: Call) -> Node:
+    return math.gelu(call[0], call.text("approximate", "none"))
+
+
+@operator("LeakyRelu")
+def _leaky_relu(call: Call) -> Node:
+    return math.leaky_relu(call[0], call.number("alpha", 0.01))
+
+
+@operator("ThresholdedRelu")
+def _thresholded_relu(call: Call) -> Node:
+    return math.threshold(call[0], call.number("alpha", 1.0), 0.0)
+
+
+@operator("Elu")
+def _elu(call: Call) -> Node:
+    return math.elu(call[0], call.number("alpha", 1.0))
+
+
+@operator("Celu")
+def _celu(call: Call) -> Node:
+    return math.celu(call[0], call.number("alpha", 1.0))
+
+
+@operator("Selu")
+def _selu(call: Call) -> Node:
+    # The attributes' defaults are the nearest float32 numbers to the constants of the paper.
+    alpha, gamma = call.number("alpha", 1.67326319217681884765625), call.number("gamma", 1.05070102214813232421875)
+    return math.selu(call[0], alpha, gamma)
+
+
+@operator("HardSigmoid")
+def _hard_sigmoid(call: Call) -> Node:
+    return math.hardsigmoid(call[0], call.number("alpha", 0.2), call.number("beta", 0.5))
+
+
+@operator("Swish")
+def _swish(call: Call) -> Node:
+    alpha = call.number("alpha", 1.0)
+
+    @widened
+    def swish(x: Node) -> Node:
+        return x * math.sigmoid(x * alpha)
+
+    return swish(call[0])

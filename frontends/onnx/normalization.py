@@ -1,0 +1,134 @@
+"""Normalisations, and dropout, which does nothing once a model is trained."""
+
+from __future__ import annotations
+
+from luminal.core import symbolic as sym
+from luminal.core import types
+from luminal.core.decompose import math, normalize, reduction
+from luminal.core.decompose.common import widened
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node, cast, constant, expand
+from luminal.core.movement import pad, reshape, windows
+from luminal.frontends.onnx.registry import Call, operator, scalar
+from luminal.frontends.onnx.tensors import element_type
+
+_NO_TRAINING = "training mode is not supported: export the model in evaluation mode"
+
+
+@operator("BatchNormalization")
+def _batch_normalization(call: Call) -> Node:
+    call.ignore("momentum")
+    if call.flag("training_mode"):
+        raise UnsupportedError(_NO_TRAINING)
+    if not call.flag("spatial", True):
+        raise UnsupportedError("statistics for each position (spatial=0) are not supported")
+    return normalize.batch_norm(call[0], call[1], call[2], call[3], call[4], call.number("epsilon", 1e-5))
+
+
+@operator("InstanceNormalization")
+def _instance_normalization(call: Call) -> Node:
+    return normalize.instance_norm(call[0], call[1], call[2], call.number("epsilon", 1e-5))
+
+
+@operator("GroupNormalization", since=18)
+def _group_normalization_by_group(call: Call) -> Node:
+    """Until opset 21 there is one scale and bias for each group."""
+    groups, each = call.integer("num_groups"), sym.floordiv(call[0].shape[1], call.integer("num_groups"))
+    scale, bias = (reshape(expand(reshape(call[k], [groups, 1]), [groups, each]), [groups * each]) for k in (1, 2))
+    return normalize.group_norm(call[0], groups, scale, bias, call.number("epsilon", 1e-5))
+
+
+@operator("GroupNormalization", since=21)
+def _group_normalization(call: Call) -> Node:
+    call.ignore("stash_type")
+    return normalize.group_norm(call[0], call.integer("num_groups"), call[1], call[2], call.number("epsilon", 1e-5))
+
+
+@operator("LayerNormalization")
+def _layer_normalization(call: Call) -> tuple[Node | None, ...]:
+    x = call[0]
+    axes = range(call.axis(x.rank, -1), x.rank)
+    eps, stash = call.number("epsilon", 1e-5), element_type(call.integer("stash_type", 1), "attribute 'stash_type'")
+    if stash not in (types.f32, types.f64):
+        raise UnsupportedError(f"statistics in {stash} (stash_type) are not supported, only in float32 or float64")
+    result = normalize.layer_norm(x, axes, call[1], call.get(2), eps)
+    mean = deviation = None
+    if call.wants(1) or call.wants(2):
+        wide = cast(x, x.dtype.compute)
+        mean = cast(reduction.mean(wide, axes, True), stash)
+        variance = reduction.variance(wide, axes, True, correction=0)
+        deviation = cast(math.rsqrt(variance + eps), stash)
+    return result, mean, deviation
+
+
+@operator("RMSNormalization")
+def _rms_normalization(call: Call) -> Node:
+    call.ignore("stash_type")
+    return _rms(call)
+
+
+@operator("SimplifiedLayerNormalization")
+@operator("SimplifiedLayerNormalization", domain="com.microsoft")
+def _simplified_layer_normalization(call: Call) -> Node:
+    """RMSNormalization under the name that onnxruntime gave it first."""
+    call.ignore("stash_type")
+    return _rms(call)
+
+
+def _rms(call: Call) -> Node:
+    axes = range(call.axis(call[0].rank, -1), call[0].rank)
+    return normalize.rms_norm(call[0], axes, call[1], call.number("epsilon", 1e-5))
+
+
+@operator("LpNormalization")
+def _lp_normalization(call: Call) -> Node:
+    axis = call.axis(call[0].rank, -1)
+    order = call.integer("p", 2)
+
+    @widened
+    def normalized(x: Node) -> Node:
+        norm = normalize.lp_norm(x, axis, order, keepdims=True)
+        # Specification: a norm of 0 gives 0.
+        return math.where(math.equal(norm, 0), 0, x / norm)
+
+    return normalized(call[0])
+
+
+@operator("LRN")
+def _local_response_normalization(call: Call) -> Node:
+    """``x / (bias + alpha/size * sum(x**2 over size neighbouring channels)) ** beta`` (Krizhevsky et al., 2012)."""
+    size = call.integer("size")
+    alpha, beta, bias = call.number("alpha", 0.0001), call.number("beta", 0.75), call.number("bias", 1.0)
+
+    @widened
+    def normalized(x: Node) -> Node:
+        before, after = (size - 1) // 2, size // 2
+        axes: list[tuple[int, int]] = [(0, 0)] * x.rank
+        axes[1] = (before, after)
+        squares = pad(x * x, [b for b, _ in axes], [a for _, a in axes])
+        total = reduction.sum_(windows(squares, 1, size), x.rank)
+        return x / math.pow_(total * (alpha / size) + bias, beta)
+
+    return normalized(call[0])
+
+
+@operator("MeanVarianceNormalization")
+def _mean_variance_normalization(call: Call) -> Node:
+    axes = call.integers("axes") or [0, 2, 3]
+
+    @widened
+    def normalized(x: Node) -> Node:
+        centred = x - reduction.mean(x, axes, True)
+        variance = reduction.mean(centred * centred, axes, True)
+        return centred / (math.sqrt(variance) + 1e-9)  # the specification's constant
+
+    return normalized(call[0])
+
+
+@operator("Dropout")
+def _dropout(call: Call) -> tuple[Node, Node]:
+    call.ignore("ratio", "seed")
+    if call.get(2) is not None and scalar(call.array(2), "training_mode"):
+        raise UnsupportedError(_NO_TRAINING)
+    kept = constant(True, types.bool_) if call.opset >= 10 else constant(1, call[0].dtype)
+    return call[0], expand(kept, call[0].shape)

@@ -1,0 +1,34 @@
+"""The whole operator table: importing this module reads in every theme."""
+
+from __future__ import annotations
+
+from luminal.frontends.onnx import (
+    attention,
+    contraction,
+    contributed,
+    indexing,
+    logic,
+    math,
+    normalization,
+    pooling,
+    quantization,
+    reduction,
+    shape,
+)
+from luminal.frontends.onnx.registry import find, names
+
+__all__ = ["THEMES", "find", "names"]
+
+THEMES = (
+    attention,
+    contraction,
+    contributed,
+    indexing,
+    logic,
+    math,
+    normalization,
+    pooling,
+    quantization,
+    reduction,
+    shape,
+)

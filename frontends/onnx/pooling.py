@@ -1,0 +1,88 @@
+"""Pooling over windows and over whole images."""
+
+from __future__ import annotations
+
+from luminal.core import ops
+from luminal.core.decompose import math, pooling, reduction
+from luminal.core.decompose.common import widened
+from luminal.core.decompose.contraction import sliding
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node
+from luminal.core.ir import reduce as reduce_
+from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.windows import window
+
+
+@operator("MaxPool")
+def _max_pool(call: Call) -> Node:
+    call.ignore("storage_order")  # the order of the indices, which are not supported
+    if call.wants(1):
+        raise UnsupportedError("the output of indices is not supported")
+    over = window(call, call[0].shape[2:])
+    return pooling.max_pool(
+        call[0], over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations, call.flag("ceil_mode")
+    )
+
+
+@operator("AveragePool")
+def _average_pool(call: Call) -> Node:
+    over = window(call, call[0].shape[2:])
+    return pooling.avg_pool(
+        call[0],
+        over.kernel,
+        over.strides,
+        over.pads_begin,
+        over.pads_end,
+        over.dilations,
+        call.flag("ceil_mode"),
+        count_include_pad=call.flag("count_include_pad"),
+    )
+
+
+@operator("LpPool")
+def _lp_pool(call: Call) -> Node:
+    order, over = call.integer("p", 2), window(call, call[0].shape[2:])
+    counts = pooling.window_counts(
+        call[0].shape[2:], over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations,
+        call.flag("ceil_mode"),
+    )  # fmt: skip
+
+    @widened
+    def pool(x: Node) -> Node:
+        powers = _power(math.abs_(x), order)
+        taps = sliding(powers, over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations, counts=counts)
+        return _root(reduce_(ops.SUM_REDUCE, taps, range(x.rank, taps.rank)), order)
+
+    return pool(call[0])
+
+
+def _power(x: Node, order: int) -> Node:
+    return x if order == 1 else x * x if order == 2 else math.pow_(x, float(order))
+
+
+def _root(x: Node, order: int) -> Node:
+    return x if order == 1 else math.sqrt(x) if order == 2 else math.pow_(x, 1 / order)
+
+
+# ---- over whole images ---------------------------------------------------------------------------------------------
+
+
+@operator("GlobalAveragePool")
+def _global_average_pool(call: Call) -> Node:
+    return reduction.mean(call[0], range(2, call[0].rank), True)
+
+
+@operator("GlobalMaxPool")
+def _global_max_pool(call: Call) -> Node:
+    return reduction.max_(call[0], range(2, call[0].rank), True)
+
+
+@operator("GlobalLpPool")
+def _global_lp_pool(call: Call) -> Node:
+    order = call.integer("p", 2)
+
+    @widened
+    def pool(x: Node) -> Node:
+        return _root(reduction.sum_(_power(math.abs_(x), order), range(2, x.rank), True), order)
+
+    return pool(call[0])

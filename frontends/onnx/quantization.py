@@ -1,0 +1,93 @@
+"""Linear quantisation: integers that stand for real numbers by a scale and a zero point."""
+
+from __future__ import annotations
+
+from luminal.core import types
+from luminal.core.decompose import contraction, math
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node, cast, expand
+from luminal.core.movement import reshape
+from luminal.core.types import DType
+from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.tensors import element_type
+
+
+def _per_axis(parameter: Node, x: Node, axis: int, block: int) -> Node:
+    """A scale or zero point as a value that broadcasts against ``x``: one for all, one for each index of ``axis``, or
+    one for each block of ``block`` indices."""
+    if parameter.size == 1:
+        return reshape(parameter, [])
+    if parameter.rank == 1 and not block:
+        return reshape(parameter, [parameter.size, *[1] * (x.rank - 1 - axis)])
+    if parameter.rank != x.rank or not block:
+        raise ModelError(f"a scale of shape {list(parameter.shape)} does not fit {list(x.shape)} along axis {axis}")
+    blocks = parameter.shape[axis]
+    spread = [*parameter.shape[: axis + 1], block, *parameter.shape[axis + 1 :]]
+    split = reshape(parameter, [*parameter.shape[: axis + 1], 1, *parameter.shape[axis + 1 :]])
+    whole = [*parameter.shape[:axis], blocks * block, *parameter.shape[axis + 1 :]]
+    return reshape(expand(split, spread), whole)
+
+
+def _axis(call: Call) -> tuple[int, int]:
+    rank = max(call[0].rank, 1)
+    axis = call.integer("axis", 1)
+    # The attribute has no influence where one scale serves all, and its default may then lie outside.
+    return axis % rank if -rank <= axis < rank else 0, call.integer("block_size", 0)
+
+
+@operator("DequantizeLinear")
+def _dequantize(call: Call) -> Node:
+    x, scale, zero = call[0], call[1], call.get(2)
+    axis, block = _axis(call)
+    wide = cast(x, types.f32) if zero is None or x.dtype.is_float else _centred(x, _per_axis(zero, x, axis, block))
+    result = wide * cast(_per_axis(scale, x, axis, block), types.f32)
+    out = call.integer("output_dtype", 0)
+    return cast(result, element_type(out, "attribute 'output_dtype'") if out else scale.dtype)
+
+
+def _centred(x: Node, zero: Node) -> Node:
+    """``x - zero`` exactly, as far as float32 holds it: subtracted as integers."""
+    return cast(cast(x, types.i32) - cast(zero, types.i32), types.f32)
+
+
+@operator("QuantizeLinear")
+def _quantize(call: Call) -> Node:
+    x, scale, zero = call[0], call[1], call.get(2)
+    axis, block = _axis(call)
+    out = call.integer("output_dtype", 0)
+    to = zero.dtype if zero is not None else element_type(out, "attribute 'output_dtype'") if out else types.u8
+    call.ignore("saturate", "precision")
+    if to.is_float:
+        raise UnsupportedError(f"quantisation to {to} is not supported")
+    return _rounded(
+        cast(x, types.f32) / cast(_per_axis(scale, x, axis, block), types.f32),
+        None if zero is None else _per_axis(zero, x, axis, block),
+        to,
+    )
+
+
+def _rounded(x: Node, zero: Node | None, to: DType) -> Node:
+    """``saturate(round(x) + zero)``."""
+    whole = math.round_(x)
+    shifted = whole if zero is None else whole + cast(zero, types.f32)
+    return cast(math.clamp(shifted, float(to.min), float(to.max)), to)
+
+
+def _by_row(parameter: Node) -> Node:
+    """One scale or zero point for each row of the left matrix, laid along the rows."""
+    return parameter if parameter.size == 1 or parameter.rank != 1 else reshape(parameter, [parameter.size, 1])
+
+
+@operator("QLinearMatMul")
+def _quantized_matmul(call: Call) -> Node:
+    """Exact in int32, then scaled and rounded once."""
+    (a, a_scale, a_zero), (b, b_scale, b_zero), (scale, zero) = (
+        [call[k] for k in range(3)],
+        [call[k] for k in range(3, 6)],
+        [call[k] for k in range(6, 8)],
+    )
+    product = contraction.matmul(
+        cast(a, types.i32) - cast(_by_row(a_zero), types.i32), cast(b, types.i32) - cast(b_zero, types.i32)
+    )
+    factor = cast(_by_row(a_scale), types.f32) * cast(b_scale, types.f32) / cast(scale, types.f32)
+    return _rounded(cast(product, types.f32) * factor, zero, zero.dtype)

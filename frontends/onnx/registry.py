@@ -1,0 +1,270 @@
+"""The operator table: for each ONNX operator, the functions that import it, by the opset version they hold from.
+
+An importing function takes a ``Call`` (the operator's inputs, attributes and opset) and returns the node of its output,
+or a tuple of nodes for several outputs, or None to leave a case to the function body that ONNX's schema gives. The
+tables by theme in this folder register theirs with ``@operator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+
+from luminal.core import interp, ops, symval
+from luminal.core import symbolic as sym
+from luminal.core.errors import InputError, ModelError, UnsupportedError
+from luminal.core.ir import Node, topological
+from luminal.core.symbolic import Int
+from luminal.frontends.onnx.external import ExternalFiles
+from luminal.frontends.onnx.tensors import Array, sparse_to_numpy, to_numpy
+
+AttributeType = onnx.AttributeProto.AttributeType
+
+Result: TypeAlias = Node | tuple[Node | None, ...]
+Importer: TypeAlias = Callable[["Call"], Result | None]
+
+_TABLE: dict[tuple[str, str], dict[int, Importer]] = {}
+
+
+def operator(*names: str, since: int = 1, domain: str = "") -> Callable[[Importer], Importer]:
+    """Register the decorated function for the operators ``names`` of ``domain``, from opset version ``since`` on."""
+
+    def register(function: Importer) -> Importer:
+        for name in names:
+            versions = _TABLE.setdefault((domain, name), {})
+            assert since not in versions, f"{domain}:{name} has two entries from version {since}"
+            versions[since] = function
+        return function
+
+    return register
+
+
+def find(domain: str, name: str, opset: int) -> Importer | None:
+    """The function that imports an operator in the given opset version of its domain, if there is one."""
+    versions = _TABLE.get((domain, name), {})
+    known = [version for version in versions if version <= opset]
+    return versions[max(known)] if known else None
+
+
+def names(domain: str = "") -> frozenset[str]:
+    """The operators of ``domain`` that have an entry."""
+    return frozenset(name for of, name in _TABLE if of == domain)
+
+
+@dataclass
+class Call:
+    """One operator of a model, applied.
+
+    ``inputs`` holds None for an optional input that is left out; ``outputs`` are the names of the values that the model
+    takes, ``""`` for those that it does not. Attributes are read through the typed methods; one that no method reads
+    is an error (``unread``), so that none is ignored by oversight. ``assumed`` holds the symbolic sizes whose
+    bounds nobody declared.
+    """
+
+    op: str
+    opset: int
+    inputs: tuple[Node | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, onnx.AttributeProto]
+    files: ExternalFiles
+    assumed: frozenset[sym.Var] = frozenset()
+    _read: set[str] = field(default_factory=set)
+
+    # ---- inputs
+
+    def __getitem__(self, position: int) -> Node:
+        """The required input at ``position``; raises ModelError where the model leaves it out."""
+        node = self.get(position)
+        if node is None:
+            raise ModelError(f"input {position} is required, but the model gives {len(self.inputs)} inputs")
+        return node
+
+    def get(self, position: int) -> Node | None:
+        """The optional input at ``position``."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    @property
+    def operands(self) -> list[Node]:
+        """Every input, for operators that take any number; at least one, and none may be left out."""
+        return [self[position] for position in range(max(1, len(self.inputs)))]
+
+    def wants(self, position: int) -> bool:
+        """Whether the model takes output ``position``."""
+        return position < len(self.outputs) and self.outputs[position] != ""
+
+    def array(self, position: int) -> Array:
+        """The value of a required input that must be known when the model is compiled.
+
+        Raises InputError where it depends on the inputs of a call.
+        """
+        value = constant_value(self[position])
+        if value is None:
+            raise _undecided(self[position], position)
+        return value
+
+    def values(self, position: int) -> list[Int]:
+        """The elements of a required integer input, row-major: each a number, or an expression of symbolic sizes.
+
+        Raises InputError where they depend on the data of a call.
+        """
+        value = symval.value(self[position])
+        if value is None:
+            raise _undecided(self[position], position)
+        return list(value.reshape(-1))
+
+    def integers_at(self, position: int) -> list[int]:
+        """The elements of a required integer input that must be plain numbers; errors as for ``values``, and
+        UnsupportedError where they depend on symbolic sizes."""
+        return [_plain(value, position) for value in self.values(position)]
+
+    def integer_at(self, position: int) -> int:
+        """The one element of a required integer input; errors as for ``integers_at``."""
+        elements = self.integers_at(position)
+        if len(elements) != 1:
+            raise ModelError(f"input {position}: expected one element, found {len(elements)}")
+        return elements[0]
+
+    # ---- attributes
+
+    def _attribute(self, name: str, *kinds: int) -> onnx.AttributeProto | None:
+        self._read.add(name)
+        attribute = self.attributes.get(name)
+        if attribute is not None and attribute.type not in kinds:
+            expected = " or ".join(AttributeType.Name(kind) for kind in kinds)
+            found = AttributeType.Name(attribute.type)
+            raise ModelError(f"attribute {name!r}: expected {expected}, found {found}")
+        return attribute
+
+    def _required(self, name: str, attribute: onnx.AttributeProto | None) -> onnx.AttributeProto:
+        if attribute is None:
+            raise ModelError(f"attribute {name!r} is required, but the model does not give it")
+        return attribute
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An integer attribute; required where there is no ``default``."""
+        attribute = self._attribute(name, onnx.AttributeProto.INT)
+        if attribute is None and default is not None:
+            return default
+        return int(self._required(name, attribute).i)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """An integer attribute that stands for a truth value."""
+        return self.integer(name, int(default)) != 0
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A float attribute; required where there is no ``default``. Its value is a float32, given exactly."""
+        attribute = self._attribute(name, onnx.AttributeProto.FLOAT)
+        if attribute is None and default is not None:
+            return default
+        return float(self._required(name, attribute).f)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string attribute; required where there is no ``default``."""
+        attribute = self._attribute(name, onnx.AttributeProto.STRING)
+        if attribute is None and default is not None:
+            return default
+        return str(self._required(name, attribute).s, "utf-8", "replace")
+
+    def integers(self, name: str) -> list[int] | None:
+        """A list of integers, or None where the model does not give it."""
+        attribute = self._attribute(name, onnx.AttributeProto.INTS)
+        return None if attribute is None else [int(value) for value in attribute.ints]
+
+    def numbers(self, name: str) -> list[float] | None:
+        """A list of floats, or None where the model does not give it."""
+        attribute = self._attribute(name, onnx.AttributeProto.FLOATS)
+        return None if attribute is None else [float(value) for value in attribute.floats]
+
+    def tensor(self, name: str) -> Array | None:
+        """A dense or sparse tensor as numpy, or None where the model does not give it."""
+        attribute = self._attribute(name, onnx.AttributeProto.TENSOR, onnx.AttributeProto.SPARSE_TENSOR)
+        if attribute is None:
+            return None
+        if attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
+            return sparse_to_numpy(attribute.sparse_tensor, self.files)
+        return to_numpy(attribute.t, self.files)
+
+    def ignore(self, *names: str) -> None:
+        """Attributes that have no influence on the result."""
+        self._read.update(names)
+
+    def unread(self) -> list[str]:
+        """Attributes of the model that no method has read."""
+        return sorted(set(self.attributes) - self._read)
+
+    # ---- what several operators share
+
+    def axes(self, rank: int, position: int = 1) -> list[int] | None:
+        """The axes of a ``rank``-dimensional value, from the attribute ``axes`` or, in newer opsets, from an input:
+        counted from 0, or None where the model gives none. Raises ModelError for an axis out of range."""
+        given = self.integers("axes")
+        if given is None and self.get(position) is not None:
+            given = self.integers_at(position)
+        return None if given is None else [wrap_axis(axis, rank) for axis in given]
+
+    def axis(self, rank: int, default: int | None = None) -> int:
+        """The attribute ``axis``, counted from 0; raises ModelError where it is out of range."""
+        return wrap_axis(self.integer("axis", default), rank)
+
+
+def wrap_axis(axis: int, rank: int) -> int:
+    """``axis`` counted from 0; raises ModelError where a value of ``rank`` axes has none such."""
+    if not -rank <= axis < rank:
+        raise ModelError(f"axis {axis} is out of range for {rank} axes")
+    return axis % rank
+
+
+def constant_value(node: Node) -> Array | None:
+    """The value of ``node`` where no input of a call and no symbolic size decides it."""
+    if node.op is ops.CONSTANT:
+        array: Array = node.attr.array
+        return array
+    if any(n.op in (ops.INPUT, ops.DIM) or sym_sizes(n) for n in topological([node])):
+        return None
+    return interp.evaluate([node])[0]
+
+
+def sym_sizes(node: Node) -> bool:
+    """Whether any extent of ``node`` is symbolic."""
+    return any(not isinstance(extent, int) for extent in node.shape)
+
+
+def describe(node: Node) -> str:
+    """``float32[batch, 384]``."""
+    return f"{node.dtype}[{', '.join(map(str, node.shape))}]"
+
+
+def _plain(value: Int, position: int) -> int:
+    if isinstance(value, int):
+        return value
+    found = ", ".join(sorted(v.name for v in sym.variables(value)))
+    raise UnsupportedError(
+        f"input {position} must be a fixed number, but it is {value}: fix {found} with dims={{name: size}}"
+    )
+
+
+def _undecided(node: Node, position: int) -> InputError:
+    sources = [n for n in topological([node]) if n.op is ops.INPUT]
+    found = ", ".join(repr(n.attr.name) for n in sources) or "no input"
+    example = sources[0].attr.name if sources else "name"
+    return InputError(
+        f"input {position} decides axes or shapes, but it depends on the data of {found}: "
+        f"give a value when compiling, constants={{{example!r}: array}}"
+    )
+
+
+def exactly(values: Sequence[Any], count: int, what: str) -> None:
+    """Raises ModelError where ``values`` does not hold ``count`` elements."""
+    if len(values) != count:
+        raise ModelError(f"expected {count} {what}, found {len(values)}")
+
+
+def scalar(value: Array, what: str) -> Any:
+    """The one element of a constant; raises ModelError where it has another number of them."""
+    if value.size != 1:
+        raise ModelError(f"{what}: expected one element, found shape {list(np.shape(value))}")
+    return value.reshape(-1)[0]

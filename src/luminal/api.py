@@ -1,0 +1,157 @@
+"""The whole path, chained: read a model, compile it, build it, load it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal import artifact, tensors
+from luminal.core import target as targets
+from luminal.core.errors import InputError, ModelError, Unsupported
+from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graph
+from luminal.core.target import Target
+from luminal.module import Module
+from luminal.progress import Progress, Stages
+
+Dims: TypeAlias = Mapping[str, Any]
+Constants: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+def compile(
+    model: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    target: str | Target = "host",
+    dims: Dims | None = None,
+    constants: Constants | None = None,
+    name: str | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Module | Specialised:
+    """Compile a model to a native library and load it.
+
+    ``model`` is a path, the bytes or the ``ModelProto`` of an ONNX model, a ``torch.nn.Module``, an
+    ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs``; without them it
+    is compiled at its first call, and again only when types, ranks or undeclared sizes change.
+
+    ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
+    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2`` or ``avx512``. With
+    ``threads`` 0 there is one for each CPU that the process may use. ``progress(stage, fraction)`` is called as
+    work goes on.
+
+    Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
+    be read; BuildError where no compiler is found.
+    """
+    if inputs is None and _is_module(model):
+        return Specialised(model, target=target, dims=dims, constants=constants, name=name, threads=threads)
+    stages = Stages(progress)
+    with stages("import"):
+        graph = read(model, inputs, dims=dims, constants=constants, name=name)
+    chosen = targets.parse(target) if isinstance(target, str) else target
+    with stages("compile"):
+        program = compile_graph(graph, chosen)
+    folder = artifact.build(program, chosen, stages)
+    return Module(folder, threads, graph, stages.seconds)
+
+
+def read(
+    model: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    dims: Dims | None = None,
+    constants: Constants | None = None,
+    name: str | None = None,
+) -> Graph:
+    """``model`` as a graph of primitives, by the front end for its kind; arguments as for ``compile``."""
+    if isinstance(model, Graph):
+        return model
+    importer = _front_end(model)
+    if importer.__name__.endswith("onnx.importer"):
+        return importer.load(model, dims=dims, constants=constants, name=name)  # type: ignore[no-any-return]
+    return importer.load(_program(model), inputs, dims=dims, constants=constants, name=name)  # type: ignore[no-any-return]
+
+
+def check(
+    model: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    dims: Dims | None = None,
+    constants: Constants | None = None,
+) -> list[Unsupported]:
+    """Every operator of ``model`` that luminal cannot compile, with node, types, source line and advice."""
+    importer = _front_end(model)
+    if importer.__name__.endswith("onnx.importer"):
+        return importer.unsupported(model)  # type: ignore[no-any-return]
+    return importer.unsupported(_program(model), inputs, dims=dims, constants=constants)  # type: ignore[no-any-return]
+
+
+def _front_end(model: Any) -> Any:
+    """The importer for ``model``; each brings in its own framework, and only when it is asked for."""
+    path = isinstance(model, str | os.PathLike)
+    kinds = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    if (path and Path(model).suffix == ".pt2") or "torch" in kinds:
+        from luminal.frontends.fx import importer as fx
+
+        return fx
+    if path or isinstance(model, bytes) or "onnx" in kinds:
+        from luminal.frontends.onnx import importer as onnx
+
+        return onnx
+    raise ModelError(
+        "expected the path, bytes or ModelProto of an ONNX model, a torch.nn.Module, an ExportedProgram or a "
+        f"GraphModule, found {type(model).__name__}"
+    )
+
+
+def _program(model: Any) -> Any:
+    """``model``, or the ExportedProgram that the file of that path holds."""
+    if not isinstance(model, str | os.PathLike):
+        return model
+    from luminal.frontends.fx import export
+
+    return export.open_program(model)
+
+
+def _is_module(model: Any) -> bool:
+    return any(kind.__module__ == "torch.nn.modules.module" for kind in type(model).__mro__)
+
+
+class Specialised:
+    """A PyTorch module that is compiled when it is called, once for each combination of types, ranks and undeclared
+    sizes; sizes that ``dims`` declares may vary freely."""
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        self.model = model
+        self.options = options
+        self.modules: list[Module] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model, compiling it first where no earlier compilation fits. Raises as ``compile`` and Module do."""
+        return self.module(*args, **kwargs)(*args, **kwargs)
+
+    def module(self, *args: Any, **kwargs: Any) -> Module:
+        """The compiled module that a call with these arguments uses."""
+        found = next((m for m in self.modules if m.accepts(*args, **kwargs)), None)
+        if found is None:
+            found = self._compile(args, kwargs)
+            self.modules.append(found)
+        return found
+
+    def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Module:
+        if not any(tensors.is_torch(v) or isinstance(v, np.ndarray) for v in (*args, *kwargs.values())):
+            raise InputError("a module is compiled for the tensors of its first call; found none")
+        inputs = {**dict(zip(_parameters(self.model), args, strict=False)), **kwargs} if kwargs else args
+        compiled = compile(self.model, inputs, **self.options)
+        assert isinstance(compiled, Module)
+        return compiled
+
+
+def _parameters(model: Any) -> list[str]:
+    return list(inspect.signature(model.forward).parameters)

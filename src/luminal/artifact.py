@@ -1,0 +1,118 @@
+"""The artefact of a compiled model: a folder that stands on its own.
+
+``libNAME.so``, ``NAME.h`` and ``NAME.hpp``, ``NAME.weights``, ``manifest.json``, the sources with a ``CMakeLists.txt`` and the
+headers that they include. Folders are kept in the cache under the hash of all that is in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pybind11
+from numpy.typing import NDArray
+
+import luminal
+from luminal.codegen import build as builder
+from luminal.codegen import render, toolchain, weights
+from luminal.codegen.render import INCLUDE, SourceBundle
+from luminal.core import config
+from luminal.core.errors import BuildError
+from luminal.core.program import Program
+from luminal.core.target import Target
+from luminal.progress import Stages
+from luminal.runtime.loader import MANIFEST
+
+
+def build(program: Program, target: Target, stages: Stages) -> Path:
+    """The folder of ``program`` compiled for ``target``, built where the cache does not have it.
+
+    Raises BuildError where no compiler is found or it rejects a source.
+    """
+    with stages("render"):
+        bundle = render.render(program, target)
+        key = _key(bundle, program)
+    if config.NO_CACHE.value:
+        return _build(bundle, program, Path(tempfile.mkdtemp(prefix="luminal-")), stages)
+    models = config.CACHE.value / "models"
+    folder = models / key
+    if not (folder / MANIFEST).is_file():
+        models.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=models))
+        try:
+            _build(bundle, program, work, stages)
+            if not folder.exists():
+                work.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _key(bundle: SourceBundle, program: Program) -> str:
+    """A hash of the sources, of the headers that they stand on, and of the weights."""
+    digest = hashlib.sha256(repr(bundle.target).encode())
+    for path, text in sorted(bundle.files.items()):
+        digest.update(f"{path}\0{text}\0".encode())
+    for header in sorted((INCLUDE / "luminal").iterdir()):
+        digest.update(header.read_bytes())
+    for name, value in program.constants.items():
+        digest.update(f"{name} {value.dtype} {value.shape}".encode())
+        digest.update(hashlib.blake2b(_bytes(value), digest_size=32).digest())
+    return digest.hexdigest()[:40]
+
+
+def _bytes(value: NDArray[Any]) -> Any:
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+
+
+def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages) -> Path:
+    with stages("build"):
+        builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
+    with stages("weights"):
+        path = folder / f"{program.name}.weights"
+        weights.write(path, bundle.source_hash, bundle.plan, iter(program.constants.values()))
+    for name, text in bundle.files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    shutil.copytree(INCLUDE / "luminal", folder / "include" / "luminal", dirs_exist_ok=True)
+    manifest = {
+        "name": program.name,
+        "library": f"lib{program.name}.so",
+        "weights": f"{program.name}.weights",
+        "compiler": f"luminal {luminal.__version__}",
+        "source_hash": bundle.source_hash.hex(),
+        "target": {"name": bundle.target.name, "features": list(bundle.target.features)},
+        "kernels": [
+            {"name": k.name, "origins": list(k.origins), "schedule": k.schedule.splitlines()} for k in program.kernels
+        ],
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def python_module(folder: Path, name: str) -> Path:
+    """Compile the importable module ``NAME.*.so`` beside the library in ``folder``; needs numpy, not luminal, to run.
+
+    Raises BuildError where the compiler is missing or rejects the source.
+    """
+    compiler = toolchain.find()
+    output = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    includes = [sysconfig.get_path("include"), pybind11.get_include(), ".", "include"]
+    done = compiler.run(
+        [
+            *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"),
+            *(f"-I{path}" for path in includes),
+            *("python_module.cpp", "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", output.name),
+        ],
+        folder,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"the Python module of {name} did not compile:\n{done.stdout}{done.stderr}")
+    return output

@@ -1,0 +1,185 @@
+"""``luminal.diff``: compiled library, reference and float64 oracle on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal import api
+from luminal.comparison import inputs as drawing
+from luminal.comparison import locate
+from luminal.comparison.measure import NOWHERE, distance
+from luminal.comparison.oracle import Allowed, Oracle
+from luminal.comparison.references import Interpreter, OnnxRuntime, Reference, Torch, given_inputs
+from luminal.comparison.report import Report, Row, Trial
+from luminal.core.errors import InputError
+from luminal.core.ir import Graph
+from luminal.core.target import Target
+from luminal.module import Module
+from luminal.progress import Progress, Stages
+
+REFERENCES = ("auto", "onnxruntime", "torch", "interpreter")
+
+
+def diff(
+    model: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    reference: str = "auto",
+    target: str | Target = "host",
+    dims: Mapping[str, Any] | None = None,
+    constants: Mapping[str, NDArray[Any]] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    threads: int = 0,
+    save: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Compile ``model`` and compare what the library computes with a reference and with float64.
+
+    ``reference`` is ``onnxruntime`` (for ONNX models), ``torch`` (for PyTorch models), ``interpreter``, or ``auto``:
+    the framework that the model came from. ``inputs`` are used as they are; without them, and for PyTorch models
+    besides them, inputs are drawn from what the model does with them, with ``seed``, at sizes that leave tails and at
+    the smallest within the bounds. The other arguments are those of ``luminal.compile``.
+
+    An output agrees if NaN and infinities are where the reference has them, integers are equal, and floats are no
+    further from float64 and from the reference, relative to the output's largest magnitude, than rounding explains (see
+    ``oracle.Allowed``). ``tolerance`` replaces that with one bound on the distance from the reference.
+
+    Where an output disagrees, the report names the first source operator that diverges and the stage that introduced
+    it; a reproducer is written to the folder ``save`` (one of its own in the system's temporary folder).
+
+    Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
+    that do not fit.
+    """
+    stages = Stages(progress)
+    with stages("import"):
+        source = _open(model, inputs, reference, dims, constants, threads)
+    graph = source.graph
+    module = api.compile(graph, target=target, threads=threads, progress=progress)
+    assert isinstance(module, Module)
+    trials: list[Trial] = []
+    failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
+    for made, values in _inputs(source, inputs, seed):
+        with stages(f"compare on {made} inputs"):
+            trial = _trial(made, values, module, source, tolerance)
+        trials.append(trial)
+        if failed is None and not trial.ok:
+            failed = (values, trial)
+    finding = None
+    if failed is not None:
+        with stages("locate"):
+            wrong = [k for k, row in enumerate(failed[1].rows) if not row.ok]
+            finding = locate.locate(graph, source.reference, failed[0], wrong, target, tolerance, save)
+    return Report(graph.name, source.reference.name, _target_name(target), tuple(trials), finding)
+
+
+def _target_name(target: str | Target) -> str:
+    return target if isinstance(target, str) else target.name
+
+
+# ---- what is compared ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model as a graph, what it is compared with, and the inputs that came with it."""
+
+    graph: Graph
+    reference: Reference
+    examples: Mapping[str, NDArray[Any]] | None
+
+
+def _open(
+    model: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] | None,
+    reference: str,
+    dims: Mapping[str, Any] | None,
+    constants: Mapping[str, NDArray[Any]] | None,
+    threads: int,
+) -> _Source:
+    kind = _kind(model)
+    wanted = (
+        {"torch": "torch", "onnx": "onnxruntime", "graph": "interpreter"}[kind] if reference == "auto" else reference
+    )
+    if wanted not in REFERENCES:
+        raise InputError(f"reference: expected one of {', '.join(REFERENCES)}, found {reference!r}")
+    if wanted != "interpreter" and wanted != {"torch": "torch", "onnx": "onnxruntime"}.get(kind):
+        raise InputError(f"{wanted} cannot run this model, which is for {kind}; choose another reference")
+    if kind == "torch":
+        from luminal.frontends.fx import export
+
+        model = export.open_program(model) if isinstance(model, str | Path) else model
+        program = export.export(model, inputs, dims)
+        graph = api.read(program, dims=dims, constants=constants, name=type(model).__name__.lower())
+        found: Reference = Torch(model, program, graph, constants) if wanted == "torch" else Interpreter(graph)
+    else:
+        graph = api.read(model, dims=dims, constants=constants)
+        found = OnnxRuntime(model, constants, threads) if wanted == "onnxruntime" else Interpreter(graph)
+    return _Source(graph, found, None if inputs is None else given_inputs(graph, inputs))
+
+
+def _kind(model: Any) -> str:
+    if isinstance(model, Graph):
+        return "graph"
+    packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    return "torch" if "torch" in packages or str(model).endswith(".pt2") else "onnx"
+
+
+def _inputs(source: _Source, given: Any, seed: int) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
+    """Sets of inputs, each with a word for how it was made."""
+    if source.examples is not None:
+        yield "given", dict(source.examples)
+        if source.reference.name != "torch":
+            return
+    graph = source.graph
+    yield "drawn", drawing.draw(graph, drawing.sizes(graph), seed)
+    if any(dim.lo != drawing.sizes(graph)[dim.name] for dim in graph.dims):
+        yield "smallest", drawing.draw(graph, drawing.sizes(graph, smallest=True), seed + 1)
+
+
+# ---- comparison ----------------------------------------------------------------------------------------------------
+
+
+def _trial(
+    made: str, values: Mapping[str, NDArray[Any]], module: Module, source: _Source, tolerance: float | None
+) -> Trial:
+    graph = source.graph
+    oracle = Oracle(graph, values, tolerance)
+    try:
+        oracle.compute(graph.results)
+    except IndexError as error:
+        raise InputError(f"the {made} inputs do not fit the model: {error}; pass inputs of your own") from error
+    found, expected = module.run(values), source.reference.run(values)
+    strict = tolerance is None
+    rows = [
+        _row(name, found[name], expected[name], oracle.exact(n), oracle.allowed(n), strict) for name, n in graph.outputs
+    ]
+    return Trial(made, {dim.name: oracle.dims[dim.name] for dim in graph.dims}, tuple(rows))
+
+
+def _row(
+    name: str, found: NDArray[Any], expected: NDArray[Any], exact: NDArray[Any], allowed: Allowed, strict: bool
+) -> Row:
+    tensor = f"{found.dtype}{list(found.shape)}"
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        problem = f"luminal gives {tensor}, the reference {expected.dtype}{list(expected.shape)}"
+        return Row(name, tensor, NOWHERE, NOWHERE, NOWHERE, allowed, problem)
+    apart, own, others = distance(found, expected), distance(found, exact), distance(expected, exact)
+    if found.dtype.kind in "biu":
+        allowed = Allowed(0.0, 0.0)
+        problem = f"{np.count_nonzero(found != expected)} of {found.size} elements differ" if apart.absolute else ""
+    elif apart.misplaced:
+        problem = f"{apart.misplaced} of {found.size} elements are NaN or infinite on one side only"
+    elif apart.relative > allowed.own + allowed.reference:
+        problem = f"{apart.relative:.1e} of the scale from the reference"
+    elif strict and own.relative > allowed.own:
+        problem = f"{own.relative:.1e} of the scale from float64"
+    else:
+        problem = ""
+    return Row(name, tensor, apart, own, others, allowed, problem)

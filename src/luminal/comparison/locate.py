@@ -1,0 +1,272 @@
+"""Where a mismatch comes from: the first source operator that diverges, and the stage that made it diverge."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from luminal import api
+from luminal.comparison import reproducer, stages
+from luminal.comparison.measure import Distance, distance
+from luminal.comparison.oracle import Oracle
+from luminal.comparison.references import Reference
+from luminal.comparison.report import Finding
+from luminal.core import interp, ir, ops
+from luminal.core.ir import Graph, Node, Origin
+from luminal.core.target import Target
+from luminal.module import Module
+
+Arrays = Mapping[str, NDArray[Any]]
+
+ALONE = 32  # operators that are compiled side by side
+PROBES = 16  # values looked at by one step of the search
+
+
+def locate(
+    graph: Graph,
+    reference: Reference,
+    inputs: Arrays,
+    outputs: Collection[int],
+    target: str | Target,
+    tolerance: float | None,
+    save: str | Path | None,
+) -> Finding:
+    """The origin of a mismatch of ``outputs`` (by position) on ``inputs``.
+
+    Where the interpreter differs from the reference, the two are compared operator by operator: the front end reads one
+    of them otherwise. Else each operator is compiled by itself and compared with the interpreter on the same operands,
+    and of the first that is wrong, each stage. Where none is, values on the way become further outputs of the graph.
+    """
+    wrong = replace(graph, outputs=tuple(graph.outputs[k] for k in outputs))
+    oracle = Oracle(wrong, inputs, tolerance)
+    expected = reference.run(inputs)
+    if any(oracle.refutes_reference(node, expected[name]) for name, node in wrong.outputs):
+        finding, part = _front_end(oracle, reference, wrong, expected)
+    else:
+        finding, part = _compiler(oracle, wrong, target)
+    folder = Path(save) if save is not None else Path(tempfile.mkdtemp(prefix="luminal-diff-"))
+    reproducer.write(folder, part.graph, part.inputs, part.found, finding)
+    return replace(finding, folder=folder)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of a model that shows a mismatch, on which inputs, and what it wrongly gave."""
+
+    graph: Graph
+    inputs: Arrays
+    found: Sequence[NDArray[Any]]
+
+
+# ---- the search ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """A source operator and its nodes, operands first; the last one is what others read."""
+
+    origin: Origin
+    nodes: tuple[Node, ...]
+
+    @property
+    def result(self) -> Node:
+        return self.nodes[-1]
+
+
+def _operators(graph: Graph) -> list[_Operator]:
+    """The source operators that depend on the inputs, in the order of their results."""
+    members: dict[Origin, list[Node]] = {}
+    position: dict[Node, int] = {}
+    for node in live(graph):
+        position[node] = len(position)
+        if node.op is not ops.INPUT:
+            for origin in graph.origins.get(node, ()):
+                members.setdefault(origin, []).append(node)
+    found = [_Operator(origin, tuple(nodes)) for origin, nodes in members.items()]
+    return sorted(found, key=lambda operator: position[operator.result])
+
+
+def live(graph: Graph) -> dict[Node, None]:
+    """The nodes that depend on an input, operands first."""
+    found: dict[Node, None] = {}
+    for node in ir.topological(graph.results):
+        if node.op is ops.INPUT or any(operand in found for operand in node.inputs):
+            found[node] = None
+    return found
+
+
+def first_failure(needs: Sequence[int], fails: Callable[[Sequence[int]], Sequence[bool]]) -> int | None:
+    """The first failure, from a few calls of ``fails`` on ``PROBES`` things each; None where none of the probes fails.
+
+    Things are numbered in topological order; bit ``k`` of ``needs[n]`` says that ``n`` depends on (or is) ``k``. What a
+    thing that does not fail depends on is taken to be right.
+    """
+    candidates = list(range(len(needs)))
+    while candidates:
+        step = -(-len(candidates) // PROBES)
+        probes = [*candidates[step - 1 : -1 : step], candidates[-1]]
+        failed: list[int] = []
+        right = 0
+        for probe, bad in zip(probes, fails(probes), strict=True):
+            if bad:
+                failed.append(probe)
+            else:
+                right |= needs[probe]
+        if not failed:
+            return None
+        first = failed[0]
+        if step == 1:
+            return first
+        candidates = [c for c in candidates if c == first or (c < first and (needs[first] & ~right) >> c & 1)]
+    return None
+
+
+def _needs(graph: Graph, operators: Sequence[_Operator]) -> list[int]:
+    """For ``first_failure``: the operators whose results each operator's result depends on, its own included."""
+    numbers = {operator.result: number for number, operator in enumerate(operators)}
+    masks: dict[Node, int] = {}
+    for node in live(graph):
+        mask = 1 << numbers[node] if node in numbers else 0
+        for operand in node.inputs:
+            mask |= masks.get(operand, 0)
+        masks[node] = mask
+    return [masks[operator.result] for operator in operators]
+
+
+def _front_end(oracle: Oracle, reference: Reference, graph: Graph, expected: Arrays) -> tuple[Finding, _Part]:
+    """The first operator that the interpreter and the reference compute differently."""
+    operators = _operators(graph)
+    apart: dict[int, tuple[Distance, Node]] = {}
+
+    def fails(probes: Sequence[int]) -> list[bool]:
+        values = reference.values(oracle.inputs, {operators[p].origin.name for p in probes})
+        oracle.forget()
+        oracle.compute({n for p in probes for n in operators[p].nodes if operators[p].origin.name in values})
+        for p in probes:
+            for value in values.get(operators[p].origin.name, ()):
+                found = _divergence(oracle, operators[p], value)
+                if found is not None:
+                    apart[p] = found
+        return [p in apart for p in probes]
+
+    first = first_failure(_needs(graph, operators), fails)
+    stage = "the front end or a decomposition"
+    if first is None:
+        name, node = graph.outputs[0]
+        explanation = f"every operator that {reference.name} can show agrees, only the output {name!r} does not"
+        finding = Finding(None, stage, distance(expected[name], oracle.exact(node)), explanation)
+        return finding, _Part(graph, oracle.inputs, [expected[n] for n, _ in graph.outputs])
+    far, node = apart[first]
+    finding = Finding(operators[first].origin, stage, far, f"{reference.name} computes this operator otherwise")
+    operator = replace(operators[first], nodes=_until(operators[first], node))
+    return finding, _Part(*_cut(oracle, [operator]), [oracle.typed(node)])
+
+
+def _divergence(oracle: Oracle, operator: _Operator, value: NDArray[Any]) -> tuple[Distance, Node] | None:
+    """How far ``value`` is from what the operator's nodes hold, and the last of them; None where it is among them."""
+    same = [n for n in operator.nodes if (t := oracle.typed(n)).shape == value.shape and t.dtype == value.dtype]
+    if not same or not all(oracle.refutes_reference(node, value) for node in same):
+        return None
+    return distance(value, oracle.exact(same[-1])), same[-1]
+
+
+def _until(operator: _Operator, node: Node) -> tuple[Node, ...]:
+    return operator.nodes[: operator.nodes.index(node) + 1]
+
+
+def _compiler(oracle: Oracle, graph: Graph, target: str | Target) -> tuple[Finding, _Part]:
+    """The first operator that the library computes otherwise than the interpreter: by itself, else among others."""
+    operators = _operators(graph)
+    for start in range(0, len(operators), ALONE):
+        group = operators[start : start + ALONE]
+        part, inputs = _cut(oracle, group)
+        local = Oracle(part, inputs, oracle.tolerance)
+        found = _compiled(part, target, inputs)
+        wrong = [k for k, node in enumerate(part.results) if local.refutes(node, found[k])]
+        if wrong:
+            return _operator_alone(oracle, group[wrong[0]], target)
+    return _among_others(oracle, graph, operators, target)
+
+
+def _operator_alone(oracle: Oracle, operator: _Operator, target: str | Target) -> tuple[Finding, _Part]:
+    part, inputs = _cut(oracle, [operator])
+    local = Oracle(part, inputs, oracle.tolerance)
+    node = part.results[0]
+    found = _compiled(part, target, inputs)
+    stage, explanation = stages.introduced(part, inputs, target, lambda value: local.refutes(node, value))
+    return Finding(operator.origin, stage, distance(found[0], local.exact(node)), explanation), _Part(
+        part, inputs, found
+    )
+
+
+def _among_others(
+    oracle: Oracle, graph: Graph, operators: Sequence[_Operator], target: str | Target
+) -> tuple[Finding, _Part]:
+    """Where each operator agrees by itself: the first whose value is wrong when it is stored on the way."""
+    apart: dict[int, tuple[Distance, NDArray[Any]]] = {}
+
+    def fails(probes: Sequence[int]) -> list[bool]:
+        nodes = [operators[p].result for p in probes]
+        oracle.forget()
+        oracle.compute(nodes)
+        for p, node, value in zip(
+            probes, nodes, _compiled(_with_outputs(graph, nodes), target, oracle.inputs), strict=True
+        ):
+            if oracle.refutes(node, value):
+                apart[p] = distance(value, oracle.exact(node)), value
+        return [p in apart for p in probes]
+
+    first = first_failure(_needs(graph, operators), fails)
+    if first is not None:
+        far, value = apart[first]
+        explanation = "the operator agrees by itself: the mistake is in how it shares kernels with others"
+        part = _Part(_with_outputs(graph, [operators[first].result]), oracle.inputs, [value])
+        return Finding(operators[first].origin, "fusion", far, explanation), part
+    found = _compiled(graph, target, oracle.inputs)
+    pairs = list(zip(graph.results, found, strict=True))
+    node, value = next((pair for pair in pairs if oracle.refutes(*pair)), pairs[0])
+    explanation = "every operator agrees once its value is stored: the mistake is in how operators share kernels"
+    return Finding(None, "fusion", distance(value, oracle.exact(node)), explanation), _Part(graph, oracle.inputs, found)
+
+
+def _with_outputs(graph: Graph, nodes: Sequence[Node]) -> Graph:
+    outputs = tuple((f"value_{k}", node) for k, node in enumerate(nodes))
+    return replace(graph, outputs=outputs, structure={})
+
+
+def _compiled(graph: Graph, target: str | Target, inputs: Arrays) -> list[NDArray[Any]]:
+    module = api.compile(graph, target=target)
+    assert isinstance(module, Module)
+    found = module.run({name: inputs[name] for name in module.input_names})
+    return [found[name] for name in module.output_names]
+
+
+def _cut(oracle: Oracle, operators: Sequence[_Operator]) -> tuple[Graph, Arrays]:
+    """A graph of ``operators`` side by side, each reading what others compute from an input of its own, and the values
+    of those inputs. The model's inputs stay, since its dimensions take their sizes from them."""
+    graph = oracle.graph
+    varying = live(graph)
+    inputs: dict[Node, Node] = {node: node for node in graph.inputs}
+    origins: ir.Origins = {}
+    outputs: list[tuple[str, Node]] = []
+    for number, operator in enumerate(operators):
+        built: dict[Node, Node] = {}
+        for node in operator.nodes:
+            for operand in node.inputs:
+                if operand in built:
+                    continue
+                if operand in varying and operand not in inputs:
+                    name = f"operand_{len(inputs)}"
+                    inputs[operand] = ir.input_(name, operand.shape, operand.dtype)
+                built[operand] = inputs.get(operand, operand)
+            built[node] = ir.rebuild(node, [built[operand] for operand in node.inputs])
+            origins[built[node]] = (*origins.get(built[node], ()), operator.origin)
+        outputs.append((f"value_{number}", built[operator.result]))
+    part = Graph(f"{graph.name}_part", tuple(inputs.values()), tuple(outputs), graph.dims, origins)
+    kept = interp.run(graph, oracle.inputs, keep=inputs).kept
+    return part, {new.attr.name: kept[old] for old, new in inputs.items()}

@@ -1,0 +1,138 @@
+"""How far two arrays are apart, and how far apart rounding alone may have moved them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.types import DType, from_numpy
+
+Array = NDArray[Any]
+
+# Roundings of the coarsest type, all in one direction, that any implementation may add up to: 1e-5 for float32.
+LIMIT = 168
+# A model may amplify rounding: as many times what the graph in its own types is from float64 is still rounding.
+FACTOR = 4.0
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far ``found`` is from ``expected``, over the elements where both are finite.
+
+    ``ulp`` is the largest number of representable values between two elements (of the coarser type; integers: their
+    difference), ``absolute`` the largest difference, ``relative`` that by ``scale``, the largest magnitude of
+    ``expected``; ``cosine`` is of the two arrays as vectors. ``misplaced`` counts the elements where only one is NaN,
+    or where infinities differ.
+    """
+
+    ulp: float
+    absolute: float
+    relative: float
+    cosine: float
+    scale: float
+    misplaced: int
+
+
+NOWHERE = Distance(math.inf, math.inf, math.inf, 0.0, 0.0, 0)  # of arrays that cannot be compared
+
+
+def distance(found: Array, expected: Array) -> Distance:
+    """The distance of two arrays of one shape, each of any number type."""
+    wide = np.complex128 if "c" in (found.dtype.kind, expected.dtype.kind) else np.float64
+    with np.errstate(all="ignore"):
+        a, b = np.ravel(found).astype(wide), np.ravel(expected).astype(wide)
+        finite = np.isfinite(a) & np.isfinite(b)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        misplaced = int(np.count_nonzero(~finite & ~same))
+        a, b = a[finite], b[finite]
+        if not a.size:
+            return Distance(0.0, 0.0, 0.0, 1.0, 0.0, misplaced)
+        absolute, scale = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
+        norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+        cosine = float(np.real(np.vdot(b, a))) / norms if norms else float(not absolute)
+        relative = absolute / scale if scale else (0.0 if not absolute else math.inf)
+        ulp = _ulps(np.ravel(found)[finite], np.ravel(expected)[finite])
+    return Distance(ulp, absolute, relative, cosine, scale, misplaced)
+
+
+def _ulps(a: Array, b: Array) -> float:
+    """The largest number of steps from an element of ``a`` to that of ``b``, along the values of the coarser type."""
+    if a.dtype.kind == "c" or b.dtype.kind == "c":
+        part = np.dtype(f"f{max(a.dtype.itemsize, b.dtype.itemsize) // 2}")
+        return max(_ulps(f(a).astype(part), f(b).astype(part)) for f in (np.real, np.imag))
+    types = [from_numpy(x.dtype) for x in (a, b)]
+    floats = [t for t in types if t.is_float]
+    if not floats:
+        # Python's integers: the difference of two unsigned ones may be negative.
+        return float(max((abs(int(x) - int(y)) for x, y in zip(a[a != b], b[a != b], strict=True)), default=0))
+    coarser = min(floats, key=lambda t: t.bits)
+    return float(np.max(np.abs(_ordinal(a, coarser) - _ordinal(b, coarser)), initial=0))
+
+
+def _ordinal(x: Array, dtype: DType) -> Array:
+    """The place of each element among the values of ``dtype``, counted from zero; as float64 for 64-bit types, whose
+    distances may exceed int64."""
+    integer = np.dtype(f"i{dtype.itemsize}")
+    bits = np.ascontiguousarray(x.astype(dtype.numpy)).view(integer).astype(np.int64)
+    magnitude = bits & ((1 << (8 * dtype.itemsize - 1)) - 1)
+    places = np.where(bits < 0, -magnitude, magnitude)
+    return places.astype(np.float64) if dtype.itemsize == 8 else places
+
+
+# ---- what rounding explains -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Errors that roundings explain, relative to the scale of a value: ``bound`` those of the graph as it stands,
+    ``limit`` those of any sensible implementation."""
+
+    bound: float
+    limit: float
+
+
+def rounding(roots: Iterable[Node], dims: Mapping[str, int]) -> dict[Node, Rounding]:
+    """The rounding of every node that ``roots`` depend on.
+
+    Roundings are independent, so their variances add along a path: an elementwise primitive in floating point adds
+    ``u**2``, with ``u`` half the distance from 1 to the next value of its type, and a sum of K terms ``K * u**2`` (its
+    error grows like ``sqrt(K) * u``: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2);
+    movement adds nothing. The bound is the root of the largest variance of any path. It leaves out how the model
+    amplifies errors, which has to be measured.
+    """
+    variance: dict[Node, float] = {}
+    coarsest: dict[Node, float] = {}
+    for node in ir.topological(roots):
+        unit = _unit(node.dtype)
+        variance[node] = _roundings(node, dims) * unit**2 + max((variance[o] for o in node.inputs), default=0.0)
+        coarsest[node] = max([unit, *(coarsest[o] for o in node.inputs)])
+    return {
+        node: Rounding(min(math.sqrt(found), LIMIT * coarsest[node]), LIMIT * coarsest[node])
+        for node, found in variance.items()
+    }
+
+
+def _unit(dtype: DType) -> float:
+    if dtype.kind == "c":
+        return float(np.finfo(dtype.numpy).eps) / 2
+    return dtype.eps / 2 if dtype.is_float else 0.0
+
+
+_EXACT = (ops.VIEW, ops.CONTIGUOUS, ops.GATHER, ops.SELECT, ops.MAX, ops.MAX_REDUCE, ops.ROUND, ops.BITCAST, ops.MOD)
+
+
+def _roundings(node: Node, dims: Mapping[str, int]) -> int:
+    if node.op in _EXACT or not node.inputs:
+        return 0
+    if node.op is ops.SUM_REDUCE:
+        operand = node.inputs[0].shape
+        return max(1, int(sym.evaluate(sym.product(operand[axis] for axis in node.attr.axes), dims)))
+    return 1

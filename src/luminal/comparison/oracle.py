@@ -1,0 +1,87 @@
+"""What the values of a graph are, and how far an implementation may be from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal.comparison.measure import FACTOR, distance, rounding
+from luminal.core import interp
+from luminal.core.ir import Graph, Node
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """How far from float64 the compiled library (``own``) and the ``reference`` may be, relative to the scale of a
+    value: what rounding explains (``measure.rounding``), and for the reference, which may round more often, what
+    ``measure.LIMIT`` roundings explain; for either, ``measure.FACTOR`` times the distance of the graph in its own
+    types.
+    """
+
+    own: float
+    reference: float
+
+
+class Oracle:
+    """The interpreter on one set of inputs, in the types of the graph and in float64."""
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, NDArray[Any]], tolerance: float | None = None) -> None:
+        """``tolerance`` replaces what rounding explains: between the library and the reference in all."""
+        self.graph, self.inputs, self.tolerance = graph, inputs, tolerance
+        self.dims = interp.bind(graph.inputs, inputs, {})
+        self._rounding = rounding(graph.results, self.dims)
+        self._typed: dict[Node, NDArray[Any]] = {}
+        self._exact: dict[Node, NDArray[Any]] = {}
+
+    def compute(self, nodes: Collection[Node]) -> None:
+        """Evaluate ``nodes`` at once. Raises IndexError where an index is out of range."""
+        missing = [node for node in dict.fromkeys(nodes) if node not in self._typed]
+        if missing:
+            roots = replace(self.graph, outputs=tuple((str(k), n) for k, n in enumerate(missing)))
+            for mode, values in (("typed", self._typed), ("float64", self._exact)):
+                found = interp.run(roots, self.inputs, mode).outputs
+                values.update(zip(missing, found, strict=True))
+
+    def forget(self) -> None:
+        """Drop every value."""
+        self._typed.clear()
+        self._exact.clear()
+
+    def typed(self, node: Node) -> NDArray[Any]:
+        """The value in the node's own type."""
+        self.compute([node])
+        return self._typed[node]
+
+    def exact(self, node: Node) -> NDArray[Any]:
+        """The value in float64, where it is a float."""
+        self.compute([node])
+        return self._exact[node]
+
+    def allowed(self, node: Node) -> Allowed:
+        """How far from ``exact`` a value may be."""
+        if self.tolerance is not None:
+            return Allowed(self.tolerance / 2, self.tolerance / 2)
+        amplified = FACTOR * distance(self.typed(node), self.exact(node)).relative
+        found = self._rounding[node]
+        return Allowed(max(found.bound, amplified), max(found.limit, amplified))
+
+    def refutes(self, node: Node, value: NDArray[Any]) -> bool:
+        """Whether a compiled library is wrong to give ``value`` for ``node``."""
+        return self._differs(node, value, self.allowed(node).own)
+
+    def refutes_reference(self, node: Node, value: NDArray[Any]) -> bool:
+        """Whether a reference that gives ``value`` for ``node`` means something else."""
+        return self._differs(node, value, self.allowed(node).reference)
+
+    def _differs(self, node: Node, value: NDArray[Any], allowed: float) -> bool:
+        typed = self.typed(node)
+        if value.shape != typed.shape or value.dtype != typed.dtype:
+            return True
+        if node.dtype.kind in "biu":
+            return not np.array_equal(value, typed)
+        apart = distance(value, self.exact(node))
+        return apart.misplaced > 0 or apart.relative > allowed

@@ -1,0 +1,229 @@
+"""What a compiled model is compared with: the framework that it came from, or the interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal import tensors
+from luminal.core import interp
+from luminal.core.errors import InputError, ModelError
+from luminal.core.ir import Graph
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Reference(Protocol):
+    """Something that runs the source model."""
+
+    name: str
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The outputs of the model by name."""
+        ...
+
+    def values(self, inputs: Mapping[str, NDArray[Any]], operators: Collection[str]) -> dict[str, list[NDArray[Any]]]:
+        """What the source operators of these names compute, where the reference can tell."""
+        ...
+
+
+class Interpreter:
+    """The graph itself, in its own types, in numpy."""
+
+    name = "interpreter"
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        found = interp.run(self._graph, inputs).outputs
+        return {name: array for (name, _), array in zip(self._graph.outputs, found, strict=True)}
+
+    def values(self, inputs: Mapping[str, NDArray[Any]], operators: Collection[str]) -> dict[str, list[NDArray[Any]]]:
+        return {}
+
+
+class OnnxRuntime:
+    """onnxruntime on the CPU, with its default optimisations."""
+
+    name = "onnxruntime"
+
+    def __init__(self, model: Any, constants: Mapping[str, NDArray[Any]] | None = None, threads: int = 0) -> None:
+        """``model`` is a path, the bytes or the ModelProto of an ONNX model; ``constants`` are inputs that every run is
+        given. Raises ModelError where onnxruntime is not installed or refuses the model."""
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise ModelError("onnxruntime is not installed: pip install 'luminal[diff]', or choose another reference")
+        self._model = model
+        self._constants = dict(constants or {})
+        self._threads = threads
+        source = os.fspath(model) if isinstance(model, str | os.PathLike) else model
+        self._session = self._open(source if isinstance(source, str | bytes) else source.SerializeToString())
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        return self._run(self._session, inputs)
+
+    def values(self, inputs: Mapping[str, NDArray[Any]], operators: Collection[str]) -> dict[str, list[NDArray[Any]]]:
+        import onnx
+
+        proto, folder = self._proto()
+        outputs: dict[str, list[str]] = {}
+        for node in proto.graph.node:
+            named = [name for name in node.output if name]
+            operator = node.name or (named[0] if named else "")
+            if operator in operators:
+                outputs.setdefault(operator, []).extend(named)
+        known = {value.name for value in proto.graph.output}
+        added = dict.fromkeys(name for names in outputs.values() for name in names if name not in known)
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+        found = self._run(self._open(proto.SerializeToString(), folder), inputs)
+        return {operator: [found[name] for name in names] for operator, names in outputs.items()}
+
+    def _proto(self) -> tuple[Any, Path | None]:
+        import onnx
+
+        if isinstance(self._model, bytes):
+            return onnx.load_from_string(self._model), None
+        if isinstance(self._model, str | os.PathLike):
+            path = Path(self._model)
+            return onnx.load(path, load_external_data=False), path.parent
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._model)
+        return proto, None
+
+    def _open(self, model: str | bytes, folder: Path | None = None) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.log_severity_level = 3
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        try:
+            return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except _refusals() as error:
+            raise ModelError(f"onnxruntime refuses the model: {_first_line(error)}; {_OTHERWISE}") from error
+
+    def _run(self, session: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        wanted = [value.name for value in session.get_inputs()]
+        given = {**self._constants, **inputs}
+        names = [value.name for value in session.get_outputs()]
+        try:
+            found = session.run(names, {name: given[name] for name in wanted if name in given})
+        except _refusals() as error:
+            raise ModelError(f"onnxruntime cannot run the model: {_first_line(error)}; {_OTHERWISE}") from error
+        return {name: np.asarray(array) for name, array in zip(names, found, strict=True)}
+
+
+_OTHERWISE = 'luminal.diff(..., reference="interpreter") compares with luminal\'s own interpreter'
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises for a model or input that it does not take."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
+    found = (getattr(state, name, None) for name in (*names, "RuntimeException"))
+    return (RuntimeError, ValueError, *(error for error in found if error is not None))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+class Torch:
+    """PyTorch: the module itself in eager mode, or the exported program where there is nothing else."""
+
+    name = "torch"
+
+    def __init__(
+        self, model: Any, program: Any, graph: Graph, constants: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """``program`` is the ExportedProgram of ``model`` that ``graph`` was imported from."""
+        import torch
+
+        self._program = program
+        self._module = model if isinstance(model, torch.nn.Module) else program.module()
+        self._graph = graph
+        self._constants = dict(constants or {})
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        import torch
+        from torch.utils import _pytree as pytree
+
+        from luminal.frontends.fx import structure
+
+        signature = self._program.module_call_graph[0].signature
+        args, kwargs = pytree.tree_unflatten(self._leaves(inputs), signature.in_spec)
+        with torch.no_grad():
+            leaves = pytree.tree_leaves(self._module(*args, **kwargs))
+        described = [leaf for _, leaf in structure.paths(dict(self._graph.structure["outputs"]))]
+        if len(described) != len(leaves):
+            raise ModelError(f"the module returns {len(leaves)} values, its exported program {len(described)}")
+        found = {
+            leaf.get("leaf", leaf.get("size")): value
+            for leaf, value in zip(described, leaves, strict=True)
+            if "value" not in leaf
+        }
+        return {name: _array(found[k], name) for k, (name, _) in enumerate(self._graph.outputs)}
+
+    def values(self, inputs: Mapping[str, NDArray[Any]], operators: Collection[str]) -> dict[str, list[NDArray[Any]]]:
+        import torch
+
+        found: dict[str, list[NDArray[Any]]] = {}
+
+        class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
+            def run_node(self, n: Any) -> Any:
+                value = super().run_node(n)
+                if n.op == "call_function" and n.name in operators:
+                    parts = value if isinstance(value, list | tuple) else [value]
+                    found[n.name] = [_array(p, n.name) for p in parts if isinstance(p, torch.Tensor | int)]
+                return value
+
+        program = self._program
+        leaves = iter(self._leaves(inputs))
+        arguments = [
+            next(leaves)
+            if spec.kind.name == "USER_INPUT"
+            else program.state_dict.get(spec.target, program.constants.get(spec.target))
+            for spec in program.graph_signature.input_specs
+        ]
+        with torch.no_grad():
+            Recorder(program.graph_module).run(*arguments)
+        return found
+
+    def _leaves(self, inputs: Mapping[str, NDArray[Any]]) -> list[Any]:
+        """The arguments of a call, flat: arrays by name as tensors, and the constants of the exported program."""
+        given = {**self._constants, **inputs}
+        leaves: list[Any] = []
+        for spec in self._program.graph_signature.input_specs:
+            if spec.kind.name == "USER_INPUT":
+                fixed = not hasattr(spec.arg, "name") or spec.arg.name not in given
+                leaves.append(spec.arg.value if fixed else tensors.to_torch(np.array(given[spec.arg.name])))
+        return leaves
+
+
+def _array(value: Any, name: str) -> NDArray[Any]:
+    return np.asarray(value, np.int64) if isinstance(value, int) else tensors.to_numpy(value, name)
+
+
+def given_inputs(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> Arrays:
+    """The arguments of a call by the names of the graph's inputs. Raises InputError where they do not fit."""
+    from luminal import structure
+
+    names = [node.attr.name for node in graph.inputs]
+    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    values = structure.bind(graph.structure, names, args, kwargs)
+    arrays = {name: tensors.to_numpy(value, name) for name, value in zip(names, values, strict=True)}
+    for node in graph.inputs:
+        if arrays[node.attr.name].dtype != node.dtype.numpy:
+            raise InputError(
+                f"input {node.attr.name!r}: expected {node.dtype}, found {arrays[node.attr.name].dtype}; "
+                "element types are not converted"
+            )
+    return arrays

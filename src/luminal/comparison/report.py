@@ -1,0 +1,156 @@
+"""What a comparison found, and how it is shown."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from luminal.comparison.measure import Distance
+from luminal.comparison.oracle import Allowed
+from luminal.core.ir import Origin
+
+
+@dataclass(frozen=True)
+class Row:
+    """One output of one trial.
+
+    ``distance`` is luminal's from the reference, ``exact`` luminal's from the float64 oracle, ``reference`` the
+    reference's own from it; ``allowed`` is what rounding explains. ``problem`` says in words why the verdict is no, and
+    is empty where it is yes.
+    """
+
+    output: str
+    tensor: str
+    distance: Distance
+    exact: Distance
+    reference: Distance
+    allowed: Allowed
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set of inputs: how they were made, the sizes of the symbolic dimensions, a row for every output."""
+
+    inputs: str
+    dims: Mapping[str, int]
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(row.ok for row in self.rows)
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.dims.items())
+        return f"{self.inputs} ({sizes})" if sizes else self.inputs
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where a mismatch comes from.
+
+    ``origin`` is the first source operator whose value diverges (None where no operator does by itself), ``distance``
+    how far, ``stage`` the first stage of the compiler that computes it wrongly, ``folder`` the reproducer.
+    """
+
+    origin: Origin | None
+    stage: str
+    distance: Distance
+    explanation: str
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of ``luminal.diff``; ``print`` shows a table. ``ok`` is the verdict over every output and trial."""
+
+    model: str
+    reference: str
+    target: str
+    trials: tuple[Trial, ...]
+    finding: Finding | None = None
+
+    @property
+    def ok(self) -> bool:
+        return all(trial.ok for trial in self.trials)
+
+    @property
+    def worst(self) -> float:
+        """The largest error against the reference relative to the scale of an output."""
+        return max((row.distance.relative for trial in self.trials for row in trial.rows), default=0.0)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Group(self._table(), *self._problems(), *self._verdict())
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=132, force_terminal=False)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+    def _table(self) -> Table:
+        title = f"{self.model}: luminal ({self.target}) against {self.reference} and float64"
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+        table.add_column("output", no_wrap=True)
+        for heading in ("ULP", "absolute", "relative", "cosine", "from float64", f"{self.reference}'s"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("")
+        for trial in self.trials:
+            table.add_row(Text(str(trial), "bold"))
+            for row in trial.rows:
+                d = row.distance
+                table.add_row(
+                    f"  {row.output} {row.tensor}",
+                    _number(d.ulp),
+                    _number(d.absolute),
+                    _bounded(d.relative, row.allowed.own + row.allowed.reference),
+                    f"{d.cosine:.7f}",
+                    _bounded(row.exact.relative, row.allowed.own),
+                    _number(row.reference.relative),
+                    Text("ok", "green") if row.ok else Text("no", "bold red"),
+                )
+        return table
+
+    def _problems(self) -> list[Text]:
+        return [
+            Text(f"{row.output} on {trial}: {row.problem}", "red")
+            for trial in self.trials
+            for row in trial.rows
+            if not row.ok
+        ]
+
+    def _verdict(self) -> list[Text]:
+        if self.ok:
+            return [Text(f"agrees: largest error {_number(self.worst)} of an output's scale", "green")]
+        found = self.finding
+        if found is None:
+            return [Text("differs", "bold red")]
+        lines = []
+        if found.origin is not None:
+            lines.append(Text(f"first diverging operator: {found.origin}", "bold"))
+        lines.append(Text(f"introduced by: {found.stage} ({found.explanation})"))
+        if found.folder is not None:
+            lines.append(Text(f"reproducer: {found.folder}"))
+        return lines
+
+
+def _bounded(value: float, allowed: float) -> str:
+    return f"{_number(value)} {'≤' if value <= allowed else '>'} {_number(allowed)}"
+
+
+def _number(value: float) -> str:
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    return f"{value:.0f}" if value == int(value) and value < 1e5 else f"{value:.1e}"

@@ -1,0 +1,80 @@
+"""Which stage of the compiler made a wrong value: each is run for itself and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal.core import interp, ir, ops
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graph
+from luminal.core.program import Program
+from luminal.core.schedule import run_nest
+from luminal.core.target import Target
+
+# Elements that a loop nest may compute in plain Python, a hundred thousand or so a second.
+AFFORDABLE = 300_000
+
+_GRAPHS = {"canonical": "simplification", "prepared": "preparation for kernels"}
+
+
+def introduced(
+    graph: Graph,
+    inputs: Mapping[str, NDArray[Any]],
+    target: str | Target,
+    differs: Callable[[NDArray[Any]], bool],
+) -> tuple[str, str]:
+    """The first stage after which the output of ``graph`` differs, and how that is known.
+
+    ``differs`` judges a value of the one output.
+    """
+    chosen = targets.parse(target) if isinstance(target, str) else target
+    reached: dict[str, Any] = {}
+    compile_graph(graph, chosen, reached.__setitem__)
+    for stage, name in _GRAPHS.items():
+        if differs(interp.run(reached[stage], inputs).outputs[0]):
+            return name, f"the {stage} graph gives another value in the interpreter than the imported one"
+    dims = interp.bind(graph.inputs, inputs, {})
+    if work(reached["prepared"], dims) > AFFORDABLE:
+        return "scheduling or code generation", "the graph is right, and too large to run its loop nests in Python"
+    if differs(run_program(reached["program"], inputs, dims)[0]):
+        return "scheduling", "the loop nests give another value in Python than the graph"
+    return "code generation", "the loop nests are right in Python, the compiled library is not"
+
+
+def work(graph: Graph, dims: Mapping[str, int]) -> int:
+    """The number of elements that are computed, those of sums one by one."""
+    sizes = (
+        (node.inputs[0] if node.op.kind is ops.Kind.REDUCE else node).size
+        for node in ir.topological(graph.results)
+        if node.inputs and node.op is not ops.VIEW
+    )
+    return sum(int(sym.evaluate(size, dims)) for size in sizes)
+
+
+def run_program(program: Program, inputs: Mapping[str, NDArray[Any]], dims: Mapping[str, int]) -> list[NDArray[Any]]:
+    """The outputs of the program's first entry, its kernels run by the interpreter of loop nests.
+
+    Raises SpecError where a kernel reads or writes outside its arrays, IndexError where an index that it read is out
+    of range.
+    """
+    entry = program.entries[0]
+    values: dict[str, NDArray[Any]] = {}
+    for buffer in program.buffers:
+        if buffer.space == "input":
+            values[buffer.name] = np.ravel(inputs[buffer.name])
+        elif buffer.space == "constant":
+            values[buffer.name] = np.ravel(program.constants[buffer.name])
+        else:
+            values[buffer.name] = np.zeros(int(sym.evaluate(sym.product(buffer.shape), dims)), buffer.dtype.numpy)
+    for step in entry.steps:
+        nest = program.kernels[step.kernel].nest
+        arrays = {a.name: values[name] for a, name in zip(nest.arrays, step.arguments, strict=True)}
+        if not run_nest.run(nest, arrays, dims):
+            raise IndexError(f"{program.kernels[step.kernel].name}: an index is out of range")
+    return [values[output.name].reshape([int(sym.evaluate(d, dims)) for d in output.shape]) for output in entry.outputs]

@@ -1,0 +1,120 @@
+"""A compiled model as a callable."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from luminal import artifact, structure, tensors
+from luminal.core.errors import InputError
+from luminal.core.ir import Graph
+from luminal.runtime import loader
+
+
+class Module:
+    """A compiled model: call it as the model was called; numpy in, numpy out; PyTorch in, PyTorch out.
+
+    ``folder`` holds the artefact; ``graph`` is the primitive graph (None for a library loaded from disk); ``seconds``
+    says how long each stage of the compilation took.
+    """
+
+    def __init__(
+        self, folder: Path, threads: int = 0, graph: Graph | None = None, seconds: Mapping[str, float] | None = None
+    ) -> None:
+        self.folder = folder
+        self.graph = graph
+        self.seconds = dict(seconds or {})
+        self.library = loader.load(folder, threads=threads)
+        self._entry = self.library.entries[0]
+        self._structure: Mapping[str, Any] = self._entry.structure or {}
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.inputs)
+        outputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.outputs)
+        return f"<luminal module {self.library.name!r} ({inputs}) -> ({outputs})>"
+
+    @property
+    def input_names(self) -> list[str]:
+        return [t.name for t in self._entry.inputs]
+
+    @property
+    def output_names(self) -> list[str]:
+        return [t.name for t in self._entry.outputs]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model; results are nested as the model's own.
+
+        Raises InputError or ValueError for arguments that do not fit, IndexError where the model met an index out of
+        range.
+        """
+        values = structure.bind(self._structure, self.input_names, args, kwargs)
+        arrays = [tensors.to_numpy(v, n) for v, n in zip(values, self.input_names, strict=True)]
+        results: list[Any] = list(self.library.run(arrays))
+        if any(tensors.is_torch(v) for v in values):
+            results = [tensors.to_torch(r) for r in results]
+        return structure.rebuild(self._structure, results)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run on arrays by name; results by name."""
+        return dict(zip(self.output_names, self.library.run(inputs), strict=True))
+
+    def accepts(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether a call with these arguments fits: types, ranks, sizes and constants."""
+        try:
+            values = structure.bind(self._structure, self.input_names, args, kwargs)
+        except InputError:
+            return False
+        bounds = {d.name: (d.lower, d.upper) for d in self.library.dims}
+        sizes: dict[str, int] = {}
+        for value, spec in zip(values, self._entry.inputs, strict=True):
+            array = tensors.to_numpy(value, spec.name)
+            if array.dtype != spec.dtype or array.ndim != len(spec.shape):
+                return False
+            for size, wanted in zip(array.shape, spec.shape, strict=True):
+                if isinstance(wanted, int):
+                    fits = size == wanted
+                elif wanted in bounds:
+                    low, high = bounds[wanted]
+                    fits = low <= size <= high and sizes.setdefault(wanted, size) == size
+                else:
+                    continue  # an expression of sizes: the library itself checks it
+                if not fits:
+                    return False
+        return True
+
+    def export(self, folder: str | Path, *, python_module: bool = True) -> Path:
+        """Write the artefact to ``folder``: library, header, C++ wrapper, weights, manifest, sources with CMake, and an
+        importable Python module that needs numpy alone. Returns the folder.
+
+        Raises BuildError where the Python module cannot be compiled.
+        """
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for item in sorted(self.folder.iterdir()):
+            if item.is_dir():
+                shutil.copytree(item, target / item.name, dirs_exist_ok=True)
+            else:
+                shutil.copy2(item, target / item.name)
+        if python_module:
+            artifact.python_module(target, self.library.name)
+        return target
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What ``manifest.json`` says."""
+        found: dict[str, Any] = json.loads((self.folder / loader.MANIFEST).read_text())
+        return found
+
+
+def load(folder: str | Path, *, threads: int = 0) -> Module:
+    """Open an exported or compiled model: the folder that ``Module.export`` wrote.
+
+    ``threads`` 0 means one for each CPU that the process may use. Raises OSError where the library, its weights or its
+    manifest cannot be read or do not belong together.
+    """
+    return Module(Path(folder), threads)

@@ -1,0 +1,31 @@
+"""Progress of a compilation: what is being done, how far it is, and how long each stage took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[str, float], None]  # the stage, and the fraction of it that is done
+
+
+class Stages:
+    """Times stages and reports them; ``seconds`` holds what each took."""
+
+    def __init__(self, report: Progress | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._report = report
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        self.advance(stage, 0.0)
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = time.perf_counter() - start
+        self.advance(stage, 1.0)
+
+    def advance(self, stage: str, fraction: float) -> None:
+        """Tell the listener how far ``stage`` is."""
+        if self._report is not None:
+            self._report(stage, fraction)

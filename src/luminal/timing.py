@@ -1,0 +1,62 @@
+"""Timing of several implementations side by side."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each run."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+
+def interleaved(
+    implementations: Mapping[str, Callable[[], object]],
+    runs: int = 21,
+    warmup: int = 3,
+    budget: float = 60.0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Timing]:
+    """Time each implementation ``runs`` times, taking turns, so that whatever else the machine does meets all alike.
+
+    The order of a round is that of the round before, reversed. ``budget`` is in seconds: where the runs would take
+    longer, there are fewer, at least 3. ``watch`` is told how many rounds of how many are done.
+    """
+    order = list(implementations)
+    for _ in range(warmup):
+        for name in order:
+            implementations[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in order}
+    started = time.perf_counter()
+    done = 0
+    while done < runs:
+        for name in order if done % 2 == 0 else reversed(order):
+            start = time.perf_counter()
+            implementations[name]()
+            seconds[name].append(time.perf_counter() - start)
+        done += 1
+        spent = time.perf_counter() - started
+        runs = max(min(runs, int(budget / (spent / done))), 3)
+        watch(done, max(runs, done))
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def text(seconds: float) -> str:
+    """A time for reading."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

@@ -1,0 +1,32 @@
+"""Options of the test suite."""
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what is found now")
+
+
+class Golden:
+    """Expected texts in ``tests/golden``; ``--update-golden`` replaces them."""
+
+    FOLDER = Path(__file__).parent / "golden"
+
+    def __init__(self, update: bool) -> None:
+        self.update = update
+
+    def check(self, name: str, text: str) -> None:
+        """Fails where ``text`` is not the content of the golden file ``name``."""
+        path = self.FOLDER / name
+        if self.update:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} does not exist: run pytest with --update-golden and look at what it writes"
+        assert text == path.read_text(), f"{path} differs: look at the change, then run pytest with --update-golden"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(request.config.getoption("--update-golden"))

@@ -1,0 +1,253 @@
+"""Fits the approximations of ``core/decompose/coefficients.py`` and prints that module.
+
+    python -m tests.fit_coefficients > core/decompose/coefficients.py
+
+Each polynomial or quotient of polynomials minimises the largest relative error of the function that it serves, by
+Remez exchange in 45 digits. Coefficients are rounded to their type one by one, from the constant term up, and the rest
+is fitted again after each, so that the rounding of one is made good by the others. Quotients are chosen where all their
+terms have one sign: no cancellation, and each polynomial loses about one rounding. Needs mpmath; takes two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+
+Real = Any
+mpmath.mp.dps = 45
+
+_GRID = 400
+_EXCHANGES = 14
+_DIGITS = {"f32": 24, "f64": 53}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An approximation of one type: its degrees (numerator, and denominator where there is one) and its domain."""
+
+    degrees: tuple[int, ...]
+    lo: Real
+    hi: Real
+
+
+@dataclass(frozen=True)
+class Fit:
+    """``function(x)`` as a polynomial, or a quotient of two, with errors weighted by ``weight`` (by default relative).
+
+    ``nodes`` puts grid points, given as ``-1 .. 1``, into the domain where an even spread is not the best.
+    """
+
+    name: str
+    comment: str
+    function: Callable[[Real], Real]
+    intervals: dict[str, Interval]
+    weight: Callable[[Real], Real] | None = None
+    nodes: Callable[[Real, Real, Real], Real] | None = None
+
+
+def _rounded(value: Real, bits: int) -> Real:
+    exponent = int(mpmath.floor(mpmath.log(abs(value), 2)))
+    scale = mpmath.mpf(2) ** (bits - 1 - exponent)
+    return mpmath.nint(value * scale) / scale
+
+
+def _polynomial(x: Real, coefficients: Sequence[Real]) -> Real:
+    total = mpmath.mpf(0)
+    for coefficient in reversed(coefficients):
+        total = total * x + coefficient
+    return total
+
+
+def _alternating(errors: list[Real], wanted: int) -> list[int]:
+    """Positions of the largest errors of alternating sign."""
+    found: list[int] = []
+    for at, error in enumerate(errors):
+        if found and (error > 0) == (errors[found[-1]] > 0):
+            if abs(error) > abs(errors[found[-1]]):
+                found[-1] = at
+        else:
+            found.append(at)
+    while len(found) > wanted:
+        found.pop(0 if abs(errors[found[0]]) < abs(errors[found[-1]]) else -1)
+    return found
+
+
+def _minimax(xs: list[Real], values: list[Real], weights: list[Real], fixed: list[Real], terms: int) -> list[Real]:
+    """All ``terms`` coefficients of a polynomial, those in ``fixed`` kept."""
+    free = terms - len(fixed)
+    targets = [v - _polynomial(x, fixed) for x, v in zip(xs, values, strict=True)]
+    reference = [round(i * (len(xs) - 1) / free) for i in range(free + 1)]
+    best, least = fixed, mpmath.inf
+    for _ in range(_EXCHANGES):
+        matrix, right = mpmath.matrix(free + 1, free + 1), mpmath.matrix(free + 1, 1)
+        for row, at in enumerate(reference):
+            for column in range(free):
+                matrix[row, column] = xs[at] ** (len(fixed) + column)
+            matrix[row, free] = (-1) ** row / weights[at]
+            right[row] = targets[at]
+        solution = mpmath.lu_solve(matrix, right)
+        coefficients = fixed + [solution[k] for k in range(free)]
+        errors = [(_polynomial(x, coefficients) - v) * w for x, v, w in zip(xs, values, weights, strict=True)]
+        largest = max(map(abs, errors))
+        if largest < least:
+            best, least = coefficients, largest
+        extrema = _alternating(errors, free + 1)
+        if len(extrema) <= free or extrema == reference:
+            break
+        reference = extrema
+    return best
+
+
+def _minimax_denominator(xs: list[Real], values: list[Real], degrees: tuple[int, int]) -> list[Real]:
+    """The denominator, with constant term 1, of the quotient that has the least relative error."""
+    p, q = degrees
+    unknowns = p + 1 + q
+    reference = [round(i * (len(xs) - 1) / unknowns) for i in range(unknowns + 1)]
+    best, least = [mpmath.mpf(1)], mpmath.inf
+    scale = [mpmath.mpf(1)] * len(xs)
+    for exchange in range(_EXCHANGES):
+        # The equations are linear but for the denominator beside the error, which is taken from the round before.
+        for _ in range(3 if exchange else 8):
+            matrix, right = mpmath.matrix(unknowns + 1, unknowns + 1), mpmath.matrix(unknowns + 1, 1)
+            for row, at in enumerate(reference):
+                for k in range(p + 1):
+                    matrix[row, k] = xs[at] ** k
+                for k in range(q):
+                    matrix[row, p + 1 + k] = -values[at] * xs[at] ** (k + 1)
+                matrix[row, unknowns] = (-1) ** row * values[at] * scale[at]
+                right[row] = values[at]
+            solution = mpmath.lu_solve(matrix, right)
+            numerator = [solution[k] for k in range(p + 1)]
+            denominator = [mpmath.mpf(1), *(solution[p + 1 + k] for k in range(q))]
+            scale = [_polynomial(x, denominator) for x in xs]
+        errors = [_polynomial(x, numerator) / s / v - 1 for x, s, v in zip(xs, scale, values, strict=True)]
+        largest = max(map(abs, errors))
+        if min(scale) > 0 and largest < least:
+            best, least = denominator, largest
+        extrema = _alternating(errors, unknowns + 1)
+        if len(extrema) <= unknowns or extrema == reference:
+            break
+        reference = extrema
+    return best
+
+
+def fit_polynomials(fit: Fit, dtype: str) -> tuple[list[list[Real]], Real]:
+    """The rounded polynomials, numerator first, and the largest weighted error that is left."""
+    interval, bits = fit.intervals[dtype], _DIGITS[dtype]
+    lo, hi = mpmath.mpf(interval.lo), mpmath.mpf(interval.hi)
+    spread = fit.nodes or (lambda c, lo, hi: (lo + hi) / 2 + (hi - lo) / 2 * c)
+    xs = [spread(-mpmath.cos(mpmath.pi * i / (_GRID - 1)), lo, hi) for i in range(_GRID)]
+    values = [fit.function(x) for x in xs]
+    weights = [1 / abs(v) if fit.weight is None else fit.weight(x) for x, v in zip(xs, values, strict=True)]
+    denominator = [mpmath.mpf(1)]
+    if len(interval.degrees) == 2:
+        denominator = [_rounded(c, bits) for c in _minimax_denominator(xs, values, interval.degrees)]
+        scale = [_polynomial(x, denominator) for x in xs]
+        values = [v * s for v, s in zip(values, scale, strict=True)]
+        weights = [w / s for w, s in zip(weights, scale, strict=True)]
+    done: list[Real] = []
+    while len(done) <= interval.degrees[0]:
+        done.append(_rounded(_minimax(xs, values, weights, done, interval.degrees[0] + 1)[len(done)], bits))
+    error = max(abs(_polynomial(x, done) - v) * w for x, v, w in zip(xs, values, weights, strict=True))
+    return [done, denominator] if len(interval.degrees) == 2 else [done], error
+
+
+# ---- the functions -----------------------------------------------------------------------------------------------------
+
+
+def _over_root(function: Callable[[Real], Real], at_zero: Real) -> Callable[[Real], Real]:
+    """``function(sqrt(z)) / sqrt(z)``."""
+    return lambda z: function(mpmath.sqrt(z)) / mpmath.sqrt(z) if z > 1e-30 else at_zero
+
+
+def _expm1_tail(r: Real) -> Real:
+    return (mpmath.expm1(r) - r) / r**2 if abs(r) > 1e-12 else mpmath.mpf(1) / 2 + r / 6
+
+
+def _expm1_weight(r: Real) -> Real:
+    return max(abs(r * r / mpmath.expm1(r)), mpmath.mpf("1e-6")) if abs(r) > 1e-12 else mpmath.mpf("1e-6")
+
+
+def _atanh_tail(z: Real) -> Real:
+    if z < 1e-10:
+        return mpmath.mpf(1) / 5 + z / 7
+    s = mpmath.sqrt(z)
+    return ((mpmath.atanh(s) / s - 1) / z - mpmath.mpf(1) / 3) / z
+
+
+def _scaled_complement(v: Real) -> Real:
+    return mpmath.exp(v * v) * mpmath.erfc(-v)
+
+
+def _scaled_normal(v: Real) -> Real:
+    return mpmath.exp(v * v / 2) * mpmath.erfc(-v / mpmath.sqrt(2)) / 2
+
+
+def _crowded(c: Real, lo: Real, hi: Real) -> Real:
+    """Grid points from ``lo`` to 0, crowded where a function that falls off like ``1/v`` bends."""
+    least = 2 / (2 - lo)
+    return 2 - 2 / ((least + 1) / 2 + (1 - least) / 2 * c)
+
+
+def _both(f32: tuple[int, ...], f64: tuple[int, ...], lo: Real, hi: Real) -> dict[str, Interval]:
+    return {"f32": Interval(f32, lo, hi), "f64": Interval(f64, lo, hi)}
+
+
+_HALF_LN2 = mpmath.log(2) / 2 * mpmath.mpf("1.0001")
+_LOG2_DOMAIN = ((mpmath.sqrt(2) - 1) / (mpmath.sqrt(2) + 1)) ** 2 * mpmath.mpf("1.0001")
+
+FITS = (
+    Fit("EXPM1", "expm1(r) = r + r*r*P(r), |r| <= ln(2)/2", _expm1_tail, _both((4,), (10,), -_HALF_LN2, _HALF_LN2),
+        weight=_expm1_weight),
+    Fit("LOG1P", "log1p(t) = t*P(t), 0 <= t <= 1", lambda t: mpmath.log1p(t) / t if t else mpmath.mpf(1),
+        _both((9,), (20,), 0, 1)),
+    Fit("ATANH", "atanh(s) = s + s*z/3 + s*z*z*P(z), z = s*s, |s| <= (sqrt(2)-1)/(sqrt(2)+1)", _atanh_tail,
+        _both((3,), (8,), 0, _LOG2_DOMAIN)),
+    Fit("ATAN", "atan(t) = t*P(t*t), |t| <= 1", _over_root(mpmath.atan, mpmath.mpf(1)), _both((9,), (20,), 0, 1)),
+    Fit("ASIN", "asin(s) = s*P(s*s), |s| <= 1/2", _over_root(mpmath.asin, mpmath.mpf(1)),
+        _both((5,), (12,), 0, 0.25)),
+    Fit("TANH", "tanh(x) = x*P(x*x)/Q(x*x), up to where it is 1 in the type", _over_root(mpmath.tanh, mpmath.mpf(1)),
+        {"f32": Interval((4, 5), 0, mpmath.mpf("9.02") ** 2), "f64": Interval((9, 10), 0, mpmath.mpf("19.1") ** 2)}),
+    Fit("ERF", "erf(x) = x*P(x*x)/Q(x*x), up to where it is 1 in the type",
+        _over_root(mpmath.erf, 2 / mpmath.sqrt(mpmath.pi)),
+        {"f32": Interval((5, 6), 0, mpmath.mpf("3.93") ** 2), "f64": Interval((12, 13), 0, mpmath.mpf("5.94") ** 2)}),
+    Fit("ERFCX", "exp(v*v)*erfc(-v) = P(v)/Q(v), v <= 0, down to where erfc is 0 in the type", _scaled_complement,
+        {"f32": Interval((4, 5), -10.7, 0), "f64": Interval((10, 11), -27.6, 0)}, nodes=_crowded),
+    Fit("NORMAL", "exp(v*v/2) times the normal distribution at v = P(v)/Q(v), v <= 0, down to where it is 0",
+        _scaled_normal, {"f32": Interval((4, 5), -15, 0), "f64": Interval((10, 11), -39, 0)}, nodes=_crowded),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Prints the module."""
+    print('"""Coefficients of polynomials and of quotients of polynomials, lowest degree first, by the type of arithmetic.')
+    print()
+    print("Written by tests/fit_coefficients.py; the error beside each is the approximation's own, relative to the")
+    print("function.")
+    print('"""')
+    print()
+    print("from __future__ import annotations")
+    print()
+    print("from luminal.core.decompose.common import Coefficients, Quotients")
+    print("from luminal.core.types import f32, f64")
+    for fit in FITS:
+        rational = any(len(i.degrees) == 2 for i in fit.intervals.values())
+        print()
+        print(f"# {fit.comment}")
+        print(f"{fit.name}: {'Quotients' if rational else 'Coefficients'} = {{")
+        for dtype in _DIGITS:
+            found, error = fit_polynomials(fit, dtype)
+            print(f"    {dtype}: (  # 2**{float(mpmath.log(error, 2)):.1f}")
+            for polynomial in found:
+                indent = " " * (12 if rational else 8)
+                print(*(["        ("] if rational else []), *(f"{indent}{float(c)!r}," for c in polynomial), sep="\n")
+                print(*(["        ),"] if rational else []), sep="\n", end="\n" if rational else "")
+            print("    ),")
+        print("}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""The PyTorch front end as a whole: what may be given, symbolic sizes, names, structure, and its errors."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from luminal.core import ops
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import topological
+from luminal.frontends.fx import importer
+from tests.fx_support import Call, check, difference, run
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+        self.down = nn.Linear(8, 4, bias=False)
+        self.register_buffer("shift", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x))) + self.shift
+
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+# ---- what may be given ------------------------------------------------------------------------------
+
+
+def test_module_program_and_traced_module_give_the_same_graph() -> None:
+    module = Mlp().eval()
+    graphs = [
+        importer.load(module, (X,)),
+        importer.load(module, {"x": X}),
+        importer.load(torch.export.export(module, (X,))),
+        importer.load(torch.export.export(module, (X,)).run_decompositions()),
+        importer.load(torch.fx.symbolic_trace(module), (X,)),
+    ]
+    expected = module(X).detach().numpy()
+    for graph in graphs:
+        assert [node.attr.name for node in graph.inputs] == ["x"]
+        np.testing.assert_allclose(run(graph, (X,))[0], expected, rtol=1e-6, atol=1e-6)
+    assert graphs[0].results == graphs[1].results == graphs[2].results
+
+
+def test_parameters_keep_their_names() -> None:
+    graph = importer.load(Mlp().eval(), (X,))
+    assert set(graph.names.values()) == {"up.weight", "up.bias", "down.weight", "shift"}
+    assert graph.name == "mlp"
+
+
+def test_unused_parameters_are_left_out() -> None:
+    class Unused(Mlp):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.up(x)
+
+    assert set(importer.load(Unused().eval(), (X,)).names.values()) == {"up.weight", "up.bias"}
+
+
+def test_tied_weights_are_one_constant() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+            self.head = nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(ids))
+
+    graph = importer.load(Tied().eval(), (torch.tensor([1, 2]),))
+    weights = [n for n in topological(graph.results) if n.op is ops.CONSTANT and n.rank == 2]
+    assert len(weights) == 1 and len(graph.names) == 1
+
+
+def test_origins_name_the_operator_and_the_line() -> None:
+    graph = importer.load(Mlp().eval(), (X,))
+    (origin, *_) = graph.origins[graph.results[0]]
+    assert origin.op == "aten.add.Tensor"
+    assert origin.location.startswith("tests/test_fx_importer.py:") or origin.location.startswith(
+        "test_fx_importer.py:"
+    )
+    assert {o.op for found in graph.origins.values() for o in found} >= {"aten.linear.default", "aten.relu.default"}
+
+
+# ---- symbolic sizes -----------------------------------------------------------------------------------
+
+
+def attention(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    batch, seq, width = x.shape
+    heads = x.view(batch, seq, 2, width // 2).transpose(1, 2)
+    scores = heads @ heads.transpose(-1, -2)
+    causal = torch.ones(seq, seq, dtype=torch.bool).tril()
+    scores = scores.masked_fill(~(causal & (mask[:, None, None, :] > 0)), torch.finfo(torch.float32).min)
+    return (scores.softmax(-1) @ heads).transpose(1, 2).reshape(batch, seq, width)
+
+
+AXES = {"args_0": ("batch", "seq"), "args_1": ("batch", "seq")}
+
+
+def sized(batch: int, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(batch)
+    return torch.randn(batch, seq, 8, generator=generator), torch.ones(batch, seq, dtype=torch.int64)
+
+
+def test_one_graph_serves_every_size() -> None:
+    others = [sized(1, 1), sized(1, 9), sized(4, 1), sized(8, 32)]
+    graph = check(attention, *sized(2, 5), dims={**AXES, "batch": (1, 8), "seq": (1, 32)}, others=others)
+    assert [(v.name, v.lo, v.hi) for v in graph.dims] == [("batch", 1, 8), ("seq", 1, 32)]
+
+
+def test_an_example_of_size_one_does_not_fix_an_axis() -> None:
+    check(attention, *sized(1, 1), dims={**AXES, "batch": (1, 8), "seq": (1, 32)}, others=[sized(3, 7)])
+
+
+def test_dims_may_be_torch_dims() -> None:
+    batch, seq = Dim("b", min=1, max=6), Dim("s", max=20)
+    graph = check(attention, *sized(2, 5), dims={name: {0: batch, 1: seq} for name in AXES}, others=[sized(6, 20)])
+    assert [(v.name, v.hi) for v in graph.dims] == [("b", 6), ("s", 20)]
+
+
+def test_an_unbounded_dimension_reaches_1024() -> None:
+    graph = importer.load(Call(torch.relu), (X,), dims={"args_0": ("rows",)})
+    assert [(v.name, v.lo, v.hi) for v in graph.dims] == [("rows", 1, 1024)]
+    program = torch.export.export(Call(torch.relu), (X,), dynamic_shapes={"args": ({0: Dim("n", min=2)},)})
+    (symbol,) = importer.load(program).dims
+    assert (symbol.lo, symbol.hi) == (2, 1024)
+
+
+def test_a_size_fixes_a_dimension() -> None:
+    graph = importer.load(Call(torch.relu), (X,), dims={"args_0": ("rows",), "rows": 3})
+    assert graph.inputs[0].shape == (3, 4)
+
+
+def test_a_program_keeps_its_bounds_and_takes_names_and_narrower_ranges() -> None:
+    n = Dim("n", min=2, max=16)
+    program = torch.export.export(Call(torch.relu), (X,), dynamic_shapes={"args": ({0: n},)})
+    (kept,) = importer.load(program).dims
+    assert (kept.lo, kept.hi) == (2, 16)
+    (narrowed,) = importer.load(program, dims={"args_0": ("rows",), "rows": (4, 8)}).dims
+    assert narrowed.name == "rows" and (narrowed.lo, narrowed.hi) == (4, 8)
+    with pytest.raises(ModelError, match=r"1\.\.8 is asked for, but the program was exported for 2\.\.16"):
+        importer.load(program, dims={"args_0": ("rows",), "rows": (1, 8)})
+
+
+def test_sizes_are_outputs_too() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return x * 2, x.shape[0], x.shape[0] * 3 + 1, 7, None
+
+    graph = importer.load(Call(function), (X,), dims={"args_0": ("n",), "n": (1, 9)})
+    leaves = graph.structure["outputs"]["tuple"]
+    assert leaves == [{"leaf": 0}, {"size": 1}, {"size": 2}, {"value": 7}, {"value": None}]
+    for rows in (3, 1, 7):
+        doubled, size, expression = run(graph, (torch.ones(rows, 4),))
+        assert doubled.shape == (rows, 4)
+        assert (size.dtype, int(size), int(expression)) == (np.int64, rows, rows * 3 + 1)
+
+
+def test_arithmetic_on_sizes() -> None:
+    def function(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        half = n // 2
+        return (
+            x[half:] * (n - 1) / n,
+            torch.arange(2 * n + 1),
+            x.new_ones(n * n, torch.sym_max(n, 3)),
+            x.new_zeros(int(n * 2.0) + n % 4),
+            x.new_full((n + 3) // 4 * 4, n)[: -n + 9],
+        )
+
+    ranges = {"args_0": ("n",), "n": (1, 9)}
+    graph = importer.load(Call(function), (torch.ones(6, 2),), dims=ranges)
+    for n in (1, 2, 5, 9):
+        x = torch.randn(n, 2)
+        for found, expected in zip(run(graph, (x,)), function(x), strict=True):
+            assert not difference(found, expected.numpy())
+
+
+def test_sizes_that_are_no_integers_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="not a whole number|fraction"):
+        importer.load(Call(lambda x: x.new_ones(int(x.shape[0] * 1.5))), (X,), dims={"args_0": ("n",), "n": (1, 9)})
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ({"args_0": ("n",), "n": (4, 2)}, r"expected 0 <= lo <= hi, found \(4, 2\)"),
+        ({"args_0": 2.5}, "expected a range"),
+        ({"y": ("n",)}, "dims names axes of y; the inputs are args_0"),
+        ({"args_0": {5: "n"}}, r"axis 5 is out of range for shape \[3, 4\]"),
+        ({"args_0": ("n",), "n": (5, 9)}, r"has 3 elements, outside dims\['n'\] = 5..9"),
+    ],
+)
+def test_dims_that_do_not_fit(dims: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        importer.load(Call(torch.relu), (X,), dims=dims)
+
+
+def test_a_module_that_fixes_a_declared_dimension() -> None:
+    with pytest.raises(ModelError, match="cannot export Call"):
+        importer.load(Call(lambda x: x + torch.ones(3, 4)), (X,), dims={"args_0": ("n",), "n": (1, 9)})
+
+
+def test_a_program_with_a_fixed_axis_cannot_be_made_symbolic() -> None:
+    program = torch.export.export(Call(torch.relu), (X,))
+    with pytest.raises(ModelError, match="exported with axis 0 fixed to 3"):
+        importer.load(program, dims={"args_0": ("n",), "n": (1, 9)})
+
+
+# ---- constants ------------------------------------------------------------------------------------------
+
+
+def repeated(x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    count = times.item()
+    torch._check(count >= 1)
+    torch._check(count <= 8)
+    return x.unsqueeze(0).expand(count, -1, -1) * 2
+
+
+def test_an_input_that_decides_a_shape_is_a_parameter() -> None:
+    times = torch.tensor(5)
+    graph = importer.load(Call(repeated), (X, times), constants={"args_1": np.array(5)})
+    assert [node.attr.name for node in graph.inputs] == ["args_0"]
+    np.testing.assert_array_equal(run(graph, (X,))[0], repeated(X, times).numpy())
+    with pytest.raises(UnsupportedError, match="fix that input with constants"):
+        importer.load(Call(repeated), (X, times))
+
+
+def test_constants_that_do_not_fit() -> None:
+    with pytest.raises(ModelError, match=r"constants\['args_0'\]: expected float32\[3, 4\], found float64\[2\]"):
+        importer.load(Call(torch.relu), (X,), constants={"args_0": np.zeros(2)})
+    with pytest.raises(ModelError, match="constants names y"):
+        importer.load(Call(torch.relu), (X,), constants={"y": np.zeros(2)})
+
+
+# ---- structure -----------------------------------------------------------------------------------------
+
+
+def test_nested_inputs_and_outputs_are_described() -> None:
+    def function(batch: dict[str, Any], rest: Any) -> Any:
+        total = batch["b"] + batch["a"][0]
+        return {"sum": total, "pair": Pair(total * 2, [rest, total])}
+
+    inputs = ({"b": X, "a": (X, 3)}, X + 1)
+    graph = check(function, *inputs)
+    assert [node.attr.name for node in graph.inputs] == ["args_0_b", "args_0_a_0", "args_1"]
+    assert [name for name, _ in graph.outputs] == ["sum", "pair_first", "pair_second_0", "pair_second_1"]
+    structure = json.loads(json.dumps(graph.structure))
+    assert structure["inputs"]["tuple"][0]["tuple"] == [
+        {"dict": [{"leaf": 0}, {"tuple": [{"leaf": 1}, {"value": 3}]}], "keys": ["b", "a"]},
+        {"leaf": 2},
+    ]
+    total, pair = structure["outputs"]["dict"]
+    assert total == {"leaf": 0}
+    assert pair["keys"] == ["first", "second"] and pair["type"].endswith(":Pair")
+    assert pair["object"] == [{"leaf": 1}, {"list": [{"leaf": 2}, {"leaf": 3}]}]
+
+
+def test_a_model_output_is_described_by_its_fields() -> None:
+    from transformers.modeling_outputs import BaseModelOutput
+
+    graph = check(lambda x: BaseModelOutput(last_hidden_state=x * 2, hidden_states=(x,)), X)
+    assert [name for name, _ in graph.outputs] == ["last_hidden_state", "hidden_states_0"]
+    assert graph.structure["outputs"]["type"] == "transformers.modeling_outputs:BaseModelOutput"
+
+
+def test_an_input_that_is_returned_and_one_that_is_not_used() -> None:
+    graph = check(lambda x, y, z: (z, x, x), X, X + 1, X + 2)
+    assert len(graph.inputs) == 3
+
+
+# ---- what PyTorch wraps ---------------------------------------------------------------------------------
+
+
+def test_no_grad_and_autocast_regions_are_inlined() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = x.sin()
+        with torch.autocast("cpu", enabled=False):
+            z = y.float() @ x.T
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            w = x @ x.T
+        return z + w
+
+    check(function, X, tolerance=1e-2)
+
+
+# ---- what cannot be compiled ------------------------------------------------------------------------------
+
+
+class Unknown(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ordered, order = torch.sort(x)
+        return torch.fft.rfft(ordered).abs() + torch.nonzero(order).sum()
+
+
+def test_everything_unsupported_is_listed_at_once() -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        importer.load(Unknown(), (X,))
+    found = {place.op: place for place in raised.value.places}
+    assert {"aten.sort.default", "aten.nonzero.default"} <= set(found)
+    place = found["aten.sort.default"]
+    assert place.node == "sort" and place.operands == ("float32[3, 4]",)
+    assert "test_fx_importer.py:" in place.location
+    assert "aten.sort.default 'sort'(float32[3, 4])" in str(raised.value)
+    assert importer.unsupported(Unknown(), (X,)) == list(raised.value.places)
+
+
+def test_supported_models_have_nothing_to_report() -> None:
+    assert importer.unsupported(Mlp().eval(), (X,)) == []
+
+
+def test_updates_of_buffers_and_inputs_are_refused() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            x.mul_(2)
+            return x + self.count
+
+    with pytest.raises(UnsupportedError, match="updates the buffer 'count'") as raised:
+        importer.load(Counter().eval(), (X.clone(),))
+    assert "writes into its input 'x'" in str(raised.value)
+
+
+def test_what_differs_in_training_is_refused() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4))
+    with pytest.raises(UnsupportedError, match="dropout is active") as raised:
+        importer.load(module.train(), (X,))
+    assert "statistics of the batch" in str(raised.value)
+    assert not importer.unsupported(nn.Linear(4, 4).train(), (X,))
+
+
+def test_what_is_no_model() -> None:
+    with pytest.raises(ModelError, match=r"expected an nn\.Module"):
+        importer.load("model", (X,))  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="pass example inputs"):
+        importer.load(torch.fx.symbolic_trace(Mlp().eval()))
+    with pytest.raises(ModelError, match=r"do not fit Mlp\.forward"):
+        importer.load(Mlp().eval(), (X, X))
+
+
+def test_sizes_that_the_model_refuses() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] % 2 == 0)
+        return x.reshape(2, -1)
+
+    with pytest.raises(ModelError):
+        importer.load(Call(function), (torch.ones(4, 4),), dims={"args_0": ("n",), "n": (1, 9)})

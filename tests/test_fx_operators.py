@@ -1,0 +1,606 @@
+"""Operators of the ATen table against PyTorch, a family per module, so that each family is exported once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+from luminal.frontends.fx import importer
+from luminal.frontends.fx.tables import TABLE
+from tests.fx_support import check, difference, run
+
+Family = dict[str, Callable[..., Any]]
+
+SPECIAL = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5])
+
+
+def floats(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def integers(low: int, high: int, *shape: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def together(family: Family) -> Callable[..., Any]:
+    return lambda *inputs: {name: function(*inputs) for name, function in family.items()}
+
+
+def named(*names: str, of: Any = torch) -> Family:
+    return {name: getattr(of, name) for name in names}
+
+
+# ---- pointwise --------------------------------------------------------------------------------------
+
+REAL = named(
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc",
+    "exp", "exp2", "expm1", "log", "log10", "log1p", "log2",
+    "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+SAME_TYPE = named("abs", "neg", "sign", "relu", "square", "ceil", "floor", "trunc", "round", "logical_not")
+CLASSES = named("isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num")
+ACTIVATIONS: Family = {
+    **named(
+        "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
+        "relu6", "selu", "silu", "softplus", "softshrink", "softsign", "tanhshrink", of=F,
+    ),
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "elu alpha": lambda x: F.elu(x, 0.7),
+    "celu alpha": lambda x: F.celu(x, 2.0),
+    "softplus beta": lambda x: F.softplus(x, 2.0, 3.0),
+    "threshold": lambda x: F.threshold(x, 0.1, 20.0),
+    "glu": lambda x: F.glu(x, 0),
+    "prelu": lambda x: F.prelu(x, x.new_full((1,), 0.25)),
+    "dropout": lambda x: F.dropout(x, 0.5, training=False),
+}  # fmt: skip
+
+
+def test_functions_of_reals() -> None:
+    check(together(REAL), floats(64) * 0.9)
+    check(together({n: f for n, f in REAL.items() if n not in ("acos", "asin")}), floats(64).abs() * 10 + 0.1)
+
+
+def test_functions_of_reals_at_special_values() -> None:
+    check(together(REAL), SPECIAL)
+
+
+def test_functions_of_reals_make_floats_of_integers() -> None:
+    check(together(REAL), integers(-3, 4, 20), tolerance=4e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_functions_of_narrow_floats(dtype: torch.dtype) -> None:
+    family = {name: f for name, f in REAL.items() if name not in ("log", "log2", "log10", "sinh", "cosh", "tan")}
+    check(together({**family, **SAME_TYPE, **ACTIVATIONS}), floats(64, dtype=dtype))
+
+
+def test_same_type() -> None:
+    check(together({**SAME_TYPE, **CLASSES, "frac": torch.frac}), torch.cat([floats(32) * 5, SPECIAL]))
+    check(together({**SAME_TYPE, "not": torch.bitwise_not}), integers(-5, 6, 12))
+    check(together({**SAME_TYPE, **CLASSES}), integers(-128, 128, 64, dtype=torch.int8))
+
+
+def test_round_to_decimals() -> None:
+    check(lambda x: (torch.round(x, decimals=2), torch.round(x, decimals=-1)), floats(32) * 30)
+
+
+def test_activations() -> None:
+    check(together(ACTIVATIONS), floats(64) * 5)
+
+
+def test_activations_at_special_values() -> None:
+    # The products inside PyTorch's own gelu and hardswish overflow for inputs near the largest number.
+    overflow = ("gelu", "gelu tanh", "hardswish")
+    check(together({name: f for name, f in ACTIVATIONS.items() if name not in overflow}), SPECIAL)
+    check(together({name: ACTIVATIONS[name] for name in overflow}), SPECIAL[SPECIAL.abs() < 1e4])
+
+
+ARITHMETIC: Family = {
+    **named("add", "sub", "mul", "div", "maximum", "minimum", "fmod", "remainder", "floor_divide"),
+    "true divide": torch.true_divide,
+    "divide, floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "divide, trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "add, alpha": lambda a, b: torch.add(a, b, alpha=3),
+    "sub, alpha": lambda a, b: torch.sub(a, b, alpha=2),
+    "reversed sub": lambda a, b: torch.rsub(a, b),
+    "max": torch.max,
+    "min": torch.min,
+}
+SCALAR_ARITHMETIC: Family = {
+    "add": lambda a: a + 2,
+    "add float": lambda a: a + 0.1,
+    "sub": lambda a: a - 3,
+    "reversed sub": lambda a: 3 - a,
+    "mul": lambda a: a * 0.1,
+    "div": lambda a: a / 3,
+    "reversed div": lambda a: 3.0 / (a + 0.5),
+    "floor div": lambda a: a // 3,
+    "remainder": lambda a: a % 3,
+    "fmod": lambda a: torch.fmod(a, 3),
+    "square": lambda a: a**2,
+    "cube": lambda a: a**3,
+    "clamp": lambda a: a.clamp(-1, 1),
+    "clamp min": lambda a: a.clamp(min=0),
+    "clamp max": lambda a: torch.clamp_max(a, 1),
+}
+COMPARISONS = named("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def test_arithmetic() -> None:
+    check(together(ARITHMETIC), floats(5, 1, 7) * 4, floats(3, 1, seed=1))
+    check(together(ARITHMETIC), integers(-9, 10, 60), integers(1, 6, 60, seed=1))
+    check(together(ARITHMETIC), floats(12), integers(1, 6, 12))
+    check(together(SCALAR_ARITHMETIC), floats(40) * 3)
+    check(together(SCALAR_ARITHMETIC), integers(-9, 10, 40))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_arithmetic_of_narrow_floats(dtype: torch.dtype) -> None:
+    simple = {name: f for name, f in ARITHMETIC.items() if "floor" not in name and name not in ("remainder", "fmod")}
+    check(together(simple), floats(60, dtype=dtype), floats(60, seed=1, dtype=dtype))
+    check(together(SCALAR_ARITHMETIC | named("square")), integers(-20, 20, 40).to(dtype))
+
+
+def test_arithmetic_at_special_values() -> None:
+    ordinary = {n: f for n, f in ARITHMETIC.items() if n not in ("add, alpha", "sub, alpha")}
+    check(together(ordinary), SPECIAL[:, None], SPECIAL)
+
+
+def test_mixed_types_promote_as_in_pytorch() -> None:
+    scalar_tensor = torch.tensor(2.5, dtype=torch.float64)
+    simple: Family = named("add", "sub", "mul", "div", "maximum")
+    check(together(simple), integers(-5, 5, 8, dtype=torch.int8), integers(0, 9, 8, dtype=torch.uint8))
+    check(together(simple), floats(8), scalar_tensor)
+    check(together(simple), integers(0, 5, 8), scalar_tensor)
+    check(together({"add": torch.add, "mul": torch.mul}), integers(0, 2, 8).bool(), integers(0, 2, 8, seed=1).bool())
+
+
+def test_powers() -> None:
+    exponents = (-2, -1, -0.5, 0.5, 1, 2, 3, 4, 1.7, 0)
+    family: Family = {f"pow {e}": lambda a, b, e=e: torch.pow(a, e) for e in exponents}
+    check(
+        together({**family, "tensors": torch.pow, "base": lambda a, b: torch.pow(2.0, b)}), floats(40).abs(), floats(40)
+    )
+    check(lambda a: (a**2, a**3, a**4, a**0), integers(-5, 6, 20))
+    check(lambda a: (a**2.0, a**0.5, a**-1.0), SPECIAL)
+
+
+def test_fused_arithmetic() -> None:
+    a, b, c = floats(6, 4), floats(6, 4, seed=1), floats(6, 4, seed=2) + 3
+    check(
+        together(
+            {
+                **named("addcmul", "addcdiv"),
+                "addcmul, value": lambda a, b, c: torch.addcmul(a, b, c, value=0.5),
+                "addcdiv, value": lambda a, b, c: torch.addcdiv(a, b, c, value=0.5),
+                "lerp": lambda a, b, c: torch.lerp(a, b, 0.3),
+                "lerp tensor": lambda a, b, c: torch.lerp(a, b, c / 4),
+                "atan2": lambda a, b, c: torch.atan2(a, b),
+                "copysign": lambda a, b, c: torch.copysign(a, b),
+            }
+        ),
+        a, b, c,
+    )  # fmt: skip
+
+
+def test_comparisons_and_logic() -> None:
+    check(together(COMPARISONS), SPECIAL[:, None], SPECIAL)
+    check(together(COMPARISONS), integers(-3, 4, 30), floats(30))
+    check(lambda a: (a == 1, a != 1, a < 0.5, a <= 0.5, a > 1, a >= 1), integers(-3, 4, 30))
+    logic = named("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
+    check(together(logic), integers(0, 4, 30), integers(0, 4, 30, seed=1))
+    check(together(logic), integers(0, 2, 30).bool(), integers(0, 2, 30, seed=1).bool())
+    check(together(named("logical_and", "logical_or", "logical_xor")), floats(30).round(), floats(30, seed=1).round())
+
+
+def test_shifts() -> None:
+    check(lambda a, b: (a << b, a >> b, a << 2, a >> 1), integers(-99, 99, 30), integers(0, 9, 30))
+
+
+def test_choices() -> None:
+    mask = integers(0, 2, 4, 5).bool()
+    family: Family = {
+        "where": torch.where,
+        "where scalar": lambda m, a, b: torch.where(m, a, 0.0),
+        "where reversed": lambda m, a, b: torch.where(m, 1.0, b),
+        "where scalars": lambda m, a, b: torch.where(m, 1.0, 0.0),
+        "masked fill": lambda m, a, b: a.masked_fill(m, -math.inf),
+        "masked fill tensor": lambda m, a, b: a.masked_fill(m, b.sum()),
+        "masked assignment": lambda m, a, b: _assigned(a, m),
+        "clamp tensors": lambda m, a, b: torch.clamp(a, b, b + 1),
+    }
+    check(together(family), mask, floats(4, 5), floats(4, 5, seed=1))
+
+
+def _assigned(a: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    a = a.clone()
+    a[mask] = 7.0
+    return a
+
+
+def test_casts() -> None:
+    types = (
+        torch.bool,
+        torch.int8,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+    )
+    # What a negative float becomes as an unsigned integer is undefined in PyTorch.
+    check(lambda x: [x.to(t) for t in types] + [x.float(), x.type_as(x.double())], floats(40).abs() * 3)
+    check(lambda x: [x.to(t) for t in types if t.is_signed], floats(40) * 3)
+    check(lambda x: [x.to(t) for t in types], integers(-300, 300, 40))
+
+
+# ---- reductions -------------------------------------------------------------------------------------
+
+REDUCTIONS: Family = {
+    "sum": lambda x: x.sum(),
+    "sum axis": lambda x: x.sum(1),
+    "sum axes": lambda x: x.sum((0, -1), keepdim=True),
+    "amax": lambda x: x.amax(1),
+    "amin": lambda x: x.amin((0, 2)),
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "max with positions": lambda x: torch.max(x, 1),
+    "min with positions": lambda x: torch.min(x, -1, keepdim=True),
+    "argmax": lambda x: x.argmax(),
+    "argmax axis": lambda x: x.argmax(2, keepdim=True),
+    "argmin axis": lambda x: x.argmin(0),
+    "any": lambda x: (x > 0).any(),
+    "any axis": lambda x: (x > 1).any(1),
+    "all": lambda x: (x > -3).all(),
+    "all axis": lambda x: (x > 0).all(-1, keepdim=True),
+    "aminmax": lambda x: torch.aminmax(x, dim=1),
+    "prod": lambda x: x.prod(1),
+    "cumsum": lambda x: x.cumsum(1),
+    "diff": lambda x: torch.diff(x, n=2, dim=0),
+}
+MOMENTS: Family = {
+    "mean": lambda x: x.mean(),
+    "mean axes": lambda x: x.mean((0, 2)),
+    "var": lambda x: x.var(),
+    "var axis": lambda x: x.var(1, unbiased=False),
+    "var correction": lambda x: x.var(2, correction=0, keepdim=True),
+    "std": lambda x: x.std(),
+    "std axis": lambda x: x.std(0),
+    "var and mean": lambda x: torch.var_mean(x, 1, correction=1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "norm 2": lambda x: torch.linalg.vector_norm(x, 2, 1),
+    "norm 1": lambda x: torch.linalg.vector_norm(x, 1, (0, 1)),
+    "norm 3": lambda x: torch.linalg.vector_norm(x, 3, -1),
+    "norm 0": lambda x: torch.linalg.vector_norm(x.round(), 0, -1),
+    "norm inf": lambda x: torch.linalg.vector_norm(x, math.inf, 0, keepdim=True),
+    "norm -inf": lambda x: torch.linalg.vector_norm(x, -math.inf, 0),
+    "normalize": lambda x: F.normalize(x, dim=1),
+    "softmax": lambda x: x.softmax(1),
+    "softmax last": lambda x: F.softmax(x * 50, -1),
+    "log_softmax": lambda x: F.log_softmax(x, 0),
+    "cosine similarity": lambda x: F.cosine_similarity(x, x.flip(0), 1),
+}
+
+
+def test_reductions() -> None:
+    check(together(REDUCTIONS), floats(4, 5, 6))
+    check(together(REDUCTIONS), integers(-4, 5, 4, 5, 6))
+    check(together({**MOMENTS}), floats(4, 5, 6))
+
+
+def test_reductions_of_narrow_floats() -> None:
+    check(together({**MOMENTS, "sum": lambda x: x.sum(1)}), floats(4, 5, 6, dtype=torch.bfloat16))
+
+
+def test_reductions_of_bools_and_bytes() -> None:
+    check(lambda x: (x.sum(), x.sum(1), x.any(0), x.all(), x.sum(1, dtype=torch.float32)), integers(0, 2, 4, 5).bool())
+    check(lambda x: (x.sum(), x.amax(0), x.prod(1)), integers(0, 200, 4, 5, dtype=torch.uint8))
+
+
+def test_reductions_propagate_nan() -> None:
+    family = {n: REDUCTIONS[n] for n in ("sum axis", "amax", "amin", "max with positions", "min with positions")}
+    x = floats(4, 5, 6)
+    x[1, 2, 3] = math.nan
+    x[2, 0, 0] = math.inf
+    check(together(family), x)
+
+
+# ---- movement ---------------------------------------------------------------------------------------
+
+MOVEMENT: Family = {
+    "view": lambda x: x.view(6, -1),
+    "reshape": lambda x: x.transpose(0, 1).reshape(-1),
+    "flatten": lambda x: x.flatten(1),
+    "unflatten": lambda x: x.unflatten(1, (3, -1)),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "transpose": lambda x: x.transpose(0, -1),
+    "mT": lambda x: x.mT,
+    "movedim": lambda x: x.movedim(0, -1),
+    "movedims": lambda x: x.movedim((0, 1), (1, 0)),
+    "squeeze": lambda x: x[:1].squeeze(),
+    "squeeze axis": lambda x: x[:, :1].squeeze(1),
+    "squeeze wide axis": lambda x: x.squeeze(1),
+    "unsqueeze": lambda x: x.unsqueeze(-1).unsqueeze(0),
+    "expand": lambda x: x[:, :1].expand(-1, 3, -1),
+    "expand front": lambda x: x.expand(2, -1, -1, -1),
+    "repeat": lambda x: x.repeat(2, 1, 3),
+    "repeat front": lambda x: x.repeat(2, 1, 1, 2),
+    "tile": lambda x: torch.tile(x, (2, 2)),
+    "repeat_interleave": lambda x: x.repeat_interleave(3, 1),
+    "slice": lambda x: x[1:, :-1, ::2],
+    "slice clamped": lambda x: x[:, 2:100],
+    "slice empty": lambda x: x[:, 5:2],
+    "select": lambda x: x[1],
+    "select last": lambda x: x[..., -1],
+    "narrow": lambda x: x.narrow(1, 2, 3),
+    "unbind": lambda x: x.unbind(0),
+    "split": lambda x: x.split(4, 1),
+    "split sizes": lambda x: x.split([1, 2, 3], 1),
+    "chunk": lambda x: x.chunk(4, 1),
+    "tensor_split": lambda x: torch.tensor_split(x, 4, 1),
+    "diagonal": lambda x: x.diagonal(0, 0, 1),
+    "diagonal offset": lambda x: torch.diagonal(x, 1, 1, 2),
+    "unfold": lambda x: x.unfold(1, 3, 2),
+    "as_strided": lambda x: torch.as_strided(x.clone(), (3, 4), (5, 1), 2),
+    "flip": lambda x: x.flip(0, 2),
+    "roll": lambda x: x.roll(2, 1),
+    "roll back": lambda x: torch.roll(x, (-1, 3), (0, 2)),
+    "roll flat": lambda x: torch.roll(x, 5),
+    "cat": lambda x: torch.cat([x, x[:, :2], x[:, 1:2]], 1),
+    "cat types": lambda x: torch.cat([x.int(), x]),
+    "cat empty": lambda x: torch.cat([torch.empty(0), x]),
+    "stack": lambda x: torch.stack([x, x + 1], 1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3)),
+    "pad value": lambda x: F.pad(x, (1, 2), value=1.5),
+    "crop": lambda x: F.pad(x, (-1, 2, 1, -1)),
+    "pad reflect": lambda x: F.pad(x, (2, 1), mode="reflect"),
+    "pad replicate": lambda x: F.pad(x, (2, 3), mode="replicate"),
+    "pad circular": lambda x: F.pad(x, (2, 3), mode="circular"),
+    "tril": lambda x: x.tril(1),
+    "triu": lambda x: x.triu(-1),
+    "contiguous": lambda x: x.transpose(0, 1).contiguous(),
+    "rot90": lambda x: torch.rot90(x, 1, (0, 1)),
+    "pixel shuffle": lambda x: F.pixel_shuffle(x.reshape(1, 4, 5, 6), 2),
+    "channel halves": lambda x: torch.cat((-x[..., 2:], x[..., :2]), -1),
+}
+
+
+def test_movement() -> None:
+    check(together(MOVEMENT), floats(4, 6, 5))
+
+
+def test_movement_of_integers() -> None:
+    check(together({n: f for n, f in MOVEMENT.items() if n != "pad value"}), integers(0, 99, 4, 6, 5))
+
+
+def test_updates_in_place() -> None:
+    def rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[1:3] = y
+        x[0, 2] += 1
+        x[:, ::2].mul_(3)
+        x[..., -1] = 0
+        return x
+
+    def whole(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x.copy_(y[0])
+        return x.add_(1).clamp_(-1, 1)
+
+    check(lambda x, y: (rows(x, y), whole(x, y)), floats(4, 6), floats(2, 6, seed=1))
+
+
+# ---- creation ---------------------------------------------------------------------------------------
+
+
+def test_creation() -> None:
+    family: Family = {
+        "arange": lambda x: torch.arange(7),
+        "arange step": lambda x: torch.arange(1, 10, 3),
+        "arange down": lambda x: torch.arange(5, -5, -2),
+        "arange float": lambda x: torch.arange(0.0, 1.0, 0.1),
+        "arange type": lambda x: torch.arange(3, dtype=torch.float32),
+        "full": lambda x: torch.full((2, 3), 4.5),
+        "full int": lambda x: torch.full((2,), 4),
+        "zeros": lambda x: torch.zeros(2, 3, dtype=torch.int32),
+        "ones": lambda x: torch.ones(4),
+        "full like": lambda x: torch.full_like(x, 2),
+        "zeros like": lambda x: torch.zeros_like(x, dtype=torch.bool),
+        "ones like": lambda x: torch.ones_like(x),
+        "new ones": lambda x: x.new_ones(3),
+        "new zeros": lambda x: x.new_zeros((3, 2), dtype=torch.int64),
+        "new full": lambda x: x.new_full((2,), 7),
+        "eye": lambda x: torch.eye(3),
+        "eye wide": lambda x: torch.eye(3, 5),
+        "scalar": lambda x: torch.tensor(3.5) + x,
+        "literal": lambda x: torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "one hot": lambda x: F.one_hot(torch.tensor([1, 0, 2]), 4),
+        "linspace": lambda x: torch.linspace(0, 1, 5),
+        "fill": lambda x: x.clone().fill_(3),
+        "mask": lambda x: torch.ones(4, 4, dtype=torch.bool).tril(),
+    }
+    check(together(family), floats(3, 4))
+
+
+# ---- positions --------------------------------------------------------------------------------------
+
+
+def test_positions() -> None:
+    table = floats(7, 5)
+    ids = integers(0, 7, 2, 3)
+    family: Family = {
+        "embedding": lambda t, i: F.embedding(i, t),
+        "index_select": lambda t, i: t.index_select(0, i[0]),
+        "index_select last": lambda t, i: t.index_select(1, i[0] % 5),
+        "gather": lambda t, i: t.gather(1, i % 5),
+        "take_along_dim": lambda t, i: torch.take_along_dim(t[:2], i % 5, 1),
+        "index": lambda t, i: t[i],
+        "index negative": lambda t, i: t[i - 7],
+        "index two": lambda t, i: t[i, i % 5],
+        "index column": lambda t, i: t[:, i[0] % 5],
+        "index apart": lambda t, i: t.reshape(7, 5, 1)[i[0], :, torch.zeros_like(i[0])],
+        "index broadcast": lambda t, i: t[i[:, :1], (i % 5)[:1]],
+        "positions": lambda t, i: t[torch.arange(2)[:, None], torch.arange(3)],
+    }
+    check(together(family), table, ids)
+
+
+# ---- contractions -----------------------------------------------------------------------------------
+
+
+def test_matrix_products() -> None:
+    a, b = floats(4, 6), floats(6, 5, seed=1)
+    check(lambda a, b: (a @ b, torch.mm(a, b), a[0] @ b, a @ b[:, 0], a[0] @ b[:, 0], torch.outer(a[0], b[0])), a, b)
+    bias = floats(5, seed=2)
+    check(
+        lambda a, b, c: (
+            torch.addmm(c, a, b),
+            torch.addmm(c, a, b, beta=0.5, alpha=2),
+            F.linear(a, b.t(), c),
+            F.linear(a, b.t()),
+            F.linear(a[0], b.t(), c),
+        ),
+        a, b, bias,
+    )  # fmt: skip
+    x, y = floats(2, 3, 4, 6), floats(3, 6, 5, seed=1)
+    check(lambda x, y: (x @ y, torch.bmm(x[0], y), torch.baddbmm(x[0] @ y, x[1], y)), x, y)
+
+
+def test_einsum() -> None:
+    x, y = floats(2, 3, 4), floats(2, 4, 5, seed=1)
+    equations = ("bij,bjk->bik", "bij,bjk->ki", "bij,bjk->", "bij,bjk")
+    check(lambda x, y: [torch.einsum(e, x, y) for e in equations], x, y)
+    check(lambda x: (torch.einsum("bij->bji", x), torch.einsum("bii->bi", x[:, :, :3])), x)
+
+
+CONVOLUTIONS = {
+    "plain": ((2, 4, 9, 8), (6, 4, 3, 3), {}),
+    "strided": ((2, 4, 9, 8), (6, 4, 3, 2), {"stride": (2, 1), "padding": (1, 2)}),
+    "dilated": ((1, 4, 12, 11), (6, 4, 3, 3), {"dilation": 2, "padding": 1}),
+    "grouped": ((2, 4, 9, 8), (6, 2, 3, 3), {"groups": 2, "padding": 1}),
+    "depthwise": ((2, 4, 9, 8), (4, 1, 3, 3), {"groups": 4}),
+    "same": ((2, 4, 9, 8), (6, 4, 4, 3), {"padding": "same"}),
+    "unbatched": ((4, 9, 8), (6, 4, 1, 1), {}),
+    "one axis": ((2, 4, 9), (6, 4, 3), {"stride": 2}),
+    "three axes": ((1, 2, 5, 6, 4), (3, 2, 2, 3, 2), {"padding": 1}),
+}
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution(case: str) -> None:
+    x_shape, w_shape, options = CONVOLUTIONS[case]
+    function = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[len(w_shape)]
+    inputs = floats(*x_shape), floats(*w_shape, seed=1), floats(w_shape[0], seed=2)
+    check(lambda x, w, b: (function(x, w, b, **options), function(x, w, **options)), *inputs)
+
+
+def test_attention() -> None:
+    q, k, v = floats(2, 4, 5, 8), floats(2, 4, 7, 8, seed=1), floats(2, 4, 7, 6, seed=2)
+    mask = integers(0, 2, 2, 1, 5, 7).bool()
+    mask[..., 0] = True
+    attend = F.scaled_dot_product_attention
+    check(
+        lambda q, k, v, mask: (
+            attend(q, k, v),
+            attend(q, k, v, is_causal=True),
+            attend(q, k, v, attn_mask=mask),
+            attend(q, k, v, attn_mask=mask.float() * -3, scale=0.7),
+            attend(q, k[:, :2], v[:, :2], enable_gqa=True),
+            attend(q, k[:, :2], v[:, :2], attn_mask=mask, enable_gqa=True),
+        ),
+        q, k, v, mask,
+    )  # fmt: skip
+
+
+# ---- layers -----------------------------------------------------------------------------------------
+
+
+def test_normalisation() -> None:
+    x, scale, shift = floats(3, 4, 6) * 2 + 1, floats(6, seed=1), floats(6, seed=2)
+    family: Family = {
+        "layer": lambda x, w, b: F.layer_norm(x, (6,), w, b),
+        "layer, two axes": lambda x, w, b: F.layer_norm(x, (4, 6)),
+        "rms": lambda x, w, b: F.rms_norm(x, (6,), w, 1e-5),
+        "rms, default": lambda x, w, b: F.rms_norm(x, (6,)),
+        "group": lambda x, w, b: F.group_norm(x.transpose(1, 2), 3, w, b),
+        "instance": lambda x, w, b: F.instance_norm(x.transpose(1, 2), weight=w, bias=b),
+        "batch": lambda x, w, b: F.batch_norm(x.transpose(1, 2), w, b.exp(), b, w),
+        "local response": lambda x, w, b: F.local_response_norm(x, 3),
+    }
+    check(together(family), x, scale, shift, tolerance=4e-6)
+
+
+POOLING: Family = {
+    "max": lambda x: F.max_pool2d(x, 3),
+    "max, strided": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max, dilated": lambda x: F.max_pool2d(x, 2, (1, 2), dilation=2),
+    "max, ceil": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+    "average": lambda x: F.avg_pool2d(x, 3),
+    "average, padded": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "average, without padding": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "average, ceil": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "average, divisor": lambda x: F.avg_pool2d(x, 3, divisor_override=5),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "adaptive to one": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "adaptive, one axis kept": lambda x: F.adaptive_avg_pool2d(x, (None, 2)),
+    "adaptive max": lambda x: F.adaptive_max_pool2d(x, (3, 4)),
+    "one axis": lambda x: (F.max_pool1d(x[0], 2), F.avg_pool1d(x[0], 2, 1), F.adaptive_avg_pool1d(x[0], 3)),
+    "three axes": lambda x: (F.max_pool3d(x, 2), F.avg_pool3d(x, 2), F.adaptive_avg_pool3d(x, 2)),
+}
+
+
+def test_pooling() -> None:
+    check(together(POOLING), floats(2, 3, 10, 9))
+
+
+# ---- the forms that PyTorch's own decomposition leaves ------------------------------------------------
+
+
+class Core(torch.nn.Module):
+    """A little of everything that decomposes into core ATen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.batch_norm = torch.nn.BatchNorm2d(8)
+        self.layer_norm = torch.nn.LayerNorm(8)
+        self.group_norm = torch.nn.GroupNorm(2, 8)
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        x = F.max_pool2d(F.gelu(self.batch_norm(self.conv(x))), 2)
+        x = self.group_norm(F.hardswish(x))
+        tokens = self.linear(self.layer_norm(x.flatten(2).transpose(1, 2)))
+        heads = tokens.unflatten(2, (2, 4)).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return attended, F.adaptive_avg_pool2d(x, 1), F.log_softmax(tokens, -1), F.silu(tokens).var_mean(1)
+
+
+def test_core_aten_forms() -> None:
+    module = Core().eval()
+    module.batch_norm.running_mean.normal_()
+    module.batch_norm.running_var.uniform_(0.5, 2)
+    mask = integers(0, 2, 2, 1, 9, 9).bool()
+    mask[:, :, 4] = False  # a row that attends to nothing gives zeros
+    inputs = floats(2, 3, 12, 12), mask
+    program = torch.export.export(module, inputs).run_decompositions()
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert {"aten.convolution.default", "aten.native_layer_norm.default", "aten._safe_softmax.default"} <= targets
+    graph = importer.load(program)
+    with torch.no_grad():
+        expected = module(*inputs)
+    for found, reference in zip(run(graph, inputs), pytree.tree_leaves(expected), strict=True):
+        assert not difference(found, reference.numpy(), 4e-6)
+
+
+def test_every_name_in_the_table_is_an_operator() -> None:
+    known = {str(schema.name).replace("::", ".") + "." + (schema.overload_name or "default")
+             for schema in torch._C._jit_get_all_schemas()}  # fmt: skip
+    assert {name for name in TABLE if name.startswith("aten.")} <= known

@@ -1,0 +1,65 @@
+"""PyTorch's element types and rules of promotion, against PyTorch itself."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from luminal.core import types
+from luminal.core.errors import DTypeError
+from luminal.core.ir import constant, input_
+from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, join, to_numpy
+from luminal.frontends.fx.promotion import result_type
+
+WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
+ORDINARY = [t for t in FROM_TORCH if t not in WIDE_UNSIGNED and t.itemsize > 0 and "float8" not in str(t)]
+
+
+@pytest.mark.parametrize("a", FROM_TORCH)
+def test_join_is_promote_types_wherever_that_is_defined(a: torch.dtype) -> None:
+    for b in FROM_TORCH:
+        try:
+            expected = from_torch(torch.promote_types(a, b))
+        except RuntimeError:
+            continue
+        assert join(from_torch(a), from_torch(b)) == expected, (a, b)
+
+
+def test_types_without_a_common_one() -> None:
+    with pytest.raises(DTypeError, match="no common type"):
+        join(types.f8e5m2, types.f8e4m3fn)
+
+
+def test_result_type_over_tensors_scalar_tensors_and_numbers() -> None:
+    for a, b in itertools.product(ORDINARY, repeat=2):
+        if "complex" in f"{a}{b}":
+            continue
+        for a_rank, b_rank in itertools.product((0, 1), repeat=2):
+            expected = torch.result_type(torch.ones([1] * a_rank, dtype=a), torch.ones([1] * b_rank, dtype=b))
+            x, y = input_("x", [1] * a_rank, from_torch(a)), input_("y", [1] * b_rank, from_torch(b))
+            assert result_type(x, y) == from_torch(expected), (a, a_rank, b, b_rank)
+        for rank, number in itertools.product((0, 1), (True, 2, 2.5)):
+            expected = torch.result_type(torch.ones([1] * rank, dtype=a), number)
+            assert result_type(input_("x", [1] * rank, from_torch(a)), number) == from_torch(expected), (a, number)
+
+
+@pytest.mark.parametrize("dtype", FROM_TORCH)
+def test_arrays_keep_every_bit(dtype: torch.dtype) -> None:
+    row = from_torch(dtype)
+    tensor = torch.arange(24, dtype=torch.float32).reshape(2, 12).to(dtype).t()
+    array = to_numpy(tensor)
+    assert array.dtype == row.numpy and array.shape == (12, 2)
+    assert np.array_equal(array.astype(np.complex128), tensor.to(torch.complex128).numpy())
+    assert constant(array).dtype == row
+
+
+def test_contiguous_tensors_share_their_memory() -> None:
+    tensor = torch.zeros(4)
+    to_numpy(tensor)[0] = 1
+    assert tensor[0] == 1
+
+
+def test_a_type_that_luminal_lacks() -> None:
+    with pytest.raises(DTypeError, match="complex32"):
+        from_torch(torch.complex32)

@@ -1,0 +1,226 @@
+"""Operators against onnxruntime, where the ONNX project's own cases leave gaps: older opsets whose semantics differ,
+combinations of attributes, element types, and onnxruntime's own operators."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import onnx_models as models
+
+Array = np.ndarray[Any, Any]
+
+
+def floats(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def integers(*shape: int, low: int = -9, high: int = 9, dtype: Any = np.int64, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+
+
+def vector(*values: Any, dtype: Any = np.int64) -> Array:
+    return np.array(values, dtype)
+
+
+def case(op: str, *inputs: Array | None, **options: Any) -> Any:
+    shown = [f"{k}={v}" for k, v in options.items() if k != "fixed"]
+    return pytest.param(op, inputs, options, id="-".join([op, *shown]).replace(" ", ""))
+
+
+X = floats(2, 3, 8, 7)
+
+OLDER = [
+    *(case(op, floats(2, 3, 4), opset=opset, axis=axis)
+      for op in ("Softmax", "LogSoftmax", "Hardmax") for opset in (11, 13) for axis in (0, 1, 2)),
+    *(case(op, floats(2, 3, 4), opset=12) for op in ("Softmax", "Hardmax")),
+    case("Squeeze", floats(1, 3, 1), opset=11, axes=[0, -1]),
+    case("Squeeze", floats(1, 3, 1), opset=11),
+    case("Squeeze", floats(1, 3, 1), vector(-1), opset=13, fixed=[1]),
+    case("Unsqueeze", floats(3, 4), opset=11, axes=[0, 3]),
+    case("Unsqueeze", floats(3, 4), vector(-1, 0), opset=13, fixed=[1]),
+    *(case(op, floats(2, 3, 4), opset=11, axes=[1, -1], keepdims=keep)
+      for op in ("ReduceSum", "ReduceMean", "ReduceL2", "ReduceMax") for keep in (0, 1)),
+    case("ReduceSum", floats(2, 3, 4), vector(1), opset=13, fixed=[1], keepdims=0),
+    case("ReduceSum", floats(2, 3), vector(), opset=13, fixed=[1], noop_with_empty_axes=1),
+    case("ReduceSum", floats(2, 3), opset=13),
+    case("ReduceMean", floats(2, 3, 4), vector(0, 2), opset=18, fixed=[1]),
+    case("Slice", floats(5, 6), opset=9, starts=[1, -4], ends=[100, -1], axes=[0, 1]),
+    case("Slice", floats(5, 6), opset=9, starts=[2], ends=[-1]),
+    case("Slice", floats(5, 6), vector(-1, 4), vector(-100, 1), vector(0, 1), vector(-2, -1), opset=13,
+         fixed=[1, 2, 3, 4]),
+    case("Slice", floats(5, 6), vector(3), vector(2), vector(1), opset=13, fixed=[1, 2, 3]),
+    case("Pad", floats(3, 4), opset=10, pads=[1, 0, 2, 1], value=1.5),
+    case("Pad", floats(3, 4), opset=10, pads=[1, 2, 0, 1], mode="reflect"),
+    case("Clip", floats(20), opset=10, min=-0.5, max=0.25),
+    case("Clip", floats(20), opset=10, min=-0.5),
+    case("Clip", floats(20), None, vector(0.25, dtype=np.float32).reshape(()), opset=13),
+    case("Clip", integers(20), vector(-2).reshape(()), vector(3).reshape(()), opset=13),
+    case("Dropout", floats(3, 4), opset=10, ratio=0.3),
+    case("Dropout", floats(3, 4), vector(0.3, dtype=np.float32).reshape(()), opset=13, fixed=[1]),
+    case("Split", floats(2, 6), opset=11, outputs=2, axis=1, split=[2, 4]),
+    case("Split", floats(2, 6), opset=13, outputs=3, axis=-1),
+    case("Split", floats(2, 7), opset=18, outputs=3, axis=1, num_outputs=3),
+    case("BatchNormalization", floats(2, 3, 4), *(floats(3, seed=k) for k in (1, 2, 3)), np.abs(floats(3, seed=4)),
+         opset=9, epsilon=1e-3, momentum=0.5),
+    case("BatchNormalization", floats(2, 3, 4), *(floats(3, seed=k) for k in (1, 2, 3)), np.abs(floats(3, seed=4)),
+         opset=15),
+    case("Cast", floats(9) * 3, opset=9, to=onnx.TensorProto.INT32),
+    case("Gemm", floats(3, 4), floats(4, 5), floats(5), opset=9, alpha=0.5, beta=2.0),
+]  # fmt: skip
+
+ARITHMETIC = [
+    case("Div", integers(30, low=-50, high=50), integers(30, low=1, high=9), opset=14),
+    case("Div", -integers(30, low=1, high=50, dtype=np.int32), integers(30, low=1, high=9, dtype=np.int32), opset=14),
+    case("Mod", integers(30, low=-50, high=50), integers(30, low=1, high=9)),
+    case("Mod", integers(30, low=-50, high=50), -integers(30, low=1, high=9), fmod=1),
+    case("Mod", floats(30) * 9, floats(30, seed=1), fmod=1),
+    case("Pow", np.abs(floats(30)), floats(30, seed=1)),
+    case("Pow", floats(30), vector(2, dtype=np.int64).reshape(()), fixed=[1]),
+    case("Pow", integers(10, low=0), vector(3, dtype=np.int64).reshape(()), fixed=[1]),
+    case("Pow", integers(10, low=0), vector(0.5, dtype=np.float32).reshape(()), fixed=[1]),
+    case("Sub", integers(9, low=0, dtype=np.uint8), integers(9, low=0, dtype=np.uint8, seed=1), opset=14),
+    case("Add", floats(2, 1, 4), floats(3, 1, seed=1)),
+    case("Max", floats(3, 1), floats(4, seed=1), floats(3, 4, seed=2)),
+    case("Min", integers(5), integers(5, seed=1)),
+    case("Mean", floats(3, 4), floats(4, seed=1), floats(3, 1, seed=2)),
+    case("Neg", integers(5)),
+    case("Abs", integers(5, dtype=np.int32)),
+    case("Sign", floats(5)),
+    case("Round", vector(0.5, 1.5, -0.5, -2.5, 2.4, dtype=np.float32)),
+    case("Not", integers(5, low=0, high=2).astype(bool)),
+    case("Equal", integers(5), integers(5, seed=2)),
+    case("Where", integers(5, low=0, high=2).astype(bool), floats(3, 5), floats(5, seed=1)),
+    case("IsInf", vector(1, np.inf, -np.inf, np.nan, dtype=np.float32), detect_negative=0),
+    case("BitShift", integers(9, low=0, dtype=np.uint8), integers(9, low=0, high=8, dtype=np.uint8), direction="LEFT"),
+    case("PRelu", floats(2, 3, 4), floats(3, 1, seed=1)),
+    case("Selu", floats(20), alpha=1.5, gamma=1.1),
+    case("HardSigmoid", floats(20) * 4, alpha=0.3, beta=0.4),
+    case("Elu", floats(20), alpha=0.7),
+    case("Celu", floats(20), alpha=0.7),
+    case("LeakyRelu", floats(20), alpha=0.3),
+    case("ThresholdedRelu", floats(20), alpha=0.3),
+    case("Shrink", floats(20), lambd=0.5, bias=0.1),
+    case("Gelu", floats(20) * 3, opset=20),
+    case("Gelu", floats(20) * 3, opset=20, approximate="tanh"),
+    case("Erf", floats(20) * 2),
+    case("CumSum", floats(3, 5), vector(1).reshape(()), fixed=[1], exclusive=1, reverse=1),
+    case("CumSum", integers(3, 5), vector(0).reshape(()), fixed=[1]),
+    case("Add", floats(4, 4, dtype=np.float16), floats(4, dtype=np.float16, seed=1)),
+    case("Softmax", floats(4, 6, dtype=np.float16), axis=-1),
+    case("Tanh", floats(30, dtype=np.float16)),
+]
+
+CONVOLUTIONS = [
+    case("Conv", X, floats(4, 3, 3, 3, seed=1), floats(4, seed=2), pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2]),
+    case("Conv", X, floats(6, 1, 3, 2, seed=1), group=3),
+    *(case("Conv", X, floats(4, 3, 3, 2, seed=1), auto_pad=mode, strides=[2, 3])
+      for mode in ("SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET")),
+    case("Conv", floats(2, 3, 9), floats(4, 3, 3, seed=1), strides=[2], pads=[1, 1]),
+    case("Conv", floats(1, 2, 5, 6, 4), floats(3, 2, 2, 3, 1, seed=1)),
+    *(case("MaxPool", X, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=ceil) for ceil in (0, 1)),
+    case("MaxPool", X, kernel_shape=[2, 3], dilations=[2, 1], strides=[1, 2]),
+    case("MaxPool", X, kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
+    case("MaxPool", integers(1, 2, 6, 6, dtype=np.int8), kernel_shape=[2, 2]),
+    *(case("AveragePool", X, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=ceil, opset=19,
+           count_include_pad=count) for ceil in (0, 1) for count in (0, 1)),
+    case("AveragePool", X, kernel_shape=[2, 2], dilations=[2, 1], opset=19),
+    case("LpPool", X, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], p=2, opset=18),
+    case("LpPool", X, kernel_shape=[3, 2], p=3, opset=18),
+    *(case(op, X) for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")),
+    *(case("Gemm", a, b, c, alpha=1.5, beta=0.5, **flags)
+      for a, b, flags in ((floats(3, 4), floats(4, 5, seed=1), {}), (floats(4, 3), floats(5, 4, seed=1),
+                                                                     {"transA": 1, "transB": 1}))
+      for c in (floats(3, 1, seed=2), floats(5, seed=2), None)),
+    *(case("MatMul", floats(*a), floats(*b, seed=1))
+      for a, b in (((4,), (4,)), ((3, 4), (4,)), ((4,), (2, 4, 3)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4, 5)))),
+    case("MatMul", integers(3, 4, dtype=np.int32), integers(4, 2, dtype=np.int32, seed=1)),
+    *(case("Einsum", *(floats(*shape, seed=k) for k, shape in enumerate(shapes)), equation=equation)
+      for equation, *shapes in (("bij,bjk->bik", (2, 3, 4), (2, 4, 5)), ("...ij->...ji", (2, 3, 4)), ("ij->", (3, 4)),
+                                ("ii->i", (3, 3)), ("bhid,bhjd->bhij", (2, 2, 3, 4), (2, 2, 5, 4)))),
+]  # fmt: skip
+
+NORMALIZATIONS = [
+    case("InstanceNormalization", X, floats(3, seed=1), floats(3, seed=2), epsilon=1e-3),
+    *(
+        case("LayerNormalization", floats(2, 3, 4), floats(*s, seed=1), floats(*s, seed=2), axis=axis, outputs=3)
+        for axis, s in ((-1, (4,)), (1, (3, 4)))
+    ),
+    case("LayerNormalization", floats(2, 3, 4), floats(4, seed=1)),
+    case("SimplifiedLayerNormalization", floats(2, 3, 4), floats(4, seed=1), axis=-1, epsilon=1e-6),
+    *(case("LpNormalization", floats(3, 4), axis=axis, p=p) for axis in (0, -1) for p in (1, 2)),
+    case("LRN", X, size=3, alpha=0.1, beta=0.6, bias=1.5),
+    case("MeanVarianceNormalization", X),
+]
+
+MOVEMENT = [
+    *(case("Pad", floats(4, 5), vector(2, 1, 0, 3), None, opset=18, mode=mode, fixed=[1])
+      for mode in ("reflect", "edge", "constant")),
+    case("Pad", floats(4, 5), vector(2, 6, 0, 7), None, opset=19, mode="wrap", fixed=[1]),
+    case("Pad", floats(4, 5), vector(-1, 2), vector(2.5, dtype=np.float32).reshape(()), vector(-1), opset=18,
+         fixed=[1, 3]),
+    case("Pad", integers(4, 5), vector(1, 0, 0, 1), vector(7).reshape(()), opset=13, fixed=[1, 2]),
+    case("Tile", floats(2, 3), vector(2, 3), fixed=[1]),
+    case("Expand", floats(3, 1), vector(2, 1, 4), fixed=[1]),
+    case("Concat", floats(2, 3), floats(2, 0), floats(2, 1, seed=1), axis=-1),
+    case("Reshape", floats(2, 3, 4), vector(0, -1), fixed=[1]),
+    case("Reshape", floats(0, 3), vector(3, 0), fixed=[1], allowzero=1, opset=14),
+    case("Flatten", floats(2, 3, 4), axis=3),
+    case("Flatten", floats(2, 3, 4), axis=-2),
+    case("Flatten", floats(2, 3, 4), axis=0),
+    case("Transpose", floats(2, 3, 4)),
+    *(case("DepthToSpace", floats(1, 8, 2, 3), blocksize=2, mode=mode) for mode in ("DCR", "CRD")),
+    case("SpaceToDepth", floats(1, 2, 4, 6), blocksize=2),
+    case("Gather", floats(5, 4), vector(-1, 0, 3), axis=0),
+    case("Gather", floats(5, 4), vector(3, 1, dtype=np.int32), axis=1, fixed=[1]),
+    case("Gather", floats(5, 4), vector(-1).reshape(()), axis=1, fixed=[1]),
+    case("GatherElements", floats(3, 4), integers(2, 4, low=-3, high=3), axis=0),
+    case("GatherND", floats(3, 4, 5), integers(2, 2, low=0, high=3)),
+    case("GatherND", floats(2, 4, 5), integers(2, 3, 1, low=0, high=4), batch_dims=1),
+    case("OneHot", integers(2, 3, low=-4, high=4), vector(4), vector(0.5, 2, dtype=np.float32), fixed=[1], axis=1),
+    *(case("Trilu", floats(2, 4, 5), vector(k).reshape(()), fixed=[1], upper=upper)
+      for k in (-1, 0, 2) for upper in (0, 1)),
+    case("EyeLike", floats(3, 4), k=1),
+    case("Range", vector(1.0, dtype=np.float32).reshape(()), vector(3.0, dtype=np.float32).reshape(()),
+         vector(0.4, dtype=np.float32).reshape(()), fixed=[0, 1, 2]),
+    case("Range", vector(9).reshape(()), vector(1).reshape(()), vector(-3).reshape(()), fixed=[0, 1, 2]),
+    case("Shape", floats(2, 3, 4), start=-2, opset=15),
+    case("Size", floats(2, 3, 4)),
+    case("ArgMax", integers(3, 5, low=0, high=3, dtype=np.int32), axis=1, select_last_index=1, keepdims=0),
+    case("ArgMin", floats(3, 5), axis=0),
+]  # fmt: skip
+
+QUANTIZED = [
+    case("DequantizeLinear", integers(3, 4, low=0, high=255, dtype=np.uint8), floats(4),
+         vector(*range(4), dtype=np.uint8)),
+    case("DequantizeLinear", integers(3, 4, dtype=np.int8), vector(0.1, dtype=np.float32).reshape(())),
+    case("QuantizeLinear", floats(3, 4) * 9, np.abs(floats(3)) + 0.05, vector(-3, 0, 5, dtype=np.int8), axis=0),
+    case("MatMulInteger", integers(3, 4, low=0, dtype=np.uint8), integers(4, 2, dtype=np.int8),
+         vector(3, dtype=np.uint8).reshape(()), vector(1, dtype=np.int8).reshape(())),
+    case("DynamicQuantizeLinear", floats(3, 4), outputs=3),
+]  # fmt: skip
+
+CONTRIBUTED = [
+    case("Gelu", floats(20), domain="com.microsoft"),
+    case("QuickGelu", floats(20), domain="com.microsoft", alpha=1.5),
+    case("FastGelu", floats(3, 4), floats(4, seed=1), domain="com.microsoft"),
+    case("BiasGelu", floats(3, 4), floats(4, seed=1), domain="com.microsoft"),
+    case("SkipLayerNormalization", *(floats(2, 3, 4, seed=k) for k in (0, 1)), *(floats(4, seed=k) for k in (2, 3, 4)),
+         domain="com.microsoft", epsilon=1e-5),
+    case("SkipSimplifiedLayerNormalization", *(floats(2, 3, 4, seed=k) for k in (0, 1)), floats(4, seed=2),
+         domain="com.microsoft", epsilon=1e-5),
+    case("FusedMatMul", floats(2, 4, 3), floats(5, 4), domain="com.microsoft", alpha=0.5, transA=1, transB=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "options"),
+    [*OLDER, *ARITHMETIC, *CONVOLUTIONS, *NORMALIZATIONS, *MOVEMENT, *QUANTIZED, *CONTRIBUTED],
+)
+def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], options: dict[str, Any]) -> None:
+    proto, given = models.one(op, *inputs, **options)
+    half = any(array is not None and array.dtype == np.float16 for array in inputs)
+    models.assert_close(
+        models.imported(proto, given), models.by_onnxruntime(proto, given), tolerance=2e-3 if half else 3e-6
+    )

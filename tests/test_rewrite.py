@@ -1,0 +1,184 @@
+"""Exact rules: each example's two sides agree to the bit on random and special values; a fixpoint keeps the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from luminal.core import interp, ir, movement, ops, rewrite
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.ir import Graph, Node, Origin
+from luminal.core.rules import RULES
+from luminal.core.rules.pattern import Rule
+from luminal.core.types import DType, f16, f32, i32, i64
+
+DIMS = {"S": 5}
+
+
+def values(dtype: DType, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    """Random values, with the special ones of the type scattered among them."""
+    rng = np.random.default_rng(seed)
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_integer:
+        special = [int(dtype.min), int(dtype.max), 0, 1, int(dtype.max) - 1]
+        result = rng.integers(-100 if dtype.kind == "i" else 0, 100, shape)
+        chosen = np.array(special, dtype.numpy)[rng.integers(0, len(special), shape)]
+        return np.where(rng.random(shape) < 0.4, chosen, result.astype(dtype.numpy))
+    with np.errstate(all="ignore"):
+        magnitudes = [0.0, np.inf, np.nan, float(dtype.max), dtype.eps, 1e-40, 1e-7, 1.0, 2.5]
+        special = np.array([*magnitudes, *(-m for m in magnitudes)]).astype(dtype.numpy)
+        result = (rng.standard_normal(shape) * 10.0 ** rng.integers(-2, 3, shape)).astype(dtype.numpy)
+    return np.where(rng.random(shape) < 0.5, special[rng.integers(0, len(special), shape)], result)
+
+
+def feed(roots: list[Node], seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    inputs = sorted({n for n in ir.topological(roots) if n.op is ops.INPUT}, key=lambda n: n.attr.name)
+    return {
+        n.attr.name: values(n.dtype, tuple(int(sym.evaluate(d, DIMS)) for d in n.shape), seed + k)
+        for k, n in enumerate(inputs)
+    }
+
+
+def assert_same_bits(left: Node, right: Node) -> None:
+    assert (left.shape, left.dtype) == (right.shape, right.dtype)
+    for seed in range(3):
+        expected, found = interp.evaluate([left, right], feed([left, right], seed), DIMS)
+        if not left.dtype.is_float:
+            np.testing.assert_array_equal(found, expected)
+            continue
+        wide_expected, wide_found = (x.astype(np.float64) for x in (expected, found))
+        np.testing.assert_array_equal(wide_found, wide_expected)
+        number = ~np.isnan(wide_expected)
+        np.testing.assert_array_equal(np.signbit(wide_found[number]), np.signbit(wide_expected[number]))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+def test_each_rule_holds_to_the_bit(rule: Rule) -> None:
+    examples = list(rule.examples())
+    assert examples, "a rule without an example is not tested"
+    for left in examples:
+        assert not rule.ops or left.op in rule.ops
+        right = rule.rewrite(left)
+        assert right is not None, f"the rule does not apply to its example {left}"
+        assert right is not left
+        assert_same_bits(left, right)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+def test_the_fixpoint_of_each_example_holds_to_the_bit(rule: Rule) -> None:
+    for left in rule.examples():
+        (right,) = rewrite.rewrite([left])
+        assert_same_bits(left, right)
+        assert rewrite.rewrite([right]) == [right]
+
+
+def test_equations_are_unique() -> None:
+    equations = [rule.equation for rule in RULES]
+    assert len(set(equations)) == len(equations)
+
+
+# ---- what must not be rewritten --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        ir.input_("x", (8,), f32) + 0.0,  # -0 + 0 = 0
+        ir.input_("x", (8,), f32) * 0.0,  # NaN and infinities
+        ir.input_("x", (8,), f32) / 3.0,
+        ir.binary(ops.EQUAL, ir.input_("x", (8,), f32), ir.input_("x", (8,), f32)),  # NaN
+        ir.cast(ir.cast(ir.input_("x", (8,), f32), f16), f32),
+        ir.cast(ir.cast(ir.input_("x", (8,), i64), i32), i64),
+        (ir.input_("x", (8,), f32) + 1.0) + 2.0,
+    ],
+    ids=repr,
+)
+def test_floats_are_left_alone_where_a_rounding_or_a_special_value_would_move(left: Node) -> None:
+    assert rewrite.rewrite([left]) == [left]
+
+
+def test_expanded_constants_stay_expanded() -> None:
+    x = ir.expand(ir.constant(2.0, f32), (512, 512)) * ir.expand(ir.constant(3.0, f32), (512, 512))
+    (y,) = rewrite.rewrite([x])
+    assert y.op is ops.VIEW
+    assert y.inputs[0] is ir.constant(6.0, f32)
+    weight = ir.constant(np.ones((64, 64), np.float32))
+    turned = movement.permute(weight, (1, 0))
+    assert rewrite.rewrite([turned]) == [turned]
+
+
+def test_conditions_on_positions_are_kept_for_splitting() -> None:
+    rows = movement.along(ir.iota(8), 0, (8, 8))
+    columns = movement.along(ir.iota(8), 1, (8, 8))
+    mask = ir.select(rows < columns, ir.expand(ir.constant(-np.inf, f32), (8, 8)), 0.0)
+    (kept,) = rewrite.rewrite([mask])
+    assert kept.op is ops.SELECT
+    assert any(n.op is ops.IOTA for n in ir.topological([kept]))
+
+
+def test_shape_arithmetic_disappears() -> None:
+    size = sym.var("S", 1, 9)
+    x = ir.input_("x", (size, 4), f32)
+    positions = ir.gather(ir.input_("table", (16, 4), f32), ir.iota(size), 0)
+    scaled = x * ir.cast(ir.expand(ir.cast(ir.dim(size), f32), (size, 4)), f32)
+    found = rewrite.rewrite([positions, scaled])
+    assert found[0] is movement.slice_(ir.input_("table", (16, 4), f32), 0, 0, size)
+    assert {n.op for n in ir.topological([found[1]])} <= {ops.INPUT, ops.DIM, ops.CAST, ops.VIEW, ops.MUL}
+
+
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def test_simplify_keeps_inputs_names_and_joins_origins() -> None:
+    origins: ir.Origins = {}
+    unused = ir.input_("unused", (2,), f32)
+    x = ir.input_("x", (2, 3), f32)
+    weight = ir.constant(np.arange(3, dtype=np.float32))
+    with ir.originating(origins, Origin("Mul", "first")):
+        y = x * weight
+    with ir.originating(origins, Origin("Mul", "second", "model.py:7")):
+        z = y * 1.0
+    graph = Graph("g", (x, unused), (("z", z),), origins=origins, names={weight: "layer.weight"})
+    found = rewrite.simplify(graph)
+    assert found.inputs == graph.inputs
+    assert found.outputs == (("z", y),)
+    assert found.names == {weight: "layer.weight"}
+    assert found.origins[y] == (Origin("Mul", "first"), Origin("Mul", "second", "model.py:7"))
+    assert set(found.origins) <= set(ir.topological(found.results))
+    assert graph.origins[y] == (Origin("Mul", "first"),)
+
+
+def test_a_deep_chain_needs_no_recursion() -> None:
+    x = ir.input_("x", (2,), f32)
+    y = x
+    for _ in range(3000):
+        y = (y + 1.0) * 1.0
+    (found,) = rewrite.rewrite([y])
+    assert len([n for n in ir.topological([found]) if n.op is ops.ADD]) == 3000
+
+
+def swap(node: Node) -> Node | None:
+    return ir.elementwise(node.op, *reversed(node.inputs))
+
+
+def test_rules_that_never_end_are_named() -> None:
+    turning = Rule("x + y = y + x", (ops.ADD,), swap, lambda: ())
+    growing = Rule("x * y = (x * y) * 1", (ops.MUL,), lambda n: n * 1.0, lambda: ())
+    x, y = ir.input_("x", (2,), f32), ir.input_("y", (2,), f32)
+    with pytest.raises(SpecError, match="never come to an end"):
+        rewrite.rewrite([x + y], [turning])
+    with pytest.raises(SpecError, match="never come to an end"):
+        rewrite.rewrite([x * y], [growing])
+
+
+def test_a_rule_that_changes_the_type_is_named() -> None:
+    wrong = Rule("x + y = x", (ops.ADD,), lambda n: ir.cast(n, f16), lambda: ())
+    x = ir.input_("x", (2,), f32)
+    with pytest.raises(SpecError, match="expected the same shape and type"):
+        rewrite.rewrite([x + 1.0], [wrong])
