@@ -1,0 +1,196 @@
+"""Small graphs that hold every structure the scheduler treats apart, at extents that leave tails everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from luminal.core import ir, movement, ops, types
+from luminal.core import symbolic as sym
+from luminal.core.decompose import activation, attention, contraction, indexing, normalize, pooling, reduction
+from luminal.core.ir import Graph, Node
+
+Array = np.ndarray[Any, Any]
+BATCH, SEQ = sym.var("batch", 1, 4), sym.var("seq", 1, 9)
+SIZES = {"batch": 2, "seq": 5}
+GRAPHS: dict[str, Callable[[], Case]] = {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph and inputs for it; ``depth`` is the longest chain of additions into one value."""
+
+    graph: Graph
+    inputs: dict[str, Array]
+    depth: int
+
+
+def case(build: Callable[[Source], tuple[Node, ...]]) -> Callable[[Source], tuple[Node, ...]]:
+    """Put the graph that ``build`` makes into the table."""
+
+    def made() -> Case:
+        source = Source()
+        outputs = build(source)
+        dims = tuple(sorted({v for n in source.nodes for d in n.shape for v in sym.variables(d)}, key=str))
+        names = tuple((f"y{k}", node) for k, node in enumerate(outputs))
+        return Case(Graph(build.__name__, tuple(source.nodes), names, dims), source.arrays, 256)
+
+    GRAPHS[build.__name__] = made
+    return build
+
+
+class Source:
+    """Inputs with values, and constants, from one seeded generator."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(7)
+        self.nodes: list[Node] = []
+        self.arrays: dict[str, Array] = {}
+
+    def input(self, *shape: sym.Int, dtype: types.DType = types.f32, below: int = 0) -> Node:
+        name = f"x{len(self.nodes)}"
+        sizes = [int(sym.evaluate(d, SIZES)) for d in shape]
+        if below:
+            value = self.random.integers(0, below, sizes)
+        else:
+            value = self.random.standard_normal(sizes)
+        self.arrays[name] = np.asarray(value).astype(dtype.numpy)
+        self.nodes.append(ir.input_(name, shape, dtype))
+        return self.nodes[-1]
+
+    def weight(self, *shape: int, dtype: types.DType = types.f32) -> Node:
+        return ir.constant(self.random.standard_normal(shape).astype(dtype.numpy))
+
+
+@case
+def elementwise_and_broadcast(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 3)
+    return (activation.gelu(x + s.weight(3)) * s.input(BATCH, 1, 1),)
+
+
+@case
+def one_dimension(s: Source) -> tuple[Node, ...]:
+    return (s.input(5000) * 2.0,)
+
+
+@case
+def scalars(s: Source) -> tuple[Node, ...]:
+    x = s.input()
+    return (x + 1.0, reduction.sum_(s.input(7)), ir.dim(3))
+
+
+@case
+def linear_with_epilogue(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 8)
+    y = activation.relu(contraction.linear(x, s.weight(37, 8), s.weight(37)))
+    return (y, y + s.input(BATCH, SEQ, 37))
+
+
+@case
+def matrix_vector(s: Source) -> tuple[Node, ...]:
+    return (contraction.linear(s.input(8), s.weight(70, 8)), contraction.matmul(s.weight(70, 8), s.input(8)))
+
+
+@case
+def both_operands_computed(s: Source) -> tuple[Node, ...]:
+    return (contraction.matmul(s.input(BATCH, 3, 6), s.input(BATCH, 6, SEQ)),)
+
+
+@case
+def chained_contractions(s: Source) -> tuple[Node, ...]:
+    x = contraction.linear(s.input(SEQ, 6), s.weight(10, 6))
+    return (contraction.linear(movement.reshape(movement.reshape(x, (SEQ, 2, 5)), (SEQ, 10)), s.weight(4, 10)),)
+
+
+@case
+def attention_block(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 8)
+    q, k, v = (contraction.linear(x, s.weight(8, 8), s.weight(8)) for _ in range(3))
+    heads = [movement.permute(movement.reshape(t, (BATCH, SEQ, 2, 4)), (0, 2, 1, 3)) for t in (q, k, v)]
+    mixed = attention.scaled_dot_product_attention(*heads, mask=s.input(BATCH, 1, 1, SEQ))
+    joined = movement.reshape(movement.permute(mixed, (0, 2, 1, 3)), (BATCH, SEQ, 8))
+    return (normalize.layer_norm(contraction.linear(joined, s.weight(8, 8)) + x, [-1], s.weight(8), s.weight(8)),)
+
+
+@case
+def grouped_queries_and_rotation(s: Source) -> tuple[Node, ...]:
+    q, k, v = s.input(BATCH, 4, SEQ, 6), s.input(BATCH, 2, SEQ, 6), s.input(BATCH, 2, SEQ, 6)
+    cos, sin = s.input(SEQ, 6), s.input(SEQ, 6)
+    q, k = attention.rotary(q, cos, sin), attention.rotary(k, cos, sin)
+    return (attention.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),)
+
+
+@case
+def softmax_and_norms(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 21)
+    return (reduction.softmax(x, -1), normalize.rms_norm(x, [-1], s.weight(21)), reduction.softmax(x, 1))
+
+
+@case
+def whole_reductions(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 5)
+    return (reduction.mean(x, [0, 1, 2]), reduction.max_(x, [0]), reduction.sum_(x, [1], keepdims=True))
+
+
+@case
+def convolution_chain(s: Source) -> tuple[Node, ...]:
+    x = s.input(1, 3, 9, 11)
+    y = contraction.conv(x, s.weight(5, 3, 3, 3), s.weight(5), [2, 1], [1, 2], [0, 1])
+    y = activation.relu(normalize.batch_norm(y, s.weight(5), s.weight(5), s.weight(5), abs_of(s.weight(5)), 1e-5))
+    z = contraction.conv(y, s.weight(5, 5, 3, 3), None, [1, 1], [1, 1], [1, 1])
+    return (pooling.max_pool(z + y, [3, 3], [2, 2], [1, 1], [1, 1]), pooling.global_avg_pool(z))
+
+
+def abs_of(node: Node) -> Node:
+    return ir.constant(np.abs(node.attr.array))
+
+
+@case
+def grouped_and_depthwise_convolution(s: Source) -> tuple[Node, ...]:
+    x = s.input(2, 4, 6, 5)
+    grouped = contraction.conv(x, s.weight(6, 2, 3, 3), None, [1, 1], [1, 1], [1, 1], [1, 1], 2)
+    return (grouped, contraction.conv(x, s.weight(4, 1, 3, 3), None, [1, 1], [1, 1], [1, 1], [2, 1], 4))
+
+
+@case
+def lookups(s: Source) -> tuple[Node, ...]:
+    ids = s.input(BATCH, SEQ, dtype=types.i64, below=11)
+    table = indexing.embedding(s.weight(11, 6), ids) + indexing.embedding(s.weight(9, 6), indexing.arange(0, SEQ))
+    return (normalize.layer_norm(table, [-1], s.weight(6), s.weight(6)), ir.gather(s.input(4, 11), ids, 1))
+
+
+@case
+def joined_parts(s: Source) -> tuple[Node, ...]:
+    a, b = s.input(BATCH, 3), s.input(BATCH, SEQ)
+    joined = movement.concatenate([a, b, a], 1)
+    return (joined, movement.flip(joined, [1]), movement.pad(b, (1, 2), (0, 1), 3.0))
+
+
+@case
+def views_as_outputs(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, 6)
+    y = x * 2.0
+    return (movement.permute(y, (1, 0)), y, x, movement.reshape(y, (BATCH, 2, 3)), ir.constant(np.arange(3.0)))
+
+
+@case
+def same_output_twice(s: Source) -> tuple[Node, ...]:
+    y = s.input(4) + 1.0
+    return (y, y)
+
+
+@case
+def integers(s: Source) -> tuple[Node, ...]:
+    a, b = s.input(BATCH, 7, dtype=types.i64, below=50), s.input(BATCH, 7, dtype=types.i64, below=5)
+    quotient = ir.binary(ops.DIV, a, b)
+    return (quotient, ir.binary(ops.MOD, a, b), contraction.matmul(a, movement.permute(b, (1, 0))), a < b)
+
+
+@case
+def half_precision(s: Source) -> tuple[Node, ...]:
+    x = s.input(SEQ, 8, dtype=types.f16)
+    y = contraction.linear(x, s.weight(9, 8, dtype=types.f16))
+    return (y, reduction.softmax(y, -1), ir.cast(y, types.bf16))

@@ -1,0 +1,48 @@
+"""Runs whole programs in the interpreter of loop nests: the oracle between the graph and the compiled library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from luminal.core import symbolic as sym
+from luminal.core.program import Buffer, Program
+from luminal.core.schedule import run_nest
+
+Array = np.ndarray[Any, Any]
+
+
+def run_program(program: Program, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The outputs of ``program``, every kernel run by ``run_nest`` on buffers in one real arena."""
+    (entry,) = program.entries
+    sizes: dict[str, int] = {}
+    for tensor in entry.inputs:
+        for extent, size in zip(tensor.shape, inputs[tensor.name].shape, strict=True):
+            variable = sym.as_var(extent)
+            if variable is not None:
+                sizes[variable.name] = size
+    arena = np.full(entry.arena_size, 0xFF, np.uint8)  # NaN in every float type: stale memory shows
+    flat: dict[str, Array] = {}
+    for buffer in program.buffers:
+        flat[buffer.name] = _memory(program, buffer, sizes, arena, inputs)
+    for step in entry.steps:
+        nest = program.kernels[step.kernel].nest
+        arrays = {a.name: flat[name] for a, name in zip(nest.arrays, step.arguments, strict=True)}
+        if not run_nest.run(nest, arrays, sizes):
+            raise IndexError("a checked index was out of range")
+    return {t.name: flat[t.name].reshape([int(sym.evaluate(d, sizes)) for d in t.shape]) for t in entry.outputs}
+
+
+def _memory(
+    program: Program, buffer: Buffer, sizes: dict[str, int], arena: Array, inputs: dict[str, Array]
+) -> Array:
+    count = int(sym.evaluate(sym.product(buffer.shape), sizes))
+    if buffer.space == "input":
+        return np.ascontiguousarray(inputs[buffer.name]).reshape(-1)
+    if buffer.space == "constant":
+        return np.ascontiguousarray(program.constants[buffer.name]).reshape(-1)
+    if buffer.space == "output":
+        return np.zeros(count, buffer.dtype.numpy)
+    extent = count * buffer.dtype.itemsize
+    return arena[buffer.offset : buffer.offset + extent].view(buffer.dtype.numpy)

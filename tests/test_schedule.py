@@ -1,0 +1,162 @@
+"""Fusion, layouts, schedules and the memory plan: every loop nest against the interpreter of graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from luminal.core import interp, ir, ops, types
+from luminal.core import target as targets
+from luminal.core.decompose import activation, contraction, reduction
+from luminal.core.errors import ScheduleError
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule import choose, fuse, layout, lower, plan, transforms
+from luminal.core.schedule.contraction import prepare
+from tests.schedule_graphs import GRAPHS, Source
+from tests.schedule_support import run_program
+
+
+@pytest.mark.parametrize("target", [targets.X86_64, targets.AVX512], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Target) -> None:
+    case = GRAPHS[name]()
+    expected = interp.run(case.graph, case.inputs).outputs
+    found = run_program(compile_graph(case.graph, target), case.inputs)
+    for (output, node), value in zip(case.graph.outputs, expected, strict=True):
+        assert found[output].shape == value.shape and found[output].dtype == value.dtype
+        if not node.dtype.is_float:
+            np.testing.assert_array_equal(found[output], value)
+            continue
+        # Both sum in float32, in different orders: the error of a sum of n terms grows as sqrt(n).
+        eps = max(node.dtype.eps, types.f32.eps)
+        scale = float(np.abs(value.astype(np.float64)).max(initial=1.0))
+        difference = np.abs(found[output].astype(np.float64) - value.astype(np.float64))
+        assert difference.max(initial=0.0) <= 4 * np.sqrt(case.depth) * eps * scale
+
+
+def clusters(source: Source, *outputs: ir.Node) -> tuple[fuse.Fusion, layout.Layouts]:
+    prepared = prepare(outputs, targets.AVX512, {})
+    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    return fusion, layout.assign(fusion, prepared.roots)
+
+
+def kinds(fusion: fuse.Fusion) -> list[str]:
+    return sorted(cluster.kind for cluster in fusion.clusters)
+
+
+def test_softmax_is_one_kernel_and_costly_rows_are_kept() -> None:
+    source = Source()
+    fusion, layouts = clusters(source, reduction.softmax(source.input(4, 33), -1))
+    assert kinds(fusion) == ["row"]
+    nest = lower.lower(fusion.clusters[0], fusion, layouts).nest
+    assert sum(type(s).__name__ == "Alloc" for s in lower.statements(nest.body)) == 1
+
+
+def test_identical_layers_share_one_kernel() -> None:
+    source = Source()
+    x = source.input(4, 8)
+    for _ in range(5):
+        x = activation.gelu(contraction.linear(x, source.weight(8, 8), source.weight(8)))
+    program = compile_graph(ir.Graph("layers", tuple(source.nodes), (("y", x),)), targets.AVX512)
+    assert len(program.kernels) == 1 and len(program.entries[0].steps) == 5
+
+
+def test_channels_are_innermost_between_convolutions() -> None:
+    source = Source()
+    x = contraction.conv(source.input(1, 3, 8, 8), source.weight(4, 3, 3, 3))
+    fusion, layouts = clusters(source, contraction.conv(x, source.weight(4, 4, 1, 1)))
+    inner = next(n for n in fusion.stored if n.size == 4 * 6 * 6 and n.op is not ops.CONTIGUOUS)
+    assert [inner.shape[axis] for axis in layouts.order(inner) if inner.shape[axis] != 1] == [6, 6, 4]
+
+
+def test_weights_are_packed_at_compile_time() -> None:
+    source = Source()
+    weight = source.weight(40, 8)
+    graph = ir.Graph(
+        "packed", (source.input(4, 8),), (("y", contraction.linear(source.nodes[0], weight)),), names={weight: "w"}
+    )
+    program = compile_graph(graph, targets.AVX512)
+    (name,) = program.constants
+    assert name == "w"
+    panels = program.constants[name]
+    columns = panels.shape[-1]
+    assert panels.shape == (-(-40 // columns), 8, columns)
+    assert not panels.reshape(-1, 8, columns).transpose(0, 2, 1).reshape(-1, 8)[40:].any()
+
+
+# ---- transforms: legal ones change nothing, illegal ones say why ---------------------------------------------------
+
+
+def serial_nest(name: str, number: int = 0) -> transforms.ln.LoopNest:
+    case = GRAPHS[name]()
+    prepared = prepare(case.graph.results, targets.X86_64, {})
+    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    layouts = layout.assign(fusion, prepared.roots)
+    return lower.lower(fusion.clusters[number], fusion, layouts).nest
+
+
+def test_a_schedule_replays_to_the_same_nest() -> None:
+    nest = serial_nest("softmax_and_norms")
+    schedule, scheduled = choose.schedule(nest, None, targets.X86_64)
+    assert transforms.apply(nest, schedule) == scheduled
+    assert hash(schedule) == hash(tuple(schedule))
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        (transforms.Split("nowhere", 4), "no loop over 'nowhere'"),
+        (transforms.Merge("a2", "a0"), "not directly inside"),
+        (transforms.Reorder(("a0", "a1")), "expected an order of"),
+        (transforms.Parallelise(7), "perfectly nested"),
+        (transforms.Vectorise("a0", 4), "lies inside the loop"),
+        (transforms.Tensorise("a0", "a1", 4, 8, 4), "not a sum over a product"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_an_illegal_transform_says_why(transform: transforms.Transform, reason: str) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        transform(serial_nest("elementwise_and_broadcast"))
+
+
+def test_a_reduction_is_reordered_only_by_its_own_loops() -> None:
+    with pytest.raises(ScheduleError, match="no order of the serial loops"):
+        transforms.ReorderReduction("r0", ("a9",))(serial_nest("whole_reductions"))
+
+
+# ---- the memory plan --------------------------------------------------------------------------------------------
+
+
+def test_values_that_live_at_once_never_overlap() -> None:
+    random = np.random.default_rng(3)
+    spans = []
+    for number in range(200):
+        first = int(random.integers(0, 100))
+        last = first + int(random.integers(0, 10))
+        spans.append(plan.Span(str(number), int(random.integers(0, 5000)), first, last))
+    offsets, total = plan.place(spans)
+    for a in spans:
+        assert offsets[a.name] % plan.ALIGNMENT == 0 and offsets[a.name] + a.size <= total
+        for b in spans:
+            if a is not b and a.first <= b.last and b.first <= a.last and a.size and b.size:
+                assert offsets[a.name] >= offsets[b.name] + b.size or offsets[b.name] >= offsets[a.name] + a.size
+    assert total < sum(s.size for s in spans) / 2
+
+
+def test_an_index_out_of_range_stops_the_run() -> None:
+    source = Source()
+    ids = source.input(3, dtype=types.i64, below=4)
+    graph = ir.Graph("look", (ids,), (("y", ir.gather(source.weight(4, 2), ids, 0)),))
+    program = compile_graph(graph, targets.X86_64)
+    with pytest.raises(IndexError):
+        run_program(program, {"x0": np.array([0, 4, 1])})
+
+
+def test_a_reduction_over_nothing_is_its_identity() -> None:
+    graph = ir.Graph(
+        "empty", (x := ir.input_("x", (2, 0), types.f32),),
+        (("sum", ir.reduce(ops.SUM_REDUCE, x, [1])), ("max", ir.reduce(ops.MAX_REDUCE, x, [1]))),
+    )  # fmt: skip
+    found = run_program(compile_graph(graph, targets.X86_64), {"x": np.zeros((2, 0), np.float32)})
+    np.testing.assert_array_equal(found["sum"], [0, 0])
+    np.testing.assert_array_equal(found["max"], [-np.inf, -np.inf])
