@@ -94,11 +94,11 @@ class _Job:
         self.progress(f"lib{self.bundle.name}.so", total, total)
         return library
 
-    # ---- keys ---------------------------------------------------------------------------------------------------------
+    # ---- keys -------------------------------------------------------------------------------------------------------
 
     def _flags(self, path: str) -> tuple[str, ...]:
         flags = LIBRARY_FLAGS if path == LIBRARY else self.bundle.kernel_flags
-        return (*flags, f"-DLM_NAMESPACE={self.bundle.name}")
+        return (*flags, f"-DLM_NAMESPACE={self.bundle.namespace}")
 
     def _key(self, path: str) -> str:
         return _digest([self.bundle.files[path], *self._flags(path), self.runtime, self.compiler.version])
@@ -109,7 +109,7 @@ class _Job:
     def _object(self, key: str) -> Path:
         return self.cache / "objects" / key[:2] / f"{key}.o"
 
-    # ---- compiling ----------------------------------------------------------------------------------------------------
+    # ---- compiling --------------------------------------------------------------------------------------------------
 
     def _write(self, folder: Path) -> None:
         for path in (LIBRARY, EXPORTS, *self.bundle.kernels):
@@ -145,7 +145,7 @@ class _Job:
         what = f"kernel {kernel.name}, made for {'; '.join(kernel.origins) or 'no operator'}," if kernel else path
         return f"{self.compiler.command[0]} rejected {what} of {self.bundle.name!r}:\n  {text}"
 
-    # ---- linking ------------------------------------------------------------------------------------------------------
+    # ---- linking ----------------------------------------------------------------------------------------------------
 
     def _link(self, keys: Sequence[str], library: Path, folder: Path) -> None:
         with _appearing(library) as temporary:

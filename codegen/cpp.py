@@ -37,7 +37,7 @@ RESERVED = frozenset(
     store_partial store_masked store_strided scatter prefetch broadcast iota generate extract low high join reduce_add
     reduce_max any all add sub mul neg abs div mod max fma less equal select bit_and bit_or bit_xor bit_not shl shr sqrt
     recip round_even floor ceil trunc convert bitcast encode decode exp2_scaled log2_scaled sin_quadrant floor_div
-    floor_mod minimum maximum Status status dims begin end main errno linux unix""".split()
+    floor_mod minimum maximum Status status dims begin end main errno linux unix""".split()  # noqa: SIM905
 )
 
 

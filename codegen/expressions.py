@@ -69,9 +69,7 @@ class Expressions:
         known = self.frame.find(key)
         if known is None:
             depth = self.frame.place_scalar(scalar)
-            known = self.frame.remember(
-                key, self._define(scalar.dtype, self.broadcast(value.text), True, depth), depth
-            )
+            known = self.frame.remember(key, self._define(scalar.dtype, self.broadcast(value.text), True, depth), depth)
         return known.text
 
     def _define(self, dtype: DType, text: str, varying: bool, depth: int) -> Value:

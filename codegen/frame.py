@@ -196,6 +196,10 @@ class Frame:
         """What ``remember`` was given for ``key`` in a scope that is still open."""
         return next((scope.known[key] for scope in reversed(self.scopes) if key in scope.known), None)
 
+    def find_depth(self, key: Hashable) -> int:
+        """The number of the scope in which ``find`` finds ``key``."""
+        return max(depth for depth, scope in enumerate(self.scopes) if key in scope.known)
+
     def remember(self, key: Hashable, value: Value, depth: int) -> Value:
         """``value`` is what ``find`` gives for ``key`` while the scope number ``depth`` is open."""
         self.scopes[depth].known[key] = value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from luminal.codegen.frame import Frame, Value
 from luminal.core import symbolic as sym
@@ -78,6 +78,18 @@ class Indices:
         value = self.frame.resolve(value)
         text = self.text(value)
         return text if _simple(text) else self._named(value, text, self.frame.place(value))
+
+    def rounded(self, value: Expr, step: int) -> str:
+        """``value``, which is not negative, rounded down to a multiple of ``step``, by name."""
+        key = ("rounded", value, step)
+        known = self.frame.find(key)
+        if known is None:
+            depth = self.frame.place(value)
+            text = f"{self.factor(value)} / {step} * {step}"
+            name = self.frame.names.fresh("full")
+            self.frame.line(f"const int64_t {name} = {text};", depth)
+            known = self.frame.remember(key, Value(name), depth)
+        return known.text
 
     def _named(self, value: Int, text: str, depth: int) -> str:
         if _simple(text):
@@ -215,42 +227,46 @@ class Indices:
         group = self.frame.group
         assert group is not None
         partial = active and group.count is not None
-        resolved = tuple(self.frame.resolve(v) for v in valid)
-        key = ("mask", resolved, partial, group.lanes)
-        known = self.frame.find(key)
-        if known is None:
-            terms = [f"less({self._broadcast(-1, group.lanes)}, {self.vector(v)})" for v in resolved]
-            terms += [self.active()] if partial else []
-            text = terms[0]
-            for term in terms[1:]:
-                text = f"bit_and(vec<bool, {group.lanes}>({text}), vec<bool, {group.lanes}>({term}))"
-            depth = max([self.frame.place(v) for v in resolved] + ([self._group_depth()] if partial else []))
-            known = self.frame.remember(key, Value(self._mask(text, group.lanes, depth), True), depth)
-        return known.text
+        terms = [self._condition(self.frame.resolve(v)) for v in valid] + ([self.active()] if partial else [])
+        mask = terms[0]
+        for term in terms[1:]:
+            depth = max(self.frame.find_depth(("mask", mask)), self.frame.find_depth(("mask", term)))
+            mask = self._mask(("and", mask, term), f"bit_and({mask}, {term})", depth)
+        return mask
+
+    def _condition(self, value: Int) -> str:
+        """Where ``value >= 0``, by name."""
+        group, stride = self.frame.group, self.stride(value)
+        assert group is not None
+        if stride == 1:
+            text = f"lanes_from<{group.lanes}>({self.text(value * -1)})"
+        elif stride == -1:
+            text = f"lanes_below<{group.lanes}>({self.text(value + 1)})"
+        else:
+            text = f"less({self._broadcast(-1, group.lanes)}, {self.vector(value)})"
+        return self._mask(("holds", value, group.lanes), text, self.frame.place(value))
 
     def active(self) -> str:
         """The active lanes of a partial group, by name."""
         group = self.frame.group
         assert group is not None and group.count is not None
-        known = self.frame.find("active")
-        if known is None:
-            text = (
-                f"less(iota<{group.lanes}>(int32_t{{0}}), "
-                f"broadcast<{group.lanes}>(static_cast<int32_t>({group.count})))"
-            )
-            depth = self._group_depth()
-            known = self.frame.remember("active", Value(self._mask(text, group.lanes, depth), True), depth)
-        return known.text
+        return self._mask("active", f"lanes_below<{group.lanes}>({group.count})", self._group_depth())
 
     def _group_depth(self) -> int:
         group = self.frame.group
         assert group is not None
         return self.frame.place(_expression(group.axis))
 
-    def _mask(self, text: str, lanes: int, depth: int) -> str:
-        name = self.frame.names.fresh("m")
-        self.frame.line(f"const vec<bool, {lanes}> {name} = {text};", depth)
-        return name
+    def _mask(self, key: Hashable, text: str, depth: int) -> str:
+        """``text`` under a name that ``key`` finds again."""
+        known = self.frame.find(key)
+        if known is None:
+            assert self.frame.group is not None
+            name = self.frame.names.fresh("m")
+            self.frame.line(f"const vec<bool, {self.frame.group.lanes}> {name} = {text};", depth)
+            known = self.frame.remember(key, Value(name, True), depth)
+            self.frame.remember(("mask", name), known, depth)
+        return known.text
 
 
 def _expression(atom: Atom) -> Expr:

@@ -196,7 +196,8 @@ class _Describer:
         """The text of a size inside a function that has ``dims``."""
         if isinstance(value, int):
             return str(value)
-        return f"{self._function(value)}(dims)"
+        dim = as_var(value)
+        return f"dims[{self.dims[dim]}]" if dim else f"{self._function(value)}(dims)"
 
     def _function(self, value: Int) -> str:
         if value not in self.sizes:

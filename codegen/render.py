@@ -44,9 +44,19 @@ class SourceBundle:
     source_hash: bytes
 
     @property
+    def namespace(self) -> str:
+        """The namespace of everything in the library."""
+        return namespace(self.name)
+
+    @property
     def kernel_flags(self) -> tuple[str, ...]:
         """Compiler flags of the kernels."""
         return (*self.target.flags, *COMMON_FLAGS)
+
+
+def namespace(name: str) -> str:
+    """The inner namespace of the library ``name``; no name in the runtime headers ends like it."""
+    return f"{name}_model"
 
 
 @cache
@@ -85,6 +95,7 @@ def render(program: Program, target: Target) -> SourceBundle:
     files = {path: kernel_text(text) for path, text in kernels.items()}
     context: dict[str, Any] = {
         "interface": face,
+        "namespace": namespace(program.name),
         "kernels": texts,
         "library": library.describe(program, face, texts, plan),
         "features": target.features,

@@ -96,12 +96,10 @@ class Statements:
         group = self.frame.group
         assert group is not None
         extent = self.indices.name(statement.extent)
-        broadcast, bools = self.expressions.broadcast, f"vec<bool, {group.lanes}>"
-        inside = self.frame.names.fresh("m")
-        self.frame.line(
-            f"const {bools} {inside} = bit_and({bools}(less({broadcast('int64_t{-1}')}, {value.text})), "
-            f"{bools}(less({value.text}, {broadcast(f'int64_t{{{extent}}}')})));"
-        )
+        broadcast, inside = self.expressions.broadcast, self.frame.names.fresh("m")
+        above = f"less({broadcast('int64_t{-1}')}, {value.text})"
+        below = f"less({value.text}, {broadcast(f'int64_t{{{extent}}}')})"
+        self.frame.line(f"const vec<bool, {group.lanes}> {inside} = bit_and({above}, {below});")
         expected = f"bit_or({inside}, bit_not({self.indices.active()}))" if group.count else inside
         self.frame.line(f"if (!all({expected})) status->raise(LM_INDEX_OUT_OF_RANGE);")
         name = self.frame.declare(statement.axis)
@@ -146,10 +144,12 @@ class Statements:
                 yield group
 
     def _full(self, extent: Int, step: int) -> str:
-        """The text of ``extent`` rounded down to a multiple of ``step``."""
+        """``extent`` rounded down to a multiple of ``step``, by name or as a number."""
+        if isinstance(extent, int):
+            return str(extent // step * step)
         if sym.mod(extent, step) == 0:
             return self.indices.text(extent)
-        return self.indices.name(sym.floordiv(extent, step) * step)
+        return self.indices.rounded(extent, step)
 
     @contextmanager
     def _partial(self, loop: Loop, full: str, writes: frozenset[str]) -> Iterator[Group | None]:
@@ -199,7 +199,9 @@ class Statements:
         name, offset = statement.array, statement.offset
         if stride == 1 and not masked:
             address = self.expressions.pointer(name, offset)
-            return f"store_partial({address}, {value}, {group.count});" if group.count else f"store({address}, {value});"
+            return (
+                f"store_partial({address}, {value}, {group.count});" if group.count else f"store({address}, {value});"
+            )
         mask = self.indices.mask(masked, active=True) if masked else self.indices.active() if group.count else ""
         if stride == 1:
             return f"store_masked({self.expressions.pointer(name, offset)}, {value}, {mask});"
@@ -341,4 +343,3 @@ class Accumulation:
         name = self.frame.names.fresh("v" if self.varying else "s")
         self.frame.line(f"const {self.expressions.type(self.reduction.dtype, self.varying)} {name} = {text};")
         return Value(name, self.varying)
-

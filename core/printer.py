@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from luminal.core import ir, ops
-from luminal.core.ir import Graph, Node, Origins, Shape
+from luminal.core.ir import Graph, Node, Origin, Origins, Shape
 from luminal.core.ops import Kind
 from luminal.core.types import from_numpy
 
 _FEW = 8  # elements of a constant that are written out
+_ORIGINS = 3  # source operators that are named for one node
 
 
 def text(graph: Graph) -> str:
@@ -36,9 +37,16 @@ def lines(order: Sequence[Node], names: Mapping[Node, str] | None = None, origin
     result = []
     for node in order:
         line = f"  %{numbers[node]}: {node.dtype}{shape(node.shape)} = {_expression(node, numbers, names or {})}"
-        comment = "; ".join(map(str, (origins or {}).get(node, ())))
-        result.append(f"{line}  # {comment}" if comment else line)
+        result.append(line + _comment((origins or {}).get(node, ())))
     return result
+
+
+def _comment(origins: Sequence[Origin]) -> str:
+    """The first few origins: a constant such as 1 has hundreds."""
+    named = [str(origin) for origin in origins[:_ORIGINS]]
+    if len(origins) > _ORIGINS:
+        named.append(f"and {len(origins) - _ORIGINS} more")
+    return "  # " + "; ".join(named) if named else ""
 
 
 def shape(sizes: Shape) -> str:

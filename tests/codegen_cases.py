@@ -1,12 +1,12 @@
 """Loop nests that use every statement, every form of access and every element type of code generation."""
 
 import numpy as np
-from tests.codegen_support import Case, array, axis, bits, number, of, op, output
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ir
 from luminal.core.symbolic import Var
+from tests.codegen_support import Case, array, axis, bits, number, of, op, output
 
 LOG2_E = 1.4426950408889634
 F32 = types.f32
@@ -45,7 +45,7 @@ def case(function):  # type: ignore[no-untyped-def]
     return function
 
 
-# ---- elementwise --------------------------------------------------------------------------------------------------------
+# ---- elementwise ----------------------------------------------------------------------------------------------------
 
 
 @case
@@ -76,7 +76,9 @@ def flattened_rows() -> Case:
     s = Var("S", 1, 40)
     i, at = axis("i", of(s) * 3)
     value = op(ops.ADD, load("x", at), load("bias", sym.mod(at, of(s))))
-    nest = ir.LoopNest((output("out"), array("x"), array("bias")), (s,), (vector(i, of(s) * 3, ir.Store("out", at, value)),))
+    nest = ir.LoopNest(
+        (output("out"), array("x"), array("bias")), (s,), (vector(i, of(s) * 3, ir.Store("out", at, value)),)
+    )
     runs = [({"out": zeros(3 * n), "x": normal(3 * n), "bias": normal(n)}, {"S": n}) for n in (1, 7, 16, 40)]
     return Case(nest, *runs[0], more=runs[1:])
 
@@ -162,8 +164,12 @@ def indices_as_values() -> Case:
     c, column = axis("c", 21)
     positions = op(ops.CAST, ir.index(column * 2 + row), attr=ops.To(F32), dtype=F32)
     value = op(ops.SELECT, ir.holds((row - column,)), positions, number(-np.inf))
-    value = op(ops.SELECT, ir.holds((row - 3, column - 2)), value, op(ops.CAST, ir.index(row), attr=ops.To(F32), dtype=F32))
-    nest = ir.LoopNest((output("out"),), (), (parallel(r, 9, vector(c, 21, ir.Store("out", row * 21 + column, value))),))
+    value = op(
+        ops.SELECT, ir.holds((row - 3, column - 2)), value, op(ops.CAST, ir.index(row), attr=ops.To(F32), dtype=F32)
+    )
+    nest = ir.LoopNest(
+        (output("out"),), (), (parallel(r, 9, vector(c, 21, ir.Store("out", row * 21 + column, value))),)
+    )
     return Case(nest, {"out": zeros(189)})
 
 
@@ -181,7 +187,7 @@ def named_indices() -> Case:
     return Case(nest, {"out": zeros(256), "x": normal(256)})
 
 
-# ---- rows ---------------------------------------------------------------------------------------------------------------
+# ---- rows -----------------------------------------------------------------------------------------------------------
 
 
 @case
@@ -282,7 +288,9 @@ def windows_across_lanes() -> Case:
     value = load("x", ix, valid=(ix, -ix + width - 1), fill=bits(0.0))
     total = ir.Reduction("sum", ops.SUM_REDUCE, F32, (serial(kx, 3),), (), value)
     nest = ir.LoopNest(
-        (output("out"), array("x")), (), (vector(x, out, total, ir.Store("out", ox, ir.temporary("sum", F32)), lanes=8),)
+        (output("out"), array("x")),
+        (),
+        (vector(x, out, total, ir.Store("out", ox, ir.temporary("sum", F32)), lanes=8),),
     )
     return Case(nest, {"out": zeros(out), "x": normal(width)})
 
@@ -323,7 +331,7 @@ def empty_reduction() -> Case:
     return Case(nest, *runs[0], more=runs[1:])
 
 
-# ---- indices read at run time -------------------------------------------------------------------------------------------
+# ---- indices read at run time ---------------------------------------------------------------------------------------
 
 
 @case
@@ -379,7 +387,7 @@ def table_sums() -> Case:
     return Case(nest, {"out": zeros(16), "index": rng.integers(0, 5, 12), "table": normal(80)}, ulps=16)
 
 
-# ---- tiles --------------------------------------------------------------------------------------------------------------
+# ---- tiles ----------------------------------------------------------------------------------------------------------
 
 
 def tiled(
@@ -414,7 +422,7 @@ def tiled(
 def tile_arrays(
     rows: int, columns: int, depth: int, a_type: types.DType = F32, b_type: types.DType = F32, dtype: types.DType = F32
 ) -> dict[str, np.ndarray]:
-    made = (normal if dtype.is_float else lambda *s, dtype: rng.integers(-128, 128, int(np.prod(s))).astype(dtype.numpy))
+    made = normal if dtype.is_float else lambda *s, dtype: rng.integers(-128, 128, int(np.prod(s))).astype(dtype.numpy)
     return {
         "out": zeros(rows, columns, dtype=dtype),
         "a": made(rows, depth, dtype=a_type),
@@ -482,7 +490,7 @@ def contraction_window() -> Case:
     return Case(nest, *runs[0], more=runs[1:], ulps=64)
 
 
-# ---- thread-local arrays ------------------------------------------------------------------------------------------------
+# ---- thread-local arrays --------------------------------------------------------------------------------------------
 
 
 @case
@@ -501,7 +509,11 @@ def local_arrays() -> Case:
             i, 24,
             ir.Store(
                 "out", row * 24 + at,
-                op(ops.ADD, load("local", -at + 23), op(ops.ADD, ir.temporary("before", F32), ir.temporary("after", F32))),
+                op(
+                    ops.ADD,
+                    load("local", -at + 23),
+                    op(ops.ADD, ir.temporary("before", F32), ir.temporary("after", F32)),
+                ),
             ),
         ),
     )  # fmt: skip
@@ -509,7 +521,7 @@ def local_arrays() -> Case:
     return Case(nest, {"out": zeros(96), "x": normal(96)}, ulps=16)
 
 
-# ---- element types ------------------------------------------------------------------------------------------------------
+# ---- element types --------------------------------------------------------------------------------------------------
 
 
 def elementwise(value: ir.Scalar, arrays: dict[str, np.ndarray], lanes: int = 16, ulps: float = 0.0) -> Case:
@@ -548,7 +560,9 @@ def half_sums() -> Case:
     j, column = axis("j", 150)
     total = ir.Reduction("total", ops.SUM_REDUCE, types.bf16, (vector(j, 150),), (), load("x", column, types.bf16))
     nest = ir.LoopNest(
-        (output("out", types.bf16), array("x", types.bf16)), (), (total, ir.Store("out", 0, ir.temporary("total", types.bf16)))
+        (output("out", types.bf16), array("x", types.bf16)),
+        (),
+        (total, ir.Store("out", 0, ir.temporary("total", types.bf16))),
     )
     return Case(nest, {"out": zeros(1, dtype=types.bf16), "x": normal(150, dtype=types.bf16)}, ulps=1)
 
@@ -568,7 +582,15 @@ def integers(dtype: types.DType, lanes: int) -> Case:
     return elementwise(value, {"x": pairs[:, 0].copy(), "y": pairs[:, 1].copy()}, lanes)
 
 
-for kind, count in (("int8", 16), ("int16", 8), ("int32", 16), ("int64", 8), ("uint8", 16), ("uint32", 4), ("uint64", 2)):
+for kind, count in (
+    ("int8", 16),
+    ("int16", 8),
+    ("int32", 16),
+    ("int64", 8),
+    ("uint8", 16),
+    ("uint32", 4),
+    ("uint64", 2),
+):
     CASES[f"limits_{kind}"] = integers(types.ALL[kind], count)
 
 
@@ -584,7 +606,11 @@ def bools() -> Case:
     """Bools in memory, logic on them, and their numbers."""
     x, y, z = element("x", F32), element("y", types.f64), element("z", types.bool_)
     logic = op(ops.OR, op(ops.LESS_THAN, x, number(0.0)), op(ops.EQUAL, y, number(1.0, types.f64)))
-    logic = op(ops.XOR, op(ops.AND, logic, op(ops.XOR, z, number(True, types.bool_))), op(ops.LESS_THAN, y, number(0.5, types.f64)))
+    logic = op(
+        ops.XOR,
+        op(ops.AND, logic, op(ops.XOR, z, number(True, types.bool_))),
+        op(ops.LESS_THAN, y, number(0.5, types.f64)),
+    )
     return elementwise(
         op(ops.SELECT, z, logic, op(ops.MAX, logic, op(ops.EQUAL, z, logic))),
         {"x": normal(37), "y": np.round(normal(37, dtype=types.f64)), "z": rng.random(37) < 0.5},
@@ -620,7 +646,19 @@ def any_true() -> Case:
 def conversions() -> Case:
     """A value through every type that is narrower or wider than the one before."""
     value = op(ops.MUL, element("x", F32), number(300.0))
-    for kind in ("int32", "int8", "float16", "uint8", "int64", "bfloat16", "float64", "uint32", "bool", "int16", "float32"):
+    for kind in (
+        "int32",
+        "int8",
+        "float16",
+        "uint8",
+        "int64",
+        "bfloat16",
+        "float64",
+        "uint32",
+        "bool",
+        "int16",
+        "float32",
+    ):
         target = types.ALL[kind]
         step = op(ops.CAST, value, attr=ops.To(target), dtype=target)
         value = op(ops.ADD, step, number(3, target)) if kind in ("int32", "float16", "uint8", "float64") else step

@@ -23,7 +23,7 @@ from luminal.core.types import DType
 
 HOST_TARGETS = [target for target in targets.ALL.values() if targets.supported(target)]
 
-# ---- building nests ---------------------------------------------------------------------------------------------------
+# ---- building nests -------------------------------------------------------------------------------------------------
 
 
 def of(variable: Var) -> Expr:
@@ -65,7 +65,7 @@ def output(name: str, dtype: DType = types.f32) -> ir.Array:
     return ir.Array(name, dtype, True)
 
 
-# ---- compiling and calling ----------------------------------------------------------------------------------------------
+# ---- compiling and calling ------------------------------------------------------------------------------------------
 
 WRAPPER = """
 extern "C" __attribute__((visibility("default")))
@@ -103,9 +103,7 @@ class Compiled:
         self.nest = emitted.kernel.nest
         self.function = library[f"call_{emitted.kernel.name}"]
 
-    def __call__(
-        self, arrays: Mapping[str, np.ndarray], dims: Mapping[str, int] | None = None, split: int = 1
-    ) -> int:
+    def __call__(self, arrays: Mapping[str, np.ndarray], dims: Mapping[str, int] | None = None, split: int = 1) -> int:
         """Runs all tasks, in ``split`` calls; returns the status."""
         sizes = dict(dims or {})
         values = [arrays[array.name] for array in self.nest.arrays]
@@ -143,7 +141,7 @@ def compile_nests(nests: Mapping[str, ir.LoopNest], target: Target, folder: Path
     return {name: Compiled(text, loaded) for name, text in emitted.items()}
 
 
-# ---- comparing ----------------------------------------------------------------------------------------------------------
+# ---- comparing ------------------------------------------------------------------------------------------------------
 
 GUARD = 64  # elements before and behind every array, which must stay as they are
 

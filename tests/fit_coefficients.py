@@ -2,10 +2,12 @@
 
     python -m tests.fit_coefficients > core/decompose/coefficients.py
 
-Each polynomial or quotient of polynomials minimises the largest relative error of the function that it serves, by
+Each polynomial, or quotient of polynomials, minimises the largest relative error of the function that it serves, by
 Remez exchange in 45 digits. Coefficients are rounded to their type one by one, from the constant term up, and the rest
-is fitted again after each, so that the rounding of one is made good by the others. Quotients are chosen where all their
-terms have one sign: no cancellation, and each polynomial loses about one rounding. Needs mpmath; takes two minutes.
+is fitted again after each, so that the rounding of one is made good by the others. Needs mpmath; takes a minute.
+
+What falls off like ``1/v`` is a quotient ``P(v) / (v*P(v) + Q(v))`` whose terms all have one sign: nothing cancels, and
+where ``v`` is large the rounding errors of ``v*P(v)`` do.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _DIGITS = {"f32": 24, "f64": 53}
 
 @dataclass(frozen=True)
 class Interval:
-    """An approximation of one type: its degrees (numerator, and denominator where there is one) and its domain."""
+    """An approximation of one type: its degrees (of ``P``, and of ``Q`` where there is one) and its domain."""
 
     degrees: tuple[int, ...]
     lo: Real
@@ -101,8 +103,8 @@ def _minimax(xs: list[Real], values: list[Real], weights: list[Real], fixed: lis
     return best
 
 
-def _minimax_denominator(xs: list[Real], values: list[Real], degrees: tuple[int, int]) -> list[Real]:
-    """The denominator, with constant term 1, of the quotient that has the least relative error."""
+def _minimax_numerator(xs: list[Real], values: list[Real], degrees: tuple[int, ...]) -> list[Real]:
+    """``P`` of the quotient ``P / (x*P + Q)``, ``Q`` with constant term 1, that has the least relative error."""
     p, q = degrees
     unknowns = p + 1 + q
     reference = [round(i * (len(xs) - 1) / unknowns) for i in range(unknowns + 1)]
@@ -113,20 +115,22 @@ def _minimax_denominator(xs: list[Real], values: list[Real], degrees: tuple[int,
         for _ in range(3 if exchange else 8):
             matrix, right = mpmath.matrix(unknowns + 1, unknowns + 1), mpmath.matrix(unknowns + 1, 1)
             for row, at in enumerate(reference):
+                x, value = xs[at], values[at]
                 for k in range(p + 1):
-                    matrix[row, k] = xs[at] ** k
+                    matrix[row, k] = x**k * (1 - x * value)
                 for k in range(q):
-                    matrix[row, p + 1 + k] = -values[at] * xs[at] ** (k + 1)
-                matrix[row, unknowns] = (-1) ** row * values[at] * scale[at]
-                right[row] = values[at]
+                    matrix[row, p + 1 + k] = -value * x ** (k + 1)
+                matrix[row, unknowns] = (-1) ** row * value * scale[at]
+                right[row] = value
             solution = mpmath.lu_solve(matrix, right)
             numerator = [solution[k] for k in range(p + 1)]
-            denominator = [mpmath.mpf(1), *(solution[p + 1 + k] for k in range(q))]
-            scale = [_polynomial(x, denominator) for x in xs]
-        errors = [_polynomial(x, numerator) / s / v - 1 for x, s, v in zip(xs, scale, values, strict=True)]
+            rest = [mpmath.mpf(1), *(solution[p + 1 + k] for k in range(q))]
+            tops = [_polynomial(x, numerator) for x in xs]
+            scale = [x * t + _polynomial(x, rest) for x, t in zip(xs, tops, strict=True)]
+        errors = [t / s / v - 1 for t, s, v in zip(tops, scale, values, strict=True)]
         largest = max(map(abs, errors))
         if min(scale) > 0 and largest < least:
-            best, least = denominator, largest
+            best, least = numerator, largest
         extrema = _alternating(errors, unknowns + 1)
         if len(extrema) <= unknowns or extrema == reference:
             break
@@ -135,24 +139,26 @@ def _minimax_denominator(xs: list[Real], values: list[Real], degrees: tuple[int,
 
 
 def fit_polynomials(fit: Fit, dtype: str) -> tuple[list[list[Real]], Real]:
-    """The rounded polynomials, numerator first, and the largest weighted error that is left."""
+    """The rounded polynomials, ``P`` first, and the largest weighted error that is left."""
     interval, bits = fit.intervals[dtype], _DIGITS[dtype]
     lo, hi = mpmath.mpf(interval.lo), mpmath.mpf(interval.hi)
     spread = fit.nodes or (lambda c, lo, hi: (lo + hi) / 2 + (hi - lo) / 2 * c)
     xs = [spread(-mpmath.cos(mpmath.pi * i / (_GRID - 1)), lo, hi) for i in range(_GRID)]
     values = [fit.function(x) for x in xs]
     weights = [1 / abs(v) if fit.weight is None else fit.weight(x) for x, v in zip(xs, values, strict=True)]
-    denominator = [mpmath.mpf(1)]
+    found: list[list[Real]] = []
     if len(interval.degrees) == 2:
-        denominator = [_rounded(c, bits) for c in _minimax_denominator(xs, values, interval.degrees)]
-        scale = [_polynomial(x, denominator) for x in xs]
-        values = [v * s for v, s in zip(values, scale, strict=True)]
-        weights = [w / s for w, s in zip(weights, scale, strict=True)]
+        numerator = [_rounded(c, bits) for c in _minimax_numerator(xs, values, interval.degrees)]
+        found.append(numerator)
+        # Q = P/value - x*P; its error counts by its share of the denominator.
+        tops = [_polynomial(x, numerator) for x in xs]
+        weights = [v / t for v, t in zip(values, tops, strict=True)]
+        values = [t / v - x * t for x, t, v in zip(xs, tops, values, strict=True)]
     done: list[Real] = []
-    while len(done) <= interval.degrees[0]:
-        done.append(_rounded(_minimax(xs, values, weights, done, interval.degrees[0] + 1)[len(done)], bits))
-    error = max(abs(_polynomial(x, done) - v) * w for x, v, w in zip(xs, values, weights, strict=True))
-    return [done, denominator] if len(interval.degrees) == 2 else [done], error
+    while len(done) <= interval.degrees[-1]:
+        done.append(_rounded(_minimax(xs, values, weights, done, interval.degrees[-1] + 1)[len(done)], bits))
+    found.append(done)
+    return found, max(abs(_polynomial(x, done) - v) * w for x, v, w in zip(xs, values, weights, strict=True))
 
 
 # ---- the functions -----------------------------------------------------------------------------------------------------
@@ -178,18 +184,27 @@ def _atanh_tail(z: Real) -> Real:
     return ((mpmath.atanh(s) / s - 1) / z - mpmath.mpf(1) / 3) / z
 
 
+def _erf_tail(z: Real) -> Real:
+    return (mpmath.erf(mpmath.sqrt(z)) / mpmath.sqrt(z) if z > 1e-30 else 2 / mpmath.sqrt(mpmath.pi)) - 1
+
+
 def _scaled_complement(v: Real) -> Real:
-    return mpmath.exp(v * v) * mpmath.erfc(-v)
+    return -mpmath.sqrt(mpmath.pi) * mpmath.exp(v * v) * mpmath.erfc(-v)
 
 
 def _scaled_normal(v: Real) -> Real:
-    return mpmath.exp(v * v / 2) * mpmath.erfc(-v / mpmath.sqrt(2)) / 2
+    return -mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(v * v / 2) * mpmath.erfc(-v / mpmath.sqrt(2)) / 2
+
+
+def _near_normal(z: Real) -> Real:
+    x = mpmath.sqrt(z)
+    return mpmath.erf(x / mpmath.sqrt(2)) / 2 / x if z > 1e-30 else 1 / mpmath.sqrt(2 * mpmath.pi)
 
 
 def _crowded(c: Real, lo: Real, hi: Real) -> Real:
-    """Grid points from ``lo`` to 0, crowded where a function that falls off like ``1/v`` bends."""
-    least = 2 / (2 - lo)
-    return 2 - 2 / ((least + 1) / 2 + (1 - least) / 2 * c)
+    """Grid points crowded towards zero, where a function that falls off like ``1/v`` bends."""
+    far, near = 2 / (2 - lo), 2 / (2 - hi)
+    return 2 - 2 / ((far + near) / 2 + (near - far) / 2 * c)
 
 
 def _both(f32: tuple[int, ...], f64: tuple[int, ...], lo: Real, hi: Real) -> dict[str, Interval]:
@@ -209,15 +224,19 @@ FITS = (
     Fit("ATAN", "atan(t) = t*P(t*t), |t| <= 1", _over_root(mpmath.atan, mpmath.mpf(1)), _both((9,), (20,), 0, 1)),
     Fit("ASIN", "asin(s) = s*P(s*s), |s| <= 1/2", _over_root(mpmath.asin, mpmath.mpf(1)),
         _both((5,), (12,), 0, 0.25)),
-    Fit("TANH", "tanh(x) = x*P(x*x)/Q(x*x), up to where it is 1 in the type", _over_root(mpmath.tanh, mpmath.mpf(1)),
-        {"f32": Interval((4, 5), 0, mpmath.mpf("9.02") ** 2), "f64": Interval((9, 10), 0, mpmath.mpf("19.1") ** 2)}),
-    Fit("ERF", "erf(x) = x*P(x*x)/Q(x*x), up to where it is 1 in the type",
-        _over_root(mpmath.erf, 2 / mpmath.sqrt(mpmath.pi)),
-        {"f32": Interval((5, 6), 0, mpmath.mpf("3.93") ** 2), "f64": Interval((12, 13), 0, mpmath.mpf("5.94") ** 2)}),
-    Fit("ERFCX", "exp(v*v)*erfc(-v) = P(v)/Q(v), v <= 0, down to where erfc is 0 in the type", _scaled_complement,
-        {"f32": Interval((4, 5), -10.7, 0), "f64": Interval((10, 11), -27.6, 0)}, nodes=_crowded),
-    Fit("NORMAL", "exp(v*v/2) times the normal distribution at v = P(v)/Q(v), v <= 0, down to where it is 0",
-        _scaled_normal, {"f32": Interval((4, 5), -15, 0), "f64": Interval((10, 11), -39, 0)}, nodes=_crowded),
+    Fit("ERF", "erf(x) = x + x*P(x*x), |x| <= 1", _erf_tail, _both((6,), (11,), 0, 1),
+        weight=lambda z: 1 / (1 + _erf_tail(z))),
+    Fit("LOG2_ERFC", "log2(erfc(x)) = P(x), x >= 1, up to where erf is 1 in the type",
+        lambda x: mpmath.log(mpmath.erfc(x), 2),
+        {"f32": Interval((6,), 1, 3.95), "f64": Interval((17,), 1, 5.95)},
+        weight=lambda x: mpmath.log(2) * mpmath.erfc(x) / mpmath.erf(x)),
+    Fit("ERFCX", "-sqrt(pi) * exp(v*v) * erfc(-v) = P(v) / (v*P(v) + Q(v)), from v = -1/2 down to where erfc is 0",
+        _scaled_complement, {"f32": Interval((4, 3), -10.7, -0.49), "f64": Interval((10, 9), -27.6, -0.49)},
+        nodes=_crowded),
+    Fit("NEAR_NORMAL", "normal(x) = 1/2 + x*P(x*x), |x| <= 3/4", _near_normal, _both((4,), (9,), 0, 0.57),
+        weight=lambda z: mpmath.sqrt(z) / mpmath.ncdf(-mpmath.sqrt(z)) if z > 1e-6 else mpmath.mpf(1) / 500),
+    Fit("NORMAL", "-sqrt(2*pi) * exp(v*v/2) * normal(v) = P(v) / (v*P(v) + Q(v)), from v = -3/4 down to where it is 0",
+        _scaled_normal, {"f32": Interval((4, 3), -15, -0.74), "f64": Interval((10, 9), -39, -0.74)}, nodes=_crowded),
 )  # fmt: skip
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.codegen_cases import CASES
-from tests.codegen_support import HOST_TARGETS, Compiled, compare, compile_nests
 
 from luminal.core.target import Target
+from tests.codegen_cases import CASES
+from tests.codegen_support import HOST_TARGETS, Compiled, compare, compile_nests
 
 
 @cache

@@ -13,9 +13,11 @@ from torch import nn
 from torch.export import Dim
 
 from luminal.core import ops
+from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import topological
 from luminal.frontends.fx import importer
+from luminal.frontends.fx.tables import TABLE
 from tests.fx_support import Call, check, difference, run
 
 Pair = namedtuple("Pair", ["first", "second"])
@@ -154,6 +156,18 @@ def test_a_program_keeps_its_bounds_and_takes_names_and_narrower_ranges() -> Non
         importer.load(program, dims={"args_0": ("rows",), "rows": (1, 8)})
 
 
+def test_a_symbol_takes_its_name_from_any_input() -> None:
+    class Product(nn.Module):
+        def forward(self, input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return input @ other
+
+    n = Dim("n", min=2, max=9)
+    program = torch.export.export(Product(), (X.T.clone(), X), dynamic_shapes={"input": {1: n}, "other": {0: n}})
+    assert [v.name for v in importer.load(program, dims={"other": {0: "rows"}}).dims] == ["rows"]
+    with pytest.raises(ModelError, match="dims names axes of 'y', which is no tensor input"):
+        importer.load(program, dims={"y": ("rows",)})
+
+
 def test_sizes_are_outputs_too() -> None:
     def function(x: torch.Tensor) -> Any:
         return x * 2, x.shape[0], x.shape[0] * 3 + 1, 7, None
@@ -175,21 +189,41 @@ def test_arithmetic_on_sizes() -> None:
             x[half:] * (n - 1) / n,
             torch.arange(2 * n + 1),
             x.new_ones(n * n, torch.sym_max(n, 3)),
-            x.new_zeros(int(n * 2.0) + n % 4),
-            x.new_full((n + 3) // 4 * 4, n)[: -n + 9],
+            x.new_zeros(n * 2 + n % 4),
+            x.new_full(((n + 3) // 4 * 4,), 1.5),
         )
 
-    ranges = {"args_0": ("n",), "n": (1, 9)}
+    ranges = {"args_0": ("n",), "n": (3, 9)}
     graph = importer.load(Call(function), (torch.ones(6, 2),), dims=ranges)
-    for n in (1, 2, 5, 9):
+    for n in (3, 4, 7, 9):
         x = torch.randn(n, 2)
         for found, expected in zip(run(graph, (x,)), function(x), strict=True):
             assert not difference(found, expected.numpy())
 
 
-def test_sizes_that_are_no_integers_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="not a whole number|fraction"):
-        importer.load(Call(lambda x: x.new_ones(int(x.shape[0] * 1.5))), (X,), dims={"args_0": ("n",), "n": (1, 9)})
+def test_arithmetic_on_sizes_and_numbers() -> None:
+    n = sym.var("n", 1, 9)
+
+    def calculate(name: str, *operands: Any) -> Any:
+        return TABLE[name].handler(*operands)
+
+    assert calculate("operator.mul", n, 2.0) == n * 2
+    assert calculate("operator.truediv", n * 6, 3) == n * 2
+    assert calculate("math.floor", calculate("operator.truediv", 7, 2)) == 3
+    assert calculate("operator.floordiv", n, -2) == sym.floordiv(n * -1, 2)
+    assert calculate("operator.lt", n, 10) is True
+    assert calculate("operator.eq", n, 0) is False
+    undecided = calculate("operator.and_", calculate("operator.gt", n, 3), True)
+    assert [undecided.holds({"n": size}) for size in (3, 4)] == [False, True]
+    for name, operands in {
+        "operator.mul": (n, 1.5),
+        "operator.truediv": (n, 2),
+        "operator.pow": (n, -1),
+        "torch._sym_sqrt": (n,),
+        "torch.sym_ite": (undecided, 1, 2),
+    }.items():
+        with pytest.raises(UnsupportedError):
+            calculate(name, *operands)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +266,16 @@ def test_an_input_that_decides_a_shape_is_a_parameter() -> None:
     times = torch.tensor(5)
     graph = importer.load(Call(repeated), (X, times), constants={"args_1": np.array(5)})
     assert [node.attr.name for node in graph.inputs] == ["args_0"]
+    assert graph.structure["inputs"]["tuple"][0]["tuple"] == [{"leaf": 0}, {"fixed": "args_1"}]
     np.testing.assert_array_equal(run(graph, (X,))[0], repeated(X, times).numpy())
     with pytest.raises(UnsupportedError, match="fix that input with constants"):
         importer.load(Call(repeated), (X, times))
+
+
+def test_a_number_that_varies_is_no_input() -> None:
+    program = torch.export.export(Call(lambda x, n: x * n), (X, 5), dynamic_shapes={"args": (None, Dim.DYNAMIC)})
+    with pytest.raises(UnsupportedError, match="a number that varies must come in a tensor"):
+        importer.load(program)
 
 
 def test_constants_that_do_not_fit() -> None:
@@ -359,5 +400,7 @@ def test_sizes_that_the_model_refuses() -> None:
         torch._check(x.shape[0] % 2 == 0)
         return x.reshape(2, -1)
 
-    with pytest.raises(ModelError):
+    with pytest.raises(
+        ModelError, match=r"the model requires \(n % 2\) == 0; the declared sizes allow n = 1: narrow dims"
+    ):
         importer.load(Call(function), (torch.ones(4, 4),), dims={"args_0": ("n",), "n": (1, 9)})

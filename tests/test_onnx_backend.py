@@ -16,7 +16,7 @@ import pytest
 from onnx.backend.test.case.node import collect_testcases
 
 from luminal.core import interp, types
-from luminal.core.errors import InputError, LuminalError
+from luminal.core.errors import InputError, LuminalError, UnsupportedError
 from luminal.core.ir import Graph
 from luminal.frontends.onnx import importer
 
@@ -54,7 +54,9 @@ def check(case: Any) -> None:
 
 
 def array(value: Any) -> np.ndarray:
-    """Cases of types that numpy has not by itself come as TensorProto."""
+    """Cases of types that numpy has not by itself come as TensorProto, sequences as lists."""
+    if isinstance(value, list):
+        raise UnsupportedError("sequences are not supported")
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 

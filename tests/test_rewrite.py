@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from luminal.core import interp, ir, movement, ops, rewrite
+from luminal.core import interp, ir, movement, ops, rewrite, spec
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph, Node, Origin
 from luminal.core.rules import RULES
 from luminal.core.rules.pattern import Rule
-from luminal.core.types import DType, f16, f32, i32, i64
+from luminal.core.types import DType, bool_, f16, f32, i32, i64, u8
 
 DIMS = {"S": 5}
 
@@ -182,3 +184,75 @@ def test_a_rule_that_changes_the_type_is_named() -> None:
     x = ir.input_("x", (2,), f32)
     with pytest.raises(SpecError, match="expected the same shape and type"):
         rewrite.rewrite([x + 1.0], [wrong])
+
+
+# ---- random graphs ---------------------------------------------------------------------------------------------------
+
+SIDE = 4
+SQUARE = (SIDE, SIDE)
+TYPES = (f32, f16, i32, i64, u8, bool_)
+NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 3.0, -np.inf)
+
+
+def grow(pool: list[Node], draw: Any) -> Node:
+    """A random primitive over nodes of ``pool``, all of which are square."""
+
+    def pick(dtype: DType) -> Node:
+        return draw(st.sampled_from([n for n in pool if n.dtype == dtype]))
+
+    dtype = draw(st.sampled_from(TYPES))
+    x, y = pick(dtype), pick(dtype)
+    kinds = ["number", "position", "move", "cast", "select", "reduce", "gather", "one", "two", "two"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "number":
+        held = [v for v in NUMBERS if dtype.is_float or (float(v).is_integer() and (v in (0, 1) or not dtype.is_bool))]
+        return ir.expand(ir.constant(draw(st.sampled_from(held)), dtype), SQUARE)
+    if kind == "position":
+        return movement.along(ir.iota(SIDE), draw(st.sampled_from([0, 1])), SQUARE)
+    if kind == "move":
+        way = draw(st.sampled_from(["flip", "turn", "row", "shift", "flat"]))
+        if way == "flip":
+            return movement.flip(x, [draw(st.sampled_from([0, 1]))])
+        if way == "turn":
+            return movement.permute(x, (1, 0))
+        if way == "row":
+            return ir.expand(movement.slice_(x, 0, draw(st.integers(0, SIDE - 1)), 1), SQUARE)
+        if way == "shift":
+            return movement.pad(x, [1, 0], [-1, 0], draw(st.sampled_from([0, 1])))
+        return movement.reshape(movement.flip(movement.reshape(x, (SIDE * SIDE,)), [0]), SQUARE)
+    if kind == "cast":
+        return ir.cast(x, draw(st.sampled_from(TYPES)))
+    if kind == "select":
+        return ir.select(pick(bool_), x, y)
+    if kind == "reduce" and not dtype.is_bool:
+        op, axis = draw(st.sampled_from([ops.MAX_REDUCE, ops.SUM_REDUCE])), draw(st.sampled_from([0, 1]))
+        return ir.expand(movement.unsqueeze(ir.reduce(op, x, [axis]), [axis]), SQUARE)
+    if kind == "gather":
+        index = ir.binary(ops.MOD, pick(i64), SIDE)
+        return ir.gather(x, movement.reshape(movement.slice_(index, 0, 0, 1), (SIDE,)), draw(st.sampled_from([0, 1])))
+    if kind == "one" and dtype.is_float:
+        if draw(st.booleans()):
+            return ir.unary(ops.ROUND, x, ops.Rounding(draw(st.sampled_from(["even", "floor"]))))
+        return ir.unary(draw(st.sampled_from([ops.SQRT, ops.RECIP])), x)
+    bits = [ops.AND, ops.OR, ops.XOR, ops.EQUAL, ops.LESS_THAN, ops.MAX]
+    whole = [ops.ADD, ops.MUL, ops.DIV, ops.MOD, ops.SHL, ops.SHR, *bits]
+    real = [ops.ADD, ops.MUL, ops.DIV, ops.MOD, ops.EQUAL, ops.LESS_THAN, ops.MAX]
+    return ir.binary(draw(st.sampled_from(real if dtype.is_float else bits if dtype.is_bool else whole)), x, y)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+def test_random_graphs_keep_every_bit(data: Any) -> None:
+    inputs = [ir.input_(dtype.name, SQUARE, dtype) for dtype in TYPES]
+    pool = list(inputs)
+    for _ in range(data.draw(st.integers(1, 25))):
+        pool.append(grow(pool, data.draw))
+    graph = Graph("random", tuple(inputs), tuple((f"y{k}", node) for k, node in enumerate(pool)))
+    spec.check_graph(graph)
+    found = rewrite.simplify(graph)
+    spec.check_graph(found)
+    assert rewrite.simplify(found).outputs == found.outputs
+    for left, right in zip(graph.results, found.results, strict=True):
+        if left is not right:
+            assert_same_bits(left, right)

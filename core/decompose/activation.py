@@ -13,10 +13,10 @@ from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import LOG1P
 from luminal.core.decompose.common import horner, widened
 from luminal.core.decompose.compare import clamp, less, maximum, minimum, where
-from luminal.core.decompose.error_function import normal_distribution
-from luminal.core.decompose.exponential import exp, expm1
+from luminal.core.decompose.error_function import times_normal
+from luminal.core.decompose.exponential import LOG2_E, exp, expm1
 from luminal.core.decompose.hyperbolic import tanh
-from luminal.core.ir import Node, Operand, binary, lift, select
+from luminal.core.ir import Node, Operand, binary, lift, select, unary
 from luminal.core.movement import slice_
 from luminal.core.symbolic import floordiv
 
@@ -49,10 +49,12 @@ def hardtanh(x: Node, lo: float = -1.0, hi: float = 1.0) -> Node:
     return clamp(x, lo, hi)
 
 
-def _unit_exponential(x: Node) -> tuple[Node, Node]:
-    """``(x < 0, exp(-|x|))``: the exponential that never overflows."""
+def _unit_exponential(x: Node, rate: float = 1.0) -> tuple[Node, Node]:
+    """``(x < 0, exp(-rate*|x|))``: the exponential that never overflows. The rate is part of its scale, so that no
+    rounding of the product is magnified."""
     negative = less(x, 0)
-    return negative, exp(select(negative, x, -x))
+    descending = select(negative, x, -x)
+    return negative, exp(descending) if rate == 1 else unary(ops.EXP2, descending, ops.Scale(LOG2_E * rate))
 
 
 @widened
@@ -68,16 +70,16 @@ def silu(x: Node) -> Node:
     return _gated(x, x)
 
 
-def _gated(x: Node, argument: Node) -> Node:
-    """``x * sigmoid(argument)`` with one division."""
-    negative, u = _unit_exponential(argument)
+def _gated(x: Node, argument: Node, rate: float = 1.0) -> Node:
+    """``x * sigmoid(rate * argument)`` with one division."""
+    negative, u = _unit_exponential(argument, rate)
     return x * select(negative, u, 1) / (u + 1)
 
 
 @widened
-def quick_gelu(x: Node) -> Node:
-    """``x * sigmoid(1.702 * x)``."""
-    return _gated(x, x * 1.702)
+def quick_gelu(x: Node, alpha: float = 1.702) -> Node:
+    """``x * sigmoid(alpha * x)`` for a positive ``alpha``."""
+    return _gated(x, x, alpha)
 
 
 @widened
@@ -89,7 +91,7 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     ``|2*u|`` where ``x`` is negative; PyTorch's formula has no digits left there.
     """
     if approximate == "none":
-        return x * normal_distribution(x)
+        return times_normal(x)
     if approximate != "tanh":
         raise ValueError(f"gelu: expected approximate of 'none' or 'tanh', found {approximate!r}")
     doubled = 2 * math.sqrt(2 / math.pi)
@@ -104,12 +106,11 @@ def log_sigmoid(x: Node) -> Node:
 
 @widened
 def softplus(x: Node, beta: float = 1.0, threshold: float | None = None) -> Node:
-    """``log(1 + exp(beta*x)) / beta``; ``x`` itself where ``beta*x > threshold``, if there is one."""
-    scaled = x if beta == 1 else x * beta
-    negative, u = _unit_exponential(scaled)
-    result = select(negative, 0, scaled) + u * horner(u, LOG1P[x.dtype])
-    result = result if beta == 1 else result / beta
-    return result if threshold is None else select(less(threshold, scaled), x, result)
+    """``log(1 + exp(beta*x)) / beta`` for a positive ``beta``; ``x`` itself where ``beta*x > threshold``, if there is one."""
+    negative, u = _unit_exponential(x, beta)
+    logarithm = u * horner(u, LOG1P[x.dtype])
+    result = select(negative, 0, x) + (logarithm if beta == 1 else logarithm / beta)
+    return result if threshold is None else select(less(threshold, x if beta == 1 else x * beta), x, result)
 
 
 @widened

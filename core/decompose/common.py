@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 # Polynomial coefficients, lowest degree first, for each type that arithmetic is carried out in.
 Coefficients: TypeAlias = Mapping[DType, tuple[float, ...]]
-# The same of a numerator and a denominator.
+# The same of ``P`` and ``Q`` in a quotient ``P(x) / (x*P(x) + Q(x))``.
 Quotients: TypeAlias = Mapping[DType, tuple[tuple[float, ...], tuple[float, ...]]]
 
 
@@ -88,12 +88,6 @@ def horner(x: Node, coefficients: Sequence[float]) -> Node:
     for coefficient in reversed(coefficients[:-2]):
         result = result * x + coefficient
     return result
-
-
-def quotient(x: Node, table: Quotients) -> tuple[Node, Node]:
-    """The numerator and the denominator of ``table`` at ``x``, for the caller to divide."""
-    numerator, denominator = table[x.dtype]
-    return horner(x, numerator), horner(x, denominator)
 
 
 def positive_infinity(x: Node) -> Node:

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from luminal.core import ops
-from luminal.core.decompose.common import Quotients, number, positive_infinity, quotient
+from luminal.core.decompose.common import number, positive_infinity
 from luminal.core.ir import Node, Operand, binary, cast, constant, select
 from luminal.core.types import bool_
 
@@ -150,10 +150,3 @@ def _bounded(bound: Operand, x: Node) -> Operand:
     if math.isinf(bound):
         return x.dtype.max if bound > 0 else x.dtype.min
     return int(np.clip(int(bound), int(x.dtype.min), int(x.dtype.max)))
-
-
-def saturating(x: Node, limit: float, table: Quotients) -> Node:
-    """``x * P(x*x) / Q(x*x)``, an odd function that is ±1 in its type from ``limit`` on and never beyond."""
-    bounded = clamp(x, -limit, limit)
-    numerator, denominator = quotient(bounded * bounded, table)
-    return clamp(bounded * numerator / denominator, -1.0, 1.0)

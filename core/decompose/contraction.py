@@ -12,7 +12,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import widened
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, reduce
+from luminal.core.ir import Node, axes, reduce, view
 from luminal.core.movement import pad, permute, reshape, squeeze, transpose, unsqueeze, windows
 from luminal.core.symbolic import Int
 
@@ -55,6 +55,77 @@ def gemm(
     if c is None or beta == 0:
         return result
     return result + (c if beta == 1 else c * beta)
+
+
+@widened
+def einsum(equation: str, *operands: Node) -> Node:
+    """Einstein summation: ``einsum("bij,bjk->bik", a, b)`` (numpy.einsum, ONNX Einsum, torch.einsum).
+
+    A label repeated within an operand takes its diagonal; ``...`` stands for axes that broadcast; without ``->`` the
+    result has those and every label that occurs once, in alphabetical order. Operands are contracted from left to
+    right, each label summed as soon as no later operand has it. Raises ShapeError where the equation does not fit.
+    """
+    terms, output = _labels(equation, operands)
+    (labels, result), *rest = [_diagonal(term, x) for term, x in zip(terms, operands, strict=True)]
+    for position, (more, x) in enumerate(rest, 1):
+        later = {*output, *(label for term in terms[position + 1 :] for label in term)}
+        labels, result = _summed(labels, result, later | set(more))
+        more, x = _summed(more, x, later | set(labels))
+        both = [*labels, *(label for label in more if label not in labels)]
+        labels, result = _summed(both, _aligned(labels, result, both) * _aligned(more, x, both), later)
+    labels, result = _summed(labels, result, set(output))
+    return permute(result, [labels.index(label) for label in output])
+
+
+def _labels(equation: str, operands: Sequence[Node]) -> tuple[list[list[str]], list[str]]:
+    """The labels of every operand's axes, and of the result's; the axes of an ellipsis are numbered from the last."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(operands):
+        raise ShapeError(f"einsum {equation!r}: {len(parts)} terms for {len(operands)} operands")
+    terms: list[list[str]] = []
+    widest = 0
+    for part, x in zip(parts, operands, strict=True):
+        before, ellipsis, after = part.partition("...")
+        free = x.rank - len(before) - len(after)
+        if free < 0 or (free and not ellipsis):
+            raise ShapeError(f"einsum {equation!r}: {part!r} does not label the {x.rank} axes of {list(x.shape)}")
+        widest = max(widest, free)
+        terms.append([*before, *map(str, range(free - 1, -1, -1)), *after])
+    shared = [str(k) for k in range(widest - 1, -1, -1)]
+    if arrow:
+        before, ellipsis, after = right.partition("...")
+        output = [*before, *(shared if ellipsis else []), *after]
+    else:
+        flat = [label for term in terms for label in term]
+        output = shared + sorted(label for label in set(flat) if flat.count(label) == 1 and label not in shared)
+    if len(set(output)) != len(output) or not set(output) <= {label for term in terms for label in term}:
+        raise ShapeError(f"einsum {equation!r}: every label of the result must occur once there and in an operand")
+    return terms, output
+
+
+def _diagonal(labels: list[str], x: Node) -> tuple[list[str], Node]:
+    """Axes with the same label as one axis."""
+    unique = list(dict.fromkeys(labels))
+    if len(unique) == len(labels):
+        return labels, x
+    shape = tuple(x.shape[labels.index(label)] for label in unique)
+    if any(d != shape[unique.index(label)] for d, label in zip(x.shape, labels, strict=True)):
+        raise ShapeError(f"einsum: axes that share a label differ in {list(x.shape)}")
+    return unique, view(x, shape, [axes(shape)[unique.index(label)] for label in labels])
+
+
+def _summed(labels: list[str], x: Node, kept: set[str]) -> tuple[list[str], Node]:
+    """``x`` summed over the labels that are not ``kept``."""
+    dropped = [k for k, label in enumerate(labels) if label not in kept]
+    return [label for label in labels if label in kept], reduce(ops.SUM_REDUCE, x, dropped)
+
+
+def _aligned(labels: list[str], x: Node, order: list[str]) -> Node:
+    """``x`` with its axes in ``order``, and axes of extent 1 where it has no such label."""
+    present = [label for label in order if label in labels]
+    moved = permute(x, [labels.index(label) for label in present])
+    return unsqueeze(moved, [k for k, label in enumerate(order) if label not in labels])
 
 
 @widened

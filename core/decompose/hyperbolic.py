@@ -6,23 +6,24 @@ import math
 
 from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
-from luminal.core.decompose.coefficients import TANH
 from luminal.core.decompose.common import widened
-from luminal.core.decompose.compare import equal, less, minimum, saturating
-from luminal.core.decompose.exponential import log, log1p, power_of_two, reduced_exponential
+from luminal.core.decompose.compare import clamp, equal, less, minimum
+from luminal.core.decompose.exponential import expm1, log, log1p, power_of_two, reduced_exponential
 from luminal.core.ir import Node, select, unary
 from luminal.core.types import f32, f64
 
 # Where tanh is 1 in the type; where sinh and cosh overflow; where 1 is lost beside the square.
-_TANH_LIMIT = {f32: 9.02, f64: 19.1}
+_TANH_LIMIT = {f32: 10.0, f64: 20.0}
 _SINH_LIMIT = {f32: 89.5, f64: 710.5}
 _LARGE = {f32: 2.0**13, f64: 2.0**28}
 
 
 @widened
 def tanh(x: Node) -> Node:
-    """The hyperbolic tangent."""
-    return saturating(x, _TANH_LIMIT[x.dtype], TANH)
+    """The hyperbolic tangent: ``expm1(2x) / (expm1(2x) + 2)``."""
+    limit = _TANH_LIMIT[x.dtype]
+    grown = expm1(clamp(x, -limit, limit) * 2)
+    return grown / (grown + 2)
 
 
 def _quarters(magnitude: Node) -> tuple[Node, Node, Node, Node]:
@@ -67,7 +68,8 @@ def acosh(x: Node) -> Node:
     bounded = minimum(x, _LARGE[x.dtype])
     above = bounded - 1
     near = log1p(above + unary(ops.SQRT, above * (bounded + 1)))
-    return select(less(bounded, x), log(x) + math.log(2), near)
+    result = select(less(bounded, x), log(x) + math.log(2), near)
+    return select(less(x, 1), math.nan, result)
 
 
 @widened

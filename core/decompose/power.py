@@ -58,7 +58,7 @@ def _constant_power(x: Node, exponent: float) -> Node | None:
         return sqrt(x)
     if exponent == -0.5:
         return rsqrt(x)
-    if exponent == int(exponent) if math.isfinite(exponent) else False:
+    if float(exponent).is_integer():
         if 0 < exponent <= _LARGEST_FACTORS:
             return _factors(x, int(exponent))
         if -_LARGEST_RECIPROCAL_FACTORS <= exponent < 0:
@@ -152,7 +152,7 @@ def _float_power(x: Node, y: Node) -> Node:
     power = exp2(high)
     # 2**(high + low), the second factor to first order; it means nothing where the first overflows.
     correction = (low + bounded * rest) * math.log(2)
-    power = power + power * select(less(abs_(high), 2048), correction, 0)
+    power = power * (select(less(abs_(high), 2048), correction, 0) + 1)
     # Zero and infinity: themselves, or their reciprocals; NaN itself.
     power = select(ordinary, power, select(less(y, 0), reciprocal(magnitude), magnitude))
 

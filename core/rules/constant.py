@@ -108,6 +108,26 @@ def _decided(node: Node) -> Node | None:
     return None
 
 
+def _position(node: Node) -> Node | None:
+    """What turns out to be the position along one axis is a view of an Iota."""
+    if node.dtype != i64 or node.op.kind is Kind.SOURCE or (node.op is ops.VIEW and node.inputs[0].op is ops.IOTA):
+        return None
+    value = symval.formula(node)
+    variable = sym.as_var(value) if isinstance(value, Expr) else None
+    for axis, position in enumerate(ir.axes(node.shape)):
+        if variable is not None and sym.as_var(position) == variable:
+            return movement.along(ir.iota(node.shape[axis]), axis, node.shape)
+    return None
+
+
+def _positions() -> Iterator[Node]:
+    size = sym.var("S", 1, 9)
+    yield ir.iota(size) * 2 + ir.iota(size) * -1
+    yield movement.slice_(ir.constant(np.arange(9)), 0, 0, size)
+    joined = movement.concatenate([ir.constant(np.array([-1])), ir.iota(size)], 0)
+    yield movement.slice_(joined, 0, 1, size)
+
+
 def _decidable() -> Iterator[Node]:
     size = sym.var("S", 1, 9)
     position = movement.along(ir.iota(size), 0, (size, 3))
@@ -117,5 +137,8 @@ def _decidable() -> Iterator[Node]:
     yield ir.binary(ops.DIV, ir.dim(size * 6), 3)
 
 
-DECISIONS = (Rule("f(positions, sizes) = what their bounds decide", (), _decided, _decidable),)
+DECISIONS = (
+    Rule("f(positions, sizes) = what their bounds decide", (), _decided, _decidable),
+    Rule("f(positions) = Iota", (), _position, _positions),
+)
 FOLDING = (Rule("f(constants) = constant", (), _fold, _foldable),)

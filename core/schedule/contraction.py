@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
@@ -101,8 +102,21 @@ def _depends(x: Operand, product: Node, axis: int) -> bool:
     return axis >= 0 and sym.as_var(ir.axes(product.shape)[axis]) in x.variables
 
 
+_is_constant: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+
+
 def _constant(node: Node) -> bool:
-    return all(n.op is ops.CONSTANT or n.op.kind is not ops.Kind.SOURCE for n in ir.topological([node]))
+    """Whether ``node`` depends on constants alone."""
+    stack = [node]
+    while stack:
+        current = stack[-1]
+        pending = [x for x in current.inputs if x not in _is_constant]
+        stack += pending
+        if not pending:
+            known = all(_is_constant[x] for x in current.inputs)
+            _is_constant[current] = current.op is ops.CONSTANT or (bool(current.inputs) and known)
+            stack.pop()
+    return _is_constant[node]
 
 
 def _assign(node: Node, product: Node, a: Operand, b: Operand) -> Roles | None:

@@ -60,7 +60,7 @@ class _Machine:
         self.temporaries: dict[str, Any] = {}
         self.in_range = True
 
-    # ---- statements -----------------------------------------------------------------------------------------------------
+    # ---- statements -------------------------------------------------------------------------------------------------
 
     def body(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
@@ -131,7 +131,7 @@ class _Machine:
             raise SpecError(f"{name}: elements {first}..{first + stride * (count - 1)} of {len(array)}")
         return array[first + stride * np.arange(count)]
 
-    # ---- values -----------------------------------------------------------------------------------------------------------
+    # ---- values -----------------------------------------------------------------------------------------------------
 
     def value(self, scalar: Scalar) -> Any:
         """One value, as a numpy scalar of the scalar's type."""

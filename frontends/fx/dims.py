@@ -52,6 +52,8 @@ def parse(dims: Mapping[str, Any] | None) -> Dims:
             if entry is None:
                 continue
             name = entry if isinstance(entry, str) else entry.__name__
+            if not name.isidentifier():
+                raise ModelError(f"dims[{key!r}]: a dimension's name must be an identifier, found {name!r}")
             if not isinstance(entry, str):
                 ranges.setdefault(name, _range_of_dim(entry))
             axes[key][axis] = name

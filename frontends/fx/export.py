@@ -42,7 +42,10 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
     try:
         with torch.no_grad():
-            program = torch.export.export(model, bound.args, bound.kwargs, dynamic_shapes=shapes)
+            # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
+            program = torch.export.export(
+                model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+            )
     except Exception as error:
         raise ModelError(f"torch.export cannot export {type(model).__name__}: {error}") from error
     return _known(program)

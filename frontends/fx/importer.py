@@ -21,7 +21,7 @@ from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.symbolic import Expr
 from luminal.core.types import DType
 from luminal.frontends.fx import structure, tables
-from luminal.frontends.fx.dims import Symbols, parse
+from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
 from luminal.frontends.fx.export import Inputs, Model, export
 from luminal.frontends.fx.registry import Entry, target_name
@@ -85,7 +85,7 @@ class _Importer:
     ) -> None:
         self.program: ExportedProgram = export(model, inputs, dims)
         self.title = type(model).__name__.lower() if not isinstance(model, ExportedProgram) else "model"
-        self.symbols = Symbols(self.program, parse(dims))
+        self.symbols = self._symbols(parse(dims))
         self.fixed = dict(constants or {})
         self.unsupported: list[Unsupported] = []
         self.origins: Origins = {}
@@ -94,6 +94,20 @@ class _Importer:
         self.input_leaves: list[Description] = []
         self.values: dict[torch.fx.Node, Any] = {}
         self.storages: dict[tuple[Any, ...], Node] = {}
+
+    def _symbols(self, dims: Dims) -> Symbols:
+        """The program's symbols, named before any of them is used."""
+        symbols = Symbols(self.program, dims)
+        tensors = {
+            node.name: node.meta["val"].shape
+            for node in self.program.graph.find_nodes(op="placeholder")
+            if isinstance(node.meta.get("val"), torch.Tensor)
+        }
+        for name in dims.axes:
+            if name not in tensors:
+                raise ModelError(f"dims names axes of {name!r}, which is no tensor input of the program")
+            symbols.name(name, tensors[name])
+        return symbols
 
     def build(self, name: str) -> Graph:
         signature = self.program.graph_signature
@@ -136,17 +150,16 @@ class _Importer:
         if spec.kind in _PARAMETERS:
             return self._constant(spec.target) if node.users else None
         if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, TensorArgument | ConstantArgument):
-            self._report(node, f"input {spec.kind.name.lower()}", "a size that is an input must be read off a tensor")
             self.input_leaves.append({"value": None})
-            return None
+            advice = "a number that varies must come in a tensor, or as the size of one"
+            return self._report(node, f"input of kind {type(spec.arg).__name__}", advice)
         if isinstance(spec.arg, ConstantArgument):
             self.input_leaves.append({"value": spec.arg.value})
             return spec.arg.value
         tensor = node.meta["val"]
-        self.symbols.name(node.name, tensor.shape)
         shape, dtype = self.symbols.shape(tensor.shape), from_torch(tensor.dtype)
         if node.name in self.fixed:
-            self.input_leaves.append({"value": None})
+            self.input_leaves.append({"fixed": node.name})
             return self._fixed_input(node.name, shape, dtype)
         self.input_leaves.append({"leaf": len(self.inputs)})
         self.inputs.append(ir.input_(node.name, shape, dtype))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
-
-from luminal.core.decompose import math, normalize, pooling
-from luminal.core.decompose import reduction as reduce
+from luminal.core.decompose import normalize, pooling
 from luminal.core.errors import UnsupportedError
-from luminal.core.ir import Node, cast, constant
+from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 from luminal.frontends.fx.contraction import each
 from luminal.frontends.fx.registry import aten, register, table
@@ -33,16 +30,9 @@ def layer_norm(
 @aten("native_layer_norm")
 def native_layer_norm(
     input: Node, normalized_shape: Sequence[Int], weight: Node | None, bias: Node | None, eps: float
-) -> tuple[Node, Node, Node]:
-    """The normalised values, and the statistics that training would keep."""
-    axes = _last(input, normalized_shape)
-    wide = cast(input, input.dtype.compute)
-    spread = math.rsqrt(reduce.variance(wide, axes, True, correction=0) + eps)
-    return (
-        normalize.layer_norm(input, axes, weight, bias, eps),
-        cast(reduce.mean(wide, axes, True), input.dtype),
-        cast(spread, input.dtype),
-    )
+) -> tuple[Node, None, None]:
+    """The normalised values; the statistics are for training."""
+    return normalize.layer_norm(input, _last(input, normalized_shape), weight, bias, eps), None, None
 
 
 @aten("rms_norm")
@@ -75,10 +65,9 @@ def batch_norm(
 def native_batch_norm(
     input: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node, momentum: float,
     eps: float,
-) -> tuple[Node, Node, Node]:  # fmt: skip
-    """The statistics that training would keep are empty."""
-    empty = constant(np.empty(0, input.dtype.numpy))
-    return normalize.batch_norm(input, weight, bias, running_mean, running_var, eps), empty, empty
+) -> tuple[Node, None, None]:  # fmt: skip
+    """The normalised values; the statistics are for training."""
+    return normalize.batch_norm(input, weight, bias, running_mean, running_var, eps), None, None
 
 
 @aten("group_norm")
@@ -87,6 +76,14 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> Node:  # fmt: skip
     return normalize.group_norm(input, num_groups, weight, bias, eps)
+
+
+@aten("native_group_norm")
+def native_group_norm(
+    input: Node, weight: Node | None, bias: Node | None, N: Int, C: Int, HxW: Int, group: int, eps: float
+) -> tuple[Node, None, None]:
+    """The normalised values; the statistics are for training."""
+    return normalize.group_norm(input, group, weight, bias, eps), None, None
 
 
 @aten("instance_norm")

@@ -71,7 +71,7 @@ def _same(function: Unary) -> Callable[..., Node]:
 table(
     {
         "abs absolute": math.abs_,
-        "bitwise_not __invert__": math.bitwise_not,
+        "bitwise_not": math.bitwise_not,
         "frac": math.frac,
         "neg negative": math.neg,
         "relu": math.relu,

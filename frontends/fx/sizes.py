@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -141,6 +141,11 @@ def _floordiv(a: Int, b: Int) -> Int:
     return sym.floordiv(a, b)
 
 
+def _mod(a: Int, b: Int) -> Int:
+    """The remainder, with the sign of the divisor."""
+    return sym.mod(a * -1, -b) * -1 if isinstance(b, int) and b < 0 else sym.mod(a, b)
+
+
 def _power(a: Int, b: Int) -> Int:
     if not isinstance(b, int) or b < 0:
         raise UnsupportedError(f"the size {a} ** {b}")
@@ -168,7 +173,7 @@ _ARITHMETIC: dict[str, tuple[Callable[..., Int], Callable[..., Any]]] = {
     "operator.neg": (operator.neg, operator.neg),
     "operator.pos": (_identity, operator.pos),
     "operator.floordiv": (_floordiv, operator.floordiv),
-    "operator.mod": (lambda a, b: a - _floordiv(a, b) * b, operator.mod),
+    "operator.mod": (_mod, operator.mod),
     "operator.truediv": (_quotient, operator.truediv),
     "operator.pow": (_power, operator.pow),
     "torch._sym_int_truediv": (_quotient, operator.truediv),
@@ -238,28 +243,36 @@ def item(self: Node) -> Int:
 
 
 @aten("_assert_scalar")
-def assert_scalar(self: Truth | Node, assert_msg: str = "") -> None:
-    """A guard on sizes. Where bounds do not decide it, it is tried at the ends and the middle of every range: a guard
-    that fails for a declared size makes the declaration wrong. PyTorch has proved the others from the same ranges."""
+def assert_scalar(self: Truth, assert_msg: str = "") -> None:
+    """A condition on sizes that the model relies on. Where bounds do not decide it, it is tried: at every combination
+    of sizes where these are few, else at the ends and at steps between. Failing, it makes the declaration wrong."""
     if isinstance(self, Condition):
         for sizes in _samples(self.variables):
             if not self.holds(sizes):
                 found = ", ".join(f"{name} = {value}" for name, value in sizes.items())
-                raise ModelError(f"the model requires {self.text}; declared sizes break that with {found}: narrow dims")
+                raise ModelError(f"the model requires {self.text}; the declared sizes allow {found}: narrow dims")
     elif self is False:
         raise ModelError(f"the model refuses the declared sizes: {assert_msg}")
 
 
-def _samples(variables: frozenset[sym.Var]) -> list[dict[str, int]]:
-    """Sizes at which a condition is tried."""
+_TRIALS = 1 << 14
+
+
+def _samples(variables: frozenset[sym.Var]) -> Iterator[dict[str, int]]:
+    """Combinations of sizes at which a condition is tried."""
     ordered = sorted(variables, key=str)
-    ranges = [sorted({v.lo, *_up_to(v)}) for v in ordered]
-    return [dict(zip([v.name for v in ordered], sizes, strict=True)) for sizes in itertools.product(*ranges)]
+    ranges: list[Sequence[int]] = [range(v.lo, (sym.upper(v.hi) or v.lo) + 1) for v in ordered]
+    combinations = math.prod(map(len, ranges))
+    if combinations > _TRIALS:
+        each = max(2, int(_TRIALS ** (1 / len(ranges))))
+        ranges = [_spread(r, each) for r in ranges]
+    for sizes in itertools.product(*ranges):
+        yield dict(zip([v.name for v in ordered], sizes, strict=True))
 
 
-def _up_to(variable: sym.Var) -> set[int]:
-    high = sym.upper(variable.hi)
-    return set() if high is None else {high, (variable.lo + high) // 2}
+def _spread(sizes: Sequence[int], count: int) -> Sequence[int]:
+    """At most about ``count`` of the sizes, the first and the last among them."""
+    return sizes if len(sizes) <= count else [*sizes[:: -(-len(sizes) // (count - 1))], sizes[-1]]
 
 
 @aten(

@@ -5,6 +5,7 @@ A description is one of::
     {"leaf": k}                                         the k-th input or output tensor of the graph
     {"size": k}                                         the k-th output, a 0-dimensional int64, as a Python int
     {"value": v}                                        a constant: None, a bool, a number or a string
+    {"fixed": name}                                     an input whose value was given when compiling
     {"list": [...]}  {"tuple": [...]}
     {"dict": [...], "keys": [...]}
     {"object": [...], "keys": [...], "type": "module:name"}     a named tuple, a dataclass, a transformers ModelOutput

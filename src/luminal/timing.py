@@ -28,13 +28,17 @@ def interleaved(
     runs: int = 21,
     warmup: int = 3,
     budget: float = 60.0,
+    pause: float = 0.01,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Timing]:
     """Time each implementation ``runs`` times, taking turns, so that whatever else the machine does meets all alike.
 
     The order of a round is that of the round before, reversed. ``budget`` is in seconds: where the runs would take
-    longer, there are fewer, at least 3. ``watch`` is told how many rounds of how many are done.
+    longer, there are fewer, at least 3. ``pause`` (seconds) comes before each run: threads that still wait for more
+    work after the run before must not take the processor from this one. ``watch`` is told how many rounds of how many
+    are done.
     """
+    watch(0, runs)
     order = list(implementations)
     for _ in range(warmup):
         for name in order:
@@ -44,6 +48,7 @@ def interleaved(
     done = 0
     while done < runs:
         for name in order if done % 2 == 0 else reversed(order):
+            time.sleep(pause)
             start = time.perf_counter()
             implementations[name]()
             seconds[name].append(time.perf_counter() - start)

@@ -1,7 +1,7 @@
 // Elementwise arithmetic on vec<T, N> and scalars: total, with the meaning that numpy gives each operation.
 #pragma once
 
-#include "luminal/vector.hpp"
+#include "luminal/lane_cast.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {

@@ -19,12 +19,8 @@ template <class Bits> LM_INLINE auto float16_to_float(Bits h) {
 #endif
     if constexpr (n == 8) return copy_bits<vec<float, n>>(_mm256_cvtph_ps(copy_bits<__m128i>(h)));
     if constexpr (n < 8) {
-        vec<uint16_t, 8> padded{};
-        __builtin_memcpy(&padded, &h, sizeof h);
-        const __m128 f = _mm_cvtph_ps(copy_bits<__m128i>(padded));
-        vec<float, n> r;
-        __builtin_memcpy(&r, &f, sizeof r);
-        return r;
+        const vec<float, 4> f = _mm_cvtph_ps(copy_bits<__m128i>(pad_register(h)));
+        return low_bytes<vec<float, n>>(f);
     }
 }
 
@@ -38,12 +34,8 @@ template <class V> LM_INLINE auto float_to_float16(V v) {
 #endif
     if constexpr (n == 8) return copy_bits<vec<uint16_t, n>>(_mm256_cvtps_ph(copy_bits<__m256>(v), nearest));
     if constexpr (n < 8) {
-        vec<float, 4> padded{};
-        __builtin_memcpy(&padded, &v, sizeof v);
-        const __m128i h = _mm_cvtps_ph(copy_bits<__m128>(padded), nearest);
-        vec<uint16_t, n> r;
-        __builtin_memcpy(&r, &h, sizeof r);
-        return r;
+        const __m128i h = _mm_cvtps_ph(copy_bits<__m128>(pad_register(v)), nearest);
+        return low_bytes<vec<uint16_t, n>>(copy_bits<vec<uint16_t, 8>>(h));
     }
 }
 

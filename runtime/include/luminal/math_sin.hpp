@@ -65,28 +65,34 @@ inline __attribute__((noinline, cold)) Reduced<double> reduce_large(double x) {
     return {negative ? -r : r, negative ? -tail : tail, (bits >> 63) != 0 ? -quadrant : quadrant};
 }
 
-/// Replaces the lanes beyond `limit` (infinities included) by reduce_large's.
+/// reduce_large for those of `lanes` values that lie beyond limit (infinities included).
+template <class T, class U>
+inline __attribute__((noinline, cold)) void reduce_large_lanes(const T* x, T limit, T* r, T* tail, U* quadrant,
+                                                               int lanes) {
+    for (int i = 0; i < lanes; ++i) {
+        if (!(__builtin_fabs(x[i]) > limit)) continue;
+        const Reduced<double> large = reduce_large(x[i]);
+        r[i] = static_cast<T>(large.r);
+        tail[i] = static_cast<T>(large.tail);
+        quadrant[i] = static_cast<U>(large.quadrant);
+    }
+}
+
+/// `reduced`, made right in the lanes where x is beyond limit.
 template <class V> LM_INLINE Reduced<V> with_large(V x, element_t<V> limit, Reduced<V> reduced) {
     using T = element_t<V>;
-    using U = uint_t<sizeof(T)>;
     if (__builtin_expect(any(less(splat<V>(limit), abs(x))), 0)) {
-        T r[lanes<V>], tail[lanes<V>];
-        U quadrant[lanes<V>];
-        for (int i = 0; i < lanes<V>; ++i) {
-            const T value = extract(x, i);
-            r[i] = extract(reduced.r, i);
-            tail[i] = extract(reduced.tail, i);
-            quadrant[i] = extract(reduced.quadrant, i);
-            if (__builtin_fabs(value) > limit) {
-                const Reduced<double> large = reduce_large(value);
-                r[i] = static_cast<T>(large.r);
-                tail[i] = static_cast<T>(large.tail);
-                quadrant[i] = static_cast<U>(large.quadrant);
-            }
-        }
-        __builtin_memcpy(&reduced.r, r, sizeof r);
-        __builtin_memcpy(&reduced.tail, tail, sizeof tail);
-        __builtin_memcpy(&reduced.quadrant, quadrant, sizeof quadrant);
+        constexpr int n = lanes<V>;
+        T values[n], r[n], tail[n];
+        uint_t<sizeof(T)> quadrant[n];
+        __builtin_memcpy(values, &x, sizeof x);
+        __builtin_memcpy(r, &reduced.r, sizeof x);
+        __builtin_memcpy(tail, &reduced.tail, sizeof x);
+        __builtin_memcpy(quadrant, &reduced.quadrant, sizeof x);
+        reduce_large_lanes(values, limit, r, tail, quadrant, n);
+        __builtin_memcpy(&reduced.r, r, sizeof x);
+        __builtin_memcpy(&reduced.tail, tail, sizeof x);
+        __builtin_memcpy(&reduced.quadrant, quadrant, sizeof x);
     }
     return reduced;
 }

@@ -210,40 +210,50 @@ template <class To, class F, class V> LM_INLINE auto lift_towards(F f, V v) {
     }
 }
 
-/// lift for functions V x V x ... -> V written with instructions of at least 16 bytes: scalars and short vectors ride in
-// a 16-byte register whose other lanes are zero.
-template <class F, class V, class... Vs> LM_INLINE V lift_registers(F f, V first, Vs... rest) {
-    if constexpr (is_wide<V>) {
-        return join(lift_registers(f, low(first), low(rest)...), lift_registers(f, high(first), high(rest)...));
-    } else if constexpr (sizeof(V) < 16) {
-        using Register = vec<element_t<V>, 16 / sizeof(element_t<V>)>;
-        const auto pad = [](V v) LM_LAMBDA {
-            Register r{};
-            __builtin_memcpy(&r, &v, sizeof v);
-            return r;
-        };
-        const Register r = f(pad(first), pad(rest)...);
-        V result;
-        __builtin_memcpy(&result, &r, sizeof result);
-        return result;
+/// A scalar or short vector in the low lanes of a 16-byte register, zeros above; anything longer as it is. Both ways
+/// go through integers: copied in memory, a short store before a long load would stall.
+template <class V> LM_INLINE auto pad_register(V v) {
+    if constexpr (sizeof(V) >= 16) {
+        return v;
     } else {
-        return f(first, rest...);
+        using Register = vec<element_t<V>, 16 / sizeof(element_t<V>)>;
+        if constexpr (is_scalar<V>) {
+            return Register{v};
+        } else {
+            using Word = int_t<(sizeof(V) == 8 ? 8 : 4)>;
+            const Word word = static_cast<Word>(copy_bits<uint_t<sizeof(V)>>(v));
+            return copy_bits<Register>(vec<Word, 16 / sizeof(Word)>{word});
+        }
     }
 }
 
-/// Every lane converted as the language does it, which for floats out of an integer's range is undefined.
-template <class To, class V> LM_INLINE auto lane_cast(V v) {
-    return lift_towards<To>([](auto x) LM_LAMBDA {
+/// The low bytes of a register as a scalar or a shorter vector.
+template <class V, class Register> LM_INLINE V low_bytes(Register r) {
+    if constexpr (sizeof(V) == sizeof(Register)) {
+        return copy_bits<V>(r);
+    } else if constexpr (sizeof(V) >= 16) {
+        V v;
+        __builtin_memcpy(&v, &r, sizeof v);
+        return v;
+    } else {
         if constexpr (is_scalar<V>) {
-            return static_cast<To>(x);
+            return copy_bits<vec<V, sizeof(Register) / sizeof(V)>>(r)[0];
         } else {
-            return __builtin_convertvector(x, rebind<To, decltype(x)>);
+            using Word = int_t<(sizeof(V) == 8 ? 8 : 4)>;
+            const Word word = copy_bits<vec<Word, sizeof(Register) / sizeof(Word)>>(r)[0];
+            return copy_bits<V>(static_cast<uint_t<sizeof(V)>>(word));
         }
-    }, v);
+    }
 }
 
-template <int B, int N> template <int Other>
-LM_INLINE mask<B, N>::mask(mask<Other, N> other) : lanes(lane_cast<int_t<B>>(other.lanes)) {}
+/// lift for functions V x V x ... -> V written with instructions of at least 16 bytes.
+template <class F, class V, class... Vs> LM_INLINE V lift_registers(F f, V first, Vs... rest) {
+    if constexpr (is_wide<V>) {
+        return join(lift_registers(f, low(first), low(rest)...), lift_registers(f, high(first), high(rest)...));
+    } else {
+        return low_bytes<V>(f(pad_register(first), pad_register(rest)...));
+    }
+}
 
 // ---- Making vectors -----------------------------------------------------------------------------------------------
 

@@ -31,8 +31,12 @@ template <class T, class V> LM_INLINE auto to_stored(V v) {
     if constexpr (is_half<T>) {
         return encode<T>(v);
     } else if constexpr (std::is_same_v<T, bool>) {
-        using S = rebind<uint8_t, V>;
-        return select(v, splat<S>(1), splat<S>(0));
+        if constexpr (is_scalar<V>) {
+            return static_cast<uint8_t>(v);
+        } else {
+            const auto ones = bitcast<uint8_t>(mask<1, lanes<V>>(v).lanes);
+            return bit_and(ones, splat<decltype(ones)>(1));
+        }
     } else {
         static_assert(std::is_same_v<element_t<V>, T>, "convert before storing");
         return v;
@@ -91,9 +95,7 @@ template <int B, int N> LM_INLINE uint64_t mask_bits(mask<B, N> m) {
     if constexpr (is_wide<mask<B, N>>) {
         return mask_bits(low(m)) | mask_bits(high(m)) << (N / 2);
     } else if constexpr (B * N < 16) {
-        vec<int_t<B>, 16 / B> padded{};
-        __builtin_memcpy(&padded, &m, sizeof m);
-        return mask_bits(mask<B, 16 / B>(padded));
+        return mask_bits(mask<B, 16 / B>(pad_register(m.lanes)));
     } else {
         const auto v = m.lanes;
 #define LM_MASK_BITS(BYTES, SIZE, PREFIX, LANE, REGISTER) \
@@ -124,13 +126,7 @@ template <int N> LM_INLINE uint64_t count_bits(int64_t count) {
 template <class V> LM_INLINE V load_bits(const element_t<V>* p, uint64_t bits, V fill) {
     constexpr int bytes = sizeof(element_t<V>);
     if constexpr (sizeof(V) < 16) {
-        using Register = vec<element_t<V>, 16 / bytes>;
-        Register padded{};
-        __builtin_memcpy(&padded, &fill, sizeof fill);
-        const Register r = load_bits(p, bits, padded);
-        V v;
-        __builtin_memcpy(&v, &r, sizeof v);
-        return v;
+        return low_bytes<V>(load_bits(p, bits, pad_register(fill)));
     } else {
 #define LM_LOAD_BITS(BYTES, SIZE, PREFIX, LANE, REGISTER) \
     if constexpr (bytes == BYTES && sizeof(V) == SIZE)    \
@@ -153,9 +149,7 @@ template <class V> LM_INLINE V load_bits(const element_t<V>* p, uint64_t bits, V
 template <class V> LM_INLINE void store_bits(element_t<V>* p, V v, uint64_t bits) {
     constexpr int bytes = sizeof(element_t<V>);
     if constexpr (sizeof(V) < 16) {
-        vec<element_t<V>, 16 / bytes> padded{};
-        __builtin_memcpy(&padded, &v, sizeof v);
-        store_bits(p, padded, bits);
+        store_bits(p, pad_register(v), bits);
     } else {
 #define LM_STORE_BITS(BYTES, SIZE, PREFIX, LANE, REGISTER) \
     if constexpr (bytes == BYTES && sizeof(V) == SIZE)     \

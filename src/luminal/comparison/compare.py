@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,12 @@ from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.measure import NOWHERE, distance
 from luminal.comparison.oracle import Allowed, Oracle
-from luminal.comparison.references import Interpreter, OnnxRuntime, Reference, Torch, given_inputs
 from luminal.comparison.report import Report, Row, Trial
+from luminal.comparison.sources import Source, open_source
 from luminal.core.errors import InputError
-from luminal.core.ir import Graph
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Progress, Stages
-
-REFERENCES = ("auto", "onnxruntime", "torch", "interpreter")
 
 
 def diff(
@@ -59,13 +55,13 @@ def diff(
     """
     stages = Stages(progress)
     with stages("import"):
-        source = _open(model, inputs, reference, dims, constants, threads)
+        source = open_source(model, inputs, reference, dims, constants, threads)
     graph = source.graph
     module = api.compile(graph, target=target, threads=threads, progress=progress)
     assert isinstance(module, Module)
     trials: list[Trial] = []
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
-    for made, values in _inputs(source, inputs, seed):
+    for made, values in _inputs(source, seed):
         with stages(f"compare on {made} inputs"):
             trial = _trial(made, values, module, source, tolerance)
         trials.append(trial)
@@ -83,55 +79,7 @@ def _target_name(target: str | Target) -> str:
     return target if isinstance(target, str) else target.name
 
 
-# ---- what is compared ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A model as a graph, what it is compared with, and the inputs that came with it."""
-
-    graph: Graph
-    reference: Reference
-    examples: Mapping[str, NDArray[Any]] | None
-
-
-def _open(
-    model: Any,
-    inputs: Sequence[Any] | Mapping[str, Any] | None,
-    reference: str,
-    dims: Mapping[str, Any] | None,
-    constants: Mapping[str, NDArray[Any]] | None,
-    threads: int,
-) -> _Source:
-    kind = _kind(model)
-    wanted = (
-        {"torch": "torch", "onnx": "onnxruntime", "graph": "interpreter"}[kind] if reference == "auto" else reference
-    )
-    if wanted not in REFERENCES:
-        raise InputError(f"reference: expected one of {', '.join(REFERENCES)}, found {reference!r}")
-    if wanted != "interpreter" and wanted != {"torch": "torch", "onnx": "onnxruntime"}.get(kind):
-        raise InputError(f"{wanted} cannot run this model, which is for {kind}; choose another reference")
-    if kind == "torch":
-        from luminal.frontends.fx import export
-
-        model = export.open_program(model) if isinstance(model, str | Path) else model
-        program = export.export(model, inputs, dims)
-        graph = api.read(program, dims=dims, constants=constants, name=type(model).__name__.lower())
-        found: Reference = Torch(model, program, graph, constants) if wanted == "torch" else Interpreter(graph)
-    else:
-        graph = api.read(model, dims=dims, constants=constants)
-        found = OnnxRuntime(model, constants, threads) if wanted == "onnxruntime" else Interpreter(graph)
-    return _Source(graph, found, None if inputs is None else given_inputs(graph, inputs))
-
-
-def _kind(model: Any) -> str:
-    if isinstance(model, Graph):
-        return "graph"
-    packages = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
-    return "torch" if "torch" in packages or str(model).endswith(".pt2") else "onnx"
-
-
-def _inputs(source: _Source, given: Any, seed: int) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
+def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
     """Sets of inputs, each with a word for how it was made."""
     if source.examples is not None:
         yield "given", dict(source.examples)
@@ -147,7 +95,7 @@ def _inputs(source: _Source, given: Any, seed: int) -> Iterator[tuple[str, dict[
 
 
 def _trial(
-    made: str, values: Mapping[str, NDArray[Any]], module: Module, source: _Source, tolerance: float | None
+    made: str, values: Mapping[str, NDArray[Any]], module: Module, source: Source, tolerance: float | None
 ) -> Trial:
     graph = source.graph
     oracle = Oracle(graph, values, tolerance)
@@ -177,9 +125,10 @@ def _row(
     elif apart.misplaced:
         problem = f"{apart.misplaced} of {found.size} elements are NaN or infinite on one side only"
     elif apart.relative > allowed.own + allowed.reference:
-        problem = f"{apart.relative:.1e} of the scale from the reference"
+        limit = allowed.own + allowed.reference
+        problem = f"{apart.relative:.1e} of the scale from the reference, {limit:.1e} allowed"
     elif strict and own.relative > allowed.own:
-        problem = f"{own.relative:.1e} of the scale from float64"
+        problem = f"{own.relative:.1e} of the scale from float64, {allowed.own:.1e} allowed"
     else:
         problem = ""
     return Row(name, tensor, apart, own, others, allowed, problem)

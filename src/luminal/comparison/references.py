@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from luminal import tensors
 from luminal.core import interp
-from luminal.core.errors import InputError, ModelError
+from luminal.core.errors import ModelError
 from luminal.core.ir import Graph
 
 Arrays = dict[str, NDArray[Any]]
@@ -210,20 +210,3 @@ class Torch:
 
 def _array(value: Any, name: str) -> NDArray[Any]:
     return np.asarray(value, np.int64) if isinstance(value, int) else tensors.to_numpy(value, name)
-
-
-def given_inputs(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> Arrays:
-    """The arguments of a call by the names of the graph's inputs. Raises InputError where they do not fit."""
-    from luminal import structure
-
-    names = [node.attr.name for node in graph.inputs]
-    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (tuple(inputs), {})
-    values = structure.bind(graph.structure, names, args, kwargs)
-    arrays = {name: tensors.to_numpy(value, name) for name, value in zip(names, values, strict=True)}
-    for node in graph.inputs:
-        if arrays[node.attr.name].dtype != node.dtype.numpy:
-            raise InputError(
-                f"input {node.attr.name!r}: expected {node.dtype}, found {arrays[node.attr.name].dtype}; "
-                "element types are not converted"
-            )
-    return arrays

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.comparison.report import Finding
-from luminal.core import interp, ir
-from luminal.core.ir import Graph, Node
+from luminal.core import interp, printer
+from luminal.core.ir import Graph
 
 
 def write(
@@ -21,7 +21,7 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name, _ in graph.outputs]
     expected = interp.run(graph, inputs, "float64").outputs
-    (folder / "graph.txt").write_text("\n".join(lines(graph)) + "\n")
+    (folder / "graph.txt").write_text(printer.text(graph))
     np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]
     np.savez(folder / "expected.npz", **dict(zip(names, expected, strict=True)))  # type: ignore[arg-type]
     np.savez(folder / "found.npz", **dict(zip(names, found, strict=True)))  # type: ignore[arg-type]
@@ -31,18 +31,3 @@ def write(
         f"{origin}introduced by: {finding.stage} ({finding.explanation})\n"
         f"largest difference: {far.absolute:g}, {far.relative:g} of the scale {far.scale:g}\n"
     )
-
-
-def lines(graph: Graph) -> Iterator[str]:
-    """The graph, a node a line, operands by their number."""
-    for dim in graph.dims:
-        yield f"dim {dim.name}: {dim.lo}..{dim.hi}"
-    numbers: dict[Node, str] = {}
-    for node in ir.topological(graph.results):
-        numbers[node] = f"%{len(numbers)}"
-        operands = ", ".join(numbers[operand] for operand in node.inputs)
-        attribute = f" {node.attr}" if node.attr is not None else ""
-        origins = "; ".join(map(str, graph.origins.get(node, ())))
-        yield f"{numbers[node]} = {node}({operands}){attribute}" + (f"  # {origins}" if origins else "")
-    for name, node in graph.outputs:
-        yield f"output {name}: {numbers[node]}"

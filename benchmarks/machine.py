@@ -1,0 +1,70 @@
+"""The machine that numbers were measured on, and how much memory a piece of work takes there."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import threading
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def describe() -> str:
+    """Processor, processors that this process may use, memory, system, versions and date, on one line."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*:\s*(.*)$", info, re.MULTILINE)
+    memory = os.sysconf("SC_PHYS_PAGES") * PAGE
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "onnxruntime", "numpy"))
+    return (
+        f"{model[1] if model else platform.machine()}, {len(os.sched_getaffinity(0))} processors, "
+        f"{memory / 2**30:.0f} GiB, {platform.system()}, Python {platform.python_version()}, {packages}; "
+        f"{datetime.date.today().isoformat()}"
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"
+
+
+class Peak:
+    """The growth of resident memory inside the block, children included, in ``bytes``, looked at every 20 ms."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._before = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Peak:
+        self._before = _resident(os.getpid())
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.02):
+            self.bytes = max(self.bytes, _resident(os.getpid()) - self._before)
+
+
+def _resident(process: int) -> int:
+    """Bytes of ``process`` and its descendants; 0 for one that has ended."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return pages * PAGE + sum(map(_resident, children))

@@ -1,0 +1,99 @@
+"""What a model holds that no table knows, found from the model alone, before anything is built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx
+
+from luminal.core.errors import Unsupported
+from luminal.frontends.onnx import functions, operators
+from luminal.frontends.onnx.origins import location
+from luminal.frontends.onnx.reader import domain, domain_versions, opsets
+from luminal.frontends.onnx.tensors import element_name
+
+SUBGRAPHS = "operators with subgraphs are not supported: export the model without loops and branches on data"
+_SHAPE_LIMIT = 64  # elements of a tensor that may be a shape
+
+
+def unlisted(model: onnx.ModelProto) -> list[Unsupported]:
+    """Operators without an entry and without a function body, wherever they are, found before anything is built."""
+    versions = opsets(model)
+    local = functions.local(model)
+    called: set[functions.Key] = set()
+
+    def walk(
+        nodes: Iterable[onnx.NodeProto], opset: Mapping[str, int], known: Mapping[str, str]
+    ) -> Iterator[Unsupported]:
+        for node in nodes:
+            key = functions.key(node)
+            if key in local:
+                if key not in called:
+                    called.add(key)
+                    body = local[key]
+                    yield from walk(body.node, {**versions, **domain_versions(body.opset_import)}, {})
+            elif not functions.importable(node, opset):
+                operands = tuple(known.get(name, "?") for name in node.input)
+                yield Unsupported(full_name(node), node_name(node), operands, location(node), advice(node, opset))
+
+    if all(functions.importable(node, versions) or functions.key(node) in local for node in model.graph.node):
+        return list(walk(model.graph.node, versions, {}))
+    return list(walk(model.graph.node, versions, _declared_types(model)))
+
+
+def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
+    """What a user can do about an operator that has no table entry."""
+    name = domain(node.domain)
+    if name and name not in opset and not operators.names(name):
+        return f"the domain {node.domain!r} is no standard one: give the model a function with this operator's meaning"
+    if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+        return SUBGRAPHS
+    if node.op_type.startswith(("Sequence", "Optional", "SplitToSequence", "ConcatFromSequence")):
+        return "sequences and optional values are not supported: export the model with tensors only"
+    if node.op_type.startswith(("String", "Regex", "TfIdf", "LabelEncoder")):
+        return "strings are not supported: convert them to numbers before the model"
+    return "no table entry and no function body: see CONTRIBUTING.md for how to add an operator"
+
+
+def _declared_types(model: onnx.ModelProto) -> dict[str, str]:
+    """Types and shapes by value name, as the model declares them or shape inference finds them."""
+    # Inference reads the values of small tensors only; weights stay where they are.
+    bare = onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions,
+        graph=onnx.GraphProto(
+            name=model.graph.name, node=model.graph.node, input=model.graph.input, output=model.graph.output,
+            value_info=model.graph.value_info,
+            initializer=[
+                tensor if math.prod(tensor.dims) <= _SHAPE_LIMIT
+                else onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+                for tensor in model.graph.initializer
+            ],
+        ),
+    )  # fmt: skip
+    try:
+        graph = onnx.shape_inference.infer_shapes(bare).graph
+    except onnx.shape_inference.InferenceError:
+        graph = model.graph  # inconsistent types; the declared ones are still worth showing
+    found: dict[str, str] = {}
+    for value in [*graph.input, *graph.value_info, *graph.output]:
+        tensor_type = value.type.tensor_type
+        if value.type.HasField("tensor_type"):
+            shape = [str(d.dim_value if d.HasField("dim_value") else d.dim_param or "?") for d in tensor_type.shape.dim]
+            extents = f"[{', '.join(shape)}]" if tensor_type.HasField("shape") else ""
+            found[value.name] = element_name(tensor_type.elem_type) + extents
+        else:
+            found[value.name] = str(value.type.WhichOneof("value") or "?").removesuffix("_type")
+    for tensor in model.graph.initializer:
+        found[tensor.name] = f"{element_name(tensor.data_type)}{list(tensor.dims)}"
+    return found
+
+
+def full_name(node: onnx.NodeProto) -> str:
+    """The operator's type, with its domain where that is not the default."""
+    return f"{node.domain}.{node.op_type}" if domain(node.domain) else str(node.op_type)
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """The node's name, or its first output's where it has none."""
+    return str(node.name) or next((str(name) for name in node.output if name), "")

@@ -1,0 +1,66 @@
+// What the processor and the system support, asked of the processor itself: the compilers' own builtins for it need a
+// runtime library that not every linker brings.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "luminal/namespace.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+#if defined(__x86_64__)
+
+/// One bit of a CPUID answer, and the register states (XCR0) that the system must save for it.
+struct CpuFeature {
+    const char* name;
+    uint32_t leaf;
+    int word;  // of eax, ebx, ecx, edx
+    int bit;
+    uint64_t state;
+};
+
+inline constexpr uint64_t STATE_YMM = 0x6;
+inline constexpr uint64_t STATE_ZMM = 0xe6;
+
+inline constexpr CpuFeature CPU_FEATURES[] = {
+    {"fma", 1, 2, 12, STATE_YMM},      {"f16c", 1, 2, 29, STATE_YMM},     {"avx2", 7, 1, 5, STATE_YMM},
+    {"bmi2", 7, 1, 8, 0},              {"avx512f", 7, 1, 16, STATE_ZMM},  {"avx512dq", 7, 1, 17, STATE_ZMM},
+    {"avx512bw", 7, 1, 30, STATE_ZMM}, {"avx512vl", 7, 1, 31, STATE_ZMM},
+};
+
+/// Register states that the system saves.
+inline uint64_t saved_states() {
+    uint32_t words[4] = {};
+    if (__get_cpuid(1, &words[0], &words[1], &words[2], &words[3]) == 0 || (words[2] >> 27 & 1) == 0) return 0;
+    uint32_t low = 0;
+    uint32_t high = 0;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return static_cast<uint64_t>(high) << 32 | low;
+}
+
+/// Whether code that uses the feature (by its name in /proc/cpuinfo) runs here; false for names that are not known.
+inline bool cpu_supports(const char* name) {
+    for (const CpuFeature& feature : CPU_FEATURES) {
+        if (strcmp(feature.name, name) != 0) continue;
+        uint32_t words[4] = {};
+        if (__get_cpuid_count(feature.leaf, 0, &words[0], &words[1], &words[2], &words[3]) == 0) return false;
+        const bool present = (words[feature.word] >> feature.bit & 1) != 0;
+        return present && (saved_states() & feature.state) == feature.state;
+    }
+    return false;
+}
+
+#else
+
+inline bool cpu_supports(const char*) { return false; }
+
+#endif
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

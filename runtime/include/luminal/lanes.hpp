@@ -1,0 +1,23 @@
+// Masks of consecutive lanes.
+#pragma once
+
+#include "luminal/index.hpp"
+#include "luminal/simd.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+/// True in the lanes 0 .. count-1; in none where count <= 0.
+template <int N> LM_INLINE vec<bool, N> lanes_below(int64_t count) {
+    const int32_t limit = static_cast<int32_t>(minimum(maximum(count, 0), N));
+    return less(iota<N>(int32_t{0}), broadcast<N>(limit));
+}
+
+/// True in the lanes first .. N-1; in all where first <= 0.
+template <int N> LM_INLINE vec<bool, N> lanes_from(int64_t first) {
+    const int32_t limit = static_cast<int32_t>(minimum(maximum(first, 0), N));
+    return less(broadcast<N>(limit - 1), iota<N>(int32_t{0}));
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

@@ -1,0 +1,269 @@
+"""The command line: ``luminal check | compile | run | diff | bench``.
+
+Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build that failed); 2 the command or
+what it was given is at fault.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich import filesize
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
+
+import luminal
+from luminal import options
+from luminal.comparison import inputs as drawing
+from luminal.comparison.references import OnnxRuntime, Reference
+from luminal.comparison.sources import open_source
+from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
+from luminal.display import Display
+from luminal.module import Module
+from luminal.timing import interleaved, text
+
+# In a file or a pipe there is no edge of the screen to keep to.
+out = Console(width=None if sys.stdout.isatty() else 120)
+err = Console(stderr=True)
+
+
+class Commands(TyperGroup):
+    """Reports the errors that luminal raises on purpose in a line or two, and ends with their exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (LuminalError, OSError) as error:
+            if ctx.params["debug"]:
+                raise
+            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            if isinstance(error, SpecError):
+                err.print("this is a defect in luminal; --debug shows where")
+            ctx.exit(1 if isinstance(error, UnsupportedError | BuildError | SpecError) else 2)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+
+Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
+Target = Annotated[str, typer.Option(help="host, x86-64, avx2 or avx512", callback=options.target)]
+Dims = Annotated[
+    list[str] | None, typer.Option("--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, or NAME=SIZE to fix it")
+]
+Constants = Annotated[list[str] | None, typer.Option("--constant", help="fix an input to a value, NAME=FILE.npy")]
+Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAME=FILE.npy, or several, FILE.npz")]
+Threads = Annotated[int, typer.Option(min=0, help="threads of a run; 0: one for each CPU")]
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"luminal {luminal.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks of errors")] = False,
+    version: Annotated[bool, typer.Option("--version", help="show the version", callback=_version)] = False,
+) -> None:
+    """Ahead-of-time compiler for deep-learning models: ONNX and PyTorch to native libraries."""
+
+
+@app.command()
+def check(model: Model, dim: Dims = None, constant: Constants = None) -> None:
+    """List everything in a model that cannot be compiled, before any code is generated."""
+    with Display(err) as display:
+        display.report("check", 0.0)
+        dims, constants = options.dims(dim), options.arrays(constant, "--constant")
+        places = luminal.check(model, dims=dims, constants=constants)
+        display.report("check", 1.0)
+    if not places:
+        out.print(f"{model.name}: every operator is supported", highlight=False)
+        return
+    table = Table(title=f"{model.name}: {len(places)} unsupported", title_justify="left")
+    for heading in ("operator", "node", "operands", "where", "what to do"):
+        table.add_column(heading, overflow="fold")
+    for place in places:
+        table.add_row(*map(escape, (place.op, place.node, "\n".join(place.operands), place.location, place.advice)))
+    out.print(table)
+    raise typer.Exit(1)
+
+
+@app.command("compile")
+def compile_(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write")],
+    target: Target = "host",
+    dim: Dims = None,
+    constant: Constants = None,
+    name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
+) -> None:
+    """Compile a model to a folder with its library, headers, weights and sources."""
+    started = time.perf_counter()
+    with Display(err) as display:
+        module = luminal.compile(
+            model,
+            target=target,
+            dims=options.dims(dim),
+            constants=options.arrays(constant, "--constant"),
+            name=name,
+            progress=display.report,
+        )
+    assert isinstance(module, Module)
+    module.export(output)
+    for path in sorted(path for path in output.iterdir() if path.is_file()):
+        _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
+    _say(f"{output} in {text(time.perf_counter() - started)}")
+
+
+@app.command()
+def run(
+    folder: Annotated[Path, typer.Argument(help="a compiled model: the folder that compile wrote")],
+    inputs: Inputs = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="save the outputs: a folder, or .npz")] = None,
+    threads: Threads = 0,
+) -> None:
+    """Run a compiled model on arrays, and show what it gives."""
+    module = luminal.load(folder, threads=threads)
+    given = options.arrays(inputs, "--input")
+    missing = [t for t in module.library.entries[0].inputs if t.name not in given]
+    if missing:
+        wanted = "; ".join(f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]" for t in missing)
+        raise InputError(f"give these inputs as --input NAME=FILE.npy: {wanted}")
+    started = time.perf_counter()
+    try:
+        results = module.run(given)
+    except (ValueError, IndexError) as error:  # what the library says of inputs that do not fit
+        raise InputError(str(error)) from error
+    seconds = time.perf_counter() - started
+    for name, array in results.items():
+        _say(f"{name}: {array.dtype}{list(array.shape)}{_summary(array)}")
+    _say(f"in {text(seconds)}")
+    if output is not None:
+        _save(output, results)
+
+
+@app.command()
+def diff(
+    model: Model,
+    inputs: Inputs = None,
+    reference: Annotated[str, typer.Option(help="auto, onnxruntime, torch or interpreter")] = "auto",
+    target: Target = "host",
+    dim: Dims = None,
+    constant: Constants = None,
+    seed: Annotated[int, typer.Option(help="of the inputs that are drawn")] = 0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="distance from the reference, by the output's scale; default: what rounding explains"),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="the folder for a reproducer of a mismatch")] = None,
+    threads: Threads = 0,
+) -> None:
+    """Compile a model and compare it with the framework that it came from and with float64."""
+    with Display(err) as display:
+        report = luminal.diff(
+            model,
+            options.arrays(inputs, "--input") or None,
+            reference=reference,
+            target=target,
+            dims=options.dims(dim),
+            constants=options.arrays(constant, "--constant"),
+            seed=seed,
+            tolerance=tolerance,
+            threads=threads,
+            save=save,
+            progress=display.report,
+        )
+    out.print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def bench(
+    model: Model,
+    size: Annotated[
+        list[str] | None, typer.Option("--size", help="the size of a symbolic dimension, NAME=SIZE")
+    ] = None,
+    target: Target = "host",
+    dim: Dims = None,
+    constant: Constants = None,
+    runs: Annotated[int, typer.Option(min=3, help="timed runs of each")] = 21,
+    threads: Threads = 0,
+) -> None:
+    """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
+    dims, constants = options.dims(dim), options.arrays(constant, "--constant")
+    with Display(err) as display:
+        module = luminal.compile(
+            model, target=target, dims=dims, constants=constants, threads=threads, progress=display.report
+        )
+        assert isinstance(module, Module) and module.graph is not None
+        graph = module.graph
+        sizes = drawing.sizes(graph) | options.sizes(size)
+        unknown = sorted(set(sizes) - {d.name for d in graph.dims})
+        if unknown:
+            raise InputError(f"--size names {', '.join(unknown)}; the dimensions are {[d.name for d in graph.dims]}")
+        values = drawing.draw(graph, sizes)
+        contenders: dict[str, Callable[[], object]] = {"luminal": lambda: module.run(values)}
+        reference = _reference(model, dims, constants, threads)
+        if reference is not None:
+            contenders[reference.name] = lambda: reference.run(values)
+        timings = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
+    at = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    table = Table(title=f"{model.name}{f' at {at}' if at else ''}, {len(timings['luminal'].seconds)} runs")
+    for heading in ("", "median", "fastest", "luminal takes"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, found in timings.items():
+        ratio = "" if name == "luminal" else f"{timings['luminal'].median / found.median:.2f}x"
+        table.add_row(name, text(found.median), text(found.best), ratio)
+    out.print(table)
+
+
+def _reference(
+    model: Path, dims: dict[str, tuple[int, int]], constants: dict[str, NDArray[Any]], threads: int
+) -> Reference | None:
+    """The framework that ``model`` is for, on as many threads; None where it is not installed."""
+    if model.suffix != ".pt2":
+        found = importlib.util.find_spec("onnxruntime")
+        return None if found is None else OnnxRuntime(model, constants, threads)
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    return open_source(model, dims=dims, constants=constants).reference
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def _say(line: str) -> None:
+    out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _summary(array: NDArray[Any]) -> str:
+    if not array.size or array.dtype.kind in "c":
+        return ""
+    wide = array.astype(np.float64)
+    return f", {wide.min():g} .. {wide.max():g}, mean {wide.mean():g}"
+
+
+def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:
+    if path.suffix == ".npz":
+        np.savez(path, **results)  # type: ignore[arg-type]
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    for name, array in results.items():
+        np.save(path / f"{name.replace('/', '_')}.npy", array)

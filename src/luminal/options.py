@@ -1,0 +1,72 @@
+"""Values of command line options. Each function raises ``typer.BadParameter`` for text that makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from luminal.core import target as targets
+
+
+def target(name: str) -> str:
+    """The name of a target."""
+    known = ("host", *targets.ALL)
+    if name not in known:
+        raise typer.BadParameter(f"expected one of {', '.join(known)}, found {name!r}")
+    return name
+
+
+def dims(given: Sequence[str] | None) -> dict[str, tuple[int, int]]:
+    """``NAME=LOW:HIGH`` and ``NAME=SIZE`` as bounds by name."""
+    found: dict[str, tuple[int, int]] = {}
+    for text in given or ():
+        name, bounds = _pair(text, "NAME=LOW:HIGH", "--dim")
+        low, _, high = bounds.partition(":")
+        found[name] = (_size(low, text, "--dim"), _size(high or low, text, "--dim"))
+        if not found[name][0] <= found[name][1]:
+            raise typer.BadParameter(f"{text!r}: expected the lower bound first", param_hint="--dim")
+    return found
+
+
+def sizes(given: Sequence[str] | None) -> dict[str, int]:
+    """``NAME=SIZE`` as sizes by name."""
+    pairs = (_pair(text, "NAME=SIZE", "--size") for text in given or ())
+    return {name: _size(size, f"{name}={size}", "--size") for name, size in pairs}
+
+
+def arrays(given: Sequence[str] | None, option: str) -> dict[str, NDArray[Any]]:
+    """``NAME=FILE.npy`` and ``FILE.npz`` as arrays by name."""
+    found: dict[str, NDArray[Any]] = {}
+    for text in given or ():
+        if "=" not in text and text.endswith(".npz"):
+            with _loaded(Path(text), option) as archive:
+                found |= {name: archive[name] for name in archive.files}
+        else:
+            name, path = _pair(text, "NAME=FILE.npy", option)
+            found[name] = _loaded(Path(path), option)
+    return found
+
+
+def _pair(text: str, form: str, option: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not (name and separator and value):
+        raise typer.BadParameter(f"expected {form}, found {text!r}", param_hint=option)
+    return name, value
+
+
+def _size(text: str, whole: str, option: str) -> int:
+    if not text.isdigit():
+        raise typer.BadParameter(f"{whole!r}: expected a number, found {text!r}", param_hint=option)
+    return int(text)
+
+
+def _loaded(path: Path, option: str) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise typer.BadParameter(f"cannot read {path} as a numpy file: {error}", param_hint=option) from error

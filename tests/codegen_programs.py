@@ -1,0 +1,65 @@
+"""Small programs written by hand, for the tests of rendering, building and the program's specification."""
+
+import numpy as np
+
+from luminal.core import ops, types
+from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
+from luminal.core.schedule import nest as ir
+from luminal.core.symbolic import Var
+from tests.codegen_support import array, axis, of, op, output
+
+F32 = types.f32
+COLUMNS = 24
+
+
+def scaled_rows(name: str = "scaled_rows") -> Program:
+    """``y[r, c] = x[r, c]**2 * weight[c]``, and ``half`` of it in an entry of its own; the number of rows is symbolic.
+
+    Two kernels with an intermediate value, two entries that share the weight, a constant and a symbolic dimension.
+    """
+    rows = Var("rows", 1, 32)
+    shape = (of(rows), COLUMNS)
+    r, row = axis("r", of(rows))
+    c, column = axis("c", COLUMNS)
+    place = row * COLUMNS + column
+    x = ir.load("x", place, F32)
+
+    def kernel(name: str, value: ir.Scalar, *arrays: ir.Array) -> Kernel:
+        store = ir.Loop(c, COLUMNS, "vector", (ir.Store("out", place, value),), 8)
+        nest = ir.LoopNest((output("out"), *arrays), (rows,), (ir.Loop(r, of(rows), "parallel", (store,)),))
+        return Kernel(name, nest, (f"Mul '{name}' (model.py:3)",), "parallel r\nvector c by 8")
+
+    def buffer(name: str, space: str, shape: tuple = shape, offset: int = 0) -> Buffer:
+        size = (32 if shape[0] != COLUMNS else 1) * COLUMNS * 4
+        return Buffer(name, F32, shape, tuple(range(len(shape))), space, offset, size)
+
+    square = kernel("square", op(ops.MUL, x, x), array("x"))
+    weigh = kernel("weigh", op(ops.MUL, x, ir.load("w", column, F32)), array("x"), array("w"))
+    spec_x, spec_y = TensorSpec("x", F32, shape), TensorSpec("y", F32, shape)
+    return Program(
+        name,
+        (rows,),
+        (square, weigh),
+        (
+            buffer("x", "input"),
+            buffer("y", "output"),
+            buffer("squared", "arena"),
+            buffer("weight", "constant", (COLUMNS,)),
+        ),
+        (
+            Entry(
+                "main", (spec_x,), (spec_y,),
+                (
+                    Launch(0, ("squared", "x"), ("Mul 'square' (model.py:3)",)),
+                    Launch(1, ("y", "squared", "weight"), ("Mul 'weigh' (model.py:4)",)),
+                ),
+                32 * COLUMNS * 4,
+            ),
+            Entry(
+                "weigh_only", (spec_x,), (spec_y,),
+                (Launch(1, ("y", "x", "weight"), ("Mul 'weigh' (model.py:4)",)),), 0,
+            ),
+        ),
+        {"weight": np.linspace(-1, 1, COLUMNS, dtype=np.float32)},
+        {"source": "model.py"},
+    )  # fmt: skip

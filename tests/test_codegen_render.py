@@ -1,0 +1,149 @@
+"""Rendering: the text itself, its determinism, and the tables that it is made from."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from luminal.codegen import cpp, dialect_cpp, render
+from luminal.codegen.cpp import Names
+from luminal.codegen.emitter import emit
+from luminal.core import ops, types
+from luminal.core import target as targets
+from luminal.core.errors import SpecError, UnsupportedError
+from luminal.core.ops import Kind
+from luminal.core.program import Kernel
+from luminal.core.schedule import nest as ir
+from tests.codegen_cases import CASES
+from tests.codegen_programs import scaled_rows
+from tests.codegen_support import axis, number, output
+from tests.conftest import Golden
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_dialect_has_a_row_for_every_primitive_of_a_nest() -> None:
+    assert set(dialect_cpp.TABLE) == {row for row in ops.TABLE.values() if row.kind is Kind.ELEMENTWISE}
+    assert set(dialect_cpp.REDUCTIONS) == {row for row in ops.TABLE.values() if row.kind is Kind.REDUCE}
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, 1.0, 1e-45, 3.4028235e38, 1 / 3, 1e7, 123456789.0])
+@pytest.mark.parametrize("dtype", [types.f32, types.f64, types.f16, types.bf16], ids=str)
+def test_float_literals_read_back_exactly(value: float, dtype: types.DType) -> None:
+    with np.errstate(over="ignore"):
+        element = np.array(value, dtype.numpy)
+    if not np.isfinite(element.astype(np.float64)):
+        pytest.skip("not representable")
+    text = cpp.literal(element.tobytes(), dtype)
+    read = np.float64(text) if dtype == types.f64 else np.float32(text.removesuffix("f"))
+    assert text.endswith("f") == (dtype != types.f64)
+    assert read.tobytes() == element.astype(read.dtype).tobytes()
+
+
+def test_literals_of_special_values() -> None:
+    assert cpp.literal(np.float32("-inf").tobytes(), types.f32) == "-__builtin_inff()"
+    assert cpp.literal(np.uint32(0x7FC00123).tobytes(), types.f32) == "bitcast<float>(uint32_t{0x7fc00123u})"
+    assert cpp.literal(np.int64(-(2**63)).tobytes(), types.i64) == "INT64_MIN"
+    assert cpp.literal(np.int32(-5).tobytes(), types.i32) == "-5"
+    assert cpp.literal(np.uint8(255).tobytes(), types.u8) == "uint8_t{255u}"
+    assert cpp.literal(np.bool_(True).tobytes(), types.bool_) == "true"
+
+
+def test_types_without_code_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="float8e4m3fn"):
+        cpp.ctype(types.f8e4m3fn)
+
+
+def test_names_are_identifiers_and_distinct() -> None:
+    names = Names()
+    assert [names.like(n) for n in ("x", "x", "load", "1st", "a.b")] == ["x", "x_2", "load_2", "n1st", "a_b"]
+    assert names.fresh("x_") == "x_0"
+
+
+def test_long_lines_are_broken_after_commas() -> None:
+    line = "    f(" + ", ".join(f"argument{k}" for k in range(20)) + ");"
+    parts = cpp.wrap(line).split("\n")
+    assert all(len(part) <= 120 for part in parts)
+    assert " ".join(part.strip() for part in parts) == line.strip()
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_nests_that_break_the_rules_are_refused() -> None:
+    i, at = axis("i", 8)
+    j, _ = axis("j", 8)
+    store = ir.Store("out", at, number(1.0))
+
+    def refusal(*body: ir.Statement) -> str:
+        with pytest.raises(SpecError) as caught:
+            emit(Kernel("k0", ir.LoopNest((output("out"),), (), body)), {})
+        return str(caught.value)
+
+    assert "variable i is used out of its scope" in refusal(store)
+    assert "temporary t" in refusal(ir.Store("out", 0, ir.temporary("t", types.f32)))
+    assert "array y" in refusal(ir.Store("out", 0, ir.load("y", 0, types.f32)))
+    nested = ir.Loop(j, 8, "vector", (ir.Loop(i, 8, "vector", (store,), 8),), 8)
+    assert "inside vector loop j" in refusal(nested)
+    assert "parallel loop i inside" in refusal(ir.Alloc("a", types.f32, 1), ir.Loop(i, 8, "parallel", (store,)))
+
+
+# ---- text -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["row_exponentials", "contraction", "padding_by_lanes", "table_elements"])
+def test_golden_kernel(name: str, golden: Golden) -> None:
+    nest = CASES[name].nest
+    kernel = Kernel(name, nest, ("Op 'layer/op' (model.py:7)",), "parallel row\nvector column by 16")
+    dims = {dim.name: place for place, dim in enumerate(nest.dims)}
+    golden.check(f"{name}.cpp", render.kernel_text(emit(kernel, dims)))
+
+
+def test_golden_library(golden: Golden) -> None:
+    golden.check("library.cpp", render.render(scaled_rows(), targets.AVX2).files["library.cpp"])
+
+
+def test_values_leave_loops_that_they_do_not_depend_on() -> None:
+    lines = render.kernel_text(emit(Kernel("k0", CASES["row_moments"].nest), {})).splitlines()
+    depth = {
+        line.strip().split(" = ")[0].split()[-1]: len(line) - len(line.lstrip()) for line in lines if " = " in line
+    }
+    broadcasts = [line for line in lines if "= broadcast<16>(s" in line]
+    assert broadcasts and all(len(line) - len(line.lstrip()) == 8 for line in broadcasts), depth
+
+
+def test_sources_are_the_same_in_every_process_and_hold_no_path() -> None:
+    files = render.render(scaled_rows(), targets.AVX512).files
+    assert files == render.render(scaled_rows(), targets.AVX512).files
+    for path, text in files.items():
+        assert not Path(path).is_absolute()
+        assert str(ROOT) not in text and str(Path.home()) not in text
+    script = (
+        "import hashlib, sys; sys.path.insert(0, '.')\n"
+        "from luminal.codegen import render; from luminal.core import target\n"
+        "from tests.codegen_programs import scaled_rows\n"
+        "files = render.render(scaled_rows(), target.AVX512).files\n"
+        "print(hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest())"
+    )
+    expected = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+    for seed in ("1", "2"):
+        result = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, env={"PYTHONHASHSEED": seed, "PATH": ""}, text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert result.stdout.strip() == expected
+
+
+def test_the_source_hash_covers_kernels_and_packing() -> None:
+    program = scaled_rows()
+    other = scaled_rows()
+    changed = Kernel("square", CASES["exponential"].nest)
+    object.__setattr__(other, "kernels", (changed, other.kernels[1]))
+    hashes = {render.render(p, targets.AVX2).source_hash for p in (program, other, scaled_rows("renamed"))}
+    assert len(hashes) == 3
