@@ -38,7 +38,7 @@ class Data:
         self.array = array
         self.dtype = from_numpy(array.dtype)
         self.shape: tuple[int, ...] = array.shape
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else b""
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
         self.digest = hashlib.blake2b(content, digest_size=16).digest()
 
     def __hash__(self) -> int:

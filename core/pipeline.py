@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from luminal.core import ir, ops
@@ -16,6 +16,7 @@ from luminal.core.schedule import choose, contraction, fuse, layout, lower, plan
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
+from luminal.core.schedule.transforms import Schedule
 from luminal.core.spec import check_graph
 from luminal.core.target import Target
 
@@ -103,19 +104,40 @@ class _Assembly:
         )  # fmt: skip
 
     def _launch(self, cluster: fuse.Cluster) -> None:
-        lowered = lower.lower(cluster, self.fusion, self.layouts)
-        schedule, nest = choose.schedule(lowered.nest, cluster.tile, self.target)
         origins = self._origins(cluster.index)
-        kernel = self.kernels.get(nest)
-        if kernel is None:
-            text = "\n".join(map(str, schedule))
-            kernel = Kernel(f"{cluster.kind}{len(self.kernels)}", nest, origins, text)
-            self.kernels[nest] = kernel
-        number = list(self.kernels).index(nest)
-        for node in lowered.arguments:
-            self._name(node)
-        self.steps.append(Launch(number, tuple(self.names[n] for n in lowered.arguments), origins))
-        self.arguments.append(lowered.arguments)
+        for arguments, schedule, nest in self._nests(cluster):
+            kernel = self.kernels.get(nest)
+            if kernel is None:
+                text = "\n".join(map(str, schedule))
+                kernel = Kernel(f"{cluster.kind}{len(self.kernels)}", nest, origins, text)
+                self.kernels[nest] = kernel
+            number = list(self.kernels).index(nest)
+            for node in arguments:
+                self._name(node)
+            self.steps.append(Launch(number, tuple(self.names[n] for n in arguments), origins))
+            self.arguments.append(arguments)
+
+    def _nests(self, cluster: fuse.Cluster) -> list[tuple[tuple[Node, ...], Schedule, LoopNest]]:
+        """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
+        result: list[tuple[tuple[Node, ...], Schedule, LoopNest]] = []
+        for lowered in self._lowered(cluster):
+            schedule, nest = choose.schedule(lowered.nest, cluster.tile, self.target)
+            if result and not nest.tasks and not result[-1][2].tasks and result[-1][0] == lowered.arguments:
+                _, before, joined = result.pop()
+                dims = tuple(sorted({*joined.dims, *nest.dims}, key=lambda v: v.name))
+                nest = replace(joined, dims=dims, body=joined.body + nest.body)
+                schedule = before + schedule
+            result.append((lowered.arguments, schedule, nest))
+        return result
+
+    def _lowered(self, cluster: fuse.Cluster) -> Iterator[lower.Lowered]:
+        """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere."""
+        parts = self.layouts.assemblies.parts
+        whole = next((n for n in cluster.index if n in parts), None)
+        if whole is None:
+            yield lower.lower(cluster, self.fusion, self.layouts)
+        else:
+            yield from (lower.lower_part(whole, part, self.fusion, self.layouts) for part in parts[whole])
 
     def _name(self, node: Node) -> None:
         if node in self.names:

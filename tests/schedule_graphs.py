@@ -170,6 +170,18 @@ def joined_parts(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def computed_parts_of_one_buffer(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 6)
+    first, second = contraction.linear(x, s.weight(5, 6)), activation.relu(x)
+    joined = movement.concatenate([first, second, s.weight(1, 1, 3) + ir.expand(s.input(1), (BATCH, SEQ, 3))], 2)
+    grown = movement.concatenate([joined, contraction.linear(joined, s.weight(2, 14))], 2)
+    return (
+        normalize.layer_norm(grown, [-1]),
+        contraction.linear(movement.pad(joined, (0, 1, 0), (0, 0, 2)), s.weight(3, 16)),
+    )
+
+
+@case
 def views_as_outputs(s: Source) -> tuple[Node, ...]:
     x = s.input(BATCH, 6)
     y = x * 2.0

@@ -101,7 +101,8 @@ def gelu(x: Node, approximate: str = "none") -> Node:
 @widened
 def log_sigmoid(x: Node) -> Node:
     """``log(sigmoid(x))``, which is ``-softplus(-x)``."""
-    return -softplus(-x)
+    negative, u = _unit_exponential(x)
+    return select(negative, x, 0) - u * horner(u, LOG1P[x.dtype])
 
 
 @widened

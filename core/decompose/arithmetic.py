@@ -103,8 +103,9 @@ def fmod(a: Node, b: Node) -> Node:
 
 @widened
 def remainder(a: Node, b: Node) -> Node:
-    """The remainder of floored division, with the sign of ``b``, exact."""
-    return binary(ops.MOD, a, b)
+    """The remainder of floored division, with the sign of ``b``, exact; a zero has the sign of ``a``, as in PyTorch."""
+    rest = binary(ops.MOD, a, b)
+    return select(equal(rest, 0), a * 0, rest) if a.dtype.is_float else rest
 
 
 @widened

@@ -149,10 +149,11 @@ def _float_power(x: Node, y: Node) -> Node:
     limit = _EXPONENT_LIMIT[x.dtype]
     bounded = clamp(y, -limit, limit)
     high, low = twofloat.product(bounded, logarithm)
-    power = exp2(high)
-    # 2**(high + low), the second factor to first order; it means nothing where the first overflows.
-    correction = (low + bounded * rest) * math.log(2)
-    power = power * (select(less(abs_(high), 2048), correction, 0) + 1)
+    # 2**(high + low), the second factor to first order; it means nothing where the first overflows. One is taken off
+    # large exponents, because the rounded one may overflow where the power does not.
+    large = less(1, high)
+    correction = select(less(abs_(high), 2048), (low + bounded * rest) * math.log(2), 0) + 1
+    power = exp2(select(large, high - 1, high)) * correction * select(large, lift(2, x), lift(1, x))
     # Zero and infinity: themselves, or their reciprocals; NaN itself.
     power = select(ordinary, power, select(less(y, 0), reciprocal(magnitude), magnitude))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
@@ -26,6 +28,7 @@ from luminal.core.target import Target
 from luminal.core.types import f32
 
 TASKS = 64  # enough to divide among the threads of a desktop machine
+SMALL = 16384  # elements that one thread writes sooner than it could wake another
 CHUNK = 4096  # elements of a one-dimensional task
 
 
@@ -104,6 +107,8 @@ class Scheduler:
     def parallelise(self) -> None:
         """Make tasks of the outermost loops, as few of them as give enough tasks."""
         loops = [loop for loop in self.loops() if loop.kind == "serial"]
+        if math.prod(_typical(loop.extent) for loop in self.loops()) < SMALL and not self.inner_axes():
+            return
         count, tasks = 0, 1
         for loop in loops:
             if tasks >= TASKS or sym.variables(loop.extent) & {other.axis for other in loops}:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
+from luminal.core.schedule import assemble
+from luminal.core.schedule.assemble import Assemblies
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.fuse import Cluster, Fusion, resolve
 from luminal.core.symbolic import Int, Var
@@ -20,16 +22,21 @@ from luminal.core.symbolic import Int, Var
 
 @dataclass
 class Layouts:
-    """The order of axes, slowest first, of every value that is not row-major."""
+    """The order of axes, slowest first, of every value that is not row-major; and the values that lie inside others."""
 
+    assemblies: Assemblies
     orders: dict[Node, tuple[int, ...]] = field(default_factory=dict)
 
     def order(self, node: Node) -> tuple[int, ...]:
         """The axes of ``node`` from slowest to fastest in memory."""
+        node = self.assemblies.owner(node)
         return self.orders.get(node, tuple(range(node.rank)))
 
     def offset(self, node: Node, index: tuple[Int, ...]) -> Int:
-        """The position of an element, in elements from the start of the buffer."""
+        """The position of an element, in elements from the start of the buffer that holds ``node``."""
+        while (placement := self.assemblies.placed.get(node)) is not None:
+            node = placement.whole
+            index = tuple(i + s for i, s in zip(index, placement.shift, strict=True))
         total: Int = 0
         for axis in self.order(node):
             total = total * node.shape[axis] + index[axis]
@@ -37,20 +44,24 @@ class Layouts:
 
 
 def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
-    """Choose a layout for every stored value."""
-    layouts = Layouts()
+    """Choose a place and a layout for every stored value."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _first_contraction_reads(fusion)
+    panels = frozenset(n for n in read_by_contraction if _is_panel(n, read_by_contraction))
+    layouts = Layouts(assemble.find(fusion, panels | frozenset(roots)))
+    settled = set(roots) | panels
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
-            if node not in fusion.stored or node in roots or node.rank < 2 or _is_panel(node, read_by_contraction):
+            owner = layouts.assemblies.owner(node)
+            if node not in fusion.stored or node.rank < 2 or owner in settled:
                 continue
+            settled.add(owner)
             if cluster.kind == "contraction":
                 order = _contraction_order(cluster, node, index, read_by_contraction.get(node))
             else:
                 order = _followed_order(cluster, node, index, fusion, home, layouts)
             if order != tuple(range(node.rank)):
-                layouts.orders[node] = order
+                layouts.orders[owner] = order
     return layouts
 
 

@@ -9,6 +9,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node, rename
 from luminal.core.ops import Kind
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.assemble import Part
 from luminal.core.schedule.fuse import COSTLY, Cluster, Fusion, flatten, is_literal
 from luminal.core.schedule.layout import Layouts, merged_index
 from luminal.core.symbolic import Int, Var
@@ -105,6 +106,7 @@ class _Lowering:
         return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
 
     def array(self, node: Node) -> str:
+        node = self.layouts.assemblies.owner(node)
         return self.arrays.setdefault(node, f"x{len(self.arrays)}")
 
     def row_offset(self) -> Int:
@@ -121,7 +123,7 @@ class _Lowering:
 
     def store(self, node: Node) -> ln.Store:
         index = self.cluster.index[node]
-        self.written.add(node)
+        self.written.add(self.layouts.assemblies.owner(node))
         value = self.value(node, index)
         return ln.Store(self.array(node), self.layouts.offset(node, index), value)
 
@@ -170,6 +172,25 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Lowered:
     else:
         stores = [state.store(n) for n in state.stored()]
         body = _loops(_variables(cluster.axes), state.with_lets(*stores))
+    return _lowered(state, body)
+
+
+def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts) -> Lowered:
+    """The nest that writes one box of an assembly."""
+    cluster = Cluster(0, "map", part.extents)
+    state = _Lowering(cluster, fusion, layouts)
+    index = tuple(low + axis for (low, _), axis in zip(part.bounds, cluster.axes, strict=True))
+    by = rename(whole.shape, index)
+    if part.source is None:
+        value = ln.literal(part.fill, whole.dtype)
+    else:
+        value = state.value(part.source, tuple(sym.substitute(e, by) for e in part.index))
+    state.written.add(layouts.assemblies.owner(whole))
+    store = ln.Store(state.array(whole), layouts.offset(whole, index), value)
+    return _lowered(state, _loops(_variables(cluster.axes), state.with_lets(store)))
+
+
+def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
     arrays = tuple(ln.Array(name, node.dtype, node in state.written) for node, name in state.arrays.items())
     return Lowered(ln.LoopNest(arrays, _dims(body), body, _checks(body)), tuple(state.arrays))
 

@@ -71,5 +71,8 @@ def fusion_text(fusion: Fusion, layouts: Layouts) -> str:
             order = layouts.order(node)
             permuted = f" order {list(order)}" if order != tuple(range(node.rank)) else ""
             stored = f" stored{permuted}" if node in fusion.stored else ""
+            placement = layouts.assemblies.placed.get(node)
+            if placement is not None:
+                stored += f" inside {placement.whole} from [{', '.join(map(str, placement.shift))}]"
             lines.append(f"  {node} at [{', '.join(map(str, index))}]{stored}")
     return "\n".join(lines)
