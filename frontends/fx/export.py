@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -127,3 +128,13 @@ def _leaf_spec(name: str, leaf: Any, dims: Dims, made: dict[str, Any]) -> tuple[
             leaf = torch.cat([leaf, leaf], axis)
         spec[axis % leaf.ndim] = made.setdefault(dim_name, Dim(dim_name, min=low, max=high))
     return leaf, spec or None
+
+
+def open_program(path: str | os.PathLike[str]) -> ExportedProgram:
+    """The ExportedProgram that ``torch.export.save`` wrote to ``path``. Raises ModelError where it cannot be read."""
+    if not os.path.isfile(path):
+        raise ModelError(f"there is no file {os.fspath(path)!r}")
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise ModelError(f"{os.fspath(path)!r} is no program saved by torch.export.save: {error}") from error

@@ -230,7 +230,14 @@ class _Importer:
 
     def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:
         arguments = {key: self._convert(value) for key, value in node.kwargs.items() if key not in _PLACEMENT}
-        if entry.typed:
+        if "contiguous" in entry.wants:
+            operands = [operand.meta["val"] for operand in node.all_input_nodes]
+            arguments["contiguous"] = all(
+                value.is_contiguous() and value.storage_offset() == 0
+                for value in operands
+                if isinstance(value, torch.Tensor)
+            )
+        if "result" in entry.wants:
             first = node.meta["val"]
             first = first[0] if isinstance(first, tuple | list) else first
             arguments["result"] = from_torch(first.dtype)

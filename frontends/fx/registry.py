@@ -2,7 +2,8 @@
 
 A handler takes the operator's own arguments under its schema's names, already converted: tensors are nodes, sizes are
 ``int`` or symbolic expressions, element types are ``DType``, lists are Python lists. A handler that declares the
-keyword ``result`` is also given the element type of the operator's first result, as PyTorch computed it.
+keyword ``result`` is also given the element type of the operator's first result, as PyTorch computed it; one that
+declares ``contiguous``, whether PyTorch stores its tensors in row-major order, each from the start of its memory.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Entry:
-    """A table line; ``typed`` says that the handler wants ``result``."""
+    """A table line; ``wants`` names the keywords that the importer gives beside the operator's own arguments."""
 
     handler: Callable[..., Any]
-    typed: bool
+    wants: frozenset[str]
 
 
 TABLE: dict[str, Entry] = {}
@@ -30,7 +31,7 @@ TABLE: dict[str, Entry] = {}
 def register(name: str, handler: Callable[..., Any]) -> None:
     """Enter one operator by its full name; a name can be entered once."""
     assert name not in TABLE, f"{name} is registered twice"
-    TABLE[name] = Entry(handler, "result" in inspect.signature(handler).parameters)
+    TABLE[name] = Entry(handler, frozenset({"result", "contiguous"} & inspect.signature(handler).parameters.keys()))
 
 
 def aten(*overloads: str) -> Callable[[Handler], Handler]:

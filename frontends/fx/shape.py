@@ -254,9 +254,12 @@ def unfold(self: Node, dimension: int, size: int, step: int) -> Node:
 
 
 @aten("as_strided", "as_strided_copy")
-def as_strided(self: Node, size: Sequence[Int], stride: Sequence[Int], storage_offset: Int | None = None) -> Node:
-    """A view of the elements in row-major order. Of a tensor that PyTorch stores in another order the strides mean
-    something else; ``torch.export`` records such tensors only behind a ``clone`` to a contiguous one."""
+def as_strided(
+    self: Node, size: Sequence[Int], stride: Sequence[Int], storage_offset: Int | None = None, *, contiguous: bool
+) -> Node:
+    """A view of the elements in storage order, which is known where it is row-major."""
+    if not contiguous:
+        raise UnsupportedError("as_strided of a view or of a tensor that is not contiguous; clone it before")
     shape = tuple(size)
     flat: Int = storage_offset or 0
     for index, step in zip(axes(shape), stride, strict=True):

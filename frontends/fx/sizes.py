@@ -219,12 +219,16 @@ def numel(self: Node) -> Int:
 
 
 @aten("sym_stride.int")
-def stride(self: Node, dim: int) -> Int:
+def stride(self: Node, dim: int, *, contiguous: bool) -> Int:
+    if not contiguous:
+        raise UnsupportedError("the stride of a view or of a tensor that is not contiguous")
     return sym.product(self.shape[dim % self.rank + 1 :])
 
 
 @aten("sym_storage_offset")
-def storage_offset(self: Node) -> Int:
+def storage_offset(self: Node, *, contiguous: bool) -> Int:
+    if not contiguous:
+        raise UnsupportedError("the storage offset of a view or of a tensor that is not contiguous")
     return 0
 
 

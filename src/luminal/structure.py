@@ -3,7 +3,7 @@
 A compiled model carries a JSON description of its nested inputs and outputs, written by the front end::
 
     {"leaf": k}                      the k-th tensor        {"size": k}     the k-th output, as a Python int
-    {"value": v}                     a constant
+    {"value": v}                     a constant         {"fixed": name} an input whose value was given when compiling
     {"list": [..]}  {"tuple": [..]}  {"dict": [..], "keys": [..]}
     {"object": [..], "keys": [..], "type": "module:name"}      a named tuple, dataclass or mapping class
 """
@@ -67,6 +67,8 @@ def _collect(description: Description, value: Any, path: str, leaves: dict[int, 
         if value is None:
             raise InputError(f"the argument {path} is missing")
         leaves[description["leaf"]] = value
+    elif "fixed" in description:
+        pass  # its value is part of the library; a caller may leave it out
     elif "value" in description:
         expected = description["value"]
         if value is not None and value != expected:
@@ -114,9 +116,9 @@ def _built(description: Description, leaves: Sequence[Any]) -> Any:
         return values
     module, _, name = description["type"].partition(":")
     try:
-        kind = importlib.import_module(module)
+        found: Any = importlib.import_module(module)
         for part in name.split("."):
-            kind = getattr(kind, part)
+            found = getattr(found, part)
     except (ImportError, AttributeError):
         return values  # the class lives in a package that this machine lacks: its fields as a dictionary
-    return kind(**values)  # type: ignore[operator]
+    return found(**values)
