@@ -45,8 +45,8 @@ class Contraction:
         a_start, a_steps = split(self.frame.resolve(contract.a_offset), axes)
         b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)
         function = tile_function(name, contract, a_steps, b_steps)
-        arguments = [self._address(contract.tile, 0), self._address(contract.a, a_start)]
-        arguments += [self._address(contract.b, b_start)]
+        arguments = [self.arrays[contract.tile].name]
+        arguments += [self._address(contract.a, a_start), self._address(contract.b, b_start)]
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
@@ -60,8 +60,13 @@ class Contraction:
         return function
 
     def _address(self, array: str, offset: Int) -> str:
-        name, text = self.arrays[array].name, self.indices.text(offset)
-        return name if text == "0" else f"{name} + {text}"
+        """The name of a pointer to an element."""
+        pointer, text = self.arrays[array], self.indices.text(offset)
+        if text == "0":
+            return pointer.name
+        name = self.frame.names.fresh("from")
+        self.frame.line(f"const {ctype(pointer.dtype)}* const {name} = {pointer.name} + {text};")
+        return name
 
 
 def split(offset: Int, axes: frozenset[Var]) -> tuple[Int, Int]:

@@ -14,7 +14,7 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import ops
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Temporary
+from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Temporary, load
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
 
@@ -118,6 +118,14 @@ class Expressions:
             return f"load<1>({self.pointer(array, offset)})"
         return f"{self._array(array).name}[{self.indices.text(offset)}]"
 
+    def stored(self, array: str, offset: Int, scalar: Scalar) -> None:
+        """``scalar`` has just been stored: what is read from there until the next store is its value."""
+        value = self.value(scalar)
+        element = load(array, offset, scalar.dtype)
+        # A literal has no name, and a value that all lanes share may be read again where they differ.
+        if value.varying == (self.indices.stride(offset) != 0) and not isinstance(scalar.leaf, Literal):
+            self.frame.remember(self.frame.key(element), value, self.frame.depth)
+
     def _array(self, name: str) -> Pointer:
         if name not in self.arrays:
             raise SpecError(f"loop nest: array {name} is used out of its scope")
@@ -151,7 +159,10 @@ class Expressions:
             return f"load_masked<{lanes}>({self.pointer(leaf.array, offset)}, {mask}{otherwise})"
         if stride is not None and not mask:
             return f"load_strided<{lanes}>({self.pointer(leaf.array, offset)}, {self.indices.text(stride)})"
-        array, at = self._array(leaf.array).name, self.indices.vector(offset)
+        array, at = self._array(leaf.array).name, ""
+        if isinstance(stride, int) and abs(stride) * lanes < 1 << 31:
+            array, at = self.pointer(leaf.array, offset), f"multiples<{lanes}>({stride})"
+        at = at or self.indices.vector(offset)
         return f"gather({array}, {at}, {mask}{otherwise})" if mask else f"gather({array}, {at})"
 
     # ---- primitives ------------------------------------------------------------------------------------------------

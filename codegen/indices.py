@@ -46,6 +46,9 @@ class Indices:
         value = self.frame.resolve(value)
         if isinstance(value, int):
             return _integer(value)
+        known = self.frame.find(("index", value))
+        if known is not None:
+            return known.text
         levels: dict[int, Int] = {}
         for monomial, coefficient in value.terms:
             term: Int = Expr(((monomial, coefficient),)) if monomial else coefficient
@@ -78,6 +81,12 @@ class Indices:
         value = self.frame.resolve(value)
         text = self.text(value)
         return text if _simple(text) else self._named(value, text, self.frame.place(value))
+
+    def named(self, value: Int, name: str) -> None:
+        """``name`` holds ``value`` in the innermost scope."""
+        value = self.frame.resolve(value)
+        if isinstance(value, Expr) and self.frame.find(("index", value)) is None:
+            self.frame.remember(("index", value), Value(name), self.frame.depth)
 
     def rounded(self, value: Expr, step: int) -> str:
         """``value``, which is not negative, rounded down to a multiple of ``step``, by name."""

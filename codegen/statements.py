@@ -80,7 +80,9 @@ class Statements:
             return
         text = self.indices.expression(statement.value)
         self.frame.definitions[statement.axis] = statement.value
-        self.frame.line(f"const int64_t {self.frame.declare(statement.axis)} = {text};")
+        name = self.frame.declare(statement.axis)
+        self.frame.line(f"const int64_t {name} = {text};")
+        self.indices.named(statement.value, name)
 
     def _let(self, statement: Let) -> None:
         value = self.expressions.value(statement.value)
@@ -186,6 +188,8 @@ class Statements:
         guard = f"if ({self.indices.holds(uniform)}) " if uniform else ""
         self.frame.line(guard + text)
         self.frame.wrote(statement.array)
+        if not statement.valid:
+            self.expressions.stored(statement.array, statement.offset, statement.value)
 
     def _store_one(self, statement: Store, value: str) -> str:
         pointer = self.arrays[statement.array]
@@ -207,7 +211,10 @@ class Statements:
             return f"store_masked({self.expressions.pointer(name, offset)}, {value}, {mask});"
         if stride is not None and not mask:
             return f"store_strided({self.expressions.pointer(name, offset)}, {self.indices.text(stride)}, {value});"
-        array, at = self.arrays[name].name, self.indices.vector(offset)  # the last lane stays where lanes meet
+        array, at = self.arrays[name].name, ""
+        if isinstance(stride, int) and abs(stride) * group.lanes < 1 << 31:
+            array, at = self.expressions.pointer(name, offset), f"multiples<{group.lanes}>({stride})"
+        at = at or self.indices.vector(offset)  # the last lane stays where lanes meet
         return f"scatter({array}, {at}, {value}, {mask});" if mask else f"scatter({array}, {at}, {value});"
 
     # ---- tiles -----------------------------------------------------------------------------------------------------

@@ -90,7 +90,8 @@ class Program:
     """A model ready for code generation.
 
     ``dims`` are the symbolic dimensions in the order in which the library keeps their sizes. ``constants`` gives the
-    value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``). ``metadata`` is
+    value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``), ``digests`` a hash
+    of its content. ``metadata`` is
     passed through to the library's description of itself: strings, numbers, lists and mappings that JSON can hold.
     """
 
@@ -100,6 +101,7 @@ class Program:
     buffers: tuple[Buffer, ...]
     entries: tuple[Entry, ...]
     constants: Mapping[str, np.ndarray[Any, Any]]
+    digests: Mapping[str, bytes] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def buffer(self, name: str) -> Buffer:

@@ -129,6 +129,17 @@ def test_bools(library: ctypes.CDLL) -> None:
         assert np.array_equal(apply(library, name, a, b).view(np.uint8), expected.view(np.uint8)), name
 
 
+def test_masks_of_different_widths_meet(library: ctypes.CDLL) -> None:
+    rng = np.random.default_rng(12)
+    x = rng.normal(size=201).astype(np.float32)
+    y, z = rng.integers(2, 5, 201), rng.integers(-1, 2, 201).astype(np.int8)
+    got = np.zeros(201, bool)
+    library.mixed_masks(pointer(x), pointer(y), pointer(z), pointer(got), count(x))
+    negative, three, positive = x < 0, y == 3, z > 0
+    chosen = np.where(negative, three, positive == negative)
+    assert np.array_equal(got, (chosen ^ positive) | (three & ~negative & positive))
+
+
 # ---- floats --------------------------------------------------------------------------------------------------------
 
 

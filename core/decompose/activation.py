@@ -12,11 +12,11 @@ from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import LOG1P
 from luminal.core.decompose.common import horner, widened
-from luminal.core.decompose.compare import clamp, less, maximum, minimum, where
+from luminal.core.decompose.compare import clamp, equal, less, less_equal, maximum, minimum
 from luminal.core.decompose.error_function import times_normal
 from luminal.core.decompose.exponential import LOG2_E, exp, expm1
 from luminal.core.decompose.hyperbolic import tanh
-from luminal.core.ir import Node, Operand, binary, lift, select, unary
+from luminal.core.ir import Node, Operand, select, unary
 from luminal.core.movement import slice_
 from luminal.core.symbolic import floordiv
 
@@ -107,7 +107,10 @@ def log_sigmoid(x: Node) -> Node:
 
 @widened
 def softplus(x: Node, beta: float = 1.0, threshold: float | None = None) -> Node:
-    """``log(1 + exp(beta*x)) / beta`` for a positive ``beta``; ``x`` itself where ``beta*x > threshold``, if there is one."""
+    """``log(1 + exp(beta*x)) / beta`` for a positive ``beta``.
+
+    Where there is a ``threshold`` and ``beta*x`` is above it, the result is ``x`` itself (PyTorch).
+    """
     negative, u = _unit_exponential(x, beta)
     logarithm = u * horner(u, LOG1P[x.dtype])
     result = select(negative, 0, x) + (logarithm if beta == 1 else logarithm / beta)
@@ -164,7 +167,7 @@ def softsign(x: Node) -> Node:
 
 def threshold(x: Node, limit: float, value: float) -> Node:
     """``x`` where it is above ``limit`` or NaN, else ``value``."""
-    return select(less(limit, x) | binary(ops.EQUAL, x, x) ^ True, x, value)
+    return select(less_equal(x, limit), value, x)
 
 
 @widened
@@ -177,7 +180,7 @@ def softshrink(x: Node, lambd: float = 0.5, bias: float | None = None) -> Node:
 
 def hardshrink(x: Node, lambd: float = 0.5) -> Node:
     """``x`` with everything within ``lambd`` of zero set to 0; NaN stays."""
-    return where(binary(ops.OR, binary(ops.EQUAL, clamp(x, -lambd, lambd), x), less(x, x)), lift(0, x), x)
+    return select(equal(clamp(x, -lambd, lambd), x), 0, x)
 
 
 @widened

@@ -1,7 +1,6 @@
-"""Coefficients of polynomials and of quotients of polynomials, lowest degree first, by the type of arithmetic.
+"""Coefficients of polynomials and of quotients of polynomials, lowest degree first, by the type.
 
-Written by tests/fit_coefficients.py; the error beside each is the approximation's own, relative to the
-function.
+Written by tests/fit_coefficients.py; the error beside each is the approximation's own, relative to its function.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from luminal.core.decompose.twofloat import TwoFloat
 from luminal.core.ir import Node, Operand, binary, bitcast, broadcast, cast, constant, expand, lift, select
 from luminal.core.types import DType, f32, f64, i32, i64
 
-# A product of n factors has n-1 roundings; up to these powers it stays within 4 ULP (a reciprocal counts n more).
-_LARGEST_FACTORS, _LARGEST_RECIPROCAL_FACTORS = 8, 4
+# A product of n factors has n-1 roundings, of n reciprocals 2n-1: within 4 ULP up to these.
+_LARGEST_FACTORS, _LARGEST_RECIPROCAL_FACTORS = 5, 2
 
 
 def pow_(x: Node, y: Operand) -> Node:

@@ -7,7 +7,7 @@ import math
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import Tile
+from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import cuts, digits
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.rewrite_nest import prefix
@@ -107,13 +107,13 @@ class Scheduler:
     def parallelise(self) -> None:
         """Make tasks of the outermost loops, as few of them as give enough tasks."""
         loops = [loop for loop in self.loops() if loop.kind == "serial"]
-        if math.prod(_typical(loop.extent) for loop in self.loops()) < SMALL and not self.inner_axes():
+        if math.prod(typical(loop.extent) for loop in self.loops()) < SMALL and not self.inner_axes():
             return
         count, tasks = 0, 1
         for loop in loops:
             if tasks >= TASKS or sym.variables(loop.extent) & {other.axis for other in loops}:
                 break
-            count, tasks = count + 1, tasks * _typical(loop.extent)
+            count, tasks = count + 1, tasks * typical(loop.extent)
         if count:
             self.do(Parallelise(count))
 
@@ -121,13 +121,6 @@ class Scheduler:
         if self.nest.checked:
             self.do(HoistLookups())
         return tuple(self.schedule), self.nest
-
-
-def _typical(size: Int) -> int:
-    if isinstance(size, int):
-        return size
-    high = sym.upper(size)
-    return 128 if high is None else max(1, high // 2)
 
 
 def _divided(expressions: tuple[Int, ...]) -> int:
@@ -234,7 +227,7 @@ def _score(axis: Var, state: Scheduler) -> float:
         elif linear[0] == 1:
             total += 2
     extent = axis.hi + 1
-    return total - (3 if _typical(extent) < state.target.lanes(f32) // 2 else 0)
+    return total - (3 if typical(extent) < state.target.lanes(f32) // 2 else 0)
 
 
 def _may_vectorise(axis: Var, state: Scheduler) -> bool:

@@ -177,8 +177,8 @@ def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
     """
     lanes = target.lanes(node.dtype)
     shape = node.inputs[0].shape
-    rows = max((_typical(shape[k]) for k in found.m), default=1)
-    columns = _typical(sym.product(shape[k] for k in found.n))
+    rows = max((typical(shape[k]) for k in found.m), default=1)
+    columns = typical(sym.product(shape[k] for k in found.n))
 
     def cycles(tile: Tile) -> float:
         count = -(-rows // tile.rows)
@@ -195,7 +195,7 @@ def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
     return min((Tile(min(t.rows, 14), t.vectors, t.lanes) for t in tiles), key=cycles)
 
 
-def _typical(size: Int) -> int:
+def typical(size: Int) -> int:
     """A representative number for a size: itself, or half its bound."""
     if isinstance(size, int):
         return size

@@ -88,7 +88,7 @@ def check(
     """Every operator of ``model`` that luminal cannot compile, with node, types, source line and advice."""
     importer = _front_end(model)
     if importer.__name__.endswith("onnx.importer"):
-        return importer.unsupported(model)  # type: ignore[no-any-return]
+        return importer.unsupported(model, dims=dims, constants=constants)  # type: ignore[no-any-return]
     return importer.unsupported(_program(model), inputs, dims=dims, constants=constants)  # type: ignore[no-any-return]
 
 

@@ -1,6 +1,7 @@
-// The vector arithmetic behind a C interface, for tests/test_vector_arithmetic.py. Types are numbered as in TYPES there.
+// The vector arithmetic behind a C interface. Types and operators are numbered as in TYPES and OPERATORS of
+// tests/test_vector_arithmetic.py.
 //
-// Compiled with -DLANES=N once per instruction set and lane count. Arrays have any length: the last vector is partial.
+// Compiled with -DLANES=N once per instruction set. Arrays have any length: the last vector is partial.
 #define LM_NAMESPACE vector_arithmetic_test
 #include "luminal/simd.hpp"
 
@@ -94,15 +95,16 @@ template <class From, class To> void cast(const void* in, void* out, int64_t cou
     }
 }
 
-/// Lanes below count/2 of each array pair, all ways of reading: out gets gather(masked) of a by b's values as indices.
-template <class T, class I> void gather(const void* base, const void* index, const bool* valid, void* out, int64_t count) {
+template <class T, class I>
+void gather(const void* base, const void* index, const bool* valid, void* out, int64_t count) {
     for (int64_t i = 0; i < count; i += N) {
         const auto at = lm::load_partial<N>(static_cast<const I*>(index) + i, count - i);
         const auto ok = lm::load_partial<N>(valid + i, count - i);
         store_tail(static_cast<T*>(out), i, count, lm::gather(static_cast<const T*>(base), at, ok));
     }
 }
-template <class T, class I> void scatter(void* base, const void* index, const bool* valid, const void* in, int64_t count) {
+template <class T, class I>
+void scatter(void* base, const void* index, const bool* valid, const void* in, int64_t count) {
     for (int64_t i = 0; i < count; i += N) {
         const auto at = lm::load_partial<N>(static_cast<const I*>(index) + i, count - i);
         const auto ok = lm::load_partial<N>(valid + i, count - i);
@@ -111,7 +113,8 @@ template <class T, class I> void scatter(void* base, const void* index, const bo
 }
 
 /// Whole vectors (count is a multiple of N): masked and strided moves, with select between.
-template <class T> void move(const void* in, const bool* valid, void* masked, void* strided, void* chosen, int64_t count) {
+template <class T>
+void move(const void* in, const bool* valid, void* masked, void* strided, void* chosen, int64_t count) {
     const T* a = static_cast<const T*>(in);
     for (int64_t i = 0; i < count; i += N) {
         const auto ok = lm::load<N>(valid + i);
@@ -141,7 +144,8 @@ template <class T> void reduce(const void* in, void* sum, void* maximum, int64_t
 
 extern "C" void apply_operator(int type, int code, const void* a, const void* b, void* out, int64_t count) {
     if (type == 10) {
-        return apply_bool(code, static_cast<const bool*>(a), static_cast<const bool*>(b), static_cast<bool*>(out), count);
+        const bool* left = static_cast<const bool*>(a);
+        return apply_bool(code, left, static_cast<const bool*>(b), static_cast<bool*>(out), count);
     }
 #define CASE(TYPE, T)                                                                                                 \
     if (type == TYPE)                                                                                                 \
@@ -165,8 +169,8 @@ extern "C" void cast_array(int from, int to, const void* in, void* out, int64_t 
 #undef CASE
 }
 
-extern "C" void gather_array(int type, int wide_index, const void* base, const void* index, const bool* valid, void* out,
-                             int64_t count) {
+extern "C" void gather_array(int type, int wide_index, const void* base, const void* index, const bool* valid,
+                             void* out, int64_t count) {
 #define CASE(TYPE, T)                                                                \
     if (type == TYPE) {                                                              \
         if (wide_index) gather<T, int64_t>(base, index, valid, out, count);          \
@@ -176,7 +180,8 @@ extern "C" void gather_array(int type, int wide_index, const void* base, const v
 #undef CASE
 }
 
-extern "C" void scatter_array(int type, void* base, const void* index, const bool* valid, const void* in, int64_t count) {
+extern "C" void scatter_array(int type, void* base, const void* index, const bool* valid, const void* in,
+                              int64_t count) {
 #define CASE(TYPE, T) \
     if (type == TYPE) scatter<T, int64_t>(base, index, valid, in, count);
     STORED_TYPES(CASE)
@@ -204,6 +209,18 @@ extern "C" void copy_partial(int type, const void* in, void* out, int64_t count)
     if (type == TYPE) store_tail(static_cast<T*>(out), 0, count, lm::load_partial<N>(static_cast<const T*>(in), count));
     STORED_TYPES(CASE)
 #undef CASE
+}
+
+/// Masks of three lane widths in one expression.
+extern "C" void mixed_masks(const float* x, const int64_t* y, const int8_t* z, bool* out, int64_t count) {
+    for (int64_t i = 0; i < count; i += N) {
+        const auto negative = lm::less(lm::load_partial<N>(x + i, count - i), lm::broadcast<N>(0.0f));
+        const auto three = lm::equal(lm::load_partial<N>(y + i, count - i), lm::broadcast<N>(int64_t{3}));
+        const auto positive = lm::less(lm::broadcast<N>(int8_t{0}), lm::load_partial<N>(z + i, count - i));
+        const auto chosen = lm::select(negative, three, lm::equal(positive, negative));
+        const auto both = lm::bit_and(three, lm::less(negative, positive));
+        store_tail(out, i, count, lm::max(lm::bit_xor(chosen, positive), both));
+    }
 }
 
 extern "C" void fma_f32(const float* a, const float* b, const float* c, float* out, int64_t count) {

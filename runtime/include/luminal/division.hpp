@@ -10,11 +10,6 @@ inline namespace LM_NAMESPACE {
 
 namespace detail {
 
-/// A quotient's lanes one by one.
-template <class V> LM_INLINE V divide_lanes(V a, V b) {
-    return generate<lanes<V>>([=](int i) LM_LAMBDA { return static_cast<element_t<V>>(extract(a, i) / extract(b, i)); });
-}
-
 /// The truncated quotient of integers; b is neither 0 nor -1.
 ///
 /// There is no vector instruction. A float type F with p bits gives the exact result where a and b are below 2^p: the
@@ -40,19 +35,20 @@ template <class V> LM_INLINE V quotient(V a, V b) {
                                      lane_cast<double>(b)));
         }
 #endif
-        return divide_lanes(a, b);
+        return generate<lanes<V>>([=](int i) LM_LAMBDA { return static_cast<T>(extract(a, i) / extract(b, i)); });
     }
 }
 
-/// The remainder of truncated division. Quotients of floats below 2^28 truncate correctly in double arithmetic (they are
-/// further from the next integer than a rounding reaches) and the product is exact; C's fmod does the others.
+/// The remainder of truncated division. Quotients of floats below 2^28 truncate correctly in double arithmetic, being
+/// further from the next integer than a rounding reaches, and the product is exact; C's fmod does the others.
 template <class V> LM_INLINE V truncated_remainder(V a, V b) {
     using T = element_t<V>;
     if constexpr (std::is_same_v<T, float>) {
         const auto x = lane_cast<double>(a), y = lane_cast<double>(b);
         const auto ratio = lift([](auto p, auto q) LM_LAMBDA { return p / q; }, x, y);
         using D = rebind<double, V>;
-        const auto slow = bit_and(bit_not(less(abs(ratio), splat<D>(0x1p28))), less(abs(a), splat<V>(__builtin_inff())));
+        const auto near = less(abs(ratio), splat<D>(0x1p28));
+        const auto slow = bit_and(bit_not(near), less(abs(a), splat<V>(__builtin_inff())));
         if (__builtin_expect(any(slow), 0)) {
             return generate<lanes<V>>([=](int i) LM_LAMBDA { return fmodf(extract(a, i), extract(b, i)); });
         }

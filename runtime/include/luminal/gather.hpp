@@ -33,8 +33,8 @@ namespace detail {
 
 #if defined(LM_AVX2)
 
-/// Gathers of 4- or 8-byte elements by register-sized indices of 4 bytes (4-byte elements only) or 8 bytes; the lanes of
-/// fill stay where valid is false.
+/// A register of 4- or 8-byte elements. 8-byte elements take 8-byte indices, 4-byte elements indices of either size.
+/// Lanes where valid is false keep fill.
 template <class T, class I, class V> LM_INLINE V gather_register(const T* base, I index, mask_of<V> valid, V fill) {
     constexpr int n = lanes<V>;
     constexpr int element = sizeof(T), step = sizeof(element_t<I>);

@@ -89,12 +89,12 @@ template <class To, class V> LM_INLINE auto cast_step(V v) {
     }, v);
 }
 
-/// Whether cast_step from V to To is few instructions: directly, or because the sizes are at most a factor of two apart.
+/// Whether cast_step from integers V to integers To is one instruction or a few, not a walk over the lanes.
 template <class V, class To> inline constexpr bool resizes =
 #if defined(LM_AVX512)
     true;
 #elif defined(LM_AVX2)
-    sizeof(element_t<V>) < sizeof(To) || sizeof(element_t<V>) <= 2 * sizeof(To);
+    sizeof(element_t<V>) <= 2 * sizeof(To);
 #else
     2 * sizeof(element_t<V>) >= sizeof(To) && sizeof(element_t<V>) <= 2 * sizeof(To);
 #endif

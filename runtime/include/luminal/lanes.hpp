@@ -1,4 +1,4 @@
-// Masks of consecutive lanes.
+// Masks of consecutive lanes, and regular positions.
 #pragma once
 
 #include "luminal/index.hpp"
@@ -17,6 +17,11 @@ template <int N> LM_INLINE vec<bool, N> lanes_below(int64_t count) {
 template <int N> LM_INLINE vec<bool, N> lanes_from(int64_t first) {
     const int32_t limit = static_cast<int32_t>(minimum(maximum(first, 0), N));
     return less(broadcast<N>(limit - 1), iota<N>(int32_t{0}));
+}
+
+/// 0, step, 2*step, ...: positions in memory, from the first lane's. (N - 1) * step fits into 32 bits.
+template <int N> LM_INLINE vec<int32_t, N> multiples(int32_t step) {
+    return mul(iota<N>(int32_t{0}), broadcast<N>(step));
 }
 
 }  // namespace LM_NAMESPACE

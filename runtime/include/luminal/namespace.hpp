@@ -5,5 +5,5 @@
 #pragma once
 
 #ifndef LM_NAMESPACE
-#error "define LM_NAMESPACE as model_ and the model's name, e.g. -DLM_NAMESPACE=model_resnet"
+#error "define LM_NAMESPACE as model_ and the model's name, e.g. -DLM_NAMESPACE=model_example"
 #endif

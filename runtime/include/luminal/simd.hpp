@@ -16,4 +16,5 @@
 #include "luminal/convert.hpp"
 #include "luminal/division.hpp"
 #include "luminal/gather.hpp"
+#include "luminal/logic.hpp"
 #include "luminal/vector_memory.hpp"

@@ -210,20 +210,17 @@ template <class To, class F, class V> LM_INLINE auto lift_towards(F f, V v) {
     }
 }
 
-/// A scalar or short vector in the low lanes of a 16-byte register, zeros above; anything longer as it is. Both ways
+/// A scalar or short vector in the low lanes of a 16-byte register, zeros above; anything longer as it is. Short ones
 /// go through integers: copied in memory, a short store before a long load would stall.
 template <class V> LM_INLINE auto pad_register(V v) {
     if constexpr (sizeof(V) >= 16) {
         return v;
+    } else if constexpr (is_scalar<V>) {
+        return vec<V, 16 / sizeof(V)>{v};
     } else {
-        using Register = vec<element_t<V>, 16 / sizeof(element_t<V>)>;
-        if constexpr (is_scalar<V>) {
-            return Register{v};
-        } else {
-            using Word = int_t<(sizeof(V) == 8 ? 8 : 4)>;
-            const Word word = static_cast<Word>(copy_bits<uint_t<sizeof(V)>>(v));
-            return copy_bits<Register>(vec<Word, 16 / sizeof(Word)>{word});
-        }
+        using Word = int_t<(sizeof(V) == 8 ? 8 : 4)>;
+        const Word word = static_cast<Word>(copy_bits<uint_t<sizeof(V)>>(v));
+        return copy_bits<vec<element_t<V>, 16 / sizeof(element_t<V>)>>(vec<Word, 16 / sizeof(Word)>{word});
     }
 }
 
@@ -235,14 +232,12 @@ template <class V, class Register> LM_INLINE V low_bytes(Register r) {
         V v;
         __builtin_memcpy(&v, &r, sizeof v);
         return v;
+    } else if constexpr (is_scalar<V>) {
+        return copy_bits<vec<V, sizeof(Register) / sizeof(V)>>(r)[0];
     } else {
-        if constexpr (is_scalar<V>) {
-            return copy_bits<vec<V, sizeof(Register) / sizeof(V)>>(r)[0];
-        } else {
-            using Word = int_t<(sizeof(V) == 8 ? 8 : 4)>;
-            const Word word = copy_bits<vec<Word, sizeof(Register) / sizeof(Word)>>(r)[0];
-            return copy_bits<V>(static_cast<uint_t<sizeof(V)>>(word));
-        }
+        using Word = int_t<(sizeof(V) == 8 ? 8 : 4)>;
+        const Word word = copy_bits<vec<Word, sizeof(Register) / sizeof(Word)>>(r)[0];
+        return copy_bits<V>(static_cast<uint_t<sizeof(V)>>(word));
     }
 }
 
@@ -287,7 +282,8 @@ template <class V> LM_INLINE std::remove_const_t<V> splat(element_t<V> value) { 
 template <int N, class T> LM_INLINE vec<T, N> iota(T start) {
     if constexpr (std::is_integral_v<T>) {
         using U = std::make_unsigned_t<T>;
-        return generate<N>([start](int i) LM_LAMBDA { return static_cast<T>(static_cast<U>(start) + static_cast<U>(i)); });
+        const U first = static_cast<U>(start);
+        return generate<N>([first](int i) LM_LAMBDA { return static_cast<T>(first + static_cast<U>(i)); });
     } else {
         return generate<N>([start](int i) LM_LAMBDA { return start + static_cast<T>(i); });
     }

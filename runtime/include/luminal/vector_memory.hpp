@@ -119,7 +119,8 @@ template <int B, int N> LM_INLINE uint64_t mask_bits(mask<B, N> m) {
 /// Bits of the lanes below count.
 template <int N> LM_INLINE uint64_t count_bits(int64_t count) {
     constexpr uint64_t all = ~uint64_t{0} >> (64 - N);
-    return count >= N ? all : count <= 0 ? 0 : (uint64_t{1} << count) - 1;
+    const int64_t within = count < 0 ? 0 : count > N ? N : count;
+    return N == 64 && within == 0 ? 0 : all >> (N - within);
 }
 
 /// Loads and stores under a bit mask; vectors of less than 16 bytes use the low lanes of a register.
