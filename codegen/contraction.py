@@ -46,7 +46,7 @@ class Contraction:
         b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)
         function = tile_function(name, contract, a_steps, b_steps)
         arguments = [self.arrays[contract.tile].name]
-        arguments += [self._address(contract.a, a_start), self._address(contract.b, b_start)]
+        arguments += [self._address("left", contract.a, a_start), self._address("right", contract.b, b_start)]
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
@@ -59,12 +59,12 @@ class Contraction:
         self.frame.line("}")
         return function
 
-    def _address(self, array: str, offset: Int) -> str:
-        """The name of a pointer to an element."""
+    def _address(self, side: str, array: str, offset: Int) -> str:
+        """The name of a pointer to an element of an operand."""
         pointer, text = self.arrays[array], self.indices.text(offset)
         if text == "0":
             return pointer.name
-        name = self.frame.names.fresh("from")
+        name = self.frame.names.fresh(side)
         self.frame.line(f"const {ctype(pointer.dtype)}* const {name} = {pointer.name} + {text};")
         return name
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from luminal.codegen import signature
 from luminal.codegen.cpp import Names
@@ -39,14 +40,16 @@ def emit(kernel: Kernel, dims: Mapping[str, int]) -> KernelText:
     frame = Frame(names)
     statements = Statements(kernel.name, frame, {pointer.array: pointer for pointer in sign.pointers})
     with frame.open("") as scope:
-        for dim in nest.dims:
-            frame.line(f"const int64_t {frame.declare(dim)} = dims[{dims[dim.name]}];")
+        sizes = {frame.declare(dim): dims[dim.name] for dim in nest.dims}
         _tasks(frame, statements, nest)
+    # Some sizes only decide how many tasks there are, which the caller knows.
+    words = set(re.findall(r"\w+", "\n".join(scope.lines)))
+    read = [f"const int64_t {name} = dims[{number}];" for name, number in sizes.items() if name in words]
     return KernelText(
         kernel,
-        sign,
+        replace(sign, reads_dims=bool(read)),
         tuple(function.lines for function in statements.functions),
-        tuple(scope.lines),
+        (*read, *scope.lines),
         sym.product(loop.extent for loop in nest.tasks),
     )
 

@@ -14,7 +14,7 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import ops
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Temporary, load
+from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Store, Temporary, load
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
 
@@ -118,12 +118,11 @@ class Expressions:
             return f"load<1>({self.pointer(array, offset)})"
         return f"{self._array(array).name}[{self.indices.text(offset)}]"
 
-    def stored(self, array: str, offset: Int, scalar: Scalar) -> None:
-        """``scalar`` has just been stored: what is read from there until the next store is its value."""
-        value = self.value(scalar)
-        element = load(array, offset, scalar.dtype)
+    def stored(self, store: Store, value: Value) -> None:
+        """``value`` has just been stored: what is read from there until the next store is known."""
+        element = load(store.array, store.offset, store.value.dtype)
         # A literal has no name, and a value that all lanes share may be read again where they differ.
-        if value.varying == (self.indices.stride(offset) != 0) and not isinstance(scalar.leaf, Literal):
+        if value.varying == (self.indices.stride(store.offset) != 0) and not isinstance(store.value.leaf, Literal):
             self.frame.remember(self.frame.key(element), value, self.frame.depth)
 
     def _array(self, name: str) -> Pointer:

@@ -189,7 +189,7 @@ class Statements:
         self.frame.line(guard + text)
         self.frame.wrote(statement.array)
         if not statement.valid:
-            self.expressions.stored(statement.array, statement.offset, statement.value)
+            self.expressions.stored(statement, value)
 
     def _store_one(self, statement: Store, value: str) -> str:
         pointer = self.arrays[statement.array]

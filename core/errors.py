@@ -15,7 +15,7 @@ class Unsupported:
     """One place of a model that luminal cannot compile.
 
     ``op`` is the source operator and ``node`` its name in the model; ``operands`` describes what it is applied to, as
-    ``float32[batch, 384]`` where types and shapes are known; ``location`` is the user's ``file:line`` where it is known.
+    ``float32[batch, 384]`` where types and shapes are known; ``location`` is the user's ``file:line``, where known.
     """
 
     op: str

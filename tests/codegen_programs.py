@@ -61,5 +61,5 @@ def scaled_rows(name: str = "scaled_rows") -> Program:
             ),
         ),
         {"weight": np.linspace(-1, 1, COLUMNS, dtype=np.float32)},
-        {"source": "model.py"},
+        metadata={"source": "model.py"},
     )  # fmt: skip

@@ -39,6 +39,7 @@ class Interval:
 class Fit:
     """``function(x)`` as a polynomial, or a quotient of two, with errors weighted by ``weight`` (by default relative).
 
+    ``constant``, rounded to the type, multiplies the function: code that divides by it is rid of its rounding too.
     ``nodes`` puts grid points, given as ``-1 .. 1``, into the domain where an even spread is not the best.
     """
 
@@ -47,6 +48,7 @@ class Fit:
     function: Callable[[Real], Real]
     intervals: dict[str, Interval]
     weight: Callable[[Real], Real] | None = None
+    constant: Real = 1
     nodes: Callable[[Real, Real, Real], Real] | None = None
 
 
@@ -144,7 +146,7 @@ def fit_polynomials(fit: Fit, dtype: str) -> tuple[list[list[Real]], Real]:
     lo, hi = mpmath.mpf(interval.lo), mpmath.mpf(interval.hi)
     spread = fit.nodes or (lambda c, lo, hi: (lo + hi) / 2 + (hi - lo) / 2 * c)
     xs = [spread(-mpmath.cos(mpmath.pi * i / (_GRID - 1)), lo, hi) for i in range(_GRID)]
-    values = [fit.function(x) for x in xs]
+    values = [_rounded(fit.constant, bits) * fit.function(x) for x in xs]
     weights = [1 / abs(v) if fit.weight is None else fit.weight(x) for x, v in zip(xs, values, strict=True)]
     found: list[list[Real]] = []
     if len(interval.degrees) == 2:
@@ -161,7 +163,7 @@ def fit_polynomials(fit: Fit, dtype: str) -> tuple[list[list[Real]], Real]:
     return found, max(abs(_polynomial(x, done) - v) * w for x, v, w in zip(xs, values, weights, strict=True))
 
 
-# ---- the functions -----------------------------------------------------------------------------------------------------
+# ---- the functions ---------------------------------------------------------------------------------------------------
 
 
 def _over_root(function: Callable[[Real], Real], at_zero: Real) -> Callable[[Real], Real]:
@@ -189,11 +191,11 @@ def _erf_tail(z: Real) -> Real:
 
 
 def _scaled_complement(v: Real) -> Real:
-    return -mpmath.sqrt(mpmath.pi) * mpmath.exp(v * v) * mpmath.erfc(-v)
+    return mpmath.exp(v * v) * mpmath.erfc(-v)
 
 
 def _scaled_normal(v: Real) -> Real:
-    return -mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(v * v / 2) * mpmath.erfc(-v / mpmath.sqrt(2)) / 2
+    return mpmath.exp(v * v / 2) * mpmath.erfc(-v / mpmath.sqrt(2)) / 2
 
 
 def _near_normal(z: Real) -> Real:
@@ -232,20 +234,20 @@ FITS = (
         weight=lambda x: mpmath.log(2) * mpmath.erfc(x) / mpmath.erf(x)),
     Fit("ERFCX", "-sqrt(pi) * exp(v*v) * erfc(-v) = P(v) / (v*P(v) + Q(v)), from v = -1/2 down to where erfc is 0",
         _scaled_complement, {"f32": Interval((4, 3), -10.7, -0.49), "f64": Interval((10, 9), -27.6, -0.49)},
-        nodes=_crowded),
+        constant=-mpmath.sqrt(mpmath.pi), nodes=_crowded),
     Fit("NEAR_NORMAL", "normal(x) = 1/2 + x*P(x*x), |x| <= 3/4", _near_normal, _both((4,), (9,), 0, 0.57),
         weight=lambda z: mpmath.sqrt(z) / mpmath.ncdf(-mpmath.sqrt(z)) if z > 1e-6 else mpmath.mpf(1) / 500),
     Fit("NORMAL", "-sqrt(2*pi) * exp(v*v/2) * normal(v) = P(v) / (v*P(v) + Q(v)), from v = -3/4 down to where it is 0",
-        _scaled_normal, {"f32": Interval((4, 3), -15, -0.74), "f64": Interval((10, 9), -39, -0.74)}, nodes=_crowded),
+        _scaled_normal, {"f32": Interval((4, 3), -15, -0.74), "f64": Interval((10, 9), -39, -0.74)},
+        constant=-mpmath.sqrt(2 * mpmath.pi), nodes=_crowded),
 )  # fmt: skip
 
 
 def main() -> None:
     """Prints the module."""
-    print('"""Coefficients of polynomials and of quotients of polynomials, lowest degree first, by the type of arithmetic.')
+    print('"""Coefficients of polynomials and of quotients of polynomials, lowest degree first, by the type.')
     print()
-    print("Written by tests/fit_coefficients.py; the error beside each is the approximation's own, relative to the")
-    print("function.")
+    print("Written by tests/fit_coefficients.py; beside each is its own error, relative to the function.")
     print('"""')
     print()
     print("from __future__ import annotations")

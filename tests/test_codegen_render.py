@@ -106,7 +106,8 @@ def test_golden_kernel(name: str, golden: Golden) -> None:
 
 
 def test_golden_library(golden: Golden) -> None:
-    golden.check("library.cpp", render.render(scaled_rows(), targets.AVX2).files["library.cpp"])
+    text = render.render(scaled_rows(), targets.AVX2).files["library.cpp"]
+    golden.check("library.cpp", text[: text.index("constexpr char metadata")])  # what follows holds a hash of it all
 
 
 def test_values_leave_loops_that_they_do_not_depend_on() -> None:

@@ -358,6 +358,13 @@ def test_everything_unsupported_is_listed_at_once() -> None:
     assert importer.unsupported(Unknown(), (X,)) == list(raised.value.places)
 
 
+def test_strides_over_an_unknown_order_are_refused() -> None:
+    for view in (lambda x: x.t(), lambda x: x[1:]):
+        places = importer.unsupported(Call(lambda x, v=view: torch.as_strided(v(x), (2, 2), (1, 2), 0)), (X,))
+        assert [place.op for place in places] == ["aten.as_strided.default"]
+        assert "not contiguous" in places[0].advice
+
+
 def test_supported_models_have_nothing_to_report() -> None:
     assert importer.unsupported(Mlp().eval(), (X,)) == []
 

@@ -33,7 +33,7 @@ def _gaussian_tail(v: Node, rate: float, table: Quotients) -> tuple[Node, Node, 
     """``(weight, P(v), denominator)``: the exponential ``exp(-rate*v*v)`` and the parts of ``P(v) / (v*P(v) + Q(v))``.
 
     ``rate`` is a power of two. The rounding of the square, which the exponential would magnify, is put right to first
-    order in the denominator.
+    order in the denominator. The quotients were fitted with the constants that their users divide by.
     """
     total, rest = square(v)
     p, q = table[v.dtype]

@@ -302,7 +302,7 @@ def cuts(variable: Var, expressions: tuple[Int, ...]) -> list[Int]:
     for expression in expressions:
         for atom in sym.atoms(expression):
             _cut(atom, variable, found)
-    return sorted(found, key=lambda c: sym.upper(c) or 0)
+    return sorted(found, key=lambda c: (sym.upper(c) or 0, str(c)))
 
 
 def _cut(atom: sym.Atom, variable: Var, found: dict[Int, None]) -> Int | None:

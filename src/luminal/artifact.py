@@ -1,7 +1,7 @@
 """The artefact of a compiled model: a folder that stands on its own.
 
-``libNAME.so``, ``NAME.h`` and ``NAME.hpp``, ``NAME.weights``, ``manifest.json``, the sources with a ``CMakeLists.txt`` and the
-headers that they include. Folders are kept in the cache under the hash of all that is in them.
+``libNAME.so``, ``NAME.h`` and ``NAME.hpp``, ``NAME.weights``, ``manifest.json``, the sources with a ``CMakeLists.txt``
+and the headers that they include. Folders are kept in the cache under the hash of all that is in them.
 """
 
 from __future__ import annotations

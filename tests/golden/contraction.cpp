@@ -30,9 +30,11 @@ void contraction(float* __restrict out, const float* __restrict a, const float* 
         const int64_t p = task / 3;
         alignas(64) float tile[448];
         const int64_t height = minimum(30 - 14*t, 14);
+        const float* const left0 = a + 560*t;
+        const float* const right0 = b + 1280*p;
         switch (height) {
-            case 2: contraction_tile0<2>(tile, a + 560*t, b + 1280*p); break;
-            case 14: contraction_tile0<14>(tile, a + 560*t, b + 1280*p); break;
+            case 2: contraction_tile0<2>(tile, left0, right0); break;
+            case 14: contraction_tile0<14>(tile, left0, right0); break;
         }
         const int64_t n1 = 32*p;
         const int64_t n2 = 32*p + 896*t;

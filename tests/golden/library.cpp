@@ -9,8 +9,8 @@ inline namespace LM_NAMESPACE {
 struct float16;
 struct bfloat16;
 
-void square(float* out, const float* x, const int64_t* dims, int64_t begin, int64_t end);
-void weigh(float* out, const float* x, const float* w, const int64_t* dims, int64_t begin, int64_t end);
+void square(float* out, const float* x, int64_t begin, int64_t end);
+void weigh(float* out, const float* x, const float* w, int64_t begin, int64_t end);
 
 namespace {
 
@@ -21,11 +21,11 @@ void run_main(Context& context, const int64_t* dims, const void* const* in, void
     (void)context, (void)dims, (void)in, (void)out;
     // Mul 'square' (model.py:3)
     context.parallel(0, dims[0], [&](int64_t begin, int64_t end) {
-        square(context.arena<float>(0), static_cast<const float*>(in[0]), dims, begin, end);
+        square(context.arena<float>(0), static_cast<const float*>(in[0]), begin, end);
     });
     // Mul 'weigh' (model.py:4)
     context.parallel(1, dims[0], [&](int64_t begin, int64_t end) {
-        weigh(static_cast<float*>(out[0]), context.arena<float>(0), context.weights<float>(weight0), dims, begin, end);
+        weigh(static_cast<float*>(out[0]), context.arena<float>(0), context.weights<float>(weight0), begin, end);
     });
 }
 
@@ -33,8 +33,8 @@ void run_weigh_only(Context& context, const int64_t* dims, const void* const* in
     (void)context, (void)dims, (void)in, (void)out;
     // Mul 'weigh' (model.py:4)
     context.parallel(2, dims[0], [&](int64_t begin, int64_t end) {
-        weigh(static_cast<float*>(out[0]), static_cast<const float*>(in[0]), context.weights<float>(weight0), dims,
-                begin, end);
+        weigh(static_cast<float*>(out[0]), static_cast<const float*>(in[0]), context.weights<float>(weight0), begin,
+                end);
     });
 }
 
@@ -76,30 +76,3 @@ const char* missing_feature() {
     return nullptr;
 }
 
-constexpr char metadata[] =
-    "{\"abi_version\":1,\"name\":\"scaled_rows\",\"dims\":[{\"name\":\"rows\",\"lower\":1,\"upper\":32}],\"entries\":[{\"nam"
-    "e\":\"main\",\"structure\":null,\"arena_bytes\":3072,\"inputs\":[{\"name\":\"x\",\"dtype\":\"float32\",\"shape\":[\"rows"
-    "\",24]}],\"outputs\":[{\"name\":\"y\",\"dtype\":\"float32\",\"shape\":[\"rows\",24]}]},{\"name\":\"weigh_only\",\"struct"
-    "ure\":null,\"arena_bytes\":0,\"inputs\":[{\"name\":\"x\",\"dtype\":\"float32\",\"shape\":[\"rows\",24]}],\"outputs\":[{"
-    "\"name\":\"y\",\"dtype\":\"float32\",\"shape\":[\"rows\",24]}]}],\"source\":\"model.py\",\"source_hash\":\"534b6bb67a01"
-    "95968fe35167ef3e341fc4c507300c9f6d55c26bbbef1f0cb436\",\"target\":{\"name\":\"avx2\",\"features\":[\"avx2\",\"fm"
-    "a\",\"f16c\",\"bmi2\"]},\"constants\":[{\"name\":\"weight\",\"dtype\":\"float32\",\"shape\":[24],\"offset\":0,\"bytes\":9"
-    "6}],\"kernels\":[{\"name\":\"square\",\"origins\":[\"Mul 'square' (model.py:3)\"]},{\"name\":\"weigh\",\"origins\":["
-    "\"Mul 'weigh' (model.py:3)\"]}]}";
-
-constexpr Model model = {
-    "scaled_rows",
-    metadata,
-    missing_feature,
-    {0x53, 0x4b, 0x6b, 0xb6, 0x7a, 0x01, 0x95, 0x96, 0x8f, 0xe3, 0x51, 0x67, 0xef, 0x3e, 0x34, 0x1f, 0xc4, 0xc5, 0x07, 0x30, 0x0c, 0x9f, 0x6d, 0x55, 0xc2, 0x6b, 0xbb, 0xef, 0x1f, 0x0c, 0xb4, 0x36},
-    128,
-    dims_table,
-    entries_table,
-    steps_table,
-};
-
-}  // namespace
-}  // namespace LM_NAMESPACE
-}  // namespace lm
-
-LM_DEFINE_ABI(scaled_rows, lm::model);
