@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from rich.table import Table
 
 import luminal
 from benchmarks import machine, zoo
+from luminal.comparison.references import session_options
 from luminal.core import config
 from luminal.display import Display
 from luminal.frontends.fx.export import export
@@ -125,9 +127,7 @@ def _time(
     display: Display,
 ) -> dict[str, Timing]:
     arrays = [np.ascontiguousarray(value.numpy()) for value in model.inputs]
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path, session_options(threads), providers=["CPUExecutionProvider"])
     feeds = {value.name: array for value, array in zip(session.get_inputs(), arrays, strict=True)}
     contenders: dict[str, Callable[[], object]] = {
         **{key: _bound(module, arrays) for key, module in modules.items()},
@@ -178,7 +178,8 @@ def markdown(results: list[Result], threads: int, layers: int) -> str:
         "# Benchmarks",
         "",
         f"`python -m benchmarks`, {threads} threads: medians of interleaved runs in one process, and how many times "
-        "another's time luminal takes (below 1 is faster). `compile` is from a file or an ExportedProgram to a "
+        "another's time luminal takes (below 1 is faster). onnxruntime's threads do not spin between runs, which would "
+        "slow the others down and does not change its own times. `compile` is from a file or an ExportedProgram to a "
         "callable with an empty cache, `cached` once more with what that left, `memory` the growth of resident memory "
         f"meanwhile, compilers included. The decoder has TinyLlama-1.1B's widths and {layers} of its 22 layers.",
         "",
@@ -202,6 +203,7 @@ def main(
     wanted = [n for n in MODELS if not models or any(part.lower() in n.lower() for part in models)]
     if not wanted:
         raise typer.BadParameter(f"no model is called {models}; there are {', '.join(MODELS)}")
+    warnings.simplefilter("ignore")  # what PyTorch's exporters say of themselves
     torch.set_num_threads(threads)
     results: list[Result] = []
     with Display(Console(stderr=True)) as display:

@@ -138,8 +138,8 @@ def _loops(frame: Frame, contract: Contract, loops: Sequence[Loop], a_steps: Int
     loop, *inner = loops
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
-    with frame.open(f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{", certain=False) as scope:
-        scope.variables[loop.axis] = Value(axis)
+    with frame.open(f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{", certain=False):
+        frame.bind(loop.axis, Value(axis))
         _loops(frame, contract, inner, a_steps, b_steps)
 
 

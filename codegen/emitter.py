@@ -65,11 +65,9 @@ def _tasks(frame: Frame, statements: Statements, nest: LoopNest) -> None:
         return
     certain = all(sym.always(loop.extent - 1) for loop in loops)
     axis = frame.names.like(loops[0].axis.name if len(loops) == 1 else "task")
-    with frame.open(
-        f"for (int64_t {axis} = begin; {axis} < end; ++{axis}) {{", certain=certain, writes=writes
-    ) as scope:
+    with frame.open(f"for (int64_t {axis} = begin; {axis} < end; ++{axis}) {{", certain=certain, writes=writes):
         if len(loops) == 1:
-            scope.variables[loops[0].axis] = Value(axis)
+            frame.bind(loops[0].axis, Value(axis))
         else:
             _decode(frame, statements, loops, axis)
         statements.body(body)

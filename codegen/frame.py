@@ -61,6 +61,7 @@ class Scope:
     variables: dict[Var, Value] = field(default_factory=dict)
     temporaries: dict[str, Value] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
+    aliases: list[Var] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class Frame:
         self._invalidate(writes)
         for name in scope.names:
             self.names.release(name)
+        for axis in scope.aliases:
+            del self._aliases[axis]
         if self.scopes:
             self.scopes[-1].lines += [head, *(INDENT + line if line else line for line in scope.lines), tail]
 
@@ -132,16 +135,24 @@ class Frame:
 
     # ---- names in scope --------------------------------------------------------------------------------------------
 
-    def declare(self, axis: Var) -> str:
+    def bind(self, axis: Var, value: Value) -> None:
+        """``axis`` is ``value`` in the innermost scope. Raises SpecError where it already is something else there."""
+        if any(axis in scope.variables for scope in self.scopes) or axis in self._aliases:
+            raise SpecError(f"loop nest: variable {axis} is defined again in its own scope")
+        self.scopes[-1].variables[axis] = value
+
+    def declare(self, axis: Var, *, varying: bool = False) -> str:
         """A name for ``axis`` that lives as long as the innermost scope, to which it belongs."""
         name = self.names.like(axis.name)
         self.scopes[-1].names.append(name)
-        self.scopes[-1].variables[axis] = Value(name)
+        self.bind(axis, Value(name, varying))
         return name
 
     def alias(self, axis: Var, value: Int) -> None:
-        """``axis`` stands for ``value`` from here on: for indices that differ between lanes, whose form matters."""
+        """``axis`` stands for ``value`` in the innermost scope: for indices that differ between lanes, whose form
+        matters."""
         self._aliases[axis] = self.resolve(value)
+        self.scopes[-1].aliases.append(axis)
 
     def resolve(self, value: Int) -> Int:
         """``value`` without aliases."""
@@ -188,9 +199,10 @@ class Frame:
         return max((number for number, scope in enumerate(self.scopes) if not scope.certain), default=0)
 
     def key(self, value: Scalar) -> Hashable:
-        """``value`` together with the state of the arrays that it reads."""
-        arrays = self.needs(value).arrays
-        return (value, tuple(sorted((a, self._versions[a]) for a in arrays if a in self._versions)))
+        """``value`` together with the state of the arrays and temporaries that it reads."""
+        needs = self.needs(value)
+        versions = sorted((a, self._versions[a]) for a in needs.arrays if a in self._versions)
+        return (value, *versions, *sorted((name, self.temporary(name).text) for name in needs.temporaries))
 
     def find(self, key: Hashable) -> Value | None:
         """What ``remember`` was given for ``key`` in a scope that is still open."""

@@ -54,7 +54,6 @@ CACHE = Switch(
 )
 NO_CACHE = Switch("LUMINAL_NO_CACHE", _flag, False, "1: compile everything anew, and keep nothing")
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
-CHECK = Switch("LUMINAL_CHECK", _flag, False, "1: check the specification of every stage during compilation")
 
 TABLE: dict[str, Switch[object]] = {
     value.variable: value for value in list(globals().values()) if isinstance(value, Switch)

@@ -91,7 +91,8 @@ class Program:
 
     ``dims`` are the symbolic dimensions in the order in which the library keeps their sizes. ``constants`` gives the
     value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``), ``digests`` a hash
-    of its content. ``metadata`` is passed through to the library's description of itself: strings, numbers, lists and mappings that JSON can hold.
+    of its content. ``metadata`` is passed through to the library's description of itself: strings, numbers, lists and
+    mappings that JSON can hold.
     """
 
     name: str

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import luminal  # noqa: E402
 from benchmarks import zoo  # noqa: E402
+from luminal.comparison.references import session_options  # noqa: E402
 from luminal.display import Display  # noqa: E402
 from luminal.module import Module  # noqa: E402
 from luminal.timing import interleaved, text  # noqa: E402
@@ -108,9 +110,7 @@ def from_c(folder: Path, inputs: Inputs) -> NDArray[np.float64]:
 
 def timings(module: Module, path: Path, display: Display) -> Table:
     """A table of median times at three sizes, on the same threads, in turns."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path, session_options(THREADS), providers=["CPUExecutionProvider"])
     table = Table(box=None)
     for heading in ("batch x length", "luminal", "onnxruntime", "luminal takes"):
         table.add_column(heading, justify="right")
@@ -127,6 +127,7 @@ def timings(module: Module, path: Path, display: Display) -> Table:
 
 
 def main() -> int:
+    warnings.simplefilter("ignore")  # what PyTorch's exporters say of themselves
     BUILD.mkdir(exist_ok=True)
     torch.set_num_threads(THREADS)
     model = zoo.minilm()

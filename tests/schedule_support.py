@@ -34,9 +34,7 @@ def run_program(program: Program, inputs: dict[str, Array]) -> dict[str, Array]:
     return {t.name: flat[t.name].reshape([int(sym.evaluate(d, sizes)) for d in t.shape]) for t in entry.outputs}
 
 
-def _memory(
-    program: Program, buffer: Buffer, sizes: dict[str, int], arena: Array, inputs: dict[str, Array]
-) -> Array:
+def _memory(program: Program, buffer: Buffer, sizes: dict[str, int], arena: Array, inputs: dict[str, Array]) -> Array:
     count = int(sym.evaluate(sym.product(buffer.shape), sizes))
     if buffer.space == "input":
         return np.ascontiguousarray(inputs[buffer.name]).reshape(-1)

@@ -138,6 +138,7 @@ def test_the_exported_project(example_a: Example, tmp_path: Path) -> None:
     cmake_lists = runtime_example.render(
         "CMakeLists.txt.j2",
         interface=model,
+        namespace="example_a",
         kernel_sources=["kernels/k0.cpp"],
         kernel_flags=["-O3", "-fno-exceptions", "-fno-rtti"],
         library_flags=["-O2", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"],

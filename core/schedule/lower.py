@@ -103,6 +103,8 @@ class _Lowering:
             let = ln.Let(variable, place, extent)
             self.lets.append(let)
         looked = sym.Expr((((let.axis,), 1),))
+        if not sym.always(extent - 1):
+            valid = (*valid, extent - 1)  # nothing can be read from an empty table, not even after a failed look-up
         return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
 
     def array(self, node: Node) -> str:

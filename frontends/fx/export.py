@@ -101,6 +101,12 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
         bound.arguments[argument] = pytree.tree_unflatten(leaves, tree)
         shape = pytree.tree_unflatten(specs, tree)
         shapes |= shape if kind is inspect.Parameter.VAR_KEYWORD else {argument: shape}
+    unused = sorted(set(dims.ranges) - {name for axes in dims.axes.values() for name in axes.values()})
+    if unused:
+        raise ModelError(
+            f"dims gives a range to {', '.join(unused)}, but no axis has that name; name the axes too, "
+            f"as in dims={{{unused[0]!r}: (1, 32), {min(names, default='x')!r}: {{0: {unused[0]!r}}}}}"
+        )
     unknown = sorted(set(dims.axes) - names)
     if unknown:
         raise ModelError(f"dims names axes of {', '.join(unknown)}; the inputs are {', '.join(sorted(names))}")

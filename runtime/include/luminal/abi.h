@@ -56,12 +56,11 @@ enum lm_status {
     LM_OK = 0,
     LM_INVALID_ARGUMENT = 1,    /* an argument, or an input's type, shape, strides or bounds */
     LM_INDEX_OUT_OF_RANGE = 2,  /* raised by a step of the model: an index outside its tensor */
-    LM_DIVISION_BY_ZERO = 3,    /* raised by a step of the model: an integer divided by zero */
-    LM_OPERATOR_FAILED = 4,     /* raised by a step of the model: any other failure of a source operator */
-    LM_OUT_OF_MEMORY = 5,       /* an allocation failed */
-    LM_BAD_WEIGHTS = 6,         /* the weights are missing, truncated, or belong to another model */
-    LM_UNSUPPORTED = 7,         /* this machine lacks an instruction set that the library was compiled for */
-    LM_SYSTEM_ERROR = 8         /* the operating system refused, e.g. to start a thread */
+    LM_OPERATOR_FAILED = 3,     /* raised by a step of the model: any other failure of a source operator */
+    LM_OUT_OF_MEMORY = 4,       /* an allocation failed */
+    LM_BAD_WEIGHTS = 5,         /* the weights are missing, truncated, or belong to another model */
+    LM_UNSUPPORTED = 6,         /* this machine lacks an instruction set that the library was compiled for */
+    LM_SYSTEM_ERROR = 7         /* the operating system refused, e.g. to start a thread */
 };
 
 /* One tensor, owned by the caller. */

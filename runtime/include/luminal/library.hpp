@@ -382,7 +382,6 @@ class Context : public InPlace {
     static const char* failure(int32_t status) {
         switch (status) {
             case LM_INDEX_OUT_OF_RANGE: return "an index is out of range";
-            case LM_DIVISION_BY_ZERO: return "an integer is divided by zero";
             default: return "the operator failed";
         }
     }

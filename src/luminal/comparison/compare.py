@@ -14,9 +14,9 @@ from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.measure import NOWHERE, distance
 from luminal.comparison.oracle import Allowed, Oracle
-from luminal.comparison.report import Report, Row, Trial
+from luminal.comparison.report import Finding, Report, Row, Trial
 from luminal.comparison.sources import Source, open_source
-from luminal.core.errors import InputError
+from luminal.core.errors import InputError, LuminalError
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Progress, Stages
@@ -54,7 +54,7 @@ def diff(
     that do not fit.
     """
     stages = Stages(progress)
-    with stages("import"):
+    with stages("open"):
         source = open_source(model, inputs, reference, dims, constants, threads)
     graph = source.graph
     module = api.compile(graph, target=target, threads=threads, progress=progress)
@@ -71,7 +71,11 @@ def diff(
     if failed is not None:
         with stages("locate"):
             wrong = [k for k, row in enumerate(failed[1].rows) if not row.ok]
-            finding = locate.locate(graph, source.reference, failed[0], wrong, target, tolerance, save)
+            try:
+                finding = locate.locate(graph, source.reference, failed[0], wrong, target, tolerance, save)
+            except LuminalError as error:  # what was found so far is worth more than this error alone
+                explanation = f"the search ended with {type(error).__name__}: {error}"
+                finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
     return Report(graph.name, source.reference.name, _target_name(target), tuple(trials), finding)
 
 

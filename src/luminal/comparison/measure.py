@@ -45,7 +45,9 @@ NOWHERE = Distance(math.inf, math.inf, math.inf, 0.0, 0.0, 0)  # of arrays that 
 
 
 def distance(found: Array, expected: Array) -> Distance:
-    """The distance of two arrays of one shape, each of any number type."""
+    """The distance of two arrays, each of any number type; ``NOWHERE`` where their shapes differ."""
+    if found.shape != expected.shape:
+        return NOWHERE
     wide = np.complex128 if "c" in (found.dtype.kind, expected.dtype.kind) else np.float64
     with np.errstate(all="ignore"):
         a, b = np.ravel(found).astype(wide), np.ravel(expected).astype(wide)

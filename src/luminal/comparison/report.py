@@ -17,6 +17,8 @@ from luminal.comparison.measure import Distance
 from luminal.comparison.oracle import Allowed
 from luminal.core.ir import Origin
 
+WIDE = 100  # columns of a screen that has room for the outputs' shapes
+
 
 @dataclass(frozen=True)
 class Row:
@@ -92,7 +94,7 @@ class Report:
         return max((row.distance.relative for trial in self.trials for row in trial.rows), default=0.0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Group(self._table(), *self._problems(), *self._verdict())
+        yield Group(self._table(options.max_width >= WIDE), *self._problems(), *self._verdict())
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=120, force_terminal=False)
@@ -100,24 +102,23 @@ class Report:
             console.print(self)
         return captured.get().rstrip()
 
-    def _table(self) -> Table:
-        title = (
-            f"{self.model} for {self.target}, compared with {self.reference}; then with float64, beside the reference"
-        )
+    def _table(self, shapes: bool) -> Table:
+        who = self.reference
+        title = f"{self.model} for {self.target}: distance from {who}; that of luminal and of {who} from float64"
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
         table.add_column("output", overflow="fold")
-        for heading in ("ULP", "absolute", "relative", "cosine", "to float64", "reference's"):
+        for heading in ("ULP", "absolute", "relative", "cosine", "float64", "theirs"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("")
         for trial in self.trials:
             table.add_row(Text(str(trial), "bold"))
             for row in trial.rows:
                 table.add_row(
-                    f"  {row.output} {row.tensor}",
+                    f"  {row.output} {row.tensor}" if shapes else f"  {row.output}",
                     _number(row.distance.ulp),
                     _number(row.distance.absolute),
                     _number(row.distance.relative),
-                    f"{row.distance.cosine:.7f}",
+                    f"{row.distance.cosine:.5f}",
                     _number(row.exact.relative),
                     _number(row.reference.relative),
                     Text("ok", "green") if row.ok else Text("no", "bold red"),

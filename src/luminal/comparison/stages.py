@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.core.program import Program
@@ -42,7 +43,11 @@ def introduced(
     dims = interp.bind(graph.inputs, inputs, {})
     if work(reached["prepared"], dims) > AFFORDABLE:
         return "scheduling or code generation", "the graph is right, and too large to run its loop nests in Python"
-    if differs(run_program(reached["program"], inputs, dims)[0]):
+    try:
+        outputs = run_program(reached["program"], inputs, dims)
+    except SpecError as error:
+        return "scheduling", f"a loop nest is malformed: {error}"
+    if differs(outputs[0]):
         return "scheduling", "the loop nests give another value in Python than the graph"
     return "code generation", "the loop nests are right in Python, the compiled library is not"
 

@@ -1,0 +1,189 @@
+"""The models at their real sizes, compared with PyTorch, onnxruntime and float64: ``make accuracy``.
+
+Each model goes through each front end in a process of its own, which frees its memory at the end. The errors are
+relative to the largest magnitude of an output, the worst over outputs and inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import luminal
+from benchmarks import machine, zoo
+from luminal.comparison import Report
+from luminal.comparison.measure import distance
+from luminal.core import config
+from luminal.display import Display
+from luminal.module import Module
+
+MODELS: dict[str, Callable[[int | None], zoo.Model]] = {
+    "all-MiniLM-L6-v2": lambda layers: zoo.minilm(),
+    "ResNet-50": lambda layers: zoo.resnet50(),
+    "TinyLlama-1.1B": lambda layers: zoo.tinyllama() if layers is None else zoo.tinyllama(layers),
+}
+FRONT_ENDS = ("PyTorch", "ONNX")
+LIMIT = 1e-5
+
+
+@dataclass(frozen=True)
+class Line:
+    """What came of one model through one front end.
+
+    ``error`` is from float32 PyTorch, ``exact`` from float64, and ``reference`` from there to the framework
+    ``compared``; ``agrees`` is the verdict of ``luminal.diff``. ``parameters`` are in millions, ``seconds`` in all.
+    """
+
+    model: str
+    front_end: str
+    parameters: float
+    error: float
+    exact: float
+    reference: float
+    compared: str
+    agrees: bool
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.agrees and self.error <= LIMIT
+
+
+def measure(name: str, front_end: str, layers: int | None, display: Display) -> Line:
+    """Compile a model, and compare it."""
+    start = time.perf_counter()
+    display.report("make the model", 0.0)
+    model = MODELS[name](layers)
+    display.report("make the model", 1.0)
+    if front_end == "PyTorch":
+        report = luminal.diff(model.module, model.inputs, dims=model.dims, progress=display.report)
+        error = report.worst
+    else:
+        report, error = _through_onnx(model, display)
+    print(report, file=sys.stderr)
+    worst = [max(pair) for pair in zip(*((r.exact.relative, r.reference.relative) for r in _rows(report)), strict=True)]
+    parameters = sum(p.numel() for p in model.module.parameters()) / 1e6
+    return Line(
+        name, front_end, parameters, error, *worst, report.reference, report.ok, time.perf_counter() - start
+    )  # fmt: skip
+
+
+def _rows(report: Report) -> list[luminal.comparison.Row]:
+    return [row for trial in report.trials for row in trial.rows]
+
+
+def _through_onnx(model: zoo.Model, display: Display) -> tuple[Report, float]:
+    """The comparison with onnxruntime, and the error from PyTorch on the model's own inputs."""
+    dims = {k: v for k, v in model.dims.items() if isinstance(v, tuple) and all(isinstance(n, int) for n in v)}
+    with torch.no_grad():
+        expected = model.module(*model.inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        display.report("export to ONNX", 0.0)
+        path = zoo.to_onnx(model, Path(folder, "model.onnx"))
+        display.report("export to ONNX", 1.0)
+        module = luminal.compile(path, dims=dims, progress=display.report)
+        assert isinstance(module, Module)
+        found = module.library.run([value.numpy() for value in model.inputs])
+        outputs = expected if isinstance(expected, tuple) else (expected,)
+        pairs = zip(found, outputs, strict=True)
+        error = max(distance(array, np.asarray(tensor.numpy())).relative for array, tensor in pairs)
+        del module, found
+        return luminal.diff(path, dims=dims, progress=display.report), error
+
+
+# ---- output --------------------------------------------------------------------------------------------------------
+
+HEADINGS = ("model", "parameters", "from", "from PyTorch", "from float64", "compared with", "its own", "verdict")
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """The cells of a table under ``HEADINGS``."""
+    return (
+        line.model, f"{line.parameters:.1f} M", line.front_end, f"{line.error:.1e}", f"{line.exact:.1e}",
+        line.compared, f"{line.reference:.1e}", "agrees" if line.ok else "differs",
+    )  # fmt: skip
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    """The page for ``docs/``."""
+    page = [
+        "# Accuracy",
+        "",
+        "`make accuracy`: largest errors relative to the largest magnitude of an output, the worst over all outputs. "
+        "`from PyTorch` is luminal's distance from float32 PyTorch, at most 1e-5; `from float64` that from the graph "
+        "evaluated in double precision, and `its own` the same for the framework that `luminal.diff` compares with. "
+        "Inputs are the examples of `benchmarks/zoo.py`, and drawn ones at sizes that leave tails and at the smallest; "
+        "weights are random but for MiniLM's.",
+        "",
+        machine.describe() + ".",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|" + "---|" * len(HEADINGS),
+        *("| " + " | ".join(cells(line)) + " |" for line in lines),
+    ]
+    return "\n".join(page) + "\n"
+
+
+def _apart(name: str, front_end: str, layers: int | None) -> Line:
+    """``measure`` in a process of its own, with a cache of its own: the weights of these models are large."""
+    command = [sys.executable, "-m", "benchmarks.accuracy", "--model", name, "--front-end", front_end, "--json"]
+    if layers is not None:
+        command += ["--layers", str(layers)]
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, config.CACHE.variable: cache}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return Line(**json.loads(done.stdout))
+
+
+def main(
+    model: Annotated[list[str] | None, typer.Option(help="only models of these names")] = None,
+    front_end: Annotated[list[str] | None, typer.Option(help="PyTorch or ONNX; default: both")] = None,
+    layers: Annotated[int | None, typer.Option(help="layers of the decoder; default: all 22")] = None,
+    write: Annotated[Path | None, typer.Option(help="the page to write")] = Path("docs/accuracy.md"),
+    as_json: Annotated[bool, typer.Option("--json", help="measure one model here, and print the result")] = False,
+) -> None:
+    """Compare the models at their real sizes; the exit code is 1 where one differs."""
+    warnings.simplefilter("ignore")  # what PyTorch's exporters say of themselves
+    names, front_ends = model or list(MODELS), front_end or list(FRONT_ENDS)
+    if as_json:
+        with Display(Console(stderr=True)) as display:
+            print(json.dumps(asdict(measure(names[0], front_ends[0], layers, display))))
+        return
+    lines: list[Line] = []
+    for name in names:
+        for kind in front_ends:
+            print(f"\n{name} from {kind}", file=sys.stderr)
+            lines.append(_apart(name, kind, layers))
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in HEADINGS:
+        table.add_column(heading)
+    for line in lines:
+        table.add_row(*cells(line))
+    Console(width=120).print(table)
+    if write is not None and not (model or front_end or layers):
+        write.parent.mkdir(parents=True, exist_ok=True)
+        write.write_text(markdown(lines), encoding="utf-8")
+    if not all(line.ok for line in lines):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

@@ -1,0 +1,67 @@
+"""Loops as C++: counted loops, and vector loops as groups of lanes with a partial group at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from luminal.codegen.frame import Frame, Group, Value
+from luminal.codegen.indices import Indices
+from luminal.core import symbolic as sym
+from luminal.core.schedule.nest import Loop
+from luminal.core.symbolic import Int
+
+
+class Loops:
+    """Opens loops in a frame."""
+
+    def __init__(self, frame: Frame, indices: Indices) -> None:
+        self.frame = frame
+        self.indices = indices
+
+    @contextmanager
+    def counted(self, loop: Loop, start: str, end: str, step: int, writes: frozenset[str]) -> Iterator[str]:
+        """The loop ``for (axis = start; axis < end; axis += step)``; gives the name of the axis."""
+        name = self.frame.names.like(loop.axis.name)
+        advance = f"++{name}" if step == 1 else f"{name} += {step}"
+        head = f"for (int64_t {name} = {start}; {name} < {end}; {advance}) {{"
+        with self.frame.open(head, certain=sym.always(loop.extent - 1), writes=writes) as scope:
+            self.frame.bind(loop.axis, Value(name))
+            scope.names.append(name)
+            yield name
+
+    def groups(self, loop: Loop, writes: frozenset[str], start: str = "0") -> Iterator[Group]:
+        """Opens the loop over full groups of lanes from ``start`` on, then the block for the partial group at the end,
+        where there may be one; yields in each."""
+        lanes, full = loop.lanes, self.full(loop.extent, loop.lanes)
+        if full != "0" and full != start:
+            with self.counted(loop, start, full, lanes, writes):
+                yield Group(loop.axis, lanes)
+        with self.partial(loop, full, writes) as group:
+            if group is not None:
+                yield group
+
+    def full(self, extent: Int, step: int) -> str:
+        """``extent`` rounded down to a multiple of ``step``, by name or as a number."""
+        if isinstance(extent, int):
+            return str(extent // step * step)
+        if sym.mod(extent, step) == 0:
+            return self.indices.text(extent)
+        return self.indices.rounded(extent, step)
+
+    @contextmanager
+    def partial(self, loop: Loop, full: str, writes: frozenset[str]) -> Iterator[Group | None]:
+        rest = sym.mod(loop.extent, loop.lanes)
+        if rest == 0:
+            yield None
+            return
+        head = "{" if isinstance(rest, int) else f"if ({full} < {self.indices.text(loop.extent)}) {{"
+        end = self.indices.text(loop.extent)
+        with self.frame.open(head, certain=sym.always(loop.extent - 1), writes=writes):
+            name = self.frame.declare(loop.axis)
+            self.frame.line(f"const int64_t {name} = {full};")
+            count = str(rest)
+            if not isinstance(rest, int):
+                count = self.frame.names.fresh("count")
+                self.frame.line(f"const int64_t {count} = {end} - {name};")
+            yield Group(loop.axis, loop.lanes, count)

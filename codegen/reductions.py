@@ -1,0 +1,150 @@
+"""Reductions as C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TypeAlias
+
+from luminal.codegen import dialect_cpp
+from luminal.codegen.cpp import ctype
+from luminal.codegen.expressions import Expressions
+from luminal.codegen.frame import Group, Value, written
+from luminal.codegen.loops import Loops
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.schedule.nest import Loop, Reduction, Scalar, Statement
+
+Body: TypeAlias = Callable[[Sequence[Statement]], None]
+
+# Independent partial results of a long reduction: an addition takes four cycles, and two can start in each.
+CHAINS = 4
+
+
+class Accumulation:
+    """One reduction: partial results in a fixed number of accumulators, combined in a fixed order. ``body`` renders the
+    statements that run before each value.
+
+    A long innermost loop is run several steps at a time, each step with an accumulator of its own; the steps' values
+    then come from one lambda. Lanes beyond the end of a vector loop take part as the identity.
+    """
+
+    def __init__(self, loops: Loops, expressions: Expressions, body: Body, reduction: Reduction) -> None:
+        self.loops = loops
+        self.expressions = expressions
+        self.body = body
+        self.frame = loops.frame
+        self.indices = loops.indices
+        self.reduction = reduction
+        self.fold = dialect_cpp.REDUCTIONS[reduction.op]
+        self.inner = reduction.loops[-1]
+        self.step = self.inner.lanes if self.inner.kind == "vector" else 1
+        self.writes = written(reduction.before)
+        self.depth = self.frame.depth
+        self.position = len(self.frame.scopes[-1].lines)
+        self.names: list[str] = []
+        self.varying = False
+
+    def render(self) -> Value:
+        """The result, in the innermost open scope."""
+        if any(loop.kind != "serial" for loop in self.reduction.loops[:-1]) or self.inner.kind == "parallel":
+            raise SpecError(f"reduction {self.reduction.name}: only the innermost loop may be a vector loop")
+        groups = sym.floordiv(self.inner.extent, self.step)
+        long = (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS
+        name = self.frame.names.fresh("sum" if self.fold.combine == "add" else "most")
+        self.names = [self.frame.names.like(name + letter) for letter in "abcd"[:CHAINS]] if long else [name]
+        self._outer(self.reduction.loops[:-1])
+        self._declare()
+        return self._result()
+
+    def _outer(self, loops: tuple[Loop, ...]) -> None:
+        if not loops:
+            self._inner()
+            return
+        with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, self.writes):
+            self._outer(loops[1:])
+
+    def _inner(self) -> None:
+        start = "0"
+        if len(self.names) > 1:
+            start = self.loops.full(self.inner.extent, self.step * len(self.names))
+            lambda_name = self._lambda()
+            with self.loops.counted(self.inner, "0", start, self.step * len(self.names), frozenset()) as axis:
+                for number, name in enumerate(self.names):
+                    at = f"{axis} + {number * self.step}" if number else axis
+                    self.frame.line(f"{name} = {self.fold.combine}({name}, {lambda_name}({at}));")
+            if start == self.indices.text(self.inner.extent):
+                return
+            full = self.loops.full(self.inner.extent, self.step)
+            if full != start:
+                with self.loops.counted(self.inner, start, full, self.step, frozenset()) as axis:
+                    self.frame.line(f"{self.names[0]} = {self.fold.combine}({self.names[0]}, {lambda_name}({axis}));")
+            if self.step > 1:
+                with self.loops.partial(self.inner, full, self.writes) as group:
+                    if group is not None:
+                        self._accumulate(group)
+            return
+        if self.inner.kind == "vector":
+            for group in self.loops.groups(self.inner, self.writes):
+                self._accumulate(group)
+            return
+        with self.loops.counted(self.inner, start, self.indices.text(self.inner.extent), 1, self.writes):
+            self._accumulate(None)
+
+    def _lambda(self) -> str:
+        """A function of the axis that gives the value of a full group of lanes."""
+        name = self.frame.names.fresh("term")
+        axis = self.frame.names.like(self.inner.axis.name)
+        head = f"const auto {name} = [&](int64_t {axis}) LM_LAMBDA {{"
+        certain = sym.always(self.inner.extent - 1)
+        with self.frame.open(head, certain=certain, writes=self.writes, tail="};") as scope:
+            self.frame.bind(self.inner.axis, Value(axis))
+            scope.names.append(axis)
+            vector = self.inner.kind == "vector"
+            with self.frame.vector(Group(self.inner.axis, self.step)) if vector else nullcontext():
+                self.frame.line(f"return {self._value()};")
+        return name
+
+    def _accumulate(self, group: Group | None) -> None:
+        with self.frame.vector(group) if group else nullcontext():
+            value = self._value()
+            if group is not None and group.count:
+                identity = self.expressions.broadcast(self.fold.identity(self.reduction.dtype))
+                value = f"select({self.indices.active()}, {value}, {identity})"
+            self.frame.line(f"{self.names[0]} = {self.fold.combine}({self.names[0]}, {value});")
+
+    def _value(self) -> str:
+        self.body(self.reduction.before)
+        scalar: Scalar = self.reduction.value
+        if self.inner.kind == "vector":
+            return self.expressions.vector(scalar)
+        value = self.expressions.value(scalar)
+        self.varying = self.varying or value.varying
+        return value.text
+
+    def _type(self) -> tuple[str, int]:
+        """Element type and lanes of the accumulators."""
+        lanes = self.step
+        if self.varying and self.frame.group is not None:
+            lanes = self.frame.group.lanes
+        return ctype(self.reduction.dtype.compute), lanes
+
+    def _declare(self) -> None:
+        element, lanes = self._type()
+        identity = self.fold.identity(self.reduction.dtype)
+        start = f"broadcast<{lanes}>({identity})" if lanes > 1 else identity
+        type_ = f"vec<{element}, {lanes}>" if lanes > 1 else element
+        declared = ", ".join(f"{name} = {start}" for name in self.names)
+        self.frame.scopes[self.depth].lines.insert(self.position, f"{type_} {declared};")
+
+    def _result(self) -> Value:
+        texts = list(self.names)
+        while len(texts) > 1:
+            texts = [f"{self.fold.combine}({a}, {b})" for a, b in zip(texts[::2], texts[1::2], strict=True)]
+        text = f"{self.fold.lanes}({texts[0]})" if self.step > 1 else texts[0]
+        text = dialect_cpp.round_to(text, self.reduction.dtype) if self.fold.combine == "add" else text
+        if text == self.names[0]:
+            return Value(text, self.varying)
+        name = self.frame.names.fresh("v" if self.varying else "s")
+        self.frame.line(f"const {self.expressions.type(self.reduction.dtype, self.varying)} {name} = {text};")
+        return Value(name, self.varying)

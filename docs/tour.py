@@ -1,0 +1,159 @@
+"""What every stage prints for one small model, written into ``architecture.md``: ``python docs/tour.py``.
+
+The page holds the text that explains; between ``<!-- tour: NAME -->`` and ``<!-- end -->`` stands what this script
+produces. ``--check`` changes nothing and fails where the page is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import luminal
+from luminal.codegen import render
+from luminal.core import ir, movement, ops, printer, program, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule import choose, lower
+from luminal.core.schedule import printer as schedule_printer
+
+PAGE = Path(__file__).with_name("architecture.md")
+BLOCK = re.compile(r"(<!-- tour: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TARGET = targets.AVX2
+
+
+# [model]
+class Block(nn.Module):
+    """A feed-forward layer, a norm, and attention of a sequence to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(16, 64)
+        self.down = nn.Linear(64, 16)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = functional.gelu(self.up(x), approximate="tanh")
+        h = self.norm(x + self.down(h))
+        weights = torch.softmax(h @ h.transpose(1, 2) / 4, dim=-1)
+        return weights @ h
+
+
+DIMS = {"batch": (1, 32), "x": {0: "batch"}}
+# [end]
+
+
+def block() -> nn.Module:
+    """The model, with weights that are the same on every machine."""
+    model = Block().eval()
+    for number, parameter in enumerate(model.parameters()):
+        values = (torch.arange(parameter.numel()) + number) % 13 - 6
+        parameter.data = (values / 8).reshape(parameter.shape)
+    return model
+
+
+# ---- cutting down ----------------------------------------------------------------------------------------------------
+
+
+def lines(text: str, *patterns: str) -> str:
+    """The lines of ``text`` in which one of ``patterns`` is found; dots where others are left out."""
+    result: list[str] = []
+    for line in text.splitlines():
+        if any(re.search(pattern, line) for pattern in patterns):
+            result.append(line)
+        elif not result or result[-1].strip() != "...":
+            result.append(" " * (len(line) - len(line.lstrip())) + "...")
+    return "\n".join(result)
+
+
+def bare(text: str) -> str:
+    """``text`` without the comments that name source operators."""
+    return re.sub(r"  # .*", "", text)
+
+
+def narrow(text: str, width: int = 116) -> str:
+    """``text`` with what stands beyond the page's edge left out."""
+    return "\n".join(line if len(line) <= width else f"{line[: width - 4]} ..." for line in text.splitlines())
+
+
+def between(text: str, first: str, last: str) -> str:
+    """``text`` from the line that holds ``first`` to the one before ``last``."""
+    return text[text.index(first) : text.index(last)].rstrip()
+
+
+# ---- the stages ------------------------------------------------------------------------------------------------------
+
+
+def views() -> str:
+    """Five movements, which are one node."""
+    batch, length = sym.var("batch", 1, 32), sym.var("length", 1, 256)
+    x = ir.input_("x", (batch, length, 12), types.f32)
+    rows = movement.reshape(x, (batch * length, 12))
+    heads = movement.permute(movement.reshape(rows, (batch, length, 3, 4)), (0, 2, 1, 3))
+    shifted = movement.pad(movement.slice_(heads, 2, 0, length - 1), (0, 0, 1, 0), (0, 0, 0, 0))
+    return "\n".join(printer.lines(ir.topological([shifted])))
+
+
+def excerpts() -> Iterator[tuple[str, str, str]]:
+    """The name of each excerpt, the language of its text, and the text."""
+    yield "model", "python", between(Path(__file__).read_text(encoding="utf-8"), "class Block", "# [end]")
+    yield "views", "text", views()
+
+    graph = luminal.read(block(), (torch.zeros(2, 24, 16),), dims=DIMS, name="block")
+    reached: dict[str, Any] = {}
+    compiled = compile_graph(graph, TARGET, reached.__setitem__)
+    imported, canonical = printer.text(graph), printer.text(reached["canonical"])
+    yield "graph", "text", narrow(lines(imported, "^graph", "dim ", "Input", "# .*'linear'", r"up\.", "# aten.softmax"))
+    yield "before", "text", lines(imported, "# aten.div").strip(".\n")
+    yield "after", "text", lines(canonical, "# aten.div").strip(".\n")
+    yield "prepared", "text", bare(lines(printer.text(reached["prepared"]), "# aten.linear.* 'linear' ", "'matmul' "))
+
+    fusion, layouts = reached["fusion"], reached["layouts"]
+    yield "fusion", "text", schedule_printer.fusion_text(fusion, layouts)
+
+    softmax = next(c for c in fusion.clusters if any(node.op is ops.MAX_REDUCE for node in c.index))
+    serial = lower.lower(softmax, fusion, layouts).nest
+    yield "serial", "text", narrow(schedule_printer.nest_text(serial))
+    schedule, row = choose.schedule(serial, softmax.tile, TARGET)
+    yield "schedule", "text", "\n".join(map(str, schedule))
+    yield "nest", "text", narrow(schedule_printer.nest_text(row))
+
+    first = fusion.clusters[0]
+    _, nest = choose.schedule(lower.lower(first, fusion, layouts).nest, first.tile, TARGET)
+    yield "tile", "text", narrow(schedule_printer.nest_text(nest))
+
+    kept = ("^program", "dim ", r"kernel \d", "buffer", "entry", "    (in|out) ", "# aten")
+    yield "program", "text", bare(lines(program.text(compiled), *kept))
+    files = render.render(compiled, TARGET).files
+    kernel = next(kernel.name for kernel in compiled.kernels if kernel.nest == row)
+    yield "kernel", "cpp", between(files[f"kernels/{kernel}.cpp"], "//", "}  // namespace LM")
+    step = between(files[render.LIBRARY], "void run_main", "constexpr Dim").split("    context.parallel")
+    yield "library", "cpp", f"{step[0]}    context.parallel{step[1].partition('});')[0]}}});\n    ...\n}}"
+
+
+def main() -> int:
+    found = {name: f"```{language}\n{text.rstrip()}\n```\n" for name, language, text in excerpts()}
+    page = PAGE.read_text(encoding="utf-8")
+    wanted = [match["name"] for match in BLOCK.finditer(page)]
+    unknown = sorted(set(wanted) ^ set(found))
+    if unknown:
+        print(f"{PAGE.name} and this script do not hold the same excerpts: {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    new = BLOCK.sub(lambda match: f"{match[1]}{found[match['name']]}{match[3]}", page)
+    if "--check" in sys.argv[1:]:
+        print(f"{PAGE.name} is {'up to date' if new == page else 'out of date: run python docs/tour.py'}")
+        return int(new != page)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The command line: what it prints, and its exit codes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+import luminal
+from luminal import cli, timing
+from luminal.codegen import dialect_cpp
+from luminal.core import ops
+from luminal.core.errors import BuildError
+from tests.comparison_models import classifier, saved
+
+
+def luminal_(*arguments: Any) -> Result:
+    """The result of a command; its ``output`` holds what goes to standard error, too."""
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(autouse=True)
+def consoles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consoles that write where the runner looks, without line breaks in paths."""
+    monkeypatch.setattr(cli, "out", cli.Console(width=200))
+    monkeypatch.setattr(cli, "err", cli.Console(width=200))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(classifier(), tmp_path)
+
+
+def test_version_and_help() -> None:
+    assert luminal_("--version").output.strip() == f"luminal {luminal.__version__}"
+    result = luminal_("--help")
+    assert result.exit_code == 0
+    assert all(command in result.output for command in ("check", "compile", "run", "diff", "bench"))
+
+
+# ---- check ---------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_yes(model: Path) -> None:
+    result = luminal_("check", model)
+    assert result.exit_code == 0 and "every operator is supported" in result.output
+
+
+def test_check_lists_everything_at_once(tmp_path: Path) -> None:
+    result = luminal_("check", saved(classifier(unknown=True), tmp_path))
+    assert result.exit_code == 1 and "2 unsupported" in result.output
+    assert all(word in result.output for word in ("Perhaps", "first", "Never", "second"))
+
+
+def test_check_reads_exported_programs(tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(3, 2), (torch.zeros(4, 3),))
+    torch.export.save(program, tmp_path / "linear.pt2")
+    assert luminal_("check", tmp_path / "linear.pt2").exit_code == 0
+
+
+# ---- compile and run -----------------------------------------------------------------------------------------------
+
+
+def test_compile_then_run(model: Path, tmp_path: Path) -> None:
+    built = tmp_path / "built"
+    result = luminal_("compile", model, "-o", built, "--dim", "batch=1:16", "--name", "small")
+    assert result.exit_code == 0 and "libsmall.so" in result.output and "small.weights" in result.output
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    result = luminal_("run", built, "--input", f"x={tmp_path / 'x.npy'}", "-o", tmp_path / "results.npz")
+    assert result.exit_code == 0 and "probabilities: float32[3, 5]" in result.output
+    found = np.load(tmp_path / "results.npz")["probabilities"]
+    np.testing.assert_allclose(found.sum(1), np.ones(3), rtol=1e-6)
+    result = luminal_("run", built, "--input", tmp_path / "results.npz")
+    assert result.exit_code == 2 and "x: float32[batch, 8]" in result.output
+    np.save(tmp_path / "wide.npy", np.zeros((3, 9), np.float32))
+    assert luminal_("run", built, "--input", f"x={tmp_path / 'wide.npy'}").exit_code == 2
+    assert luminal_("run", tmp_path / "nothing").exit_code == 2
+
+
+def test_constants_fix_inputs(tmp_path: Path) -> None:
+    model = classifier()
+    model.graph.input.append(onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2]))
+    model.graph.node.append(onnx.helper.make_node("Reshape", ["probabilities", "shape"], ["shaped"]))
+    model.graph.output[0].name = "shaped"
+    np.save(tmp_path / "shape.npy", np.array([-1, 1]))
+    path = saved(model, tmp_path)
+    fixed = ("--constant", f"shape={tmp_path / 'shape.npy'}", "--dim", "batch=2")
+    assert luminal_("check", path, *fixed).exit_code == 0
+    result = luminal_("diff", path, *fixed)
+    assert result.exit_code == 0 and "shaped float32[10, 1]" in result.output
+
+
+# ---- diff and bench ------------------------------------------------------------------------------------------------
+
+
+def test_diff(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = luminal_("diff", model, "--dim", "batch=1:16", "--seed", 3)
+    assert result.exit_code == 0 and "agrees" in result.output
+    exp2 = dialect_cpp.TABLE[ops.EXP2]
+    monkeypatch.setitem(dialect_cpp.TABLE, ops.EXP2, lambda call: f"mul({exp2(call)}, {exp2(call)})")
+    result = luminal_("diff", model, "--dim", "batch=1:16", "--save", tmp_path / "mismatch")
+    assert result.exit_code == 1 and "first diverging operator: Softmax 'normalisation'" in result.output
+    assert (tmp_path / "mismatch" / "inputs.npz").is_file()
+
+
+def test_bench(model: Path) -> None:
+    result = luminal_("bench", model, "--size", "batch=5", "--runs", 3, "--threads", 1)
+    assert result.exit_code == 0 and "batch=5" in result.output and "onnxruntime" in result.output
+    assert luminal_("bench", model, "--size", "depth=5", "--runs", 3).exit_code == 2
+
+
+def test_timings_take_turns() -> None:
+    calls: list[str] = []
+    seen: list[tuple[int, int]] = []
+    found = timing.interleaved(
+        {name: lambda name=name: calls.append(name) for name in "ab"},  # type: ignore[misc]
+        runs=3,
+        warmup=1,
+        pause=0.0,
+        watch=lambda done, total: seen.append((done, total)),
+    )
+    assert "".join(calls) == "ab" + "ab" + "ba" + "ab"
+    assert seen[0] == (0, 3) and seen[-1] == (3, 3)
+    assert 0 <= found["a"].best <= found["a"].median
+    assert [timing.text(s) for s in (2.5, 0.0125, 3e-6)] == ["2.5 s", "12.5 ms", "3 µs"]
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["check", "compile", "diff", "bench"])
+@pytest.mark.parametrize("content", [None, b"", b"no model at all", "half"])
+def test_bad_files(command: str, content: bytes | str | None, tmp_path: Path) -> None:
+    path = tmp_path / "bad.onnx"
+    if content is not None:
+        whole = classifier().SerializeToString()
+        path.write_bytes(whole[: len(whole) // 2] if content == "half" else bytes(content))
+    result = luminal_(command, path, *(["-o", tmp_path / "built"] if command == "compile" else []))
+    assert result.exit_code == 2
+    assert "error:" in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--target", "abacus"), ("--dim", "batch"), ("--dim", "batch=many"), ("--dim", "batch=9:3"),
+        ("--constant", "x"), ("--constant", "x=nothing.npy"),
+    ],
+)  # fmt: skip
+def test_bad_options(arguments: tuple[str, str], model: Path) -> None:
+    result = luminal_("diff", model, *arguments)
+    assert result.exit_code == 2 and "Traceback" not in result.output
+
+
+def test_unknown_dimensions_are_named(model: Path) -> None:
+    result = luminal_("diff", model, "--dim", "depth=3")
+    assert result.exit_code == 2 and "depth" in result.output and "batch" in result.output
+
+
+def test_unsupported_operators_end_a_compilation(tmp_path: Path) -> None:
+    result = luminal_("compile", saved(classifier(unknown=True), tmp_path), "-o", tmp_path / "built")
+    assert result.exit_code == 1 and "Perhaps" in result.output and "Never" in result.output
+
+
+def test_debug_shows_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise BuildError("no compiler was found")
+
+    monkeypatch.setattr(luminal, "compile", fail, raising=False)
+    result = luminal_("compile", "x.onnx", "-o", tmp_path)
+    assert result.exit_code == 1 and "error: no compiler was found" in result.output
+    with pytest.raises(BuildError):
+        luminal_("--debug", "compile", "x.onnx", "-o", tmp_path)

@@ -1,0 +1,234 @@
+"""``luminal.diff``: what it accepts, and that planted mistakes are found where they were planted."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import luminal
+from luminal.codegen import dialect_cpp
+from luminal.comparison import inputs as drawing
+from luminal.comparison import locate
+from luminal.comparison.locate import first_failure
+from luminal.comparison.measure import LIMIT, distance, rounding
+from luminal.comparison.references import OnnxRuntime
+from luminal.core import interp, ir, ops, pipeline
+from luminal.core import symbolic as sym
+from luminal.core.decompose import indexing
+from luminal.core.errors import InputError, ModelError
+from luminal.core.ir import Graph, Node
+from luminal.core.types import bool_, f16, f32, i64
+from luminal.frontends.onnx import operators
+from tests.comparison_models import classifier
+
+DIMS = {"batch": (1, 16)}
+
+
+# ---- agreement -----------------------------------------------------------------------------------------------------
+
+
+def test_agrees_with_onnxruntime() -> None:
+    report = luminal.diff(classifier(), dims=DIMS)
+    assert report.ok and report.finding is None and report.reference == "onnxruntime"
+    assert [trial.dims for trial in report.trials] == [{"batch": 3}, {"batch": 1}]
+    assert 0 <= report.worst < 1e-6
+    assert "agrees" in str(report) and "probabilities float32[3, 5]" in str(report)
+
+
+def test_agrees_with_pytorch() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(6, 33), torch.nn.GELU(), torch.nn.Linear(33, 4)).eval()
+    report = luminal.diff(module, (torch.randn(2, 6),), dims={"input": ("batch", None), "batch": (1, 8)})
+    assert report.ok and report.reference == "torch"
+    assert [trial.inputs for trial in report.trials] == ["given", "drawn", "smallest"]
+
+
+def test_given_inputs_are_used_as_they_are() -> None:
+    x = np.full((2, 8), np.nan, np.float32)
+    report = luminal.diff(classifier(), {"x": x}, dims=DIMS)
+    (trial,) = report.trials
+    assert report.ok and trial.inputs == "given" and trial.dims == {"batch": 2}
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 8)), np.zeros((2, 8), np.int64)])
+def test_inputs_of_another_type_are_refused(wrong: Any) -> None:
+    with pytest.raises(InputError, match="float32"):
+        luminal.diff(classifier(), {"x": wrong}, dims=DIMS)
+
+
+def test_references_that_cannot_run_the_model() -> None:
+    with pytest.raises(InputError, match="torch cannot run"):
+        luminal.diff(classifier(), dims=DIMS, reference="torch")
+    with pytest.raises(InputError, match="expected auto"):
+        luminal.diff(classifier(), dims=DIMS, reference="abacus")
+    with pytest.raises(ModelError, match="onnxruntime refuses the model"):
+        OnnxRuntime(classifier(unknown=True))
+
+
+def test_tolerance() -> None:
+    assert luminal.diff(classifier(), dims=DIMS, tolerance=1e-4).ok
+    assert not luminal.diff(classifier(), dims=DIMS, tolerance=0.0).ok
+
+
+# ---- planted mistakes ----------------------------------------------------------------------------------------------
+
+
+def test_mistake_in_generated_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    exp2 = dialect_cpp.TABLE[ops.EXP2]
+    monkeypatch.setitem(dialect_cpp.TABLE, ops.EXP2, lambda call: f"mul({exp2(call)}, {exp2(call)})")
+    report = luminal.diff(classifier(), dims=DIMS, save=tmp_path)
+    finding = report.finding
+    assert not report.ok and finding is not None and finding.origin is not None
+    assert finding.origin.name == "normalisation" and finding.stage == "code generation"
+    assert "introduced by: code generation" in str(report)
+    assert "Softmax 'normalisation'" in (tmp_path / "finding.txt").read_text()
+    assert "Exp2" in (tmp_path / "graph.txt").read_text()
+    found, expected = (np.load(tmp_path / f"{name}.npz")["value_0"] for name in ("found", "expected"))
+    assert found.shape == expected.shape and not np.allclose(found, expected, atol=1e-3)
+    assert list(np.load(tmp_path / "inputs.npz"))
+
+
+def test_mistake_in_simplification(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    simplify = pipeline.simplify
+    monkeypatch.setattr(pipeline, "simplify", lambda graph: _with(simplify(graph), ops.ADD, lambda a, b: a))
+    report = luminal.diff(classifier(), dims=DIMS, save=tmp_path)
+    assert report.finding is not None and report.finding.origin is not None
+    assert report.finding.origin.name == "bias" and report.finding.stage == "simplification"
+
+
+def _with(graph: Graph, op: ops.Op, replacement: Callable[..., Node]) -> Graph:
+    """``graph`` with another meaning of ``op``."""
+    built: dict[Node, Node] = {}
+    for node in ir.topological(graph.results):
+        operands = [built[operand] for operand in node.inputs]
+        built[node] = replacement(*operands) if node.op is op else ir.rebuild(node, operands)
+    outputs = tuple((name, built[node]) for name, node in graph.outputs)
+    return Graph(graph.name, graph.inputs, outputs, graph.dims, graph.origins, graph.names, graph.structure)
+
+
+def test_mistake_in_the_front_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    find = operators.find
+
+    def wrong(domain: str, name: str, version: int) -> Any:
+        return (lambda call: call.inputs[0] * 0.9) if name == "Tanh" else find(domain, name, version)
+
+    monkeypatch.setattr(operators, "find", wrong)
+    report = luminal.diff(classifier(), dims=DIMS, save=tmp_path)
+    finding = report.finding
+    assert finding is not None and finding.origin is not None
+    assert finding.origin.name == "activation" and finding.stage == "the front end or a decomposition"
+    assert "Tanh 'activation'" in str(report)
+
+
+def test_mistake_between_operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A library that is wrong only where operators share it: alone, each is right."""
+
+    def compiled(graph: Graph, target: Any, inputs: Any) -> Sequence[Any]:
+        values = interp.run(graph, inputs).outputs
+        return values if graph.name.endswith("_part") else [value * np.float32(1.01) for value in values]
+
+    monkeypatch.setattr(locate, "_compiled", compiled)
+    graph = luminal.read(classifier(), dims=DIMS)
+    inputs = drawing.draw(graph, {"batch": 3})
+    finding = locate.locate(graph, OnnxRuntime(classifier()), inputs, [0], "host", None, tmp_path)
+    assert finding.stage == "fusion" and finding.origin is not None and finding.origin.name == "hidden"
+
+
+@pytest.mark.parametrize("broken", range(20))
+def test_first_failure_follows_dependencies(broken: int) -> None:
+    """A failure shows in what depends on it: here in every second of what comes later."""
+    count = 97
+    needs = [sum(1 << k for k in range(number + 1) if (number - k) % 2 == 0) for number in range(count)]
+    calls: list[int] = []
+
+    def fails(probes: Sequence[int]) -> list[bool]:
+        calls.append(len(probes))
+        return [bool(needs[p] >> broken & 1) for p in probes]
+
+    assert first_failure(needs, fails) == broken
+    assert len(calls) <= 4 and max(calls) <= locate.PROBES + 1
+    assert first_failure(needs, lambda probes: [False] * len(probes)) is None
+
+
+# ---- inputs --------------------------------------------------------------------------------------------------------
+
+
+def _domains(inputs: Sequence[Node], *outputs: Node) -> dict[str, str]:
+    graph = Graph("test", tuple(inputs), tuple((f"y{k}", node) for k, node in enumerate(outputs)))
+    return {node.attr.name: str(domain) for node, domain in drawing.domains(graph).items()}
+
+
+def test_indices_lie_within_the_axis() -> None:
+    table = ir.input_("table", (50, 4), f32)
+    ids = ir.input_("ids", (2, 7), i64)
+    rows, columns = ir.input_("rows", (3,), i64), ir.input_("columns", (3,), i64)
+    found = _domains((table, ids, rows, columns), indexing.take(table, ids, 0), indexing.index(table, (rows, columns)))
+    assert found == {"table": "normal", "ids": "index below 50", "rows": "index below 50", "columns": "index below 4"}
+
+
+def test_masks_are_zeros_and_ones() -> None:
+    scores = ir.input_("scores", (2, 7), f32)
+    integer, additive = ir.input_("integer", (2, 7), i64), ir.input_("additive", (2, 7), f32)
+    flag = ir.input_("flag", (2, 7), bool_)
+    masked = ir.select(ir.cast(integer, bool_), scores, -1.0)
+    found = _domains(
+        (scores, integer, additive, flag), masked, scores + (1.0 - additive) * f32.min, ir.select(flag, scores, 0.0)
+    )
+    assert found == {"scores": "normal", "integer": "mask", "additive": "mask", "flag": "mask"}
+    graph = Graph("test", (integer,), (("y", ir.cast(integer, bool_)),))
+    values = drawing.draw(graph, {})["integer"]
+    assert set(np.unique(values)) == {0, 1} and (values[:, 0] == 1).all()
+
+
+def test_logarithms_read_positive_numbers() -> None:
+    x, y, z = (ir.input_(name, (9,), f32) for name in "xyz")
+    squares = y * y
+    found = _domains((x, y, z), ir.unary(ops.LOG2, x * 3.0), ir.unary(ops.SQRT, squares), z)
+    assert found == {"x": "positive", "y": "normal", "z": "normal"}
+
+
+def test_sizes_leave_tails_and_keep_bounds() -> None:
+    free, narrow = sym.var("free", 1, 300), sym.var("narrow", 8, 16)
+    x = ir.input_("x", (free, narrow), f32)
+    dims = tuple(v for v in map(sym.as_var, (free, narrow)) if v is not None)
+    graph = Graph("test", (x,), (("y", x),), dims)
+    assert drawing.sizes(graph) == {"free": 3, "narrow": 16}
+    assert drawing.sizes(graph, smallest=True) == {"free": 1, "narrow": 8}
+    assert drawing.draw(graph, {"free": 3, "narrow": 16}, 5)["x"].shape == (3, 16)
+
+
+# ---- distances -----------------------------------------------------------------------------------------------------
+
+
+def test_distance_counts_representable_values() -> None:
+    one = np.ones(3, np.float32)
+    found = distance(np.nextafter(one, np.float32(2)), one)
+    assert found.ulp == 1 and found.misplaced == 0 and found.relative == pytest.approx(2.0**-23)
+    tiny = np.array([np.float32(1e-45)])
+    assert distance(-tiny, tiny).ulp == 2
+    assert distance(one.astype(np.float16), one.astype(np.float64) * (1 + 2**-10)).ulp == 1
+    assert distance(np.array([3, -5]), np.array([3, 2])).ulp == 7
+
+
+def test_distance_places_nan_and_infinities() -> None:
+    expected = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
+    assert distance(expected, expected).misplaced == 0
+    assert distance(expected, expected[::-1]).misplaced == 4
+
+
+def test_zeros_are_far_from_anything() -> None:
+    found = distance(np.zeros(4, np.float32), np.array([1, -2, 3, 4], np.float32))
+    assert found.relative == 1.0 and found.cosine == 0.0
+
+
+def test_rounding_grows_with_the_square_root_of_a_sum() -> None:
+    x = ir.input_("x", (10, 400), f32)
+    summed = ir.reduce(ops.SUM_REDUCE, x, [1])
+    unit = 2.0**-24
+    bounds = rounding([summed, ir.cast(summed, f16)], {})
+    assert bounds[summed].bound == pytest.approx(20 * unit)
+    assert bounds[summed].limit == LIMIT * unit
+    assert bounds[ir.cast(summed, f16)].limit == LIMIT * 2.0**-11
+    assert bounds[x].bound == 0.0
