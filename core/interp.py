@@ -352,7 +352,9 @@ def _take(index: Array, axis: int, data: Array) -> Array:
 
 
 def _nearest_remainder(x: Array, y: Array, typed: Array) -> Array:
-    """The remainder of ``x`` by ``y`` with the quotient that the typed remainder chose."""
+    """The remainder of ``x`` by ``y`` that lies nearest to the typed one: both then stand for one quotient."""
     with np.errstate(all="ignore"):
-        quotient = np.rint((x - typed) / y)
-        return np.where(np.isfinite(quotient) & np.isfinite(typed), x - quotient * y, typed)
+        rest = np.fmod(x, y)  # exact, however large the quotient is
+        nearest = rest + np.rint((typed - rest) / y) * y
+        nearest = np.where(nearest == 0, np.copysign(0.0, y), nearest)
+        return np.where(np.isfinite(nearest), nearest, typed)

@@ -131,8 +131,11 @@ def _divided(expressions: tuple[Int, ...]) -> int:
 def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> tuple[Schedule, ln.LoopNest]:
     """The default schedule of a serial nest and the nest under it; ``tile`` is set for contractions.
 
-    A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction.
+    A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction. A nest over
+    nothing stays as it is.
     """
+    if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
+        return (), nest
     if tile is not None:
         try:
             return _contraction(nest, tile, target)
