@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.errors import ModelError
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
 from luminal.core.program import check as check_program
@@ -28,12 +30,14 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
 
     ``watch`` is called with the name and the value of each stage as it is reached. Raises LuminalError.
     """
+    _check_names(graph)
     check_graph(graph)
     watch("graph", graph)
     graph = simplify(graph)
     check_graph(graph)
     watch("canonical", graph)
     graph, prepared = prepare(graph, target)
+    check_graph(graph)
     watch("prepared", graph)
     fusion = fuse.fuse(prepared.roots, prepared.tiles)
     watch("fusion", fusion)
@@ -45,24 +49,40 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
     return program
 
 
+# What the axes of nests and views are called: a dimension of that name could be taken for one of them.
+_AXIS_NAME = re.compile(r"[aikg]\d\w*|d_\w+|at")
+
+
+def _check_names(graph: Graph) -> None:
+    """Raises ModelError where names of the model would be mistaken for others."""
+    for dim in graph.dims:
+        if _AXIS_NAME.fullmatch(dim.name):
+            raise ModelError(
+                f"the dimension {dim.name!r} is named like a loop of the generated code; give it another name"
+            )
+    both = sorted({n.attr.name for n in graph.inputs} & {name for name, _ in graph.outputs})
+    if both:
+        raise ModelError(f"{', '.join(both)} names an input and an output; give the output a name of its own")
+
+
 def prepare(graph: Graph, target: Target) -> tuple[Graph, contraction.Prepared]:
-    """Outputs that own their storage, and contractions in the form in which a tile operation reads them."""
+    """Contractions in the form in which a tile operation reads them, and outputs that own their storage."""
     origins: Origins = dict(graph.origins)
-    results: list[Node] = []
-    for node in graph.results:
-        if node.op.kind is ops.Kind.SOURCE or node.op is ops.VIEW or node in results:
-            with ir.originating(origins, *graph.origins.get(node, ())):
-                node = _copy(node, results)
-        results.append(node)
-    prepared = contraction.prepare(tuple(results), target, origins)
+    prepared = contraction.prepare(graph.results, target, origins)
     names = dict(graph.names)
     for packed, sources in prepared.packed.items():
         named = [graph.names[s] for s in sources if s in graph.names]
         if named:
-            names[packed] = named[0] if packed not in names else names[packed]
-    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, prepared.roots, strict=True))
+            names.setdefault(packed, named[0])
+    results: list[Node] = []
+    for node in prepared.roots:
+        if node.op.kind is ops.Kind.SOURCE or node.op is ops.VIEW or node in results:
+            with ir.originating(origins, *origins.get(node, ())):
+                node = _copy(node, results)
+        results.append(node)
+    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=True))
     rebuilt = Graph(graph.name, graph.inputs, outputs, graph.dims, origins, names, graph.structure)
-    return rebuilt, prepared
+    return rebuilt, replace(prepared, roots=tuple(results))
 
 
 def _copy(node: Node, taken: list[Node]) -> Node:
@@ -99,7 +119,7 @@ class _Assembly:
         data = {self.names[n]: n.attr for n in self.names if n.op is ops.CONSTANT}
         entry = Entry("main", inputs, outputs, tuple(self.steps), arena, self.graph.structure)
         return Program(
-            self.graph.name, self.graph.dims, tuple(self.kernels.values()), _with_offsets(buffers), (entry,),
+            self.graph.name, self.graph.dims, tuple(self.kernels.values()), buffers, (entry,),
             {name: d.array for name, d in data.items()},
             {name: d.digest for name, d in data.items()},
         )  # fmt: skip
@@ -185,17 +205,3 @@ def _bytes(node: Node) -> int:
     elements = sym.upper(node.size)
     assert elements is not None, node
     return max(elements, 0) * node.dtype.itemsize
-
-
-def _with_offsets(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-    """Constants one after the other in the weights."""
-    result: list[Buffer] = []
-    end = 0
-    for buffer in buffers:
-        if buffer.space == "constant":
-            buffer = Buffer(
-                buffer.name, buffer.dtype, buffer.shape, buffer.order, "constant", end, buffer.size, buffer.origins
-            )
-            end = plan.aligned(end + buffer.size)
-        result.append(buffer)
-    return tuple(result)

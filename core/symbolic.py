@@ -417,10 +417,10 @@ def _common(num: Int, den: int) -> tuple[int, Int, Int] | None:
 @lru_cache(maxsize=1 << 16)
 def floordiv(num: Int, den: Int) -> Int:
     """``floor(num / den)`` for ``den > 0``."""
-    if isinstance(num, int) and isinstance(den, int):
+    if isinstance(num, int) and isinstance(den, int) and den:
         return num // den
-    if den == 1:
-        return num
+    if den == 1 or den == 0:
+        return num if den == 1 else 0  # an axis of extent 0 has no positions to number
     quotient, rest = _split(num, den)
     if always(rest) and always(den - 1 - rest):
         return quotient
@@ -440,10 +440,10 @@ def floordiv(num: Int, den: Int) -> Int:
 @lru_cache(maxsize=1 << 16)
 def mod(num: Int, den: Int) -> Int:
     """``num`` modulo ``den`` for ``den > 0``; the result is in ``0 .. den-1``."""
+    if den == 0 or den == 1:
+        return 0
     if isinstance(num, int) and isinstance(den, int):
         return num % den
-    if den == 1:
-        return 0
     _, rest = _split(num, den)
     if always(rest) and always(den - 1 - rest):
         return rest
@@ -465,6 +465,7 @@ def ceildiv(num: Int, den: Int) -> Int:
 
 
 def minimum(a: Int, b: Int) -> Int:
+    """The smaller of two expressions; decided where bounds allow."""
     if always(b - a):
         return a
     if always(a - b):
@@ -473,10 +474,7 @@ def minimum(a: Int, b: Int) -> Int:
 
 
 def maximum(a: Int, b: Int) -> Int:
-    return minimum(a * -1, b * -1) * -1 if isinstance(a, int) and isinstance(b, int) else _maximum(a, b)
-
-
-def _maximum(a: Int, b: Int) -> Int:
+    """The larger of two expressions; decided where bounds allow."""
     if always(a - b):
         return a
     if always(b - a):

@@ -182,6 +182,53 @@ def computed_parts_of_one_buffer(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def one_value_in_several_parts(s: Source) -> tuple[Node, ...]:
+    a = activation.relu(s.input(BATCH, 5))
+    return (
+        movement.concatenate([a, s.input(BATCH, 2), a], 1),
+        movement.concatenate([activation.sigmoid(a), movement.flip(activation.sigmoid(a), [1])], 1),
+        movement.concatenate([a, movement.slice_(a, 1, 1, 3)], 1),
+    )
+
+
+@case
+def a_row_that_is_permuted(s: Source) -> tuple[Node, ...]:
+    a = activation.sigmoid(s.input(4, 3, 5))
+    b = activation.relu(movement.permute(a, (0, 2, 1)))
+    return (a, b, reduction.sum_(b, [1, 2]), reduction.softmax(movement.reshape(b, (4, 15)), -1))
+
+
+@case
+def single_columns_and_rows(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 8)
+    return (
+        contraction.linear(x, s.weight(1, 8)),
+        contraction.matmul(s.input(5, 8), s.input(8, 1)),
+        contraction.matmul(s.input(1, 8), s.input(8, 6)),
+    )
+
+
+@case
+def products_that_are_read_twice(s: Source) -> tuple[Node, ...]:
+    x, y = s.input(5, 6), s.input(6, 32)
+    product = movement.unsqueeze(x, [2]) * movement.unsqueeze(y, [0])
+    swapped = movement.unsqueeze(y, [0]) * movement.unsqueeze(x, [2])
+    sums = [ir.reduce(ops.SUM_REDUCE, p, [1]) for p in (product, swapped)]
+    return (product, *sums, ir.reduce(ops.SUM_REDUCE, product, [2]), contraction.matmul(x, movement.permute(x, (1, 0))))
+
+
+@case
+def contractions_of_positions(s: Source) -> tuple[Node, ...]:
+    table = movement.reshape(ir.cast(ir.iota(24), types.f32), (4, 6))
+    return (contraction.matmul(table, s.input(6, 5)), contraction.matmul(s.input(3, 4), table))
+
+
+@case
+def contractions_over_nothing(s: Source) -> tuple[Node, ...]:
+    return (contraction.matmul(s.input(3, 0), s.input(0, 4)), contraction.matmul(s.input(0, 0), s.input(0, 0)))
+
+
+@case
 def views_as_outputs(s: Source) -> tuple[Node, ...]:
     x = s.input(BATCH, 6)
     y = x * 2.0

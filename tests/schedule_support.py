@@ -41,6 +41,6 @@ def _memory(program: Program, buffer: Buffer, sizes: dict[str, int], arena: Arra
     if buffer.space == "constant":
         return np.ascontiguousarray(program.constants[buffer.name]).reshape(-1)
     if buffer.space == "output":
-        return np.zeros(count, buffer.dtype.numpy)
+        return np.full(count * buffer.dtype.itemsize, 0xFF, np.uint8).view(buffer.dtype.numpy)
     extent = count * buffer.dtype.itemsize
     return arena[buffer.offset : buffer.offset + extent].view(buffer.dtype.numpy)

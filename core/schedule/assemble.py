@@ -79,16 +79,19 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
         except _UndecidedError:
             continue
         mine: dict[Node, Placement] = {}
+        rest: list[Part] = []
         for part in parts:
+            rest.append(part)
             placement = _placement(part, whole)
             source = part.source
             if placement is None or source is None or source in fixed or source in placed or source in mine:
                 continue
             if source in fusion.stored and not _touches(home[source], {whole, *mine}):
                 mine[source] = placement
+                rest.pop()
         if mine:
             placed |= mine
-            left[whole] = tuple(p for p in parts if p.source not in mine)
+            left[whole] = tuple(rest)
     return Assemblies(placed, left)
 
 

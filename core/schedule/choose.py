@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
@@ -146,17 +147,19 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> tuple[Sche
 
 def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> tuple[Schedule, ln.LoopNest]:
     state = Scheduler(nest, target)
-    reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
     state.refine(frozenset(loop.axis.name for loop in state.loops()))
     reduction = next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
-    a, b = (accesses(x)[0] for x in reduction.value.operands)
+    # Preparation has put A first and B second.
+    factors = [accesses(x) for x in reduction.value.operands]
+    if reduction.value.op is not ops.MUL or any(len(found) != 1 for found in factors):
+        raise ScheduleError("the sum is not over a product of two array elements")
+    ((a,), (b,)) = factors
     loops = [loop.axis for loop in state.loops()]
     in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
     only_a = [v for v in loops if v in in_a and v not in in_b]
     only_b = [v for v in loops if v in in_b and v not in in_a]
-    in_panels = any(_is_panelled(v, b.offset) for v in only_b)
-    if any(_is_panelled(v, a.offset) for v in only_a) or not (in_panels or _runs_along(only_b, b.offset)):
-        only_a, only_b = only_b, only_a
+    if not only_b:
+        raise ScheduleError("no axis indexes the second operand alone")
     shared = [v for v in loops if v not in only_a and v not in only_b]
     state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
     names = [v.name for v in only_b]
@@ -171,14 +174,6 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> tuple[Schedul
     grid = state.loops()
     state.do(Parallelise(len(grid)))
     return state.finish()
-
-
-def _is_panelled(axis: Var, offset: Int) -> bool:
-    return bool(cuts(axis, (offset,)))
-
-
-def _runs_along(axes: list[Var], offset: Int) -> bool:
-    return any((c := sym.coefficient(offset, v)) is not None and c[0] == 1 for v in axes)
 
 
 def _pass(nest: ln.LoopNest, target: Target) -> tuple[Schedule, ln.LoopNest]:

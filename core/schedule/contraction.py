@@ -12,7 +12,7 @@ packed weights at compile time, for activations they are a copy kernel, whose pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from luminal.core import interp, ir, ops
@@ -74,7 +74,8 @@ def operand(node: Node) -> Operand:
         inner = operand(node.inputs[0])
         by = ir.rename(node.shape, index)
         if not inner.valid and node.inputs[0].dtype.bits < node.dtype.bits:
-            return Operand(inner.source, tuple(sym.substitute(e, by) for e in inner.index), valid, fill)
+            index = tuple(sym.substitute(e, by) for e in inner.index)
+            return Operand(inner.source, index, valid, bytes(inner.source.dtype.itemsize) if valid else b"")
     return Operand(node, index, valid, fill)
 
 
@@ -83,6 +84,8 @@ def roles(node: Node) -> Roles | None:
     if node.op is not ops.SUM_REDUCE or node.inputs[0].op is not ops.MUL:
         return None
     product = node.inputs[0]
+    if product.dtype.compute != product.dtype:
+        return None  # each product rounds to its own type, which a sum in registers would skip
     left, right = (operand(x) for x in product.inputs)
     innermost = next(
         (k for k in reversed(range(product.rank)) if k not in node.attr.axes and product.shape[k] != 1), -1
@@ -335,7 +338,14 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Pre
             if made.panel is not None and made.panel.op is ops.CONSTANT:
                 packed[made.panel] = tuple(n for n in ir.topological([found.b.source]) if n.op is ops.CONSTANT)
         replaced[node] = new
-    return Prepared(tuple(replaced[r] for r in roots), tiles, packed)
+    results = tuple(replaced[r] for r in roots)
+    shared = _read_elsewhere(results, tiles)
+    return Prepared(results, {n: t for n, t in tiles.items() if n.inputs[0] not in shared}, packed)
+
+
+def _read_elsewhere(roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> set[Node]:
+    """What is an output, or read by anything but a contraction: a product among it has to be stored as it is."""
+    return set(roots) | {x for n in ir.topological(roots) if n not in tiles for x in n.inputs}
 
 
 @dataclass(frozen=True)
@@ -348,11 +358,15 @@ class _Made:
 def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
     product = node.inputs[0]
     tile = choose_tile(target, node, found)
+    in_place = direct(found.b, product, found, tile.columns)
+    if not (in_place or found.m or _constant(found.b.source)):
+        return None  # packing B for a single row costs more than the row
+    found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
     a = without_mask(found.a, product) if found.a.valid else _read(found.a, product)
     if a is None:
         return None
     panel = None
-    if direct(found.b, product, found, tile.columns):
+    if in_place:
         b = _read(found.b, product)
     else:
         panel = panels(found.b, product, found, tile.columns)
@@ -360,6 +374,17 @@ def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
     factors = [x if x.dtype == product.dtype else ir.cast(x, product.dtype) for x in (a, b)]
     new = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *factors), node.attr.axes)
     return _Made(new, tile, panel)
+
+
+def _in_memory(x: Operand) -> Operand:
+    """The operand with a source that is stored, where it was a number or a formula of positions."""
+    return x if _is_stored(x.source) else replace(x, source=ir.unary(ops.CONTIGUOUS, x.source))
+
+
+def _is_stored(node: Node) -> bool:
+    if node.op is ops.VIEW or (node.op.kind is ops.Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS):
+        return any(_is_stored(x) for x in node.inputs)
+    return node.op not in (ops.IOTA, ops.DIM) and not (node.op is ops.CONSTANT and node.size == 1)
 
 
 def _read(x: Operand, product: Node) -> Node:

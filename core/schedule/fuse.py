@@ -35,6 +35,7 @@ class Cluster:
     extents: tuple[Int, ...]
     row: frozenset[Var] = frozenset()
     index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)
+    operand_index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)  # of what a reduction in a row reads
     tile: Tile | None = None
 
     @property
@@ -108,7 +109,7 @@ class Fuser:
         if not sources and node.op not in COSTLY:
             return True
         users = self.consumers[node]
-        if len(users) == 1 and users[0] in self.tiles:
+        if users and all(user in self.tiles for user in users):
             return True  # the product of a contraction exists only inside its tile operation
         if len(users) != 1:
             return False
@@ -134,6 +135,7 @@ class Fuser:
             row = frozenset(v for k in node.attr.axes if (v := sym.as_var(over[k])) is not None)
             kept = tuple(a for k, a in enumerate(over) if k not in node.attr.axes)
             self._begin(node, "row", shape, row, kept)
+            self.home[node].operand_index[node] = over
         else:
             self._begin(node, "map", node.shape)
 
@@ -197,6 +199,7 @@ class Fuser:
                     if not row:
                         continue
                     cluster.kind, cluster.row = "row", frozenset(v for v in row if v is not None)
+                cluster.operand_index[node] = index
                 self._add(node, cluster, kept)
                 return True
         return False
@@ -222,7 +225,7 @@ class Fuser:
         for read in self._reads(node, index):
             if read.source in cluster.index and (read.valid or read.index != cluster.index[read.source]):
                 return False
-        return node.op is not ops.GATHER or ir.topological([node.inputs[0]])[-1] not in cluster.index
+        return node.op is not ops.GATHER or node.inputs[0] not in cluster.index
 
     def _matches_operand(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
         reads = resolve(node, index, (), self.inline, self.home)

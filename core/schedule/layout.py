@@ -17,7 +17,7 @@ from luminal.core.schedule import assemble
 from luminal.core.schedule.assemble import Assemblies
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.fuse import Cluster, Fusion, resolve
-from luminal.core.symbolic import Int, Var
+from luminal.core.symbolic import Int
 
 
 @dataclass
@@ -46,8 +46,8 @@ class Layouts:
 def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
     """Choose a place and a layout for every stored value."""
     home = {n: c for c in fusion.clusters for n in c.index}
-    read_by_contraction = _first_contraction_reads(fusion)
-    panels = frozenset(n for n in read_by_contraction if _is_panel(n, read_by_contraction))
+    read_by_contraction = _contraction_reads(fusion)
+    panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(assemble.find(fusion, panels | frozenset(roots)))
     settled = set(roots) | panels
     for cluster in fusion.clusters:
@@ -65,21 +65,18 @@ def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
     return layouts
 
 
-def _first_contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
-    """For each value that a contraction reads: the index of the first such read, and whether as B."""
+def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
+    """For each value that contractions read: the index of the first such read, and whether any reads it as B, which
+    must keep its last axis innermost."""
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
         if cluster.kind == "contraction":
             contraction = roles(next(iter(cluster.index)))
             if contraction is not None:
-                found.setdefault(contraction.a.source, (contraction.a.index, False))
-                found.setdefault(contraction.b.source, (contraction.b.index, True))
+                for x, as_b in ((contraction.a, False), (contraction.b, True)):
+                    first, before = found.get(x.source, (x.index, False))
+                    found[x.source] = (first, before or as_b)
     return found
-
-
-def _is_panel(node: Node, reads: Mapping[Node, tuple[tuple[Int, ...], bool]]) -> bool:
-    """Whether a tile operation reads ``node`` as B, which must keep its last axis innermost."""
-    return node in reads and reads[node][1]
 
 
 def _contraction_order(
@@ -139,11 +136,11 @@ def _followed_order(
 def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
     """The index at which ``member`` reads its operand ``x``, over the domain of its cluster."""
     index = cluster.index[member]
+    if member in cluster.operand_index:
+        return cluster.operand_index[member]
     if member.op.kind is ops.Kind.REDUCE:
-        row = [a for a in cluster.axes if sym.as_var(a) in cluster.row]
-        if len(row) != len([k for k in member.attr.axes if x.shape[k] != 1]):
-            row = [ir.axes(x.shape)[k] for k in member.attr.axes if x.shape[k] != 1]
-        return merged_index(x, member.attr.axes, index, row)
+        reduced = [ir.axes(x.shape)[k] for k in member.attr.axes if x.shape[k] != 1]
+        return merged_index(x, member.attr.axes, index, reduced)
     if member.op is ops.GATHER:
         data, positions = member.inputs
         axis = member.attr.axis
@@ -158,12 +155,3 @@ def merged_index(x: Node, reduced: tuple[int, ...], kept: tuple[Int, ...], row: 
     """The index of a reduction's operand from the index of its result and the axes that it runs along."""
     outer, inner = iter(kept), iter(row)
     return tuple(next(outer) if k not in reduced else (0 if x.shape[k] == 1 else next(inner)) for k in range(x.rank))
-
-
-def strides_of(offset: Int, axes: tuple[Var, ...]) -> dict[Var, Int | None]:
-    """The stride of ``offset`` along each axis; None where it is not linear in it."""
-    found: dict[Var, Int | None] = {}
-    for axis in axes:
-        linear = sym.coefficient(offset, axis)
-        found[axis] = None if linear is None else linear[0]
-    return found

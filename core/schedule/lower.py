@@ -134,8 +134,10 @@ class _Lowering:
 
     def reduction(self, node: Node, name: str, axes: list[Var], keep: list[Node]) -> tuple[ln.Statement, ...]:
         operand = node.inputs[0]
-        over: list[Int] = [sym.Expr((((a,), 1),)) for a in axes]
-        index = merged_index(operand, node.attr.axes, self.cluster.index[node], over)
+        index = self.cluster.operand_index.get(node)
+        if index is None:
+            over: list[Int] = [sym.Expr((((a,), 1),)) for a in axes]
+            index = merged_index(operand, node.attr.axes, self.cluster.index[node], over)
         before: list[ln.Statement] = []
         for row in keep:
             value = self.value(row, self.cluster.index[row])
