@@ -62,14 +62,19 @@ def _cache() -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="luminal-") as temporary:
             yield Path(temporary)
         return
-    folder = config.CACHE.value
+    yield cache_folder()
+
+
+def cache_folder(part: str = "") -> Path:
+    """The folder ``part`` of the cache, made where it does not exist. Raises BuildError where it cannot be."""
+    folder = config.CACHE.value / part
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BuildError(
             f"cannot create the cache {folder} ({error.strerror}): set {config.CACHE.variable} to another folder"
         ) from None
-    yield folder
+    return folder
 
 
 class _Job:

@@ -18,7 +18,6 @@ from luminal.core.schedule import choose, contraction, fuse, layout, lower, plan
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
-from luminal.core.schedule.transforms import Schedule
 from luminal.core.spec import check_graph
 from luminal.core.target import Target
 
@@ -126,29 +125,27 @@ class _Assembly:
 
     def _launch(self, cluster: fuse.Cluster) -> None:
         origins = self._origins(cluster.index)
-        for arguments, schedule, nest in self._nests(cluster):
-            kernel = self.kernels.get(nest)
-            if kernel is None:
-                text = "\n".join(map(str, schedule))
-                kernel = Kernel(f"{cluster.kind}{len(self.kernels)}", nest, origins, text)
-                self.kernels[nest] = kernel
+        for arguments, chosen in self._nests(cluster):
+            nest = chosen.nest
+            if nest not in self.kernels:
+                self.kernels[nest] = Kernel(f"{cluster.kind}{len(self.kernels)}", nest, origins, chosen.text)
             number = list(self.kernels).index(nest)
             for node in arguments:
                 self._name(node)
             self.steps.append(Launch(number, tuple(self.names[n] for n in arguments), origins))
             self.arguments.append(arguments)
 
-    def _nests(self, cluster: fuse.Cluster) -> list[tuple[tuple[Node, ...], Schedule, LoopNest]]:
+    def _nests(self, cluster: fuse.Cluster) -> list[tuple[tuple[Node, ...], choose.Chosen]]:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
-        result: list[tuple[tuple[Node, ...], Schedule, LoopNest]] = []
+        result: list[tuple[tuple[Node, ...], choose.Chosen]] = []
         for lowered in self._lowered(cluster):
-            schedule, nest = choose.schedule(lowered.nest, cluster.tile, self.target)
-            if result and not nest.tasks and not result[-1][2].tasks and result[-1][0] == lowered.arguments:
-                _, before, joined = result.pop()
-                dims = tuple(sorted({*joined.dims, *nest.dims}, key=lambda v: v.name))
-                nest = replace(joined, dims=dims, body=joined.body + nest.body)
-                schedule = before + schedule
-            result.append((lowered.arguments, schedule, nest))
+            chosen = choose.schedule(lowered.nest, cluster.tile, self.target)
+            if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
+                before = result.pop()[1]
+                dims = tuple(sorted({*before.nest.dims, *chosen.nest.dims}, key=lambda v: v.name))
+                joined = replace(before.nest, dims=dims, body=before.nest.body + chosen.nest.body)
+                chosen = choose.Chosen(before.schedule + chosen.schedule, joined)
+            result.append((lowered.arguments, chosen))
         return result
 
     def _lowered(self, cluster: fuse.Cluster) -> Iterator[lower.Lowered]:

@@ -172,6 +172,7 @@ def check(program: Program) -> None:
         _check_buffer(program, buffer)
     for entry in program.entries:
         _check_entry(program, entry)
+        _check_order(program, entry)
 
 
 def _expect(condition: bool, message: str) -> None:
@@ -197,6 +198,19 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
         value = program.constants[buffer.name]
         _expect(value.dtype == buffer.dtype.numpy, f"{where}: expected {buffer.dtype}, its value is {value.dtype}")
         _expect(value.nbytes <= buffer.size, f"{where}: {value.nbytes} bytes of value, {buffer.size} of space")
+
+
+def _check_order(program: Program, entry: Entry) -> None:
+    """Every output is written, and nothing in the arena is read before a step writes it."""
+    written: set[str] = set()
+    for number, step in enumerate(entry.steps):
+        arrays = program.kernels[step.kernel].nest.arrays
+        for name, array in zip(step.arguments, arrays, strict=True):
+            fresh = program.buffer(name).space == "arena" and name not in written and not array.written
+            _expect(not fresh, f"entry {entry.name}, step {number}: {name} is read before anything is written to it")
+        written |= {name for name, array in zip(step.arguments, arrays, strict=True) if array.written}
+    missing = [t.name for t in entry.outputs if t.name not in written]
+    _expect(not missing, f"entry {entry.name}: nothing writes {', '.join(missing)}")
 
 
 def _check_entry(program: Program, entry: Entry) -> None:

@@ -122,12 +122,13 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     softmax = next(c for c in fusion.clusters if any(node.op is ops.MAX_REDUCE for node in c.index))
     serial = lower.lower(softmax, fusion, layouts).nest
     yield "serial", "text", narrow(schedule_printer.nest_text(serial))
-    schedule, row = choose.schedule(serial, softmax.tile, TARGET)
+    chosen = choose.schedule(serial, softmax.tile, TARGET)
+    schedule, row = chosen.schedule, chosen.nest
     yield "schedule", "text", "\n".join(map(str, schedule))
     yield "nest", "text", narrow(schedule_printer.nest_text(row))
 
     first = fusion.clusters[0]
-    _, nest = choose.schedule(lower.lower(first, fusion, layouts).nest, first.tile, TARGET)
+    nest = choose.schedule(lower.lower(first, fusion, layouts).nest, first.tile, TARGET).nest
     yield "tile", "text", narrow(schedule_printer.nest_text(nest))
 
     kept = ("^program", "dim ", r"kernel \d", "buffer", "entry", "    (in|out) ", "# aten")

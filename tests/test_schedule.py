@@ -11,7 +11,7 @@ from luminal.core.decompose import activation, contraction, reduction
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, fuse, layout, lower, plan, transforms
-from luminal.core.schedule.contraction import prepare
+from luminal.core.schedule.contraction import Tile, prepare
 from tests.schedule_graphs import GRAPHS, Source
 from tests.schedule_support import run_program
 
@@ -97,9 +97,24 @@ def serial_nest(name: str, number: int = 0) -> transforms.ln.LoopNest:
 
 def test_a_schedule_replays_to_the_same_nest() -> None:
     nest = serial_nest("softmax_and_norms")
-    schedule, scheduled = choose.schedule(nest, None, targets.X86_64)
-    assert transforms.apply(nest, schedule) == scheduled
-    assert hash(schedule) == hash(tuple(schedule))
+    chosen = choose.schedule(nest, None, targets.X86_64)
+    assert transforms.apply(nest, chosen.schedule) == chosen.nest
+    assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
+
+
+TILED = ("linear_with_epilogue", "both_operands_computed", "attention_block", "convolution_chain")
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_contractions_are_tiled(name: str) -> None:
+    program = compile_graph(GRAPHS[name]().graph, targets.AVX512)
+    assert [k.schedule for k in program.kernels if "not tiled" in k.schedule] == []
+
+
+def test_a_contraction_that_is_not_tiled_says_why() -> None:
+    nest = serial_nest("linear_with_epilogue")
+    wrong = choose.schedule(nest, Tile(4, 3, 7), targets.X86_64)
+    assert "side by side" in wrong.refusal and wrong.text.startswith("not tiled: ")
 
 
 @pytest.mark.parametrize(

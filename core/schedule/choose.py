@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
@@ -31,6 +32,20 @@ from luminal.core.types import f32
 TASKS = 64  # enough to divide among the threads of a desktop machine
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
 CHUNK = 4096  # elements of a one-dimensional task
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A schedule and the nest under it; ``refusal`` says why a contraction was not tiled, where it was not."""
+
+    schedule: Schedule
+    nest: ln.LoopNest
+    refusal: str = ""
+
+    @property
+    def text(self) -> str:
+        """The schedule, one transform a line."""
+        return "\n".join([*([f"not tiled: {self.refusal}"] if self.refusal else []), *map(str, self.schedule)])
 
 
 class Scheduler:
@@ -118,10 +133,10 @@ class Scheduler:
         if count:
             self.do(Parallelise(count))
 
-    def finish(self) -> tuple[Schedule, ln.LoopNest]:
+    def finish(self) -> Chosen:
         if self.nest.checked:
             self.do(HoistLookups())
-        return tuple(self.schedule), self.nest
+        return Chosen(tuple(self.schedule), self.nest)
 
 
 def _divided(expressions: tuple[Int, ...]) -> int:
@@ -129,23 +144,23 @@ def _divided(expressions: tuple[Int, ...]) -> int:
     return sum(isinstance(a, sym.FloorDiv | sym.Mod) for e in expressions for a in sym.atoms(e))
 
 
-def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> tuple[Schedule, ln.LoopNest]:
+def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
     """The default schedule of a serial nest and the nest under it; ``tile`` is set for contractions.
 
-    A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction. A nest over
-    nothing stays as it is.
+    A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction, and the
+    result says why. A nest over nothing stays as it is.
     """
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
-        return (), nest
-    if tile is not None:
-        try:
-            return _contraction(nest, tile, target)
-        except ScheduleError:
-            return _pass(nest, target)
-    return _pass(nest, target)
+        return Chosen((), nest)
+    if tile is None:
+        return _pass(nest, target)
+    try:
+        return _contraction(nest, tile, target)
+    except ScheduleError as refusal:
+        return replace(_pass(nest, target), refusal=str(refusal))
 
 
-def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> tuple[Schedule, ln.LoopNest]:
+def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state = Scheduler(nest, target)
     state.refine(frozenset(loop.axis.name for loop in state.loops()))
     reduction = next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
@@ -176,7 +191,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> tuple[Schedul
     return state.finish()
 
 
-def _pass(nest: ln.LoopNest, target: Target) -> tuple[Schedule, ln.LoopNest]:
+def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
@@ -210,7 +225,7 @@ def _pass(nest: ln.LoopNest, target: Target) -> tuple[Schedule, ln.LoopNest]:
 
 
 def _lanes(state: Scheduler) -> int:
-    """As many lanes as the widest stored element that is computed with allows, one register each."""
+    """Lanes of float32; other types take more registers or fewer for as many lanes."""
     return state.target.lanes(f32)
 
 

@@ -1,7 +1,7 @@
 """Runs a loop nest in plain Python, as ``nest`` defines it: the oracle of code generation and of schedule transforms.
 
-Slow (one scalar at a time) and strict: an index outside an array, a name out of scope or an element that was never
-written raises an error. Vector loops run as plain loops, parallel loops in order.
+Slow (one scalar at a time) and strict: an index outside an array or a name out of scope raises an error. Vector loops
+run as plain loops, parallel loops in order.
 """
 
 from __future__ import annotations

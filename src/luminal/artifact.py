@@ -30,17 +30,16 @@ from luminal.runtime.loader import MANIFEST
 def build(program: Program, target: Target, stages: Stages) -> Path:
     """The folder of ``program`` compiled for ``target``, built where the cache does not have it.
 
-    Raises BuildError where no compiler is found or it rejects a source.
+    Raises BuildError where no compiler is found, where it rejects a source, or where there can be no cache.
     """
     with stages("render"):
         bundle = render.render(program, target)
         key = _key(bundle, program)
     if config.NO_CACHE.value:
         return _build(bundle, program, Path(tempfile.mkdtemp(prefix="luminal-")), stages)
-    models = config.CACHE.value / "models"
+    models = builder.cache_folder("models")
     folder = models / key
     if not (folder / MANIFEST).is_file():
-        models.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=models))
         try:
             _build(bundle, program, work, stages)
