@@ -36,7 +36,8 @@ class SizeFunction:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch: the member of the context that runs it, its number, the text of the task count, and the call."""
+    """A launch: the member of the context that runs it, its number, the text of the task count (and of how many tasks
+    are worth a thread), and the call."""
 
     how: str
     number: int
@@ -181,7 +182,8 @@ class _Describer:
         for pointer, name in zip(kernel.signature.pointers, step.arguments, strict=True):
             arguments[pointer.array] = self._pointer(self.program.buffer(name), pointers)
         how = "serial" if kernel.tasks == 1 else "parallel"
-        return Step(how, number, self._size(kernel.tasks), kernel.signature.call(arguments), step.origins)
+        tasks = self._size(kernel.tasks) + ("" if how == "serial" else f", {step.grain}")
+        return Step(how, number, tasks, kernel.signature.call(arguments), step.origins)
 
     def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
         if buffer.space == "arena":

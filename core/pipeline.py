@@ -14,7 +14,7 @@ from luminal.core.ir import Graph, Node, Origins
 from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
 from luminal.core.program import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import choose, contraction, fuse, layout, lower, plan
+from luminal.core.schedule import choose, contraction, cost, fuse, layout, lower, plan
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
@@ -130,9 +130,10 @@ class _Assembly:
             if nest not in self.kernels:
                 self.kernels[nest] = Kernel(f"{cluster.kind}{len(self.kernels)}", nest, origins, chosen.text)
             number = list(self.kernels).index(nest)
+            grain = cost.grain(nest)
             for node in arguments:
                 self._name(node)
-            self.steps.append(Launch(number, tuple(self.names[n] for n in arguments), origins))
+            self.steps.append(Launch(number, tuple(self.names[n] for n in arguments), origins, grain))
             self.arguments.append(arguments)
 
     def _nests(self, cluster: fuse.Cluster) -> list[tuple[tuple[Node, ...], choose.Chosen]]:

@@ -45,11 +45,12 @@ class Buffer:
 @dataclass(frozen=True)
 class Launch:
     """A step: kernel number ``kernel`` on buffers named in the order of its nest's arrays. ``origins`` are the source
-    operators that the step computes."""
+    operators that the step computes. One thread does ``grain`` tasks sooner than it could wake another."""
 
     kernel: int
     arguments: tuple[str, ...]
     origins: tuple[str, ...] = ()
+    grain: int = 1
 
 
 @dataclass(frozen=True)

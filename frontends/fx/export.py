@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
@@ -48,8 +49,14 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
                 model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
             )
     except Exception as error:
-        raise ModelError(f"torch.export cannot export {type(model).__name__}: {error}") from error
+        advice = _CACHE_ADVICE if "Cache" in str(error) else ""
+        raise ModelError(f"torch.export cannot export {type(model).__name__}: {error}{advice}") from error
     return _known(program)
+
+
+_CACHE_ADVICE = (
+    "\nA model that returns its key-value cache is exported without it after model.config.use_cache = False."
+)
 
 
 def _known(program: ExportedProgram) -> ExportedProgram:
@@ -74,6 +81,8 @@ def dynamic_shapes(model: torch.nn.Module, inputs: Inputs, dims: Mapping[str, An
 
 def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
     """The inputs under the parameters of the module's ``forward``."""
+    if isinstance(inputs, torch.Tensor | np.ndarray):
+        raise ModelError("expected the arguments of a call, found one tensor: write (x,) instead of x")
     signature = inspect.signature(model.forward)
     try:
         return signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)
@@ -82,8 +91,10 @@ def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
 
 
 def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundArguments, Any]:
-    """The arguments, enlarged where a dynamic axis of extent 1 would be taken for a fixed one, and their shape spec."""
+    """The arguments, enlarged where a dynamic axis of extent 1 would be taken for a fixed one and copied where one
+    tensor is given twice, which would be taken for one input; and their shape spec."""
     made: dict[str, Any] = {}
+    seen: set[int] = set()
     names: set[str] = set()
     shapes: dict[str, Any] = {}
     for argument, value in bound.arguments.items():
@@ -96,6 +107,9 @@ def _dynamic(bound: inspect.BoundArguments, dims: Dims) -> tuple[inspect.BoundAr
             name = "_".join(steps if kind is inspect.Parameter.VAR_KEYWORD else [argument, *steps])
             names.add(name)
             leaf, spec = _leaf_spec(name, leaf, dims, made)
+            if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
+                leaf = leaf.clone()
+            seen.add(id(leaf))
             leaves.append(leaf)
             specs.append(spec)
         bound.arguments[argument] = pytree.tree_unflatten(leaves, tree)

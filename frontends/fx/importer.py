@@ -27,6 +27,7 @@ from luminal.frontends.fx.export import Inputs, Model, export
 from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description
 
+_UNKNOWN = "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"
 _PARAMETERS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = {
     OutputKind.BUFFER_MUTATION: "it updates the buffer {!r}; take it as an input and return the new value instead",
@@ -85,7 +86,8 @@ class _Importer:
     ) -> None:
         self.program: ExportedProgram = export(model, inputs, dims)
         self.title = type(model).__name__.lower() if not isinstance(model, ExportedProgram) else "model"
-        self.symbols = self._symbols(parse(dims))
+        self.dims = parse(dims)
+        self.symbols = self._symbols(self.dims)
         self.fixed = dict(constants or {})
         self.unsupported: list[Unsupported] = []
         self.origins: Origins = {}
@@ -109,6 +111,17 @@ class _Importer:
             symbols.name(name, tensors[name])
         return symbols
 
+    def _check_dims(self) -> None:
+        """Raises ModelError for a range of a dimension that the program does not have."""
+        named = {name for axes in self.dims.axes.values() for name in axes.values()}
+        known = named | {variable.name for variable in _dims(self.inputs)}
+        unused = sorted(set(self.dims.ranges) - known)
+        if unused:
+            raise ModelError(
+                f"the program has no dimension {', '.join(unused)}; "
+                f"it has {', '.join(sorted(known)) or 'fixed sizes'}. Name the axes in dims, and export the program with those axes dynamic (dynamic_shapes)"
+            )
+
     def build(self, name: str) -> Graph:
         signature = self.program.graph_signature
         specs = iter(signature.input_specs)
@@ -124,6 +137,7 @@ class _Importer:
         if missing:
             raise ModelError(f"constants names {', '.join(missing)}, which are no inputs of the model")
         outputs, leaves = self._outputs(returned)
+        self._check_dims()
         calls = self.program.module_call_graph[0].signature
         assert calls is not None
         described_outputs = structure.describe(calls.out_spec, iter(leaves))
@@ -214,7 +228,7 @@ class _Importer:
             return None  # a result that nothing reads may be one that luminal does not compute
         entry = tables.TABLE.get(operator)
         if entry is None or _is_complex(node):
-            return self._report(node, operator, "" if entry is None else "complex numbers are not supported")
+            return self._report(node, operator, _UNKNOWN if entry is None else "complex numbers are not supported")
         origin = Origin(operator, node.name, _location(node))
         try:
             with originating(self.origins, origin):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal import artifact, tensors
+from luminal.codegen import interface
 from luminal.core import target as targets
 from luminal.core.errors import InputError, ModelError, Unsupported
 from luminal.core.ir import Graph
@@ -72,6 +73,10 @@ def read(
     """``model`` as a graph of primitives, by the front end for its kind; arguments as for ``compile``."""
     if isinstance(model, Graph):
         return model
+    if name is None and isinstance(model, str | os.PathLike):
+        name = interface.identifiers([Path(model).stem])[0]
+    elif name is not None and interface.identifiers([name]) != [name]:
+        raise InputError(f"name: expected an identifier of C and C++, which symbols begin with, found {name!r}")
     importer = _front_end(model)
     if importer.__name__.endswith("onnx.importer"):
         return importer.load(model, dims=dims, constants=constants, name=name)  # type: ignore[no-any-return]
@@ -125,12 +130,15 @@ def _is_module(model: Any) -> bool:
 
 class Specialised:
     """A PyTorch module that is compiled when it is called, once for each combination of types, ranks and undeclared
-    sizes; sizes that ``dims`` declares may vary freely."""
+    sizes; sizes that ``dims`` declares may vary freely. ``module(*args)`` is the compiled Module of a call."""
 
     def __init__(self, model: Any, **options: Any) -> None:
         self.model = model
         self.options = options
         self.modules: list[Module] = []
+
+    def __repr__(self) -> str:
+        return f"<luminal {type(self.model).__name__}, compiled when it is called; {len(self.modules)} so far>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, compiling it first where no earlier compilation fits. Raises as ``compile`` and Module do."""

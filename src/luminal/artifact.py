@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sysconfig
 import tempfile
@@ -93,17 +94,21 @@ def python_module(folder: Path, name: str) -> Path:
 
     Raises BuildError where the compiler is missing or rejects the source.
     """
-    compiler = toolchain.find()
     output = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if output.exists():
+        return output
+    compiler = toolchain.find()
+    work = f"{output.name}.{os.getpid()}"  # renamed when it is whole: others may look at this folder
     includes = [sysconfig.get_path("include"), pybind11.get_include(), ".", "include"]
     done = compiler.run(
         [
             *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"),
             *(f"-I{path}" for path in includes),
-            *("python_module.cpp", "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", output.name),
+            *("python_module.cpp", "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN", "-o", work),
         ],
         folder,
     )
     if done.returncode != 0:
         raise BuildError(f"the Python module of {name} did not compile:\n{done.stdout}{done.stderr}")
+    (folder / work).rename(output)
     return output

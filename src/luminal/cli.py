@@ -123,8 +123,8 @@ def compile_(
             name=name,
             progress=display.report,
         )
-    assert isinstance(module, Module)
-    module.export(output)
+        assert isinstance(module, Module)
+        module.export(output, progress=display.report)
     for path in sorted(path for path in output.iterdir() if path.is_file()):
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
     _say(f"{output} in {text(time.perf_counter() - started)}")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from luminal import artifact, structure, tensors
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
+from luminal.progress import Progress, Stages
 from luminal.runtime import loader
 
 
@@ -87,12 +88,16 @@ class Module:
                     return False
         return True
 
-    def export(self, folder: str | Path, *, python_module: bool = True) -> Path:
+    def export(self, folder: str | Path, *, python_module: bool = True, progress: Progress | None = None) -> Path:
         """Write the artefact to ``folder``: library, header, C++ wrapper, weights, manifest, sources with CMake, and an
         importable Python module that needs numpy alone. Returns the folder.
 
-        Raises BuildError where the Python module cannot be compiled.
+        ``progress(stage, fraction)`` is called as work goes on. Raises BuildError where the Python module cannot be
+        compiled.
         """
+        if python_module:
+            with Stages(progress)("python module"):
+                artifact.python_module(self.folder, self.library.name)
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         for item in sorted(self.folder.iterdir()):
@@ -100,8 +105,6 @@ class Module:
                 shutil.copytree(item, target / item.name, dirs_exist_ok=True)
             else:
                 shutil.copy2(item, target / item.name)
-        if python_module:
-            artifact.python_module(target, self.library.name)
         return target
 
     @property

@@ -27,7 +27,7 @@ constexpr int64_t TABLE = 0;   // float32 [16, 8]
 constexpr int64_t BIAS = 512;  // float32 [16]
 
 void run_embed(Context& context, const int64_t* dims, const void* const* in, void* const* out) {
-    context.parallel(0, dims[0], [&](int64_t begin, int64_t end) {
+    context.parallel(0, dims[0], 1, [&](int64_t begin, int64_t end) {
         k0(static_cast<float*>(out[0]), static_cast<const int64_t*>(in[0]), static_cast<const float*>(in[1]),
            context.weights<float>(TABLE), context.status(), dims, begin, end);
     });
@@ -37,11 +37,11 @@ void run_score(Context& context, const int64_t* dims, const void* const* in, voi
     context.serial(1, dims[0], [&](int64_t begin, int64_t end) {
         k1(context.arena<float>(0), static_cast<const float*>(in[0]), dims, begin, end);
     });
-    context.parallel(2, dims[0], [&](int64_t begin, int64_t end) {
+    context.parallel(2, dims[0], 1, [&](int64_t begin, int64_t end) {
         k2(static_cast<float*>(out[0]), context.arena<float>(0), context.weights<float>(TABLE),
            context.weights<float>(BIAS), dims, begin, end);
     });
-    context.parallel(3, dims[0] * 8 + dims[1], [&](int64_t begin, int64_t end) {
+    context.parallel(3, dims[0] * 8 + dims[1], 1, [&](int64_t begin, int64_t end) {
         k3(static_cast<float*>(out[1]), static_cast<const float*>(in[0]), static_cast<const float*>(in[1]), dims,
            begin, end);
     });
@@ -49,7 +49,7 @@ void run_score(Context& context, const int64_t* dims, const void* const* in, voi
 
 void run_negate(Context& context, const int64_t* dims, const void* const* in, void* const* out) {
     for (int32_t i = 0; i < 2; ++i) {
-        context.parallel(4 + i, dims[0], [&](int64_t begin, int64_t end) {
+        context.parallel(4 + i, dims[0], 1, [&](int64_t begin, int64_t end) {
             k4(static_cast<uint16_t*>(out[i]), static_cast<const uint16_t*>(in[i]), static_cast<const bool*>(in[2]),
                dims, begin, end);
         });

@@ -75,11 +75,12 @@ class Library : public InPlace {
     void enter() { pool_.enter(); }
     void leave() { pool_.leave(); }
 
-    void parallel(int64_t tasks, lm_task_range body, void* argument) {
-        if (options_.parallel_for != nullptr && tasks > 1) {
+    /// `grain` tasks are worth waking a thread for.
+    void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
+        if (options_.parallel_for != nullptr && tasks > grain) {
             options_.parallel_for(options_.user, tasks, body, argument);
         } else {
-            pool_.parallel(tasks, body, argument);
+            pool_.parallel(tasks, body, argument, tasks / grain);
         }
     }
 
@@ -220,13 +221,14 @@ class Context : public InPlace {
     /// Where kernels raise what their operators must refuse.
     Status* status() { return &status_; }
 
-    /// Runs step `step` of the model: calls `body(begin, end)` on ranges that cover [0, tasks), on several threads.
+    /// Runs step `step` of the model: calls `body(begin, end)` on ranges that cover [0, tasks), on several threads, one for
+    /// every `grain` tasks at the most.
     /// Tasks must not depend on each other. Does nothing once a step has raised a status.
     template <class Body>
-    void parallel(int32_t step, int64_t tasks, const Body& body) {
+    void parallel(int32_t step, int64_t tasks, int64_t grain, const Body& body) {
         if (!begin_step(step)) return;
         library_.parallel(
-            tasks,
+            tasks, grain,
             [](void* argument, int64_t begin, int64_t end) { (*static_cast<const Body*>(argument))(begin, end); },
             const_cast<Body*>(&body));
     }

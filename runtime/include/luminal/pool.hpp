@@ -69,12 +69,14 @@ class Pool {
 
     /// Calls `body(argument, begin, end)` on ranges that cover [0, tasks), and returns when all have returned. Several
     /// threads may call at once: one gets the workers, the others do their own tasks themselves.
-    void parallel(int64_t tasks, lm_task_range body, void* argument) {
+    /// At most `most` threads take part.
+    void parallel(int64_t tasks, lm_task_range body, void* argument, int64_t most = MAX_THREADS) {
         if (tasks <= 0) return;
         const int64_t threads = threads_.load_relaxed();
         int64_t parts = threads - (static_cast<int64_t>(callers_.load_relaxed()) - 1);
         if (parts > threads) parts = threads;
         if (parts > tasks) parts = tasks;
+        if (parts > most) parts = most;
         if (parts <= 1 || busy_.exchange(1) != 0) {
             body(argument, 0, tasks);
             return;

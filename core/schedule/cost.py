@@ -1,0 +1,62 @@
+"""Estimates of time, from the structure of a nest: coarse, and only ever used to choose."""
+
+from __future__ import annotations
+
+import math
+
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import typical
+from luminal.core.schedule.fuse import COSTLY
+
+WAKE = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
+_COSTLY = 10  # cycles of a division, an exponential or a look-up, as a multiple of an addition's
+
+
+def grain(nest: ln.LoopNest) -> int:
+    """How many tasks of ``nest`` one thread does in the time that waking another would take; at least 1."""
+    body = nest.body
+    for _ in nest.tasks:
+        (loop,) = body
+        assert isinstance(loop, ln.Loop)
+        body = loop.body
+    return max(1, int(WAKE / _body(body)))
+
+
+def _body(body: tuple[ln.Statement, ...]) -> float:
+    """Cycles of one run of ``body``, at typical sizes."""
+    return 1 + sum(_statement(statement) for statement in body)
+
+
+def _statement(statement: ln.Statement) -> float:
+    match statement:
+        case ln.Loop():
+            return _count(statement) * _body(statement.body)
+        case ln.Reduction():
+            inner = _body(statement.before) + _value(statement.value)
+            return math.prod(_count(loop) for loop in statement.loops) * inner
+        case ln.Store() | ln.Define() | ln.Let():
+            return _value(statement.value)
+        case ln.Contract():
+            steps = math.prod(typical(loop.extent) for loop in statement.loops)
+            return steps * statement.max_rows * statement.columns / (2 * statement.lanes)
+        case _:
+            return 0
+
+
+def _count(loop: ln.Loop) -> float:
+    """Iterations: vectors of a vector loop."""
+    return max(1, typical(loop.extent)) / (loop.lanes if loop.kind == "vector" else 1)
+
+
+def _value(value: ln.Scalar) -> float:
+    """Cycles of a value, each distinct part of it computed once."""
+    total = 0.0
+    seen: set[ln.Scalar] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current not in seen:
+            seen.add(current)
+            total += _COSTLY if current.op in COSTLY else 1
+            stack.extend(current.operands)
+    return total
