@@ -119,7 +119,8 @@ class _Importer:
         if unused:
             raise ModelError(
                 f"the program has no dimension {', '.join(unused)}; "
-                f"it has {', '.join(sorted(known)) or 'fixed sizes'}. Name the axes in dims, and export the program with those axes dynamic (dynamic_shapes)"
+                f"it has {', '.join(sorted(known)) or 'fixed sizes'}. "
+                "Name the axes in dims, and export the program with those axes dynamic (dynamic_shapes)"
             )
 
     def build(self, name: str) -> Graph:
