@@ -13,7 +13,7 @@ from luminal.codegen import dialect_cpp
 from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.locate import first_failure
-from luminal.comparison.measure import LIMIT, distance, rounding
+from luminal.comparison.measure import COARSE_LIMIT, LIMIT, distance, rounding
 from luminal.comparison.references import OnnxRuntime
 from luminal.core import interp, ir, ops, pipeline
 from luminal.core import symbolic as sym
@@ -230,5 +230,5 @@ def test_rounding_grows_with_the_square_root_of_a_sum() -> None:
     bounds = rounding([summed, ir.cast(summed, f16)], {})
     assert bounds[summed].bound == pytest.approx(20 * unit)
     assert bounds[summed].limit == LIMIT * unit
-    assert bounds[ir.cast(summed, f16)].limit == LIMIT * 2.0**-11
+    assert bounds[ir.cast(summed, f16)].limit == COARSE_LIMIT * 2.0**-11
     assert bounds[x].bound == 0.0

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.types import DType, from_numpy
+from luminal.core.types import DType, f32, from_numpy
 
 Array = NDArray[Any]
 
 # Roundings of the coarsest type, all in one direction, that any implementation may add up to: 1e-5 for float32.
 LIMIT = 168
+# The same for 16-bit types, whose few digits LIMIT roundings would use up: luminal computes in float32 between them.
+COARSE_LIMIT = 16
 # A model may amplify rounding: as many times what the graph in its own types is from float64 is still rounding.
 FACTOR = 4.0
 
@@ -117,9 +119,14 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int]) -> dict[Node, Round
         variance[node] = _roundings(node, dims) * unit**2 + max((variance[o] for o in node.inputs), default=0.0)
         coarsest[node] = max([unit, *(coarsest[o] for o in node.inputs)])
     return {
-        node: Rounding(min(math.sqrt(found), LIMIT * coarsest[node]), LIMIT * coarsest[node])
+        node: Rounding(min(math.sqrt(found), limit(coarsest[node])), limit(coarsest[node]))
         for node, found in variance.items()
     }
+
+
+def limit(unit: float) -> float:
+    """What roundings of ``unit`` may explain at the most, relative to the scale of a value."""
+    return (LIMIT if unit <= f32.eps / 2 else COARSE_LIMIT) * unit
 
 
 def _unit(dtype: DType) -> float:

@@ -18,7 +18,7 @@ from luminal.core.ir import Graph, Node
 class Allowed:
     """How far from float64 the compiled library (``own``) and the ``reference`` may be, relative to the scale of a
     value: what rounding explains (``measure.rounding``), and for the reference, which may round more often, what
-    ``measure.LIMIT`` roundings explain; for either, ``measure.FACTOR`` times the distance of the graph in its own
+    ``measure.limit`` explains; for either, ``measure.FACTOR`` times the distance of the graph in its own
     types.
     """
 

@@ -1,0 +1,133 @@
+"""Generated libraries against the interpreter: every structure that the scheduler treats apart, every element type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import luminal
+from luminal.core import ir, movement, ops, types
+from luminal.core import target as targets
+from luminal.core.decompose import activation, compare, contraction, exponential, hyperbolic, indexing, reduction
+from luminal.core.ir import Graph, Node
+from luminal.core.target import Target
+from luminal.core.types import DType
+from luminal.module import Module
+from tests.compiled_support import Array, assert_computes, assert_same_bits, resized
+from tests.schedule_graphs import GRAPHS, SIZES
+
+BEST = targets.detect()
+OTHERS = [target for target in targets.ALL.values() if target.name != BEST.name and targets.supported(target)]
+# Graphs that between them hold every kind of kernel: these are compiled for the lesser targets, too.
+REPRESENTATIVE = ("attention_block", "convolution_chain", "lookups", "integers", "half_precision")
+
+
+def compiled(graph: Graph, target: Target) -> Module:
+    module = luminal.compile(graph, target=target)
+    assert isinstance(module, Module)
+    return module
+
+
+def agrees(graph: Graph, target: Target, runs: list[dict[str, Array]], terms: int) -> None:
+    """The library computes what the graph says, to the same bits with one thread and with two."""
+    folder = compiled(graph, target).folder
+    one, two = (luminal.load(folder, threads=threads) for threads in (1, 2))
+    assert one.library.metadata["target"]["name"] == target.name
+    for inputs in runs:
+        found = list(one.run(inputs).values())
+        assert_computes(graph, inputs, found, terms)
+        assert_same_bits(list(two.run(inputs).values()), found)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [(name, BEST) for name in GRAPHS] + [(name, target) for target in OTHERS for name in REPRESENTATIVE],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_graph(name: str, target: Target) -> None:
+    case = GRAPHS[name]()
+    sizes = [SIZES, {"batch": 1, "seq": 1}, {"batch": 4, "seq": 9}]
+    runs = [resized(case.graph, case.inputs, size) for size in (sizes if case.graph.dims else sizes[:1])]
+    agrees(case.graph, target, runs, case.depth)
+
+
+# ---- element types ---------------------------------------------------------------------------------------------------
+
+
+def graph_of(name: str, inputs: dict[str, Array], build: Callable[..., dict[str, Node]]) -> Graph:
+    nodes = [ir.input_(key, value.shape, types.from_numpy(value.dtype)) for key, value in inputs.items()]
+    return Graph(name, tuple(nodes), tuple(build(*nodes).items()))
+
+
+FLOATS = (types.f64, types.f32, types.f16, types.bf16)
+SPECIAL = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan]
+
+
+def float_graph(x: Node, y: Node, w: Node) -> dict[str, Node]:
+    return {
+        "pairs": indexing.stack([x + y, x * y, x / y, compare.maximum(x, y), ir.binary(ops.MOD, x, y)]),
+        "singles": indexing.stack([ir.unary(op, x) for op in (ops.SQRT, ops.RECIP)]),
+        "compared": indexing.stack([x < y, ir.binary(ops.EQUAL, x, y)]),
+        "rounded": ir.unary(ops.ROUND, x, ops.Rounding("even")),
+        "whole": ir.cast(x, types.i32),
+        "narrow": ir.cast(x, types.f16),
+        "curves": indexing.stack([hyperbolic.tanh(w), exponential.exp(w), activation.silu(w)]),
+        "rows": reduction.softmax(w, -1),
+        "totals": reduction.sum_(w, [0]),
+        "product": contraction.matmul(w, movement.permute(w, (1, 0))),
+    }
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_float_types(dtype: DType) -> None:
+    """Special values in every pair, and sums, rows and products of ordinary ones."""
+    special = np.array([*SPECIAL, dtype.max, dtype.eps], np.float64).astype(dtype.numpy)
+    x, y = (np.ascontiguousarray(part) for part in np.broadcast_arrays(special[:, None], special[None, :]))
+    w = np.random.default_rng(3).standard_normal((13, 21)).astype(dtype.numpy)
+    inputs = {"x": x, "y": y, "w": w}
+    agrees(graph_of(f"floats_{dtype}", inputs, float_graph), BEST, [inputs], 64)
+
+
+INTEGERS = (types.i8, types.i32, types.i64, types.u8, types.u64)
+
+
+def integer_graph(x: Node, y: Node) -> dict[str, Node]:
+    binary = (ops.ADD, ops.MUL, ops.DIV, ops.MOD, ops.MAX, ops.AND, ops.OR, ops.XOR, ops.SHL, ops.SHR)
+    return {
+        "pairs": indexing.stack([ir.binary(op, x, y) for op in binary]),
+        "chosen": ir.select(x < y, x, y),
+        "floats": ir.cast(x, types.f32),
+        "wrapped": ir.cast(x, types.i8),
+        "total": ir.reduce(ops.SUM_REDUCE, movement.reshape(x, (x.size,)), [0]),
+        "largest": ir.reduce(ops.MAX_REDUCE, x, [1]),
+        "contracted": contraction.matmul(x, y),
+    }
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_at_their_limits(dtype: DType) -> None:
+    """Overflow, division by zero, the lowest number by -1, shifts by negative and by too much: nothing traps."""
+    bits = np.iinfo(dtype.numpy).bits
+    limits = [dtype.min, dtype.max, 0, 1, 3, bits - 1, bits, bits + 1]
+    limits += [-1, -2, -bits] if dtype.kind == "i" else [dtype.max - 1]
+    values = np.array(limits, dtype.numpy)
+    x, y = (np.ascontiguousarray(part) for part in np.broadcast_arrays(values[:, None], values[None, :]))
+    inputs = {"x": x, "y": y}
+    agrees(graph_of(f"integers_{dtype}", inputs, integer_graph), BEST, [inputs], 1)
+
+
+def test_axes_of_size_zero_and_one() -> None:
+    def build(none: Node, one: Node) -> dict[str, Node]:
+        return {
+            "nothing": none + 1.0,
+            "sum": ir.reduce(ops.SUM_REDUCE, none, [1]),
+            "max": ir.reduce(ops.MAX_REDUCE, none, [1]),
+            "product": contraction.matmul(none, movement.permute(none, (1, 0))),
+            "joined": movement.concatenate([one, ir.expand(one, (1, 1))], 1),
+            "row": reduction.softmax(one, -1),
+        }
+
+    inputs = {"none": np.zeros((3, 0), np.float32), "one": np.full((1, 1), 2, np.float32)}
+    agrees(graph_of("empty", inputs, build), BEST, [inputs], 1)

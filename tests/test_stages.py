@@ -1,0 +1,99 @@
+"""One small model at each stage of the compiler, as text: what docs/architecture.md walks through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from luminal.codegen import render
+from luminal.core import interp, printer, program, target
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.printer import fusion_text, nest_text
+from luminal.frontends.onnx import importer
+from tests.conftest import Golden
+from tests.schedule_support import run_program
+
+STAGES = ("graph", "canonical", "prepared", "fusion", "nests", "program", "kernels")
+
+
+def model() -> Any:
+    """``softmax(relu((x W + b) * 1))`` over groups of five: a fold, a contraction with its epilogue, a row."""
+    random = np.random.default_rng(0)
+    constants = {
+        "W": random.integers(-4, 5, (6, 20)).astype(np.float32) / 4,
+        "b": random.integers(-4, 5, 20).astype(np.float32) / 4,
+        "one": np.array(1, np.float32),
+        "shape": np.array([0, 4, 5]),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["xw"], "hidden"),
+        helper.make_node("Add", ["xw", "b"], ["sum"], "bias"),
+        helper.make_node("Mul", ["sum", "one"], ["same"], "identity"),
+        helper.make_node("Relu", ["same"], ["activated"], "activation"),
+        helper.make_node("Reshape", ["activated", "shape"], ["groups"], "group"),
+        helper.make_node("Softmax", ["groups"], ["probabilities"], "normalisation", axis=-1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "groups",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 6])],
+        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", 4, 5])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.fixture(scope="module")
+def reached() -> dict[str, Any]:
+    """The value of every stage that the pipeline announces."""
+    found: dict[str, Any] = {}
+    graph = importer.load(model(), dims={"rows": (1, 8)})
+    assert compile_graph(graph, target.AVX2, found.__setitem__) is found["program"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def texts(reached: dict[str, Any]) -> dict[str, str]:
+    compiled = reached["program"]
+    bundle = render.render(compiled, target.AVX2)
+    return {
+        "graph": printer.text(reached["graph"]),
+        "canonical": printer.text(reached["canonical"]),
+        "prepared": printer.text(reached["prepared"]),
+        "fusion": fusion_text(reached["fusion"], reached["layouts"]),
+        "nests": "\n\n".join(f"{kernel.name}:\n{nest_text(kernel.nest)}" for kernel in compiled.kernels),
+        "program": program.text(compiled),
+        "kernels": "\n".join(bundle.files[path] for path in bundle.kernels),
+    }
+
+
+@pytest.mark.parametrize("number", range(len(STAGES)), ids=STAGES)
+def test_stage(number: int, texts: dict[str, str], golden: Golden) -> None:
+    stage = STAGES[number]
+    suffix = "cpp" if stage == "kernels" else "txt"
+    golden.check(f"stages/{number}_{stage}.{suffix}", texts[stage].rstrip("\n") + "\n")
+
+
+def test_what_each_stage_does(texts: dict[str, str]) -> None:
+    """Golden files are blessed easily: what must hold whatever their details."""
+    assert tuple(texts) == STAGES
+    assert "Constant one 1.0" in texts["graph"] and "Constant one" not in texts["canonical"]
+    for operator in ("hidden", "bias", "identity", "activation", "normalisation"):
+        assert all(f"'{operator}'" in texts[stage] for stage in ("graph", "canonical", "program", "kernels"))
+    assert "contraction(" in texts["fusion"] and "row(" in texts["fusion"]
+    assert "contract over" in texts["nests"]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_every_stage_computes_the_same(rows: int, reached: dict[str, Any]) -> None:
+    inputs = {"x": np.random.default_rng(rows).standard_normal((rows, 6)).astype(np.float32)}
+    (expected,) = ReferenceEvaluator(model()).run(None, inputs)
+    for stage in ("graph", "canonical", "prepared"):
+        (found,) = interp.run(reached[stage], inputs).outputs
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6, err_msg=stage)
+    found = run_program(reached["program"], inputs)["probabilities"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
