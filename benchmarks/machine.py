@@ -60,11 +60,19 @@ class Peak:
 
 
 def _resident(process: int) -> int:
-    """Bytes of ``process`` and its descendants; 0 for one that has ended."""
+    """Bytes of ``process`` and its descendants; 0 for one that has ended.
+
+    A child that has been forked and not yet run its program has its parent's pages, which are not counted again.
+    """
     try:
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
         tasks = list(Path(f"/proc/{process}/task").iterdir())
         children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        started = [child for child in children if _command(child) != _command(process)]
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return pages * PAGE + sum(map(_resident, children))
+    return pages * PAGE + sum(map(_resident, started))
+
+
+def _command(process: int) -> bytes:
+    return Path(f"/proc/{process}/cmdline").read_bytes()

@@ -49,7 +49,7 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
 
 
 # What the axes of nests and views are called: a dimension of that name could be taken for one of them.
-_AXIS_NAME = re.compile(r"[aikg]\d\w*|d_\w+|at")
+_AXIS_NAME = re.compile(r"[aikg]\d\w*|d_i\d\w*|at")
 
 
 def _check_names(graph: Graph) -> None:

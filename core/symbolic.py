@@ -416,11 +416,13 @@ def _common(num: Int, den: int) -> tuple[int, Int, Int] | None:
 
 @lru_cache(maxsize=1 << 16)
 def floordiv(num: Int, den: Int) -> Int:
-    """``floor(num / den)`` for ``den > 0``."""
-    if isinstance(num, int) and isinstance(den, int) and den:
+    """``floor(num / den)`` for ``den > 0``; 0 for ``den == 0``: an axis of extent 0 has no positions to number."""
+    if den == 0:
+        return 0
+    if den == 1:
+        return num
+    if isinstance(num, int) and isinstance(den, int):
         return num // den
-    if den == 1 or den == 0:
-        return num if den == 1 else 0  # an axis of extent 0 has no positions to number
     quotient, rest = _split(num, den)
     if always(rest) and always(den - 1 - rest):
         return quotient
@@ -439,8 +441,8 @@ def floordiv(num: Int, den: Int) -> Int:
 
 @lru_cache(maxsize=1 << 16)
 def mod(num: Int, den: Int) -> Int:
-    """``num`` modulo ``den`` for ``den > 0``; the result is in ``0 .. den-1``."""
-    if den == 0 or den == 1:
+    """``num`` modulo ``den`` for ``den > 0``, in ``0 .. den-1``; 0 for ``den == 0``, as ``floordiv``."""
+    if den in (0, 1):
         return 0
     if isinstance(num, int) and isinstance(den, int):
         return num % den

@@ -17,7 +17,11 @@ from onnx import TensorProto, helper
 
 import luminal
 from luminal.codegen import toolchain
+from luminal.core import ir, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, ModelError, UnsupportedError
+from luminal.core.pipeline import compile_graph
 from luminal.module import Module
 from tests import compiled_support
 from tests.comparison_models import classifier, saved
@@ -375,3 +379,64 @@ def test_bad_input_does_not_end_the_process() -> None:
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 5, done.stderr
+
+
+# ---- names and dimensions -------------------------------------------------------------------------------------------
+
+
+def small(*shape: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    return torch.nn.ReLU().eval(), torch.zeros(shape)
+
+
+@pytest.mark.parametrize("name", ["my model", "int", "2d", ""])
+def test_a_name_that_is_no_identifier(name: str) -> None:
+    module, x = small(2)
+    with pytest.raises(InputError, match="identifier of C"):
+        luminal.read(module, (x,), name=name)
+
+
+def test_a_class_named_like_a_keyword_gets_a_name_that_compiles() -> None:
+    kind = type("Int", (torch.nn.ReLU,), {})
+    assert luminal.read(kind().eval(), (torch.zeros(2),)).name == "int_value"
+
+
+def test_one_tensor_instead_of_the_arguments() -> None:
+    module, x = small(1, 8)
+    with pytest.raises(ModelError, match=r"write \(x,\)"):
+        luminal.read(module, x)
+
+
+def test_a_range_without_an_axis() -> None:
+    module, x = small(4, 8)
+    with pytest.raises(ModelError, match="no axis has that name"):
+        luminal.read(module, (x,), dims={"batch": (1, 32)})
+
+
+def test_a_range_that_an_exported_program_does_not_have() -> None:
+    module, x = small(4, 8)
+    with pytest.raises(ModelError, match="the program has no dimension batch"):
+        luminal.read(torch.export.export(module, (x,)), dims={"batch": (1, 32)})
+
+
+def graph_over(dim: str, output: str) -> ir.Graph:
+    size = sym.var(dim, 1, 8)
+    variable = sym.as_var(size)
+    assert variable is not None
+    x = ir.input_("x", (size, 8), types.f32)
+    return ir.Graph("named", (x,), ((output, x * 2.0),), (variable,))
+
+
+@pytest.mark.parametrize("name", ["a0", "i1", "k2_0", "g0", "at", "d_i0_1"])
+def test_a_dimension_named_like_a_generated_axis(name: str) -> None:
+    with pytest.raises(ModelError, match="another name"):
+        compile_graph(graph_over(name, "y"), targets.X86_64)
+
+
+@pytest.mark.parametrize("name", ["batch", "d_model", "attention", "kv", "a", "time"])
+def test_ordinary_names_of_dimensions(name: str) -> None:
+    compile_graph(graph_over(name, "y"), targets.X86_64)
+
+
+def test_an_output_named_like_an_input() -> None:
+    with pytest.raises(ModelError, match="x names an input and an output"):
+        compile_graph(graph_over("batch", "x"), targets.X86_64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction
 from luminal.core.errors import ScheduleError
@@ -100,6 +100,18 @@ def test_a_schedule_replays_to_the_same_nest() -> None:
     chosen = choose.schedule(nest, None, targets.X86_64)
     assert transforms.apply(nest, chosen.schedule) == chosen.nest
     assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
+
+
+def test_products_in_half_precision_are_not_tiled() -> None:
+    """Each product rounds to its type before it is added: a tile of float32 sums would not."""
+    x = ir.input_("x", (2, 4), types.f16)
+    y = ir.constant(np.array([[300, 300, 1, 1], [300, -300, 1, 1]], np.float16).T)
+    product = movement.unsqueeze(x, [2]) * movement.unsqueeze(y, [0])
+    graph = ir.Graph("half", (x,), (("y", ir.reduce(ops.SUM_REDUCE, product, [1])),))
+    inputs = {"x": np.array([[300, 300, 1, 2], [300, 1, 1, 1]], np.float16)}
+    found = run_program(compile_graph(graph, targets.X86_64), inputs)["y"]
+    np.testing.assert_array_equal(found, interp.run(graph, inputs).outputs[0])
+    assert np.isinf(found).any() and np.isnan(found).any()
 
 
 TILED = ("linear_with_epilogue", "both_operands_computed", "attention_block", "convolution_chain")

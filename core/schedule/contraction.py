@@ -24,9 +24,8 @@ from luminal.core.target import Target
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand of the product: element ``index`` of ``source`` under ``valid``, over the product's axes.
-
-    ``cast`` is the operand's type in the product where ``source`` is stored in another.
+    """An operand of the product: element ``index`` of ``source`` under ``valid``, over the product's axes; elsewhere
+    ``fill`` (the bytes of one element of ``source``). ``source`` may be stored in a narrower type than the product's.
     """
 
     source: Node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -73,14 +74,18 @@ def read(
     """``model`` as a graph of primitives, by the front end for its kind; arguments as for ``compile``."""
     if isinstance(model, Graph):
         return model
-    if name is None and isinstance(model, str | os.PathLike):
-        name = interface.identifiers([Path(model).stem])[0]
-    elif name is not None and interface.identifiers([name]) != [name]:
+    if name is not None and interface.identifiers([name]) != [name]:
         raise InputError(f"name: expected an identifier of C and C++, which symbols begin with, found {name!r}")
     importer = _front_end(model)
+    graph: Graph
     if importer.__name__.endswith("onnx.importer"):
-        return importer.load(model, dims=dims, constants=constants, name=name)  # type: ignore[no-any-return]
-    return importer.load(_program(model), inputs, dims=dims, constants=constants, name=name)  # type: ignore[no-any-return]
+        graph = importer.load(model, dims=dims, constants=constants, name=name)
+    else:
+        graph = importer.load(_program(model), inputs, dims=dims, constants=constants, name=name)
+    if name is None:  # what the model is called, as an identifier: of its file, its class or its graph
+        called = Path(model).stem if isinstance(model, str | os.PathLike) else graph.name
+        graph = replace(graph, name=interface.identifiers([called])[0])
+    return graph
 
 
 def check(
