@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import luminal
+from luminal import artifact
 from luminal.codegen import render
 from luminal.core import target as targets
 from luminal.module import Module
@@ -216,6 +217,13 @@ def test_the_python_module_needs_numpy_alone(module: Module, tmp_path: Path) -> 
     run([sys.executable, "-I", "-S", script, folder, alone, tmp_path / "in.npz", tmp_path / "out.npz"], folder=tmp_path)
     found = np.load(tmp_path / "out.npz")
     compiled_support.assert_same_bits([found[f"arr_{k}"] for k in range(3)], outputs(module))
+
+
+def test_an_export_without_the_python_module_has_none(module: Module, tmp_path: Path) -> None:
+    """Also where an earlier export compiled it: compiled models are shared through the cache."""
+    name = artifact.module_file("encoder_a")
+    assert (module.export(tmp_path / "with") / name).exists()
+    assert not (module.export(tmp_path / "without", python_module=False) / name).exists()
 
 
 # ---- the same bytes --------------------------------------------------------------------------------------------------

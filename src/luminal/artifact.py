@@ -89,12 +89,17 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
     return folder
 
 
+def module_file(name: str) -> str:
+    """The file name of the Python module of the model ``name``, for this Python."""
+    return f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
 def python_module(folder: Path, name: str) -> Path:
     """Compile the importable module ``NAME.*.so`` beside the library in ``folder``; needs numpy, not luminal, to run.
 
     Raises BuildError where the compiler is missing or rejects the source.
     """
-    output = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    output = folder / module_file(name)
     if output.exists():
         return output
     compiler = toolchain.find()

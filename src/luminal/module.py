@@ -95,16 +95,19 @@ class Module:
         ``progress(stage, fraction)`` is called as work goes on. Raises BuildError where the Python module cannot be
         compiled.
         """
-        if python_module:
-            with Stages(progress)("python module"):
-                artifact.python_module(self.folder, self.library.name)
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
+        name = self.library.name
         for item in sorted(self.folder.iterdir()):
+            if item.name.startswith(artifact.module_file(name)):
+                continue  # left by an earlier export, or being compiled by one in another process
             if item.is_dir():
                 shutil.copytree(item, target / item.name, dirs_exist_ok=True)
             else:
                 shutil.copy2(item, target / item.name)
+        if python_module:
+            with Stages(progress)("python module"):
+                shutil.copy2(artifact.python_module(self.folder, name), target)
         return target
 
     @property
