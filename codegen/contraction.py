@@ -45,7 +45,7 @@ class Contraction:
         a_start, a_steps = split(self.frame.resolve(contract.a_offset), axes)
         b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)
         function = tile_function(name, contract, a_steps, b_steps)
-        arguments = [self.arrays[contract.tile].name]
+        arguments = [self._place(contract)]
         arguments += [self._address("left", contract.a, a_start), self._address("right", contract.b, b_start)]
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
@@ -58,6 +58,10 @@ class Contraction:
             self.frame.line(f"    case {count}: {name}<{count}>{call} break;")
         self.frame.line("}")
         return function
+
+    def _place(self, contract: Contract) -> str:
+        """The address of the tile's first element."""
+        return _plus(self.arrays[contract.tile].name, self.indices.text(self.frame.resolve(contract.tile_offset)))
 
     def _address(self, side: str, array: str, offset: Int) -> str:
         """The name of a pointer to an element of an operand."""
@@ -112,11 +116,13 @@ def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int) -> 
         types = [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
-        frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum;")
+        row = contract.tile_row or contract.columns
+        start = f"(tile, {row})" if contract.accumulate else ""
+        frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
         _loops(frame, contract, contract.loops, a_steps, b_steps)
-        frame.line("sum.store(tile);")
+        frame.line(f"sum.store(tile, {row});")
     lines = (
-        f"// tile[i, j] = {_meaning(contract)}, {contract.columns} columns.",
+        f"// tile[i, j] {'+=' if contract.accumulate else '='} {_meaning(contract)}, {contract.columns} columns.",
         "template <int Rows>",
         f"LM_NOINLINE static void {name}({', '.join(types)}) {{",
         *("    " + line for line in scope.lines),

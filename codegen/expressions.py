@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from luminal.codegen import dialect_cpp
 from luminal.codegen.cpp import ctype, literal
-from luminal.codegen.frame import Frame, Value, postorder
+from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import ops
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Store, Temporary, load
+from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Store, Temporary, load, postorder
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
 

@@ -25,6 +25,7 @@ from luminal.core.schedule.nest import (
     Statement,
     Store,
     Temporary,
+    postorder,
 )
 from luminal.core.symbolic import Atom, FloorDiv, Int, Mod, Var
 
@@ -244,20 +245,6 @@ class Frame:
             frozenset({leaf.array} if isinstance(leaf, Access) else ()).union(*(n.arrays for n in below)),
             isinstance(leaf, Access) or any(map(_may_trap, resolved)) or any(n.guarded for n in below),
         )
-
-
-def postorder(root: Scalar) -> list[Scalar]:
-    """Every scalar in ``root``, operands first, each once."""
-    order: dict[Scalar, None] = {}
-    stack: list[tuple[Scalar, bool]] = [(root, False)]
-    while stack:
-        value, done = stack.pop()
-        if done:
-            order[value] = None
-        elif value not in order:
-            stack.append((value, True))
-            stack.extend((operand, False) for operand in reversed(value.operands))
-    return list(order)
 
 
 def written(statements: Sequence[Statement]) -> frozenset[str]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.errors import ModelError
+from luminal.core.errors import ModelError, ScheduleError
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
 from luminal.core.program import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import choose, contraction, cost, fuse, layout, lower, plan
+from luminal.core.schedule import chain, choose, contraction, cost, fuse, layout, lower, plan
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
@@ -38,9 +38,8 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
     graph, prepared = prepare(graph, target)
     check_graph(graph)
     watch("prepared", graph)
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    fusion, layouts = arrange(fuse.fuse(prepared.roots, prepared.tiles), prepared.roots, target)
     watch("fusion", fusion)
-    layouts = layout.assign(fusion, prepared.roots)
     watch("layouts", layouts)
     program = _Assembly(graph, prepared, fusion, layouts, target).program()
     check_program(program)
@@ -62,6 +61,26 @@ def _check_names(graph: Graph) -> None:
     both = sorted({n.attr.name for n in graph.inputs} & {name for name, _ in graph.outputs})
     if both:
         raise ModelError(f"{', '.join(both)} names an input and an output; give the output a name of its own")
+
+
+def arrange(fusion: Fusion, roots: tuple[Node, ...], target: Target) -> tuple[Fusion, Layouts]:
+    """Chains made one cluster each where they can run in one pass, and the layouts of what is stored then."""
+    refused: frozenset[int] = frozenset()
+    while True:
+        linked = chain.link(fusion, refused)
+        layouts = layout.assign(linked, roots)
+        bad = {c.number for c in linked.clusters if c.chain is not None and not _runs(c, linked, layouts, target)}
+        if not bad:
+            return linked, layouts
+        refused |= bad
+
+
+def _runs(cluster: fuse.Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> bool:
+    try:
+        choose.choose(cluster, lower.lower(cluster, fusion, layouts).nest, target)
+    except ScheduleError:
+        return False
+    return True
 
 
 def prepare(graph: Graph, target: Target) -> tuple[Graph, contraction.Prepared]:
@@ -140,7 +159,7 @@ class _Assembly:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
         result: list[tuple[tuple[Node, ...], choose.Chosen]] = []
         for lowered in self._lowered(cluster):
-            chosen = choose.schedule(lowered.nest, cluster.tile, self.target)
+            chosen = choose.choose(cluster, lowered.nest, self.target)
             if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
                 before = result.pop()[1]
                 dims = tuple(sorted({*before.nest.dims, *chosen.nest.dims}, key=lambda v: v.name))

@@ -10,9 +10,10 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import Tile, typical
-from luminal.core.schedule.fuse import cuts, digits
+from luminal.core.schedule.fuse import Chain, Cluster, cuts, digits
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.stream import Stream
 from luminal.core.schedule.transforms import (
     HoistLookups,
     Merge,
@@ -31,6 +32,9 @@ from luminal.core.types import f32
 
 TASKS = 64  # enough to divide among the threads of a desktop machine
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
+BLOCK = 128  # columns of a chain that are computed at once, and
+GROUP = 64  # rows that read them while they are in the second-level cache
+SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 CHUNK = 4096  # elements of a one-dimensional task
 
 
@@ -142,6 +146,36 @@ class Scheduler:
 def _divided(expressions: tuple[Int, ...]) -> int:
     """How many quotients and remainders occur."""
     return sum(isinstance(a, sym.FloorDiv | sym.Mod) for e in expressions for a in sym.atoms(e))
+
+
+def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
+    """The default schedule of the serial nest of ``cluster``, and the nest under it.
+
+    Raises ScheduleError where the cluster is a chain that cannot be one pass.
+    """
+    if cluster.chain is not None and cluster.tile is not None:
+        return _chain(nest, cluster.chain, cluster.tile, target)
+    return schedule(nest, cluster.tile, target)
+
+
+def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chosen:
+    """One pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
+    state = Scheduler(nest, target)
+    outer, (*_, columns) = prefix(nest.body)
+    assert isinstance(columns, ln.Loop)
+    if not outer:
+        raise ScheduleError("a chain of a single row has no tiles")
+    first = chain.tile
+    panels = min(max(1, BLOCK // first.columns), -(-typical(chain.along.hi + 1) // first.columns))
+    height = min(first.rows, tile.rows)
+    bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.scores.dtype.itemsize
+    group = min(GROUP, SUMS_BYTES // bytes_of_row) // height
+    if group == 0:
+        raise ScheduleError(f"the sums of {height} rows take more than {SUMS_BYTES} bytes")
+    names = chain.along.name, outer[-1].axis.name
+    state.do(Stream(*names, height, first.columns, tile.columns, tile.lanes, panels * first.columns, group))
+    state.do(Parallelise(len(state.loops())))
+    return state.finish()
 
 
 def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:

@@ -1,11 +1,13 @@
 """Fusion: the graph's nodes grouped into clusters, each of which becomes one kernel.
 
 A cluster iterates over a *domain* of axes. Every node in it has an *index*: its own axes as expressions of the
-domain's, so views between members cost nothing. Three kinds differ only in what the domain's axes are for:
+domain's, so views between members cost nothing. Kinds differ only in what the domain's axes are for:
 
 - ``map``: every element is computed for itself;
 - ``row``: some axes are the row, which reductions run along (softmax, norms, pooling); the others are outer;
 - ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue.
+
+A fourth, ``chain``, is made of three of these afterwards (see ``chain``).
 
 A node joins the latest cluster that it reads, where the axes can be matched and no cycle arises; otherwise it begins
 its own. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
@@ -26,6 +28,20 @@ from luminal.core.symbolic import Int, Var
 COSTLY = frozenset({ops.EXP2, ops.LOG2, ops.SIN, ops.DIV, ops.RECIP, ops.SQRT, ops.MOD, ops.GATHER})
 
 
+@dataclass(frozen=True)
+class Chain:
+    """The parts of a chain: a contraction with its epilogue, whose result is ``scores``, a row cluster that reads it,
+    and a contraction that sums the row's result ``along`` its axis. ``tile`` is the register tile of the first; the
+    second's is the cluster's."""
+
+    first: tuple[Node, ...]
+    scores: Node
+    weights: tuple[Node, ...]
+    last: tuple[Node, ...]
+    along: Var
+    tile: Tile
+
+
 @dataclass
 class Cluster:
     """Nodes that one kernel computes, over a common domain. Grows while fusion runs."""
@@ -37,11 +53,19 @@ class Cluster:
     index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)
     operand_index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)  # of what a reduction in a row reads
     tile: Tile | None = None
+    chain: Chain | None = None
 
     @property
     def axes(self) -> tuple[Int, ...]:
         """The domain's axes ``a0, a1, ..``."""
         return domain_axes(self.extents)
+
+    @property
+    def contractions(self) -> tuple[Node, ...]:
+        """The sums that tile operations compute, in order; the last gives the domain."""
+        if self.chain is not None:
+            return (self.chain.first[0], self.chain.last[0])
+        return (next(iter(self.index)),) if self.kind == "contraction" else ()
 
     @property
     def outer(self) -> tuple[Int, ...]:
@@ -61,6 +85,7 @@ class Fusion:
     clusters: tuple[Cluster, ...]
     stored: Mapping[Node, Cluster]
     inline: frozenset[Node]
+    roots: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -259,7 +284,7 @@ class Fuser:
             if node in self.roots or outside:
                 stored[node] = cluster
         numbers = sorted(range(len(self.clusters)), key=lambda n: (self.ancestors[n].bit_count(), n))
-        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline))
+        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots)
 
     def _within(self, user: Node, cluster: Cluster) -> bool:
         if user in self.inline:

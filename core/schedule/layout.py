@@ -70,8 +70,8 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     must keep its last axis innermost."""
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
-        if cluster.kind == "contraction":
-            contraction = roles(next(iter(cluster.index)))
+        for total in cluster.contractions:
+            contraction = roles(total)
             if contraction is not None:
                 for x, as_b in ((contraction.a, False), (contraction.b, True)):
                     first, before = found.get(x.source, (x.index, False))
@@ -82,10 +82,10 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
 def _contraction_order(
     cluster: Cluster, node: Node, index: tuple[Int, ...], read: tuple[tuple[Int, ...], bool] | None
 ) -> tuple[int, ...]:
-    contraction = roles(next(iter(cluster.index)))
+    total = cluster.contractions[-1]
+    contraction = roles(total)
     assert contraction is not None
-    reduced = next(iter(cluster.index)).attr.axes
-    product_rank = next(iter(cluster.index)).inputs[0].rank
+    reduced, product_rank = total.attr.axes, total.inputs[0].rank
     kept = [k for k in range(product_rank) if k not in reduced]
     columns = {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
     inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]

@@ -10,7 +10,7 @@ from luminal.core.ir import Node, rename
 from luminal.core.ops import Kind
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.assemble import Part
-from luminal.core.schedule.fuse import COSTLY, Cluster, Fusion, flatten, is_literal
+from luminal.core.schedule.fuse import COSTLY, Chain, Cluster, Fusion, flatten, is_literal
 from luminal.core.schedule.layout import Layouts, merged_index
 from luminal.core.symbolic import Int, Var
 
@@ -34,6 +34,7 @@ class _Lowering:
     written: set[Node] = field(default_factory=set)
     finished: dict[Node, str] = field(default_factory=dict)  # reductions whose value has a name
     kept_rows: dict[Node, str] = field(default_factory=dict)  # values of a row held in a local array
+    row: tuple[Var, ...] = ()  # the axes along which they lie
     lets: list[ln.Let] = field(default_factory=list)
     looked_up: int = 0
     memo: dict[tuple[Node, tuple[Int, ...], tuple[Int, ...]], ln.Scalar] = field(default_factory=dict)
@@ -56,10 +57,10 @@ class _Lowering:
             return ln.index(index[0])
         if node.op is ops.DIM:
             return ln.index(node.attr.value)
-        if node in self.finished:
-            return ln.temporary(self.finished[node], node.dtype)
         if node in self.kept_rows:
             return ln.load(self.kept_rows[node], self.row_offset(), node.dtype)
+        if node in self.finished:
+            return ln.temporary(self.finished[node], node.dtype)
         if node in self.cluster.index or node in self.fusion.inline:
             return self._computed(node, index, valid)
         return ln.load(
@@ -112,8 +113,7 @@ class _Lowering:
         return self.arrays.setdefault(node, f"x{len(self.arrays)}")
 
     def row_offset(self) -> Int:
-        axes = [a for a in self.cluster.axes if sym.as_var(a) in self.cluster.row]
-        return flatten(axes, [e for a, e in zip(self.cluster.axes, self.cluster.extents, strict=True) if a in axes])
+        return flatten([sym.Expr((((a,), 1),)) for a in self.row], [_extent(a) for a in self.row])
 
     # ---- statements ------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,9 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Lowered:
     """The nest that computes ``cluster``, every loop serial."""
     state = _Lowering(cluster, fusion, layouts)
     body: tuple[ln.Statement, ...]
-    if cluster.kind == "contraction":
+    if cluster.chain is not None:
+        body = _chain(state, cluster.chain)
+    elif cluster.kind == "contraction":
         body = _contraction(state)
     elif cluster.kind == "row":
         body = _row(state)
@@ -201,19 +203,42 @@ def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
 
 def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:
     node = next(iter(state.cluster.index))
-    operand = node.inputs[0]
-    axes = [
-        sym.Var(f"k{number}", 0, operand.shape[k] - 1)
-        for number, k in enumerate(k for k in node.attr.axes if operand.shape[k] != 1)
-    ]
-    reduction = state.reduction(node, "sum0", axes, [])
+    reduction = state.reduction(node, "sum0", _reduced_axes(node, 0), [])
     stores = [state.store(n) for n in state.stored()]
     return _loops(_variables(state.cluster.axes), (*reduction, *state.with_lets(*stores)))
+
+
+def _reduced_axes(node: Node, first: int) -> list[Var]:
+    """The axes that a contraction sums over, named ``k`` and numbers from ``first`` on."""
+    shape = node.inputs[0].shape
+    extents = [shape[k] for k in node.attr.axes if shape[k] != 1]
+    return [sym.Var(f"k{number}", 0, extent - 1) for number, extent in enumerate(extents, first)]
+
+
+def _chain(state: _Lowering, chain: Chain) -> tuple[ln.Statement, ...]:
+    """A row of the first contraction in a local array, the reductions along it, and the second contraction."""
+    cluster, along = state.cluster, chain.along
+    state.row = (along,)
+    scores, first, last = chain.scores, chain.first[0], chain.last[0]
+    inner = state.reduction(first, "sum0", _reduced_axes(first, 1), [])
+    value = state.value(scores, cluster.index[scores])
+    inner += state.with_lets(ln.Store("row0", state.row_offset(), value))
+    body = [ln.Alloc("row0", scores.dtype, _bound([along])), *_loops([along], inner)]
+    state.kept_rows[scores] = "row0"
+    for number, node in enumerate(n for n in chain.weights if n.op.kind is Kind.REDUCE):
+        body += state.reduction(node, f"r{number}", [along], [])
+    result = state.reduction(last, "sum1", [along], [])
+    stores = [state.store(n) for n in state.stored()]
+    rows = {v for n in chain.weights for e in cluster.index[n] for v in sym.variables(e)}
+    axes = _variables(cluster.axes)
+    body += _loops([v for v in axes if v not in rows], (*result, *state.with_lets(*stores)))
+    return _loops([v for v in axes if v in rows], tuple(body))
 
 
 def _row(state: _Lowering) -> tuple[ln.Statement, ...]:
     cluster = state.cluster
     row = [v for v in _variables(cluster.axes) if v in cluster.row]
+    state.row = tuple(row)
     reductions = [n for n in cluster.index if n.op.kind is Kind.REDUCE]
     keep = _rows_to_keep(state, reductions, row)
     body: list[ln.Statement] = []
@@ -277,7 +302,7 @@ def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
 
 
 def _row_is_contiguous(state: _Lowering, reduction: Node, row: list[Var]) -> bool:
-    probe = _Lowering(state.cluster, state.fusion, state.layouts)
+    probe = _Lowering(state.cluster, state.fusion, state.layouts, row=tuple(row))
     (statement,) = probe.reduction(reduction, "r", row, [])
     assert isinstance(statement, ln.Reduction)
     slopes = [sym.coefficient(a.offset, row[-1]) for a in accesses(statement.value)]
@@ -346,7 +371,7 @@ def expressions(statement: ln.Statement) -> list[Int]:
         case ln.Assign():
             return [statement.value]
         case ln.Contract():
-            own = [statement.a_offset, statement.a_row, statement.b_offset, statement.rows]
+            own = [statement.a_offset, statement.a_row, statement.b_offset, statement.rows, statement.tile_offset]
             return own + [loop.extent for loop in statement.loops]
         case ln.Alloc():
             return []

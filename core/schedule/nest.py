@@ -142,6 +142,20 @@ def _number(bits: bytes, dtype: DType) -> str:
     return str(np.frombuffer(bits, dtype.numpy)[0])
 
 
+def postorder(root: Scalar) -> list[Scalar]:
+    """Every scalar in ``root``, operands first, each once."""
+    order: dict[Scalar, None] = {}
+    stack: list[tuple[Scalar, bool]] = [(root, False)]
+    while stack:
+        value, done = stack.pop()
+        if done:
+            order[value] = None
+        elif value not in order:
+            stack.append((value, True))
+            stack.extend((operand, False) for operand in reversed(value.operands))
+    return list(order)
+
+
 # ---- statements ----------------------------------------------------------------------------------------------------
 
 
@@ -228,11 +242,12 @@ class Contract:
 
     Meaning, for ``i < rows`` and ``j < columns``, with ``K`` running over ``loops`` in order::
 
-        tile[i*columns + j] = sum over K of  A[a_offset + i*a_row] * B[b_offset + j]
+        tile[tile_offset + i*tile_row + j] = sum over K of  A[a_offset + i*a_row] * B[b_offset + j]
 
     ``a_offset`` and ``b_offset`` are over the axes of ``loops`` too. Operands of type ``a_type`` and ``b_type`` convert
     to ``dtype`` when they are loaded. ``rows`` is an expression in ``1 .. max_rows``; ``columns`` is a multiple of
-    ``lanes``, and all of them can be read in ``B``. ``tile`` names an ``Alloc`` of ``max_rows * columns`` elements.
+    ``lanes``, and all of them can be read in ``B``. ``tile`` names an ``Alloc`` that holds ``max_rows`` such rows,
+    ``tile_row`` (``columns``, where None) elements apart. With ``accumulate`` the sum is added to what the tile holds.
     """
 
     tile: str
@@ -249,6 +264,9 @@ class Contract:
     max_rows: int
     columns: int
     lanes: int
+    tile_offset: Int = 0
+    tile_row: int | None = None
+    accumulate: bool = False
 
 
 Statement: TypeAlias = Loop | Let | Define | Reduction | Store | Alloc | Assign | Contract

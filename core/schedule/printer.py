@@ -42,9 +42,11 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
         case ln.Assign():
             yield f"{indent}{statement.axis} = {statement.value}"
         case ln.Contract():
-            yield f"{indent}{statement.tile}[{statement.rows} x {statement.columns}] = contract over " + ", ".join(
-                map(_header, statement.loops)
-            )
+            place = f" at {statement.tile_offset}" if statement.tile_offset != 0 else ""
+            step = f" by {statement.tile_row}" if statement.tile_row not in (None, statement.columns) else ""
+            sign = "+=" if statement.accumulate else "="
+            tile = f"{statement.tile}[{statement.rows} x {statement.columns}{place}{step}]"
+            yield f"{indent}{tile} {sign} contract over " + ", ".join(map(_header, statement.loops))
             yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
             yield f"{indent}  {statement.b}[{statement.b_offset} + column]"
 

@@ -35,6 +35,16 @@ def _substituted(value: ln.Scalar, by: Mapping[Var, Int], memo: dict[ln.Scalar, 
     return ln.apply(value.op, operands, value.attr, value.dtype)
 
 
+def replace_leaves(value: ln.Scalar, by: Mapping[ln.Scalar, ln.Scalar]) -> ln.Scalar:
+    """``value`` with leaves replaced."""
+    memo: dict[ln.Scalar, ln.Scalar] = dict(by)
+    for scalar in ln.postorder(value):
+        if scalar not in memo:
+            operands = tuple(memo[o] for o in scalar.operands)
+            memo[scalar] = scalar if scalar.op is None else ln.apply(scalar.op, operands, scalar.attr, scalar.dtype)
+    return memo[value]
+
+
 def _conditions(valid: tuple[Int, ...], by: Mapping[Var, Int]) -> tuple[Int, ...]:
     return tuple(v for c in valid if not sym.always(v := sym.substitute(c, by)))
 
@@ -89,6 +99,7 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
             case ln.Contract():
                 moved = replace(statement, a_offset=index(statement.a_offset), a_row=index(statement.a_row))
                 moved = replace(moved, b_offset=index(statement.b_offset), rows=index(statement.rows))
+                moved = replace(moved, tile_offset=index(statement.tile_offset))
                 loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
                 result.append(replace(moved, loops=loops))
             case ln.Alloc():

@@ -31,6 +31,7 @@ from luminal.core.schedule.nest import (
     Statement,
     Store,
     Temporary,
+    postorder,
 )
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
@@ -122,8 +123,13 @@ class _Machine:
             right = self._strip(statement.b, statement.b_offset, 1, statement.columns)
             with np.errstate(all="ignore"):
                 total = total + np.outer(numerics.convert(left, compute), numerics.convert(right, compute))
-        tile = self.arrays[statement.tile]
-        tile[: total.size] = numerics.convert(total, statement.dtype).reshape(-1)
+        for row, sums in enumerate(numerics.convert(total, statement.dtype)):
+            at = statement.tile_offset + row * (statement.tile_row or statement.columns)
+            array, first = self._element(statement.tile, at)
+            if first + statement.columns > len(array):
+                raise SpecError(f"{statement.tile}: row {row} of a tile ends beyond its {len(array)} elements")
+            tile = array[first : first + statement.columns]
+            tile[:] = tile + sums if statement.accumulate else sums
 
     def _strip(self, name: str, offset: Int, stride: int, count: int) -> Array:
         array, first = self._element(name, offset)
@@ -134,7 +140,17 @@ class _Machine:
     # ---- values -----------------------------------------------------------------------------------------------------
 
     def value(self, scalar: Scalar) -> Any:
-        """One value, as a numpy scalar of the scalar's type."""
+        """One value, as a numpy scalar of the scalar's type; shared parts are computed once."""
+        found: dict[Scalar, Any] = {}
+        for part in postorder(scalar):
+            if part.op is None:
+                found[part] = self._leaf(part)
+            else:
+                operands = [np.asarray(found[operand]) for operand in part.operands]
+                found[part] = numerics.apply(part.op, part.attr, *operands)[()]
+        return found[scalar]
+
+    def _leaf(self, scalar: Scalar) -> Any:
         leaf, dtype = scalar.leaf, scalar.dtype
         if isinstance(leaf, Access):
             if not self._hold(leaf.valid):
@@ -151,9 +167,7 @@ class _Machine:
             if leaf.name not in self.temporaries:
                 raise SpecError(f"temporary {leaf.name} has no value")
             return self.temporaries[leaf.name]
-        assert scalar.op is not None
-        operands = [np.asarray(self.value(operand)) for operand in scalar.operands]
-        return numerics.apply(scalar.op, scalar.attr, *operands)[()]
+        raise SpecError(f"{scalar} is neither a value nor an operation")
 
     def _element(self, name: str, offset: Int) -> tuple[Array, int]:
         if name not in self.arrays:

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import expressions, statements
-from luminal.core.schedule.rewrite_nest import Body, prefix, replace_scalars, substitute, wrap
+from luminal.core.schedule.rewrite_nest import Body, prefix, replace_leaves, replace_scalars, substitute, wrap
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
 _ZERO: Int = 0
+
+
+class Transform(Protocol):
+    """A pure function from nest to nest; raises ScheduleError where it is not legal. Implementations are frozen
+    dataclasses, so that a schedule can be compared, hashed and printed."""
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest: ...
 
 
 def _expr(variable: Var) -> Int:
@@ -275,12 +282,12 @@ class Tensorise:
         m_loop = next((loop for loop in loops if loop.axis.name == self.m), None)
         if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or n_loop is None:
             raise ScheduleError("tensorise: the nest is not a sum over a product inside a loop over the columns")
-        a, b = _factors(reduction, n_loop.axis)
+        a, b = factors_of(reduction, n_loop.axis)
         column = sym.axis(f"{self.n}_0", self.columns)
         panel = sym.axis(f"{self.n}_1", sym.ceildiv(n_loop.extent, self.columns))
         by = {n_loop.axis: panel * self.columns + column}
         b_offset = sym.substitute(b.offset, by)
-        b_start = self._panel_start(b_offset, column)
+        b_start = panel_start(b_offset, column, self.columns)
         reduced = [loop.axis for loop in reduction.loops]
         self._check_linear("A", a.offset, reduced + ([m_loop.axis] if m_loop else []))
         self._check_linear("B", b_start, reduced)
@@ -298,13 +305,16 @@ class Tensorise:
             assert linear is not None
             a_row, a_offset = linear[0], linear[1] + linear[0] * first
         contract = ln.Contract(
-            tile, reduction.dtype, a.array, _stored(nest, a.array), a_offset, a_row, b.array, _stored(nest, b.array),
-            b_start, reduction.loops, height, self.max_rows, self.columns, self.lanes,
+            tile, reduction.dtype, a.array, stored_type(nest, a.array), a_offset, a_row,
+            b.array, stored_type(nest, b.array), b_start,
+            reduction.loops, height, self.max_rows, self.columns, self.lanes,
         )  # fmt: skip
         total = ln.load(tile, row * self.columns + column, reduction.dtype)
 
+        by_name = {ln.temporary(reduction.name, reduction.dtype): total}
+
         def read(value: ln.Scalar) -> ln.Scalar:
-            return _replace_temporary(value, reduction.name, total, {})
+            return replace_leaves(value, by_name)
 
         stores = substitute(replace_scalars(tuple(rest), read), by)
         column_axis = sym.as_var(column)
@@ -350,20 +360,22 @@ class Tensorise:
                 grid.append(ln.Loop(number, tiles, "serial", ()))
         return grid
 
-    def _panel_start(self, offset: Int, column: Int) -> Int:
-        variable = sym.as_var(column)
-        linear = sym.coefficient(offset, variable) if variable is not None else None
-        if linear is None or linear[0] != 1:
-            raise ScheduleError(f"tensorise: {self.columns} columns of B do not lie side by side at {offset}")
-        return linear[1]
-
     def _check_linear(self, which: str, offset: Int, axes: list[Var]) -> None:
         for axis in axes:
             if sym.coefficient(offset, axis) is None:
                 raise ScheduleError(f"tensorise: {which} at {offset} is not linear in {axis}")
 
 
-def _factors(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
+def panel_start(offset: Int, column: Int, columns: int) -> Int:
+    """``offset`` at the first of ``columns`` columns that lie side by side in memory."""
+    variable = sym.as_var(column)
+    linear = sym.coefficient(offset, variable) if variable is not None else None
+    if linear is None or linear[0] != 1:
+        raise ScheduleError(f"tensorise: {columns} columns of B do not lie side by side at {offset}")
+    return linear[1]
+
+
+def factors_of(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
     """The two array elements whose product is summed: A, and B, which depends on ``n``."""
     value = reduction.value
     if value.op is not ops.MUL or reduction.before:
@@ -381,20 +393,8 @@ def _factors(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
     return next(x for x in found if x is not b), b
 
 
-def _stored(nest: ln.LoopNest, array: str) -> DType:
+def stored_type(nest: ln.LoopNest, array: str) -> DType:
     return next(a.dtype for a in nest.arrays if a.name == array)
-
-
-def _replace_temporary(value: ln.Scalar, name: str, by: ln.Scalar, memo: dict[ln.Scalar, ln.Scalar]) -> ln.Scalar:
-    if value not in memo:
-        if isinstance(value.leaf, ln.Temporary):
-            memo[value] = by if value.leaf.name == name else value
-        elif value.op is None:
-            memo[value] = value
-        else:
-            operands = tuple(_replace_temporary(o, name, by, memo) for o in value.operands)
-            memo[value] = ln.apply(value.op, operands, value.attr, value.dtype)
-    return memo[value]
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,6 @@ class HoistLookups:
         return tuple(result)
 
 
-Transform: TypeAlias = Split | Merge | Reorder | ReorderReduction | Parallelise | Vectorise | Tensorise | HoistLookups
 Schedule: TypeAlias = tuple[Transform, ...]
 
 

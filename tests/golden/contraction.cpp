@@ -20,7 +20,7 @@ LM_NOINLINE static void contraction_tile0(float* __restrict tile, const float* _
         sum.fetch(b + 32*k + 512);
         sum.step(a + k, 40, b + 32*k);
     }
-    sum.store(tile);
+    sum.store(tile, 32);
 }
 
 void contraction(float* __restrict out, const float* __restrict a, const float* __restrict b,

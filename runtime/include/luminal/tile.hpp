@@ -19,6 +19,15 @@ template <class T, int Rows, int Vectors, int Lanes> class Tile {
         }
     }
 
+    /// The sums that `store` left at a tile, to go on with.
+    LM_INLINE Tile(const T* tile, int64_t row) {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) sum_[i][j] = lm::load<Lanes>(tile + i * row + j * Lanes);
+        }
+    }
+
     /// sum[i, j] += a[i * a_row] * b[j]
     template <class A, class B> LM_INLINE void step(const A* a, int64_t a_row, const B* b) {
         vec<T, Lanes> right[Vectors];
@@ -38,12 +47,12 @@ template <class T, int Rows, int Vectors, int Lanes> class Tile {
         for (int j = 0; j < Vectors * Lanes; j += 64 / static_cast<int>(sizeof(B))) prefetch(b + j);
     }
 
-    /// tile[i * columns + j] = sum[i, j]
-    LM_INLINE void store(T* tile) const {
+    /// tile[i * row + j] = sum[i, j]
+    LM_INLINE void store(T* tile, int64_t row) const {
 #pragma GCC unroll 64
         for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 64
-            for (int j = 0; j < Vectors; ++j) lm::store(tile + (i * Vectors + j) * Lanes, sum_[i][j]);
+            for (int j = 0; j < Vectors; ++j) lm::store(tile + i * row + j * Lanes, sum_[i][j]);
         }
     }
 

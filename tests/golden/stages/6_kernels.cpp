@@ -25,7 +25,7 @@ LM_NOINLINE static void contraction0_tile0(float* __restrict tile, const float* 
         sum.fetch(b + 24*k0 + 384);
         sum.step(a + k0, 6, b + 24*k0);
     }
-    sum.store(tile);
+    sum.store(tile, 24);
 }
 
 void contraction0(const float* __restrict x0, const float* __restrict x1, const float* __restrict x2,

@@ -1,0 +1,94 @@
+"""What affine conditions say about values: where an exponential is zero by structure, not by its numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from luminal.core import ops
+from luminal.core.schedule import nest as ln
+from luminal.core.symbolic import Int
+
+
+def needed(value: ln.Scalar) -> list[Int]:
+    """Conditions (``>= 0``) without which ``value`` is -inf: the structural zeros of its exponential.
+
+    What is added to -inf is taken to be neither NaN nor +inf, and a factor to be positive only where it is a constant.
+    """
+    if value.op is ops.SELECT:
+        condition, kept, other = value.operands
+        if _is_minus_infinity(other):
+            return implied(condition) + needed(kept)
+        if _is_minus_infinity(kept):
+            return denied(condition) + needed(other)
+        return []
+    if value.op is ops.ADD:
+        return [c for operand in value.operands for c in needed(operand)]
+    if value.op is ops.MUL:
+        for one, other in (value.operands, value.operands[::-1]):
+            if isinstance(other.leaf, ln.Literal) and _number(other) > 0:
+                return needed(one)
+    return []
+
+
+def _is_minus_infinity(value: ln.Scalar) -> bool:
+    return isinstance(value.leaf, ln.Literal) and value.dtype.is_float and _number(value) == -np.inf
+
+
+def _number(literal: ln.Scalar) -> float:
+    assert isinstance(literal.leaf, ln.Literal)
+    return float(np.frombuffer(literal.leaf.bits, literal.dtype.numpy)[0])
+
+
+def implied(condition: ln.Scalar) -> list[Int]:
+    """Affine conditions (``>= 0``) that hold wherever ``condition`` is true."""
+    if isinstance(condition.leaf, ln.Holds):
+        return list(condition.leaf.valid)
+    if condition.op is ops.AND and condition.dtype.is_bool:
+        return [c for operand in condition.operands for c in implied(operand)]
+    if condition.op is ops.LESS_THAN:
+        less, more = map(position, condition.operands)
+        return [] if less is None or more is None else [more - less - 1]
+    inverted = _inverted(condition)
+    return [] if inverted is None else denied(inverted)
+
+
+def denied(condition: ln.Scalar) -> list[Int]:
+    """Affine conditions (``>= 0``) that hold wherever ``condition`` is false."""
+    if condition.op is ops.OR and condition.dtype.is_bool:
+        return [c for operand in condition.operands for c in denied(operand)]
+    if condition.op is ops.LESS_THAN:
+        less, more = map(position, condition.operands)
+        return [] if less is None or more is None else [less - more]
+    inverted = _inverted(condition)
+    return [] if inverted is None else implied(inverted)
+
+
+def _inverted(condition: ln.Scalar) -> ln.Scalar | None:
+    """``x`` where ``condition`` is its negation."""
+    if condition.op is ops.XOR and condition.dtype.is_bool:
+        for one, other in (condition.operands, condition.operands[::-1]):
+            if isinstance(other.leaf, ln.Literal) and any(other.leaf.bits):
+                return one
+    if condition.op is ops.EQUAL and condition.operands[0].dtype.is_bool:
+        for one, other in (condition.operands, condition.operands[::-1]):
+            if isinstance(other.leaf, ln.Literal) and not any(other.leaf.bits):
+                return one
+    return None
+
+
+def position(value: ln.Scalar) -> Int | None:
+    """An integer that is an affine expression of loop indices, as one."""
+    if isinstance(value.leaf, ln.Index):
+        return value.leaf.value
+    if isinstance(value.leaf, ln.Literal) and value.dtype.is_integer:
+        return int(np.frombuffer(value.leaf.bits, value.dtype.numpy)[0])
+    if value.op is ops.ADD and value.dtype.is_integer:
+        left, right = map(position, value.operands)
+        return None if left is None or right is None else left + right
+    if value.op is ops.MUL and value.dtype.is_integer:
+        left, right = map(position, value.operands)
+        if isinstance(left, int) or isinstance(right, int):
+            return None if left is None or right is None else left * right
+    if value.op is ops.CAST and value.dtype.is_integer:
+        return position(value.operands[0])
+    return None

@@ -1,0 +1,133 @@
+"""Reductions that share one pass although one of them reads another's result.
+
+A state ``d`` is the reduction of ``a(x)``, and ``y`` that of ``F(x, d)``. In blocks, ``d`` is not known before the end.
+Where moving the state acts on ``y`` by a factor, ``y`` for ``d'`` is ``T(d, d') y`` for ``d``, and both can be carried
+together. For exponentials ``T`` is an exponential of the difference (Milakov and Gimelshein, 2018). Nothing here asks
+what the reductions are for: factors are read off the expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule import nest as ln
+from luminal.core.symbolic import Var
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a change of a maximum from ``d`` to ``d'`` does to a sum: a factor ``Exp2[attr](scale * (d - d'))``."""
+
+    state: str
+    attr: Any
+    scale: float
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A reduction in a form that can be carried over blocks: ``outside * reduction of inside``.
+
+    ``outside`` and ``inside`` are factors (``inside`` is the value alone for a maximum); those outside do not vary
+    along the reduced axis. ``moves`` say how the carried part follows the states that ``inside`` reads.
+    """
+
+    name: str
+    op: ops.Op
+    inside: tuple[ln.Scalar, ...]
+    outside: tuple[ln.Scalar, ...]
+    moves: tuple[Move, ...]
+
+
+def derive(reductions: Sequence[ln.Reduction], axis: Var) -> tuple[Carried, ...]:
+    """``reductions`` along ``axis``, each of which may read those before it, in a form that one pass can carry.
+
+    Raises ScheduleError where moving a state does not act by a factor.
+    """
+    found: dict[str, Carried] = {}
+    for reduction in reductions:
+        found[reduction.name] = _carried(reduction, axis, found)
+    return tuple(found.values())
+
+
+def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried]) -> Carried:
+    if reduction.op is ops.MAX_REDUCE:
+        if reads(reduction.value) & before.keys():
+            raise ScheduleError(f"stream: the maximum {reduction.name} reads another reduction along {axis}")
+        return Carried(reduction.name, reduction.op, (reduction.value,), (), ())
+    inside: list[ln.Scalar] = []
+    outside: list[ln.Scalar] = []
+    for factor in factors(reduction.value):
+        (inside if axis in variables(factor) else outside).append(factor)
+    moves = [move for factor in inside for move in _moves(factor, reduction.name, before)]
+    return Carried(reduction.name, reduction.op, tuple(inside), tuple(outside), tuple(moves))
+
+
+def factors(value: ln.Scalar) -> list[ln.Scalar]:
+    """The factors of a product; a division counts as a product with the reciprocal."""
+    if value.op is ops.MUL:
+        return [f for operand in value.operands for f in factors(operand)]
+    if value.op is ops.DIV and value.dtype.is_float:
+        numerator, denominator = value.operands
+        return [*factors(numerator), ln.apply(ops.RECIP, (denominator,), None, value.dtype)]
+    return [value]
+
+
+def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Move]:
+    states = sorted(reads(factor) & before.keys())
+    if not states:
+        return []
+    if factor.op is not ops.EXP2 or len(states) > 1:
+        raise ScheduleError(f"stream: {name} does not follow a change of {', '.join(states)} by a factor")
+    (state,) = states
+    terms = linear(factor.operands[0])
+    of_state = terms.pop(ln.temporary(state, factor.dtype), 0.0)
+    carried = before[state]
+    # A maximum of the exponent itself: then the weight of a term that is -inf is 0, whatever else has been seen.
+    if carried.op is not ops.MAX_REDUCE or terms != {carried.inside[0]: -of_state} or of_state >= 0:
+        raise ScheduleError(f"stream: the exponent of {name} is not a value less {state}, its maximum")
+    return [Move(state, factor.attr, -of_state)]
+
+
+def linear(value: ln.Scalar) -> dict[ln.Scalar, float]:
+    """``value`` as a sum of scalars with constant factors."""
+    found: dict[ln.Scalar, float] = {}
+    if value.op is ops.ADD:
+        for operand in value.operands:
+            for term, factor in linear(operand).items():
+                found[term] = found.get(term, 0.0) + factor
+        return found
+    if value.op is ops.MUL:
+        for one, other in (value.operands, value.operands[::-1]):
+            if isinstance(other.leaf, ln.Literal):
+                number = float(np.frombuffer(other.leaf.bits, other.dtype.numpy)[0])
+                return {term: factor * number for term, factor in linear(one).items()}
+    return {value: 1.0}
+
+
+# ---- what scalars depend on ----------------------------------------------------------------------------------------
+
+
+def reads(value: ln.Scalar) -> set[str]:
+    """The temporaries that ``value`` reads."""
+    return {s.leaf.name for s in ln.postorder(value) if isinstance(s.leaf, ln.Temporary)}
+
+
+def variables(value: ln.Scalar) -> set[Var]:
+    """The index variables that ``value`` depends on itself, not through temporaries."""
+    found: set[Var] = set()
+    for scalar in ln.postorder(value):
+        leaf = scalar.leaf
+        if isinstance(leaf, ln.Access):
+            found |= {v for e in (leaf.offset, *leaf.valid) for v in sym.variables(e)}
+        elif isinstance(leaf, ln.Index):
+            found |= sym.variables(leaf.value)
+        elif isinstance(leaf, ln.Holds):
+            found |= {v for e in leaf.valid for v in sym.variables(e)}
+    return found

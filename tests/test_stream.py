@@ -1,0 +1,372 @@
+"""Chains of contractions in one pass: the algebra, the conditions, the transform, and what comes of them compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import luminal
+from luminal.core import interp, ir, movement, ops, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import attention, contraction, exponential, hyperbolic, reduction
+from luminal.core.errors import ScheduleError
+from luminal.core.ir import Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule import chain, conditions, fuse, layout, lower, online, run_nest
+from luminal.core.schedule import contraction as roles
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.stream import Stream
+from tests.schedule_graphs import SEQ, SIZES, Source
+from tests.schedule_support import run_program
+
+Array = np.ndarray[Any, Any]
+HEADS, DEPTH, ROWS, COLUMNS, WIDTH = 2, 3, 11, 21, 5
+
+
+# ---- graphs --------------------------------------------------------------------------------------------------------
+
+
+def attend(q: Node, k: Node, v: Node, change: Callable[[Node], Node] = lambda scores: scores) -> Node:
+    """``softmax(2 * change(q @ k.T)) @ v``, spelled out, the factor after the maximum is taken off."""
+    scores = change(contraction.matmul(q, movement.transpose(k, -2, -1)))
+    weights = exponential.exp((scores - reduction.max_(scores, [-1], True)) * 2)
+    return contraction.matmul(weights * ir.unary(ops.RECIP, reduction.sum_(weights, [-1], True)), v)
+
+
+def positions(shape: tuple[sym.Int, ...], axis: int) -> Node:
+    """The position along ``axis`` everywhere in ``shape``."""
+    others = [k for k in range(len(shape)) if k != axis]
+    return ir.expand(movement.unsqueeze(ir.iota(shape[axis]), others), shape)
+
+
+def capped(scores: Node) -> Node:
+    """Soft capping and a bias that depends on the distance."""
+    distance = ir.cast(positions(scores.shape, 1) - positions(scores.shape, 2), types.f32)
+    return hyperbolic.tanh(scores * 0.2) * 5 + distance * 0.1
+
+
+def causal(scores: Node) -> Node:
+    return ir.select(positions(scores.shape, 2) < positions(scores.shape, 1) + 1, scores, -math.inf)
+
+
+def window(scores: Node) -> Node:
+    """Four columns up to the row's own."""
+    near = positions(scores.shape, 1) < positions(scores.shape, 2) + 4
+    return ir.select(near, causal(scores), -math.inf)
+
+
+CHANGES: dict[str, Callable[[Node], Node]] = {
+    "plain": lambda scores: scores, "scaled": lambda scores: scores * 0.3, "capped": capped, "causal": causal,
+    "window": window,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Made:
+    """The serial nest of a chain, its arrays, and what it should compute."""
+
+    lowered: lower.Lowered
+    cluster: fuse.Cluster
+    arrays: dict[str, Array]
+    expected: Array
+
+
+def make(
+    change: Callable[[Node], Node], arrays: dict[str, Array] | None = None, target: targets.Target = targets.X86_64
+) -> Made:
+    source = Source()
+    q, k, v = (source.input(HEADS, n, d) for n, d in ((ROWS, DEPTH), (COLUMNS, DEPTH), (COLUMNS, WIDTH)))
+    source.arrays |= arrays or {}
+    graph = ir.Graph("chain", tuple(source.nodes), (("y", attend(q, k, v, change)),))
+    prepared = roles.prepare(graph.results, target, {})
+    fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
+    layouts = layout.assign(fusion, prepared.roots)
+    (cluster,) = (c for c in fusion.clusters if c.chain is not None)
+    lowered = lower.lower(cluster, fusion, layouts)
+    nodes = [n for n in lowered.arguments if n not in prepared.roots]
+    values = interp.evaluate(nodes, source.arrays)
+    flat = {a.name: np.ascontiguousarray(x).reshape(-1) for a, x in zip(lowered.nest.arrays, values, strict=False)}
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    return Made(lowered, cluster, flat, expected)
+
+
+def run(nest: ln.LoopNest, made: Made) -> Array:
+    output = next(a for a in nest.arrays if a.written)
+    found = np.full(made.expected.size, np.nan, np.float32)
+    assert run_nest.run(nest, {**made.arrays, output.name: found})
+    return found.reshape(made.expected.shape)
+
+
+def streamed(made: Made, block: int = 1, group: int = 1, rows: int = 2) -> ln.LoopNest:
+    """The nest with ``block`` panels to a block."""
+    assert made.cluster.chain is not None and made.cluster.tile is not None
+    columns, tile = made.cluster.chain.tile.columns, made.cluster.tile
+    return Stream("k0", "a1", rows, columns, tile.columns, tile.lanes, block * columns, group)(made.lowered.nest)
+
+
+def assert_close(found: Array, expected: Array) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * math.sqrt(COLUMNS) * types.f32.eps * 5)
+
+
+# ---- the transform -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_chain_is_found_and_its_serial_nest_is_right(change: str) -> None:
+    made = make(CHANGES[change])
+    assert_close(run(made.lowered.nest, made), made.expected)
+
+
+@pytest.mark.parametrize(("block", "group", "rows"), [(1, 1, 2), (1, 3, 4), (2, 2, 3), (3, 1, 11)])
+@pytest.mark.parametrize("change", CHANGES)
+def test_blocks_and_groups_of_any_size_give_the_same(change: str, block: int, group: int, rows: int) -> None:
+    made = make(CHANGES[change])
+    assert_close(run(streamed(made, block, group, rows), made), made.expected)
+
+
+def visited(nest: ln.LoopNest) -> list[tuple[int, int]]:
+    """The columns ``[begin, end)`` that each task looks at."""
+    bounds: dict[str, sym.Int] = {s.axis.name: s.value for s in lower.statements(nest.body) if isinstance(s, ln.Assign)}
+    groups = next(
+        loop for loop in lower.statements(nest.body) if isinstance(loop, ln.Loop) and loop.axis.name == "a1_2"
+    )
+    found = []
+    for number in range(int(sym.evaluate(groups.extent, {}))):
+        values: dict[str, int] = {"a1_2": number}
+        for name in ("a1_tile", "a1_tiles", "a1_begin", "a1_height", "k0_begin", "k0_end"):
+            if name in bounds:
+                values[name] = int(sym.evaluate(bounds[name], values))
+        found.append((values.get("k0_begin", 0), values.get("k0_end", COLUMNS)))
+    return found
+
+
+def test_blocks_that_count_for_nothing_are_not_visited() -> None:
+    assert visited(streamed(make(CHANGES["plain"]))) == [(0, COLUMNS)] * 6
+    ends = [end for _, end in visited(streamed(make(causal)))]
+    assert ends == [1, 3, 5, 7, 9, 11]
+    begins = [begin for begin, _ in visited(streamed(make(window)))]
+    assert begins == [0, 0, 0, 2, 4, 6]
+
+
+def test_what_is_not_visited_is_not_read() -> None:
+    random = np.random.default_rng(0)
+    v = random.standard_normal((HEADS, COLUMNS, WIDTH)).astype(np.float32)
+    expected = run(streamed(make(causal, {"x2": v})), make(causal, {"x2": v}))
+    poisoned = v.copy()
+    poisoned[:, 12:] = np.nan  # beyond the last row's own column, in a block of its own
+    made = make(causal, {"x2": poisoned})
+    np.testing.assert_array_equal(run(streamed(made), made)[:, :4], expected[:, :4])
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_scores_come_out_as_from_two_passes(special: float) -> None:
+    random = np.random.default_rng(1)
+    q = random.standard_normal((HEADS, ROWS, DEPTH)).astype(np.float32)
+    k = np.abs(random.standard_normal((HEADS, COLUMNS, DEPTH))).astype(np.float32)
+    q[0, 3] = abs(q[0, 3])
+    k[0, 17, 0] = special
+    made = make(CHANGES["plain"], {"x0": q, "x1": k})
+    with np.errstate(all="ignore"):
+        found, expected = run(streamed(made), made), run(made.lowered.nest, made)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    assert np.isnan(expected[0]).any() and not np.isnan(found[1]).any()
+
+
+@pytest.mark.parametrize("masked", [slice(0, 9), slice(9, 21), slice(0, 21)], ids=["first", "last", "all"])
+def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
+    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
+    mask[0, 4, masked] = -np.inf
+
+    def masked_by_input(scores: Node) -> Node:
+        return scores + ir.constant(mask)
+
+    made = make(masked_by_input)
+    with np.errstate(all="ignore"):
+        found = run(streamed(made), made)
+    assert np.isnan(found[0, 4]).all() == (masked == slice(0, 21))
+    keep = ~np.isnan(made.expected)
+    np.testing.assert_array_equal(np.isnan(found), ~keep)
+    assert_close(found[keep], made.expected[keep])
+
+
+# ---- the algebra ---------------------------------------------------------------------------------------------------
+
+
+def reductions(value: Callable[[ln.Scalar, ln.Scalar], ln.Scalar], first: ops.Op) -> list[ln.Reduction]:
+    axis = ln.Loop(sym.Var("t", 0, 7), 8, "serial", ())
+    x = ln.load("x", sym.Expr((((axis.axis,), 1),)), types.f32)
+    state = ln.temporary("d", types.f32)
+    return [
+        ln.Reduction("d", first, types.f32, (axis,), (), x),
+        ln.Reduction("y", ops.SUM_REDUCE, types.f32, (axis,), (), value(x, state)),
+    ]
+
+
+def number(value: float) -> ln.Scalar:
+    return ln.literal(np.float32(value).tobytes(), types.f32)
+
+
+def binary(op: ops.Op, left: ln.Scalar, right: ln.Scalar) -> ln.Scalar:
+    return ln.apply(op, (left, right), None, types.f32)
+
+
+def exp2(value: ln.Scalar) -> ln.Scalar:
+    return ln.apply(ops.EXP2, (value,), ops.Scale(1.0), types.f32)
+
+
+def less(x: ln.Scalar, d: ln.Scalar) -> ln.Scalar:
+    return binary(ops.ADD, x, binary(ops.MUL, d, number(-1.0)))
+
+
+def test_an_exponential_of_a_difference_moves_by_a_factor() -> None:
+    _, y = online.derive(reductions(lambda x, d: exp2(less(x, d)), ops.MAX_REDUCE), sym.Var("t", 0, 7))
+    assert y.moves == (online.Move("d", ops.Scale(1.0), 1.0),) and y.outside == ()
+
+
+def test_a_scale_of_the_exponent_moves_too_and_factors_without_the_axis_leave_the_sum() -> None:
+    other = ln.temporary("other", types.f32)
+    found = reductions(
+        lambda x, d: binary(ops.DIV, exp2(binary(ops.MUL, less(x, d), number(3.0))), other), ops.MAX_REDUCE
+    )
+    _, y = online.derive(found, sym.Var("t", 0, 7))
+    assert y.moves == (online.Move("d", ops.Scale(1.0), 3.0),)
+    assert y.outside == (ln.apply(ops.RECIP, (other,), None, types.f32),) and len(y.inside) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "first", "reason"),
+    [
+        (lambda x, d: binary(ops.MUL, less(x, d), less(x, d)), ops.SUM_REDUCE, "by a factor"),
+        (lambda x, d: exp2(binary(ops.ADD, x, d)), ops.MAX_REDUCE, "its maximum"),
+        (lambda x, d: exp2(less(x, d)), ops.SUM_REDUCE, "its maximum"),
+        (lambda x, d: binary(ops.ADD, exp2(less(x, d)), x), ops.MAX_REDUCE, "by a factor"),
+    ],
+    ids=["variance", "sum", "shifted by a sum", "not a product"],
+)
+def test_what_does_not_move_by_a_factor_is_refused(
+    value: Callable[[ln.Scalar, ln.Scalar], ln.Scalar], first: ops.Op, reason: str
+) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        online.derive(reductions(value, first), sym.Var("t", 0, 7))
+
+
+AT_I, AT_J = (ln.index(sym.var(name, 0, 9)) for name in "ij")
+
+
+def logical(op: ops.Op, *operands: ln.Scalar) -> ln.Scalar:
+    return ln.apply(op, operands, None, types.bool_)
+
+
+def true_() -> ln.Scalar:
+    return ln.literal(b"\1", types.bool_)
+
+
+@pytest.mark.parametrize(
+    ("condition", "at"),
+    [
+        (logical(ops.LESS_THAN, AT_J, AT_I), lambda i, j: j < i),
+        (logical(ops.XOR, logical(ops.LESS_THAN, AT_I, AT_J), true_()), lambda i, j: j <= i),
+        (
+            logical(ops.AND, logical(ops.LESS_THAN, AT_J, AT_I), ln.load("mask", 0, types.bool_)),
+            lambda i, j: j < i,
+        ),
+        (ln.load("mask", 0, types.bool_), lambda i, j: True),
+        (logical(ops.OR, logical(ops.LESS_THAN, AT_J, AT_I), true_()), lambda i, j: True),
+    ],
+    ids=["less", "not", "and", "memory", "or"],
+)
+def test_conditions_are_necessary(condition: ln.Scalar, at: Callable[[int, int], bool]) -> None:
+    minus_infinity = number(-math.inf)
+    score = ln.apply(ops.SELECT, (condition, number(1.0), minus_infinity), None, types.f32)
+    needed = conditions.needed(binary(ops.MUL, binary(ops.ADD, score, number(2.0)), number(0.5)))
+    for i in range(10):
+        for j in range(10):
+            assert all(sym.evaluate(c, {"i": i, "j": j}) >= 0 for c in needed) == at(i, j)
+
+
+def test_a_finite_mask_proves_nothing() -> None:
+    condition = logical(ops.LESS_THAN, AT_J, AT_I)
+    score = ln.apply(ops.SELECT, (condition, number(1.0), number(np.finfo(np.float32).min)), None, types.f32)
+    assert conditions.needed(score) == []
+    masked = ln.apply(ops.SELECT, (condition, number(1.0), number(-math.inf)), None, types.f32)
+    assert conditions.needed(binary(ops.MUL, masked, number(-1.0))) == []
+
+
+# ---- whole programs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [targets.X86_64, targets.AVX512], ids=lambda t: t.name)
+def test_symbolic_sizes_and_shared_heads(target: targets.Target) -> None:
+    source = Source()
+    q, k, v = source.input(1, 4, SEQ, 6), source.input(1, 2, SEQ, 6), source.input(1, 2, SEQ, 5)
+    y = attention.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    (seq,) = (v for v in sym.variables(SEQ))
+    graph = ir.Graph("heads", tuple(source.nodes), (("y", y),), (seq,))
+    program = compile_graph(graph, target)
+    assert any(kernel.name.startswith("chain") for kernel in program.kernels)
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    assert expected.shape[2] == SIZES["seq"]
+    assert_close(run_program(program, source.arrays)["y"], expected)
+
+
+def test_a_chain_that_cannot_stream_stays_three_kernels() -> None:
+    """The middle is a norm: its sum of squares does not follow the mean by a factor."""
+    source = Source()
+    x = contraction.matmul(source.input(9, 8), source.weight(8, 16))
+    mean = reduction.mean(x, [-1], keepdims=True)
+    y = contraction.matmul((x - mean) * ir.unary(ops.RECIP, reduction.sum_((x - mean) * (x - mean), [-1], True)),
+                           source.weight(16, 8))  # fmt: skip
+    program = compile_graph(ir.Graph("norm", tuple(source.nodes), (("y", y),)), targets.AVX512)
+    assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
+
+
+def test_weights_that_are_an_output_are_stored() -> None:
+    source = Source()
+    weights = reduction.softmax(contraction.matmul(source.input(9, 8), source.weight(8, 16)), -1)
+    y = contraction.matmul(weights, source.weight(16, 8))
+    program = compile_graph(ir.Graph("seen", tuple(source.nodes), (("y", y), ("w", weights))), targets.AVX512)
+    assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
+
+
+def test_memory_grows_with_the_sequence_only() -> None:
+    def arena(length: int) -> int:
+        q, k, v = (ir.input_(name, (8, length, 64), types.f32) for name in "qkv")
+        return (
+            compile_graph(ir.Graph("long", (q, k, v), (("y", attend(q, k, v)),)), targets.AVX512).entries[0].arena_size
+        )
+
+    assert arena(4096) <= 2 * arena(2048)
+
+
+class Biased(torch.nn.Module):
+    """Attention with soft-capped scores and a learned bias for each distance."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.randn(2 * length - 1, generator=torch.Generator().manual_seed(2)))
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        length = q.shape[-2]
+        at = torch.arange(length)
+        scores = 30 * torch.tanh(q @ k.transpose(-1, -2) / 8 / 30) + self.bias[at[:, None] - at[None, :] + length - 1]
+        return torch.softmax(scores, -1) @ v
+
+
+def test_a_score_function_that_no_library_knows_is_one_kernel() -> None:
+    length = 300
+    model = Biased(length).eval()
+    generator = torch.Generator().manual_seed(3)
+    inputs = tuple(torch.randn(1, 2, length, 64, generator=generator) for _ in range(3))
+    module = luminal.compile(model, inputs)
+    assert [kernel["name"] for kernel in module.manifest["kernels"] if kernel["name"].startswith("contraction")] == []
+    with torch.no_grad():
+        exact = model.double()(*(x.double() for x in inputs)).numpy()
+        (found,) = module.library.run([x.numpy() for x in inputs])
+    assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
