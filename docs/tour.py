@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import luminal
 from luminal.codegen import render
-from luminal.core import ir, movement, ops, printer, program, types
+from luminal.core import ir, movement, printer, program, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
@@ -119,17 +119,22 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     fusion, layouts = reached["fusion"], reached["layouts"]
     yield "fusion", "text", schedule_printer.fusion_text(fusion, layouts)
 
-    softmax = next(c for c in fusion.clusters if any(node.op is ops.MAX_REDUCE for node in c.index))
-    serial = lower.lower(softmax, fusion, layouts).nest
+    norm = next(c for c in fusion.clusters if c.kind == "row")
+    serial = lower.lower(norm, fusion, layouts).nest
     yield "serial", "text", narrow(schedule_printer.nest_text(serial))
-    chosen = choose.schedule(serial, softmax.tile, TARGET)
+    chosen = choose.choose(norm, serial, TARGET)
     schedule, row = chosen.schedule, chosen.nest
     yield "schedule", "text", "\n".join(map(str, schedule))
     yield "nest", "text", narrow(schedule_printer.nest_text(row))
 
     first = fusion.clusters[0]
-    nest = choose.schedule(lower.lower(first, fusion, layouts).nest, first.tile, TARGET).nest
+    nest = choose.choose(first, lower.lower(first, fusion, layouts).nest, TARGET).nest
     yield "tile", "text", narrow(schedule_printer.nest_text(nest))
+
+    chain = next(c for c in fusion.clusters if c.chain is not None)
+    serial = lower.lower(chain, fusion, layouts).nest
+    yield "chain", "text", narrow(schedule_printer.nest_text(serial))
+    yield "stream", "text", narrow(schedule_printer.nest_text(choose.choose(chain, serial, TARGET).nest))
 
     kept = ("^program", "dim ", r"kernel \d", "buffer", "entry", "    (in|out) ", "# aten")
     yield "program", "text", bare(lines(program.text(compiled), *kept))
