@@ -34,6 +34,7 @@ TASKS = 64  # enough to divide among the threads of a desktop machine
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
 BLOCK = 128  # columns of a chain that are computed at once, and
 GROUP = 64  # rows that read them while they are in the second-level cache
+FEW_TASKS = 16  # of a chain: with fewer, some threads would wait for others
 SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 CHUNK = 4096  # elements of a one-dimensional task
 
@@ -172,6 +173,8 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     group = min(GROUP, SUMS_BYTES // bytes_of_row) // height
     if group == 0:
         raise ScheduleError(f"the sums of {height} rows take more than {SUMS_BYTES} bytes")
+    tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
+    group = max(1, min(group, tiles // FEW_TASKS))
     names = chain.along.name, outer[-1].axis.name
     state.do(Stream(*names, height, first.columns, tile.columns, tile.lanes, panels * first.columns, group))
     state.do(Parallelise(len(state.loops())))
