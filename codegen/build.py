@@ -31,6 +31,7 @@ LINK_FLAGS = (
     "-static-libgcc",
     "-Wl,--as-needed",
     "-Wl,-z,defs",
+    "-Wl,--strip-debug",  # of what some compilers add of their own
     f"-Wl,--version-script={EXPORTS}",
     "-pthread",
     "-ldl",
@@ -44,7 +45,7 @@ def build(bundle: SourceBundle, out_dir: Path | None = None, progress: Progress 
     ``progress`` is called after every translation unit and after linking. Raises BuildError where there is no compiler,
     or where it rejects a source: the message names the kernel and the source operators that it was made for.
     """
-    compiler = toolchain.find()
+    compiler = toolchain.find(bundle.target.architecture)
     with _cache() as cache:
         job = _Job(bundle, compiler, cache, progress or (lambda what, done, total: None))
         library = job.run()
@@ -155,7 +156,7 @@ class _Job:
     def _link(self, keys: Sequence[str], library: Path, folder: Path) -> None:
         with _appearing(library) as temporary:
             objects = [str(self._object(key)) for key in keys]
-            result = self.compiler.run(["-o", str(temporary), *objects, *LINK_FLAGS], folder)
+            result = self.compiler.link(["-o", str(temporary), *objects, *LINK_FLAGS], folder)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
 

@@ -98,7 +98,7 @@ def render(program: Program, target: Target) -> SourceBundle:
         "namespace": namespace(program.name),
         "kernels": texts,
         "library": library.describe(program, face, texts, plan),
-        "features": target.features,
+        "target": target,
         "weights_bytes": plan.payload_bytes,
         "kernel_sources": list(kernels),
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
@@ -123,13 +123,18 @@ def render(program: Program, target: Target) -> SourceBundle:
     )  # fmt: skip
 
 
+def describe(target: Target) -> dict[str, Any]:
+    """What manifests and libraries say of the machine that they are for."""
+    return {"name": target.name, "architecture": target.architecture, "features": list(target.features)}
+
+
 def _library(
     context: Mapping[str, Any], source_hash: bytes, program: Program, plan: WeightsPlan, target: Target
 ) -> str:
     metadata = context["interface"].metadata_json(
         **program.metadata,
         source_hash=source_hash.hex(),
-        target={"name": target.name, "features": list(target.features)},
+        target=describe(target),
         constants=[
             {
                 "name": name,

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from luminal.core import config
+from luminal.core import target as targets
 from luminal.core.errors import BuildError
 
 # Searched after PATH, which may hold a virtual environment only.
@@ -23,42 +24,75 @@ _NAMES = ("g++", "clang++", "c++")
 _ADVICE = (
     "install g++ or clang++, or the clang of the package index (pip install ziglang), or set CXX to a compiler's path"
 )
+# For other machines: the oldest C library that has what a library needs, so that it runs on as many as possible.
+_FOREIGN_TRIPLE = "{}-linux-gnu.2.17"
+_FOREIGN_ADVICE = "install the clang of the package index (pip install ziglang), or set CXX to a cross compiler's path"
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler: the words that its command starts with, and what it says its version is."""
+    """A C++ compiler: the words that its command starts with, those that link objects without a C++ library, and what
+    it says its version is."""
 
     command: tuple[str, ...]
+    linker: tuple[str, ...]
     version: str
 
     def run(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
         """Calls the compiler in ``folder``; its messages are in ``stderr``."""
-        return subprocess.run(
-            [*self.command, *arguments],
-            cwd=folder, env=_environment(self.command), capture_output=True, text=True, errors="replace", check=False,
-        )  # fmt: skip
+        return _run([*self.command, *arguments], folder)
+
+    def link(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        """Calls the linker in ``folder``; its messages are in ``stderr``."""
+        return _run([*self.linker, *arguments], folder)
 
 
-def find() -> Toolchain:
+def find(architecture: str | None = None) -> Toolchain:
     """The compiler that ``CXX`` names; else the system's g++ or clang++; else clang from the package ``ziglang``.
 
-    Raises BuildError where there is none, or where the one that ``CXX`` names does not start.
+    Given another machine's ``architecture``, a compiler for that: the one that ``CXX`` names; else the system's cross
+    compiler; else ziglang's clang.
+
+    Raises BuildError where there is none, where the one that ``CXX`` names does not start, or is for other machines.
     """
+    foreign = architecture if architecture not in (None, targets.architecture()) else None
     chosen = config.CXX.value
     if chosen:
         words = shlex.split(chosen)
         path = _which(words[0]) if words else None
         if path is None:
             raise BuildError(f"CXX names {chosen!r}, which does not exist: {_ADVICE}")
-        return _start((path, *words[1:]))
-    for name in _NAMES:
+        found = _start((path, *words[1:]))
+        if foreign:
+            _check_machine(found, chosen, foreign)
+        return found
+    for name in [f"{foreign}-linux-gnu-g++"] if foreign else _NAMES:
         path = _which(name)
         if path is not None:
             return _start((path,))
     if importlib.util.find_spec("ziglang") is not None:
-        return _start((sys.executable, "-m", "ziglang", "c++"))
+        machine = (f"--target={_FOREIGN_TRIPLE.format(foreign)}",) if foreign else ()
+        clang = (sys.executable, "-m", "ziglang")
+        # Its C++ driver would compile a C++ library first.
+        return _start((*clang, "c++", *machine), (*clang, "cc", *machine))
+    if foreign:
+        raise BuildError(f"found no C++ compiler for {foreign}: {_FOREIGN_ADVICE}")
     raise BuildError(f"found no C++ compiler on PATH or in {', '.join(_FOLDERS)}: {_ADVICE}")
+
+
+def _check_machine(found: Toolchain, chosen: str, architecture: str) -> None:
+    machine = found.run(["-dumpmachine"], Path.cwd()).stdout.strip()
+    if machine.partition("-")[0] != architecture:
+        raise BuildError(
+            f"CXX names {chosen!r}, which compiles for {machine or 'an unknown machine'}, not for {architecture}: "
+            f"unset it and {_FOREIGN_ADVICE}"
+        )
+
+
+def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=_environment(command), capture_output=True, text=True, errors="replace", check=False
+    )
 
 
 def _which(name: str) -> str | None:
@@ -67,7 +101,7 @@ def _which(name: str) -> str | None:
 
 
 @cache
-def _start(command: tuple[str, ...]) -> Toolchain:
+def _start(command: tuple[str, ...], linker: tuple[str, ...] | None = None) -> Toolchain:
     try:
         answer = subprocess.run(
             [*command, "--version"], env=_environment(command), capture_output=True, text=True, errors="replace",
@@ -77,7 +111,7 @@ def _start(command: tuple[str, ...]) -> Toolchain:
         raise BuildError(f"{shlex.join(command)} does not start ({error.strerror}): {_ADVICE}") from None
     if answer.returncode != 0:
         raise BuildError(f"{shlex.join(command)} --version fails: {answer.stderr.strip() or 'no message'}; {_ADVICE}")
-    return Toolchain(command, answer.stdout.strip())
+    return Toolchain(command, linker or command, answer.stdout.strip())
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:

@@ -54,6 +54,10 @@ class InputError(LuminalError, ValueError):
     """The arguments of a call do not fit the compiled model."""
 
 
+class TargetError(LuminalError):
+    """This machine cannot run code for the target that was asked for."""
+
+
 class BuildError(LuminalError):
     """No usable compiler was found, or it rejected generated source."""
 

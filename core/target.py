@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from luminal.core.errors import TargetError
 from luminal.core.types import DType
 
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
@@ -16,18 +18,19 @@ _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-tr
 class Target:
     """A machine.
 
-    ``isa`` is ``x86-64``, ``avx2`` or ``avx512``; ``features`` are the CPU features beyond the baseline that generated
-    code needs, in the names of ``/proc/cpuinfo`` (and of ``__builtin_cpu_supports``). ``register_bytes`` and
-    ``registers`` describe the vector registers; ``l1``, ``l2`` and ``l3`` are the sizes in bytes of the data caches
-    that one core sees.
+    ``architecture`` is ``x86_64`` or ``aarch64``, as ``uname -m`` says it; ``features`` are the CPU features that
+    generated code needs, in the names of ``/proc/cpuinfo``. ``register_bytes`` and ``registers`` describe the vector
+    registers; ``fused`` says whether a multiply-add is one instruction with one rounding; ``l1``, ``l2`` and ``l3`` are
+    the sizes in bytes of the data caches that one core sees.
     """
 
     name: str
-    isa: str
+    architecture: str
     features: tuple[str, ...]
     flags: tuple[str, ...]
     register_bytes: int
     registers: int
+    fused: bool = True
     l1: int = 32 << 10
     l2: int = 256 << 10
     l3: int = 8 << 20
@@ -37,16 +40,11 @@ class Target:
         bools like the float32 values that it selects."""
         return self.register_bytes // (4 if dtype.is_bool else dtype.compute.itemsize)
 
-    @property
-    def fused(self) -> bool:
-        """Whether a fused multiply-add is one instruction with one rounding."""
-        return "fma" in self.features
 
-
-X86_64 = Target("x86-64", "x86-64", (), _COMMON, register_bytes=16, registers=16)
+X86_64 = Target("x86-64", "x86_64", (), _COMMON, register_bytes=16, registers=16, fused=False)
 AVX2 = Target(
     "avx2",
-    "avx2",
+    "x86_64",
     ("avx2", "fma", "f16c", "bmi2"),
     (*_COMMON, "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
     register_bytes=32,
@@ -54,7 +52,7 @@ AVX2 = Target(
 )
 AVX512 = Target(
     "avx512",
-    "avx512",
+    "x86_64",
     ("avx512f", "avx512dq", "avx512bw", "avx512vl", *AVX2.features),
     (*AVX2.flags, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mprefer-vector-width=512"),
     register_bytes=64,
@@ -63,12 +61,45 @@ AVX512 = Target(
     l2=1 << 20,
 )
 
-ALL = {target.name: target for target in (X86_64, AVX2, AVX512)}
+# Every 64-bit Arm core has the vector instructions that Linux calls asimd, and their compilers use them unasked.
+AARCH64 = Target(
+    "aarch64", "aarch64", ("asimd",), _COMMON, register_bytes=16, registers=32, l1=64 << 10, l2=512 << 10
+)  # fmt: skip
+
+# For each architecture from the most portable to the best.
+ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AARCH64)}
+# What else they are called.
+ALIASES = {
+    "neon": "aarch64", "arm64": "aarch64", "aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86-64",
+}  # fmt: skip
 
 
 def supported(target: Target) -> bool:
     """Whether this machine can run code for ``target``."""
-    return set(target.features) <= _cpu_features()
+    return not obstacle(target)
+
+
+def obstacle(target: Target) -> str:
+    """What keeps this machine from running code for ``target``; empty where nothing does."""
+    if target.architecture != architecture():
+        return f"it is for {target.architecture}, and this machine is {architecture()}"
+    missing = [feature for feature in target.features if feature not in _cpu_features()]
+    return f"it is for machines with {', '.join(missing)}, which this one lacks" if missing else ""
+
+
+def check_supported(target: Target) -> None:
+    """Raises TargetError where this machine cannot run code for ``target``."""
+    reason = obstacle(target)
+    if reason:
+        raise TargetError(
+            f"the library cannot run here: {reason}; export it and load it on such a machine, or compile the model for "
+            f"the target 'host'"
+        )
+
+
+def architecture() -> str:
+    """This machine's, as a ``Target`` has it."""
+    return platform.machine()
 
 
 def detect() -> Target:
@@ -80,13 +111,16 @@ def detect() -> Target:
     )  # fmt: skip
 
 
-def parse(name: str) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL``. Raises ValueError for any other."""
+def parse(name: str | Target) -> Target:
+    """The target called ``name``: ``host``, or one of ``ALL`` or of ``ALIASES``. Raises ValueError for any other."""
+    if isinstance(name, Target):
+        return name
     if name == "host":
         return detect()
-    if name not in ALL:
-        raise ValueError(f"unknown target {name!r}: expected host, {', '.join(ALL)}")
-    return ALL[name]
+    found = ALIASES.get(name, name)
+    if found not in ALL:
+        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *ALIASES])}")
+    return ALL[found]
 
 
 def _cpu_features() -> frozenset[str]:
@@ -94,7 +128,7 @@ def _cpu_features() -> frozenset[str]:
         text = Path("/proc/cpuinfo").read_text()
     except FileNotFoundError:
         return frozenset()
-    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     return frozenset(flags.group(1).split()) if flags else frozenset()
 
 

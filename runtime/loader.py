@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,20 +50,27 @@ class EntrySpec:
     structure: Any
 
 
-class Library:
+class Interface:
+    """How a library is called, by what it says of itself."""
+
+    def __init__(self, name: str, metadata: dict[str, Any]) -> None:
+        self.name = name
+        self.metadata = metadata
+        self.dims = tuple(Dim(row["name"], row["lower"], row["upper"]) for row in metadata["dims"])
+        self.entries = tuple(_entry(row) for row in metadata["entries"])
+
+
+class Library(Interface):
     """An open library. Threads may call :meth:`run` at once; the native code runs without the interpreter's lock."""
 
     def __init__(self, path: Path, name: str, weights: Path | None = None, threads: int = 0) -> None:
         """Open the library ``name`` at ``path``; see :func:`load` for the rest and for the errors."""
         self.path = path
-        self.name = name
         # A path with a slash is opened as it stands; a bare name would be looked up on the loader's path.
         self._native = _native.Library(
             str(path.absolute()), name, None if weights is None else str(weights.absolute()), threads
         )
-        self.metadata: dict[str, Any] = json.loads(self._native.metadata_json())
-        self.dims = tuple(Dim(row["name"], row["lower"], row["upper"]) for row in self.metadata["dims"])
-        self.entries = tuple(_entry(row) for row in self.metadata["entries"])
+        super().__init__(name, json.loads(self._native.metadata_json()))
         self._entry_index = {entry.name: index for index, entry in enumerate(self.entries)}
 
     def __repr__(self) -> str:
@@ -118,12 +126,34 @@ def load(
         location = location.parent / manifest["library"]
     if not location.is_file():
         raise FileNotFoundError(f"there is no library at {str(location)!r}")
+    _check_architecture(location)
     return Library(
         location,
         name or location.name.removeprefix("lib").split(".")[0],
         None if weights is None else Path(weights),
         threads,
     )
+
+
+def describe(folder: Path) -> Interface:
+    """How the library in ``folder`` is called, from its manifest: this machine need not be able to run it."""
+    manifest = _read_manifest(folder / MANIFEST)
+    return Interface(manifest["name"], manifest)
+
+
+# The machine of an ELF file (e_machine, the two bytes at 18), for those that the compiler has targets for.
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+
+
+def _check_architecture(library: Path) -> None:
+    with library.open("rb") as file:
+        head = file.read(20)
+    found = _ELF_MACHINES.get(int.from_bytes(head[18:20], "little")) if head.startswith(b"\x7fELF") else None
+    if found not in (None, platform.machine()):
+        raise OSError(
+            f"the library {str(library)!r} was compiled for {found}, and this machine is {platform.machine()}: load it "
+            f"on such a machine, or compile the model for this one"
+        )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

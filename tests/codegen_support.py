@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from luminal.core.schedule import run_nest
 from luminal.core.symbolic import Expr, Int, Var
 from luminal.core.target import Target
 from luminal.core.types import DType
+from tests import emulation
 
 HOST_TARGETS = [target for target in targets.ALL.values() if targets.supported(target)]
 
@@ -99,7 +101,7 @@ class Case:
 class Compiled:
     """A kernel as a function of flat arrays, which it writes in place."""
 
-    def __init__(self, emitted: KernelText, library: ctypes.CDLL) -> None:
+    def __init__(self, emitted: KernelText, library: Any) -> None:
         self.emitted = emitted
         self.nest = emitted.kernel.nest
         self.function = library[f"call_{emitted.kernel.name}"]
@@ -108,7 +110,7 @@ class Compiled:
         """Runs all tasks, in ``split`` calls; returns the status."""
         sizes = dict(dims or {})
         values = [arrays[array.name] for array in self.nest.arrays]
-        pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        pointers = emulation.pointers(values)
         numbers = (ctypes.c_int64 * max(1, len(self.nest.dims)))(*(sizes[dim.name] for dim in self.nest.dims))
         tasks = int(sym.evaluate(self.emitted.tasks, sizes))
         status = 0
@@ -136,9 +138,13 @@ def compile_nests(nests: Mapping[str, ir.LoopNest], target: Target, folder: Path
     source.write_text("".join(parts))
     flags = [*target.flags, *render.COMMON_FLAGS, *WARNINGS, "-DLM_NAMESPACE=test", f"-I{render.INCLUDE}"]
     library = source.with_suffix(".so")
-    result = toolchain.find().run([*flags, "-shared", source.name, "-o", library.name], folder)
-    assert result.returncode == 0, result.stderr[:4000]
-    loaded = ctypes.CDLL(str(library))
+    compiler = toolchain.find(target.architecture)
+    for result in (
+        compiler.run([*flags, "-c", source.name, "-o", "object.o"], folder),
+        compiler.link(["-shared", "object.o", "-lm", "-o", library.name], folder),
+    ):
+        assert result.returncode == 0, result.stderr[:4000]
+    loaded = emulation.open_library(library, target)
     return {name: Compiled(text, loaded) for name, text in emitted.items()}
 
 

@@ -1,4 +1,4 @@
-"""Generated kernels against the loop nest's own interpreter, for every target that this machine runs."""
+"""Generated kernels against the loop nest's own interpreter, for every target that this machine runs or emulates."""
 
 from functools import cache
 from pathlib import Path
@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from luminal.core import target as targets
 from luminal.core.target import Target
+from tests import emulation
 from tests.codegen_cases import CASES
-from tests.codegen_support import HOST_TARGETS, Compiled, compare, compile_nests
+from tests.codegen_support import Compiled, compare, compile_nests
 
 
 @cache
@@ -21,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
 
 
-@pytest.mark.parametrize("target", HOST_TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", emulation.each(*targets.ALL.values()))
 @pytest.mark.parametrize("name", CASES)
 def test_kernel(name: str, target: Target, folder: Path) -> None:
     case = CASES[name]

@@ -14,6 +14,7 @@ import pytest
 
 from luminal.core import target as targets
 from luminal.core.target import Target
+from tests.codegen_support import fenced
 from tests.vector_support import EVERY_TARGET, build, pointer, same_bits
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +35,7 @@ CHECKED = pytest.param(None, id="scalar")
 
 
 @pytest.fixture(scope="module", params=[*EVERY_TARGET, CHECKED])
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """As many lanes as a register has floats: wider types then take two registers, shorter ones a part of one."""
     target: Target | None = request.param
     lanes = target.register_bytes // 4 if target else 1
@@ -53,7 +54,7 @@ def count(array: Array) -> ctypes.c_int64:
     return ctypes.c_int64(array.size)
 
 
-def apply(library: ctypes.CDLL, name: str, a: Array, b: Array) -> Array:
+def apply(library: Any, name: str, a: Array, b: Array) -> Array:
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     result = np.zeros(a.shape, BOOL if name in TRUTH else a.dtype)
     code = ctypes.c_int(OPERATORS.index(name))
@@ -109,7 +110,7 @@ def integer_pairs(dtype: np.dtype[Any]) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_integers_are_total(library: ctypes.CDLL, dtype: np.dtype[Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_integers_are_total(library: Any, dtype: np.dtype[Any], capfd: pytest.CaptureFixture[str]) -> None:
     a, b = integer_pairs(dtype)
     pairs = list(zip(a.tolist(), b.tolist(), strict=True))
     for name, meaning in INTEGER_MEANING.items():
@@ -122,14 +123,14 @@ def test_integers_are_total(library: ctypes.CDLL, dtype: np.dtype[Any], capfd: p
     assert "runtime error" not in capfd.readouterr().err
 
 
-def test_bools(library: ctypes.CDLL) -> None:
+def test_bools(library: Any) -> None:
     a, b = (np.array(x * 9, bool) for x in ([0, 0, 1, 1], [0, 1, 0, 1]))
     meaning = {"max": a | b, "and": a & b, "or": a | b, "xor": a ^ b, "less": ~a & b, "equal": a == b, "not": ~a}
     for name, expected in meaning.items():
         assert np.array_equal(apply(library, name, a, b).view(np.uint8), expected.view(np.uint8)), name
 
 
-def test_masks_of_different_widths_meet(library: ctypes.CDLL) -> None:
+def test_masks_of_different_widths_meet(library: Any) -> None:
     rng = np.random.default_rng(12)
     x = rng.normal(size=201).astype(np.float32)
     y, z = rng.integers(2, 5, 201), rng.integers(-1, 2, 201).astype(np.int8)
@@ -192,7 +193,7 @@ FLOAT_MEANING: dict[str, Callable[[Array, Array], Array]] = {
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", FLOAT_MEANING)
-def test_floats_have_numpy_s_bits(library: ctypes.CDLL, name: str, dtype: np.dtype[Any]) -> None:
+def test_floats_have_numpy_s_bits(library: Any, name: str, dtype: np.dtype[Any]) -> None:
     a, b = float_pairs(dtype)
     with np.errstate(all="ignore"):
         expected = FLOAT_MEANING[name](a, b)
@@ -203,7 +204,7 @@ def test_floats_have_numpy_s_bits(library: ctypes.CDLL, name: str, dtype: np.dty
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_fused_multiply_add_rounds_once_where_it_says_so(library: ctypes.CDLL, dtype: np.dtype[Any]) -> None:
+def test_fused_multiply_add_rounds_once_where_it_says_so(library: Any, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(6)
     a, b = (rng.uniform(-2, 2, 500).astype(dtype) for _ in range(2))
     c = (-(a * b) * rng.choice([0.5, 1, 1.5], 500)).astype(dtype)
@@ -229,7 +230,7 @@ def nearest(value: Fraction, dtype: np.dtype[Any]) -> float:
 # ---- casts ---------------------------------------------------------------------------------------------------------
 
 
-def cast(library: ctypes.CDLL, x: Array, to: np.dtype[Any]) -> Array:
+def cast(library: Any, x: Array, to: np.dtype[Any]) -> Array:
     result = np.zeros(x.shape, to)
     library.cast_array(number(x.dtype), number(to), pointer(x), pointer(result), count(x))
     return result
@@ -303,9 +304,7 @@ def cast_meaning(x: Array, to: np.dtype[Any]) -> Array:
 
 
 @pytest.mark.parametrize("source", TYPES, ids=str)
-def test_casts_round_once_and_are_total(
-    library: ctypes.CDLL, source: np.dtype[Any], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_casts_round_once_and_are_total(library: Any, source: np.dtype[Any], capfd: pytest.CaptureFixture[str]) -> None:
     x = cast_inputs(source)
     for to in TYPES:
         with np.errstate(all="ignore"):
@@ -336,54 +335,22 @@ def sample(dtype: np.dtype[Any], size: int) -> Array:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_partial_moves_touch_their_lanes_only(library: ctypes.CDLL, dtype: np.dtype[Any]) -> None:
+def test_partial_moves_touch_their_lanes_only(library: Any, dtype: np.dtype[Any]) -> None:
     """Both arrays end at the end of a page behind which nothing is mapped, and what lies before the output stays."""
     page = mmap.PAGESIZE
-    with GuardedPage() as source, GuardedPage() as target:
-        for n in range(library.lanes + 1):
-            values = sample(dtype, n)
-            source.write(values.tobytes())
-            target.fill(0xAB)
-            start = page - n * dtype.itemsize
-            library.copy_partial(number(dtype), source.at(start), target.at(start), ctypes.c_int64(n))
-            assert target.bytes() == b"\xab" * start + values.tobytes()
-        for n in (-1, -(2**62)):
-            library.copy_partial(number(dtype), source.at(page), target.at(page), ctypes.c_int64(n))
-
-
-class GuardedPage:
-    """A readable and writable page, followed by one that may not be touched."""
-
-    def __enter__(self) -> "GuardedPage":
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.mmap.restype = ctypes.c_void_p
-        self.libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-        self.libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self.libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        access = mmap.PROT_READ | mmap.PROT_WRITE
-        self.base: int = self.libc.mmap(None, 2 * mmap.PAGESIZE, access, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        assert self.libc.mprotect(self.base + mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.libc.munmap(self.base, 2 * mmap.PAGESIZE)
-
-    def at(self, offset: int) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self.base + offset)
-
-    def write(self, data: bytes) -> None:
-        """``data`` at the end of the page."""
-        ctypes.memmove(self.base + mmap.PAGESIZE - len(data), data, len(data))
-
-    def fill(self, byte: int) -> None:
-        ctypes.memset(self.base, byte, mmap.PAGESIZE)
-
-    def bytes(self) -> bytes:
-        return ctypes.string_at(self.base, mmap.PAGESIZE)
+    source, target = (fenced(np.zeros(page, np.uint8), "end") for _ in range(2))
+    for n in range(library.lanes + 1):
+        values = sample(dtype, n).view(np.uint8)
+        start = page - values.size
+        source[start:], target[:] = values, 0xAB
+        library.copy_partial(number(dtype), pointer(source, start), pointer(target, start), ctypes.c_int64(n))
+        assert (target[:start] == 0xAB).all() and np.array_equal(target[start:], values)
+    for n in (-1, -(2**62)):
+        library.copy_partial(number(dtype), pointer(source, page), pointer(target, page), ctypes.c_int64(n))
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_masked_and_strided_moves(library: ctypes.CDLL, dtype: np.dtype[Any]) -> None:
+def test_masked_and_strided_moves(library: Any, dtype: np.dtype[Any]) -> None:
     lanes, size = library.lanes, library.lanes * 8
     x, valid = sample(dtype, size), sample(BOOL, size)
     masked, strided, chosen = np.zeros(size, dtype), np.zeros(3 * size, dtype), np.zeros(size, dtype)
@@ -398,12 +365,12 @@ def test_masked_and_strided_moves(library: ctypes.CDLL, dtype: np.dtype[Any]) ->
 
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_gather_reads_valid_lanes_only(library: ctypes.CDLL, dtype: np.dtype[Any], index_type: type) -> None:
+def test_gather_reads_valid_lanes_only(library: Any, dtype: np.dtype[Any], index_type: type) -> None:
     size = library.lanes * 6 + 3
     table, valid = sample(dtype, 50), sample(BOOL, size)
     index = np.random.default_rng(9).integers(-20, 30, size).astype(index_type)
     index[~valid] = np.iinfo(np.int32).max  # would fault
-    middle = ctypes.c_void_p(table.ctypes.data + 20 * dtype.itemsize)
+    middle = pointer(table, 20 * dtype.itemsize)
     got = np.zeros(size, dtype)
     wide = ctypes.c_int(index_type is np.int64)
     library.gather_array(number(dtype), wide, middle, pointer(index), pointer(valid), pointer(got), count(index))
@@ -413,7 +380,7 @@ def test_gather_reads_valid_lanes_only(library: ctypes.CDLL, dtype: np.dtype[Any
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_scatter_leaves_the_last_of_equal_indices(library: ctypes.CDLL, dtype: np.dtype[Any]) -> None:
+def test_scatter_leaves_the_last_of_equal_indices(library: Any, dtype: np.dtype[Any]) -> None:
     size = library.lanes * 6 + 3
     x, valid = sample(dtype, size), sample(BOOL, size)
     index = np.random.default_rng(10).integers(0, 12, size)
@@ -436,7 +403,7 @@ def add_in_a_tree(row: Array) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=str)
-def test_reductions_across_lanes(library: ctypes.CDLL, dtype: np.dtype[Any]) -> None:
+def test_reductions_across_lanes(library: Any, dtype: np.dtype[Any]) -> None:
     lanes = library.lanes
     if dtype.kind == "f":
         x = np.random.default_rng(11).normal(size=40 * lanes).astype(dtype)

@@ -1,38 +1,39 @@
 """Compiles the sources in tests/native that put the vector headers behind a C interface, and compares floats."""
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from luminal.codegen import toolchain
 from luminal.core import target as targets
 from luminal.core.target import Target
+from tests import emulation
 
 NATIVE = Path(__file__).parent / "native"
 INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
 
-EVERY_TARGET = [
-    pytest.param(target, id=target.name, marks=pytest.mark.skipif(not targets.supported(target), reason="this CPU"))
-    for target in targets.ALL.values()
-]
+EVERY_TARGET = emulation.each(*targets.ALL.values())
 
 
-def build(source: str, target: Target, folder: Path, *flags: str) -> ctypes.CDLL:
-    """``tests/native/source`` as a library for ``target``, opened."""
+def build(source: str, target: Target, folder: Path, *flags: str) -> Any:
+    """``tests/native/source`` as a library for ``target``, opened: its functions are called as those of a
+    ``ctypes.CDLL``."""
     library = folder / f"{Path(source).stem}.so"
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
-    command = [*target.flags, *warnings, *flags, f"-I{INCLUDE}", "-shared", "-fPIC", str(NATIVE / source)]
-    result = toolchain.find().run([*command, "-o", str(library)], folder)
-    assert result.returncode == 0, result.stderr[:4000]
-    return ctypes.CDLL(str(library))
+    compiler = toolchain.find(target.architecture)
+    compile_ = [*target.flags, *warnings, *flags, f"-I{INCLUDE}", "-fPIC", "-c", str(NATIVE / source)]
+    for result in (
+        compiler.run([*compile_, "-o", "object.o"], folder),
+        compiler.link([*flags, "-shared", "object.o", "-lm", "-o", str(library)], folder),
+    ):
+        assert result.returncode == 0, result.stderr[:4000]
+    return emulation.open_library(library, target)
 
 
-def pointer(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
-    assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)
+def pointer(array: np.ndarray[Any, Any], offset: int = 0) -> emulation.Pointer:
+    """The address ``offset`` bytes into ``array``."""
+    return emulation.Pointer(array, offset)
 
 
 def ulps(got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

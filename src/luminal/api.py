@@ -44,9 +44,9 @@ def compile(
     is compiled at its first call, and again only when types, ranks or undeclared sizes change.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
-    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2`` or ``avx512``. With
-    ``threads`` 0 there is one for each CPU that the process may use. ``progress(stage, fraction)`` is called as
-    work goes on.
+    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512`` or ``aarch64``;
+    a module for a machine unlike this one can be exported, not called. With ``threads`` 0 there is one for each CPU
+    that the process may use. ``progress(stage, fraction)`` is called as work goes on.
 
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found.
@@ -56,11 +56,11 @@ def compile(
     stages = Stages(progress)
     with stages("import"):
         graph = read(model, inputs, dims=dims, constants=constants, name=name)
-    chosen = targets.parse(target) if isinstance(target, str) else target
+    chosen = targets.parse(target)
     with stages("compile"):
         program = compile_graph(graph, chosen)
     folder = artifact.build(program, chosen, stages)
-    return Module(folder, threads, graph, stages.seconds)
+    return Module(folder, threads, graph, stages.seconds, chosen)
 
 
 def read(

@@ -74,13 +74,15 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     shutil.copytree(INCLUDE / "luminal", folder / "include" / "luminal", dirs_exist_ok=True)
+    face = bundle.interface.metadata()
     manifest = {
         "name": program.name,
         "library": f"lib{program.name}.so",
         "weights": f"{program.name}.weights",
         "compiler": f"luminal {luminal.__version__}",
         "source_hash": bundle.source_hash.hex(),
-        "target": {"name": bundle.target.name, "features": list(bundle.target.features)},
+        "target": render.describe(bundle.target),
+        **{key: face[key] for key in ("dims", "entries")},
         "kernels": [
             {"name": k.name, "origins": list(k.origins), "schedule": k.schedule.splitlines()} for k in program.kernels
         ],

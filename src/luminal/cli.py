@@ -27,6 +27,7 @@ from luminal import options
 from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
+from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
 from luminal.display import Display
 from luminal.module import Module
@@ -55,7 +56,7 @@ class Commands(TyperGroup):
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 
 Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
-Target = Annotated[str, typer.Option(help="host, x86-64, avx2 or avx512", callback=options.target)]
+Target = Annotated[str, typer.Option(help="host, x86-64, avx2, avx512 or aarch64", callback=options.target)]
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, or NAME=SIZE to fix it")
 ]
@@ -128,6 +129,9 @@ def compile_(
     for path in sorted(path for path in output.iterdir() if path.is_file()):
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
     _say(f"{output} in {text(time.perf_counter() - started)}")
+    reason = targets.obstacle(targets.parse(target))
+    if reason:
+        _say(f"the library cannot run here: {reason}")
 
 
 @app.command()
@@ -205,6 +209,7 @@ def bench(
     threads: Threads = 0,
 ) -> None:
     """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
+    targets.check_supported(targets.parse(target))
     dims, constants = options.dims(dim), options.arrays(constant, "--constant")
     with Display(err) as display:
         module = luminal.compile(

@@ -11,33 +11,53 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal import artifact, structure, tensors
+from luminal.core import target as targets
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
+from luminal.core.target import Target
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
+from luminal.runtime.loader import Library
 
 
 class Module:
     """A compiled model: call it as the model was called; numpy in, numpy out; PyTorch in, PyTorch out.
 
     ``folder`` holds the artefact; ``graph`` is the primitive graph (None for a library loaded from disk); ``seconds``
-    says how long each stage of the compilation took.
+    says how long each stage of the compilation took. Where this machine cannot run code for ``target``, the module can
+    be looked at and exported, and calls raise TargetError.
     """
 
     def __init__(
-        self, folder: Path, threads: int = 0, graph: Graph | None = None, seconds: Mapping[str, float] | None = None
+        self,
+        folder: Path,
+        threads: int = 0,
+        graph: Graph | None = None,
+        seconds: Mapping[str, float] | None = None,
+        target: Target | None = None,
     ) -> None:
         self.folder = folder
         self.graph = graph
         self.seconds = dict(seconds or {})
-        self.library = loader.load(folder, threads=threads)
-        self._entry = self.library.entries[0]
+        self._target = target
+        runs = target is None or targets.supported(target)
+        self.interface = loader.load(folder, threads=threads) if runs else loader.describe(folder)
+        self._entry = self.interface.entries[0]
         self._structure: Mapping[str, Any] = self._entry.structure or {}
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.inputs)
         outputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.outputs)
-        return f"<luminal module {self.library.name!r} ({inputs}) -> ({outputs})>"
+        return f"<luminal module {self.interface.name!r} ({inputs}) -> ({outputs})>"
+
+    @property
+    def library(self) -> Library:
+        """The open library. Raises TargetError where it is for another machine."""
+        if not isinstance(self.interface, Library):
+            assert self._target is not None
+            targets.check_supported(self._target)
+        assert isinstance(self.interface, Library)
+        return self.interface
 
     @property
     def input_names(self) -> list[str]:
@@ -70,7 +90,7 @@ class Module:
             values = structure.bind(self._structure, self.input_names, args, kwargs)
         except InputError:
             return False
-        bounds = {d.name: (d.lower, d.upper) for d in self.library.dims}
+        bounds = {d.name: (d.lower, d.upper) for d in self.interface.dims}
         sizes: dict[str, int] = {}
         for value, spec in zip(values, self._entry.inputs, strict=True):
             array = tensors.to_numpy(value, spec.name)
@@ -90,14 +110,15 @@ class Module:
 
     def export(self, folder: str | Path, *, python_module: bool = True, progress: Progress | None = None) -> Path:
         """Write the artefact to ``folder``: library, header, C++ wrapper, weights, manifest, sources with CMake, and an
-        importable Python module that needs numpy alone. Returns the folder.
+        importable Python module that needs numpy alone. That module is left out where the target is of another
+        architecture than this machine; its source is there. Returns the folder.
 
         ``progress(stage, fraction)`` is called as work goes on. Raises BuildError where the Python module cannot be
         compiled.
         """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        name = self.library.name
+        name = self.interface.name
         for item in sorted(self.folder.iterdir()):
             if item.name.startswith(artifact.module_file(name)):
                 continue  # left by an earlier export, or being compiled by one in another process
@@ -105,7 +126,7 @@ class Module:
                 shutil.copytree(item, target / item.name, dirs_exist_ok=True)
             else:
                 shutil.copy2(item, target / item.name)
-        if python_module:
+        if python_module and self.manifest["target"]["architecture"] == targets.architecture():
             with Stages(progress)("python module"):
                 shutil.copy2(artifact.python_module(self.folder, name), target)
         return target

@@ -16,7 +16,7 @@ from luminal.core import target as targets
 def target(name: str) -> str:
     """The name of a target."""
     known = ("host", *targets.ALL)
-    if name not in known:
+    if name not in (*known, *targets.ALIASES):
         raise typer.BadParameter(f"expected one of {', '.join(known)}, found {name!r}")
     return name
 

@@ -67,6 +67,12 @@ template <class V> LM_INLINE V copy_sign(V magnitude, V sign) {
 
 namespace detail {
 
+#if defined(LM_NEON)
+/// A register of floats in the type that arm_neon.h has for it.
+LM_INLINE float32x4_t in_neon(vec<float, 4> v) { return copy_bits<float32x4_t>(v); }
+LM_INLINE float64x2_t in_neon(vec<double, 2> v) { return copy_bits<float64x2_t>(v); }
+#endif
+
 #if defined(LM_AVX2)
 template <class V> LM_INLINE V fused_multiply_add(V a, V b, V c) {
     if constexpr (std::is_same_v<element_t<V>, float>) {
@@ -81,6 +87,14 @@ template <class V> LM_INLINE V fused_multiply_add(V a, V b, V c) {
 #endif
         if constexpr (sizeof(V) == 32) return _mm256_fmadd_pd(a, b, c);
         if constexpr (sizeof(V) == 16) return _mm_fmadd_pd(a, b, c);
+    }
+}
+#elif defined(LM_NEON)
+template <class V> LM_INLINE V fused_multiply_add(V a, V b, V c) {
+    if constexpr (std::is_same_v<element_t<V>, float>) {
+        return copy_bits<V>(vfmaq_f32(in_neon(c), in_neon(a), in_neon(b)));
+    } else {
+        return copy_bits<V>(vfmaq_f64(in_neon(c), in_neon(a), in_neon(b)));
     }
 }
 #else
@@ -149,6 +163,13 @@ template <class V> LM_INLINE V max_register(V a, V b) {
     }
 }
 
+#elif defined(LM_NEON)
+
+template <class V> LM_INLINE V max_register(V a, V b) {
+    if constexpr (std::is_same_v<element_t<V>, float>) return copy_bits<V>(vmaxq_f32(in_neon(a), in_neon(b)));
+    if constexpr (std::is_same_v<element_t<V>, double>) return copy_bits<V>(vmaxq_f64(in_neon(a), in_neon(b)));
+}
+
 #else
 
 template <class V> LM_INLINE V max_register(V a, V b) {
@@ -192,6 +213,8 @@ template <class V> LM_INLINE V square_root(V x) {
 #endif
 #if defined(__x86_64__)
         if constexpr (sizeof(V) == 16) return _mm_sqrt_ps(x);
+#elif defined(LM_NEON)
+        return copy_bits<V>(vsqrtq_f32(in_neon(x)));
 #else
         return generate<lanes<V>>([x](int i) LM_LAMBDA { return __builtin_sqrtf(x[i]); });
 #endif
@@ -204,6 +227,8 @@ template <class V> LM_INLINE V square_root(V x) {
 #endif
 #if defined(__x86_64__)
         if constexpr (sizeof(V) == 16) return _mm_sqrt_pd(x);
+#elif defined(LM_NEON)
+        return copy_bits<V>(vsqrtq_f64(in_neon(x)));
 #else
         return generate<lanes<V>>([x](int i) LM_LAMBDA { return __builtin_sqrt(x[i]); });
 #endif
@@ -228,6 +253,19 @@ template <Rounding mode, class V> LM_INLINE V round_register(V x) {
 #endif
         if constexpr (sizeof(V) == 32) return _mm256_round_pd(x, code);
         if constexpr (sizeof(V) == 16) return _mm_round_pd(x, code);
+    }
+#elif defined(LM_NEON)
+    const auto v = in_neon(x);
+    if constexpr (std::is_same_v<T, float>) {
+        if constexpr (mode == Rounding::nearest_even) return copy_bits<V>(vrndnq_f32(v));
+        if constexpr (mode == Rounding::floor) return copy_bits<V>(vrndmq_f32(v));
+        if constexpr (mode == Rounding::ceil) return copy_bits<V>(vrndpq_f32(v));
+        if constexpr (mode == Rounding::truncate) return copy_bits<V>(vrndq_f32(v));
+    } else {
+        if constexpr (mode == Rounding::nearest_even) return copy_bits<V>(vrndnq_f64(v));
+        if constexpr (mode == Rounding::floor) return copy_bits<V>(vrndmq_f64(v));
+        if constexpr (mode == Rounding::ceil) return copy_bits<V>(vrndpq_f64(v));
+        if constexpr (mode == Rounding::truncate) return copy_bits<V>(vrndq_f64(v));
     }
 #else
     // Adding and subtracting 2^p, where floats are the integers, rounds |x| < 2^p to the nearest even integer.

@@ -1,5 +1,5 @@
-// What the processor and the system support, asked of the processor itself: the compilers' own builtins for it need a
-// runtime library that not every linker brings.
+// What the processor and the system support, asked of the processor itself (on Arm, where programs may not ask it, of
+// the system): the compilers' own builtins for it need a runtime library that not every linker brings.
 #pragma once
 
 #include <stdint.h>
@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 #include "luminal/namespace.hpp"
@@ -52,6 +54,24 @@ inline bool cpu_supports(const char* name) {
         if (__get_cpuid_count(feature.leaf, 0, &words[0], &words[1], &words[2], &words[3]) == 0) return false;
         const bool present = (words[feature.word] >> feature.bit & 1) != 0;
         return present && (saved_states() & feature.state) == feature.state;
+    }
+    return false;
+}
+
+#elif defined(__aarch64__)
+
+/// One bit of the system's word AT_HWCAP.
+struct CpuFeature {
+    const char* name;
+    int bit;
+};
+
+inline constexpr CpuFeature CPU_FEATURES[] = {{"fp", 0}, {"asimd", 1}};
+
+/// Whether code that uses the feature (by its name in /proc/cpuinfo) runs here; false for names that are not known.
+inline bool cpu_supports(const char* name) {
+    for (const CpuFeature& feature : CPU_FEATURES) {
+        if (strcmp(feature.name, name) == 0) return (getauxval(AT_HWCAP) >> feature.bit & 1) != 0;
     }
     return false;
 }

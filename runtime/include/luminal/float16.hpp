@@ -39,6 +39,18 @@ template <class V> LM_INLINE auto float_to_float16(V v) {
     }
 }
 
+#elif defined(LM_NEON)
+
+template <class Bits> LM_INLINE auto float16_to_float(Bits h) {
+    const vec<uint16_t, 4> four = low_bytes<vec<uint16_t, 4>>(pad_register(h));
+    return low_bytes<rebind<float, Bits>>(copy_bits<vec<float, 4>>(vcvt_f32_f16(copy_bits<float16x4_t>(four))));
+}
+
+template <class V> LM_INLINE auto float_to_float16(V v) {
+    const float16x4_t h = vcvt_f16_f32(in_neon(pad_register(v)));
+    return low_bytes<rebind<uint16_t, V>>(pad_register(copy_bits<vec<uint16_t, 4>>(h)));
+}
+
 #else
 
 template <class Bits> LM_INLINE auto float16_to_float(Bits h) {

@@ -41,6 +41,10 @@ template <class I> LM_INLINE bool any_bit(I v) {
     } else if constexpr (sizeof(I) == 32) {
         return !_mm256_testz_si256(copy_bits<__m256i>(v), copy_bits<__m256i>(v));
 #endif
+#if defined(LM_NEON)
+    } else if constexpr (sizeof(I) == 16) {
+        return vmaxvq_u32(copy_bits<uint32x4_t>(v)) != 0;
+#endif
     } else {
         return any_bit(low(v) | high(v));
     }

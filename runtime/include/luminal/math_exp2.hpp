@@ -59,7 +59,7 @@ template <class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant
 
 #else
 
-/// x limited to [-limit, limit]; NaN stays (x86's min and max return their second operand then).
+/// x limited to [-limit, limit]; NaN stays (x86's min and max return their second operand then, Arm's the NaN).
 template <class V> LM_INLINE V limit_magnitude(V x, V limit) {
 #if defined(LM_AVX2)
     if constexpr (sizeof(V) == 32) {
@@ -72,6 +72,10 @@ template <class V> LM_INLINE V limit_magnitude(V x, V limit) {
         if constexpr (std::is_same_v<element_t<V>, float>) return _mm_max_ps(neg(limit), _mm_min_ps(limit, x));
         if constexpr (std::is_same_v<element_t<V>, double>) return _mm_max_pd(neg(limit), _mm_min_pd(limit, x));
     }
+#elif defined(LM_NEON)
+    const auto low = in_neon(neg(limit)), high = in_neon(limit), value = in_neon(x);
+    if constexpr (std::is_same_v<element_t<V>, float>) return copy_bits<V>(vmaxq_f32(low, vminq_f32(high, value)));
+    if constexpr (std::is_same_v<element_t<V>, double>) return copy_bits<V>(vmaxq_f64(low, vminq_f64(high, value)));
 #else
     const V above = select(less(limit, x), limit, x);
     return select(less(above, neg(limit)), neg(limit), above);

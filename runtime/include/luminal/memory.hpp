@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "luminal/abi.h"
 #include "luminal/namespace.hpp"
@@ -41,19 +42,20 @@ class Allocator {
         if (deallocate_ != nullptr) {
             deallocate_(user_, memory, bytes);
         } else if (bytes >= MAPPED) {
-            munmap(memory, round_up(bytes, PAGE));
+            munmap(memory, round_up(bytes, page()));
         } else {
             free(memory);
         }
     }
 
   private:
-    static constexpr size_t PAGE = 4096;
     static constexpr size_t HUGE_PAGE = size_t{2} << 20;
     static constexpr size_t MAPPED = size_t{1} << 16;
 
+    static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }  // not 4 KiB everywhere
+
     static void* map(size_t bytes) {
-        const size_t size = round_up(bytes, PAGE);
+        const size_t size = round_up(bytes, page());
         // Huge pages need an aligned start: reserve more, give back what lies before and behind.
         const size_t slack = size >= HUGE_PAGE ? HUGE_PAGE : 0;
         if (size < bytes || size + slack < size) return nullptr;

@@ -15,6 +15,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "luminal/namespace.hpp"
@@ -33,6 +35,9 @@
 #if defined(LM_AVX2) && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define LM_AVX512 1
 #endif
+#if defined(__aarch64__)
+#define LM_NEON 1
+#endif
 
 namespace lm {
 inline namespace LM_NAMESPACE {
@@ -46,7 +51,7 @@ inline constexpr int register_bytes = 16;
 #endif
 
 /// Whether fma(a, b, c) rounds once.
-#if defined(LM_AVX2) || defined(__ARM_FEATURE_FMA)
+#if defined(LM_AVX2) || defined(LM_NEON)
 inline constexpr bool fused = true;
 #else
 inline constexpr bool fused = false;

@@ -16,6 +16,7 @@ from luminal.comparison.measure import NOWHERE, distance
 from luminal.comparison.oracle import Allowed, Oracle
 from luminal.comparison.report import Finding, Report, Row, Trial
 from luminal.comparison.sources import Source, open_source
+from luminal.core import target as targets
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.target import Target
 from luminal.module import Module
@@ -51,8 +52,9 @@ def diff(
     it; a reproducer is written to the folder ``save`` (one of its own in the system's temporary folder).
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
-    that do not fit.
+    that do not fit, TargetError where this machine cannot run code for ``target``.
     """
+    targets.check_supported(targets.parse(target))
     stages = Stages(progress)
     with stages("open"):
         source = open_source(model, inputs, reference, dims, constants, threads)

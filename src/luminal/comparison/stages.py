@@ -34,7 +34,7 @@ def introduced(
 
     ``differs`` judges a value of the one output.
     """
-    chosen = targets.parse(target) if isinstance(target, str) else target
+    chosen = targets.parse(target)
     reached: dict[str, Any] = {}
     compile_graph(graph, chosen, reached.__setitem__)
     for stage, name in _GRAPHS.items():
