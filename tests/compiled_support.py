@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -138,3 +139,25 @@ def compiled(name: str, seed: int = 0, target: str = "host") -> tuple[SmallEncod
     module = luminal.compile(model, arguments(), dims=DIMS, name=name, target=target)
     assert isinstance(module, Module)
     return model, module
+
+
+def outputs(module: Module, batch: int = 3, length: int = 7) -> list[Array]:
+    """What ``module``, a SmallEncoder, computes of ``arguments(batch, length)``."""
+    values = (value.numpy() for value in arguments(batch, length))
+    return list(module.run(dict(zip(module.input_names, values, strict=True))).values())
+
+
+def printed_by(program: Sequence[str | Path], weights: Path, batch: int, length: int) -> list[Array]:
+    """The same, as the command ``program`` prints it: tests/native/encoder_test.c."""
+    ids, weight = (value.numpy().ravel().tolist() for value in arguments(batch, length))
+    text = " ".join(map(repr, (batch, length, *ids, *weight)))
+    done = subprocess.run([*program, weights], input=text, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    numbers = done.stdout.split()
+    tokens, pooled = batch * length * WIDTH, batch * WIDTH
+    assert len(numbers) == tokens + pooled + batch
+    return [
+        np.array(numbers[:tokens], np.float32).reshape(batch, length, WIDTH),
+        np.array(numbers[tokens : tokens + pooled], np.float32).reshape(batch, WIDTH),
+        np.array(numbers[tokens + pooled :], np.int64),
+    ]

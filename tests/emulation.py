@@ -16,6 +16,7 @@ import pytest
 
 from luminal.codegen import toolchain
 from luminal.core import target as targets
+from luminal.core.errors import BuildError
 from luminal.core.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +34,15 @@ def missing(target: Target) -> str:
         return (
             f"needs a C library at {_root(target)}: install Debian's package libc6-{_DEBIAN[target.architecture]}-cross"
         )
+    return missing_compiler(target)
+
+
+def missing_compiler(target: Target) -> str:
+    """Why code for ``target`` cannot be built here; empty where it can."""
+    try:
+        toolchain.find(target.architecture)
+    except BuildError as reason:
+        return str(reason)
     return ""
 
 

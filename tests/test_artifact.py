@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,7 +24,7 @@ from luminal.core import target as targets
 from luminal.module import Module
 from luminal.runtime import loader
 from tests import compiled_support
-from tests.compiled_support import WIDTH, Array, SmallEncoder, arguments
+from tests.compiled_support import WIDTH, SmallEncoder, arguments, outputs, printed_by
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,13 +45,6 @@ def exported(module: Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled_support.compiled("encoder_b", seed=1)[1].export(
         tmp_path_factory.mktemp("other"), python_module=False
-    )
-
-
-def outputs(module: Module, batch: int = 3, length: int = 7) -> list[Array]:
-    names = module.input_names
-    return list(
-        module.run({name: value.numpy() for name, value in zip(names, arguments(batch, length), strict=True)}).values()
     )
 
 
@@ -109,27 +101,11 @@ def test_the_header_stands_alone(exported: Path, compiler: tuple[str, ...]) -> N
     run([*compiler, *WARNINGS, "-fsyntax-only", exported / "encoder_a.h"])
 
 
-def printed_by(program: Path, weights: Path, batch: int, length: int) -> list[Array]:
-    """The outputs that tests/native/encoder_test.c prints."""
-    ids, weight = (value.numpy().ravel().tolist() for value in arguments(batch, length))
-    text = " ".join(map(repr, (batch, length, *ids, *weight)))
-    done = subprocess.run([program, weights], input=text, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    numbers = done.stdout.split()
-    tokens, pooled = batch * length * WIDTH, batch * WIDTH
-    assert len(numbers) == tokens + pooled + batch
-    return [
-        np.array(numbers[:tokens], np.float32).reshape(batch, length, WIDTH),
-        np.array(numbers[tokens : tokens + pooled], np.float32).reshape(batch, WIDTH),
-        np.array(numbers[tokens + pooled :], np.int64),
-    ]
-
-
 def test_a_c_program(module: Module, exported: Path, tmp_path: Path) -> None:
     program = tmp_path / "program"
     run(["gcc", *C_FLAGS, NATIVE / "encoder_test.c", "-o", program, *link(exported)])
     for batch, length in ((3, 7), (1, 1), (4, 8)):
-        found = printed_by(program, exported / "encoder_a.weights", batch, length)
+        found = printed_by([program], exported / "encoder_a.weights", batch, length)
         compiled_support.assert_same_bits(found, outputs(module, batch, length))
 
 
@@ -162,7 +138,7 @@ def test_sanitizers(module: Module, exported: Path, tmp_path: Path) -> None:
     run(["g++", *flags, main, *objects, "-o", program, *LINK_LIBRARIES])
     for batch, length in ((1, 1), (3, 7), (4, 8)):
         for value, expected in zip(
-            printed_by(program, exported / "encoder_a.weights", batch, length),
+            printed_by([program], exported / "encoder_a.weights", batch, length),
             outputs(module, batch, length),
             strict=True,
         ):

@@ -13,7 +13,9 @@ import luminal
 from luminal import cli, timing
 from luminal.codegen import dialect_cpp
 from luminal.core import ops
+from luminal.core import target as targets
 from luminal.core.errors import BuildError
+from tests import emulation
 from tests.comparison_models import classifier, saved
 
 
@@ -82,6 +84,24 @@ def test_compile_then_run(model: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "wide.npy", np.zeros((3, 9), np.float32))
     assert luminal_("run", built, "--input", f"x={tmp_path / 'wide.npy'}").exit_code == 2
     assert luminal_("run", tmp_path / "nothing").exit_code == 2
+
+
+FOREIGN = targets.AARCH64
+NO_COMPILER = emulation.missing_compiler(FOREIGN)
+
+
+@pytest.mark.skipif(targets.architecture() == FOREIGN.architecture, reason="this machine is no other")
+@pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER)
+def test_compile_for_another_machine(model: Path, tmp_path: Path) -> None:
+    built = tmp_path / "built"
+    result = luminal_("compile", model, "-o", built, "--dim", "batch=1:16", "--target", "aarch64")
+    assert result.exit_code == 0 and "cannot run here: it is for aarch64, and this machine is" in result.output
+    assert not list(built.glob("*.cpython*"))
+    for command in (("run", built), ("diff", model, "--target", "neon"), ("bench", model, "--target", "neon")):
+        result = luminal_(*command)
+        assert result.exit_code == 2 and "for aarch64, and this machine is" in result.output
+    result = luminal_("compile", model, "-o", built, "--target", "pentium")
+    assert result.exit_code == 2 and "aarch64, found 'pentium'" in result.output
 
 
 def test_constants_fix_inputs(tmp_path: Path) -> None:

@@ -68,8 +68,9 @@ def test_lanes() -> None:
 def test_targets_by_name() -> None:
     assert target.parse("avx2") is target.AVX2
     assert target.parse("host") == target.detect()
-    assert target.supported(target.X86_64)
-    with pytest.raises(ValueError, match="expected host, x86-64, avx2, avx512"):
+    assert target.supported(target.detect())
+    assert all(target.parse(name) is target.AARCH64 for name in ("aarch64", "neon", "arm64", "aarch64-linux-gnu"))
+    with pytest.raises(ValueError, match="expected host, x86-64, avx2, avx512, aarch64"):
         target.parse("pentium")
 
 

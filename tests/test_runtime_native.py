@@ -15,6 +15,7 @@ import numpy as np
 import pybind11
 import pytest
 
+from luminal.core import target as targets
 from luminal.runtime import loader
 from tests import runtime_example
 from tests.runtime_example import INCLUDE, LINK_LIBRARIES, NATIVE, SOURCES, WARNINGS, Example, run
@@ -140,6 +141,7 @@ def test_the_exported_project(example_a: Example, tmp_path: Path) -> None:
         interface=model,
         namespace="example_a",
         kernel_sources=["kernels/k0.cpp"],
+        target=targets.detect(),
         kernel_flags=["-O3", "-fno-exceptions", "-fno-rtti"],
         library_flags=["-O2", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"],
     )
