@@ -9,6 +9,8 @@
 //   T = float16 or bfloat16    vec<float, N>: half types exist in memory only, arithmetic is in float.
 #pragma once
 
+#include <stddef.h>
+
 #include <cstdint>
 #include <type_traits>
 #include <utility>
