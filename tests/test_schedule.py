@@ -12,6 +12,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, fuse, layout, lower, plan, transforms
 from luminal.core.schedule.contraction import Tile, prepare
+from luminal.core.schedule.tensorise import Tensorise
 from tests.schedule_graphs import GRAPHS, Source
 from tests.schedule_support import run_program
 
@@ -137,7 +138,7 @@ def test_a_contraction_that_is_not_tiled_says_why() -> None:
         (transforms.Reorder(("a0", "a1")), "expected an order of"),
         (transforms.Parallelise(7), "perfectly nested"),
         (transforms.Vectorise("a0", 4), "lies inside the loop"),
-        (transforms.Tensorise("a0", "a1", 4, 8, 4), "not a sum over a product"),
+        (Tensorise("a0", "a1", 4, 8, 4), "not a sum over a product"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )

@@ -14,6 +14,7 @@ from luminal.core.schedule.fuse import Chain, Cluster, cuts, digits
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.stream import Stream
+from luminal.core.schedule.tensorise import Tensorise
 from luminal.core.schedule.transforms import (
     HoistLookups,
     Merge,
@@ -22,7 +23,6 @@ from luminal.core.schedule.transforms import (
     ReorderReduction,
     Schedule,
     Split,
-    Tensorise,
     Transform,
     Vectorise,
 )

@@ -22,7 +22,7 @@ from luminal.core.schedule.rewrite_nest import (
     substitute_scalar,
     wrap,
 )
-from luminal.core.schedule.transforms import factors_of, panel_start, stored_type
+from luminal.core.schedule.tensorise import factors_of, panel_start, stored_type
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import bool_
 

@@ -1,0 +1,162 @@
+"""The transform that turns a sum over a product into tile operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.rewrite_nest import Body, prefix, replace_leaves, replace_scalars, substitute, wrap
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
+
+_ZERO: Int = 0
+
+
+def _expr(variable: Var) -> Int:
+    return sym.Expr((((variable,), 1),))
+
+
+@dataclass(frozen=True)
+class Tensorise:
+    """::
+
+    for .., m < M:  for n < N:                    for .., n_1 < N/columns:  for m_1 < tiles:
+        s = sum over k of A[m,k] * B[k,n]             tile = Contract(A rows, B panel)         (in registers)
+        store f(s)                         =>         for i < rows:  for n_0 < columns (vector):
+                                                          store f(tile[i, n_0])
+
+    ``rows`` are of near-equal height: ``M`` in ``tiles = ceil(M / max_rows)`` parts that differ by one at most. Legal
+    where ``A`` is linear in ``m`` and in the reduced axes and does not depend on ``n``, and ``B`` is linear in the
+    reduced axes, does not depend on ``m``, and holds ``columns`` consecutive values of ``n`` side by side.
+    ``m`` is empty where no row axis exists.
+    """
+
+    m: str
+    n: str
+    max_rows: int
+    columns: int
+    lanes: int
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, inside = prefix(nest.body)
+        reduction, *rest = inside
+        n_loop = next((loop for loop in loops if loop.axis.name == self.n), None)
+        m_loop = next((loop for loop in loops if loop.axis.name == self.m), None)
+        if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or n_loop is None:
+            raise ScheduleError("tensorise: the nest is not a sum over a product inside a loop over the columns")
+        a, b = factors_of(reduction, n_loop.axis)
+        column = sym.axis(f"{self.n}_0", self.columns)
+        panel = sym.axis(f"{self.n}_1", sym.ceildiv(n_loop.extent, self.columns))
+        by = {n_loop.axis: panel * self.columns + column}
+        b_offset = sym.substitute(b.offset, by)
+        b_start = panel_start(b_offset, column, self.columns)
+        reduced = [loop.axis for loop in reduction.loops]
+        self._check_linear("A", a.offset, reduced + ([m_loop.axis] if m_loop else []))
+        self._check_linear("B", b_start, reduced)
+        if m_loop is not None and m_loop.axis in sym.variables(b_start):
+            raise ScheduleError(f"tensorise: B depends on {self.m!r}")
+
+        tile = "tile"
+        width = sym.minimum(self.columns, n_loop.extent - panel * self.columns)
+        if sym.mod(n_loop.extent, self.columns) == 0:
+            width = self.columns
+        first, height, row, rows = self._rows(m_loop)
+        a_offset, a_row = a.offset, _ZERO
+        if m_loop is not None:
+            linear = sym.coefficient(a.offset, m_loop.axis)
+            assert linear is not None
+            a_row, a_offset = linear[0], linear[1] + linear[0] * first
+        contract = ln.Contract(
+            tile, reduction.dtype, a.array, stored_type(nest, a.array), a_offset, a_row,
+            b.array, stored_type(nest, b.array), b_start,
+            reduction.loops, height, self.max_rows, self.columns, self.lanes,
+        )  # fmt: skip
+        total = ln.load(tile, row * self.columns + column, reduction.dtype)
+
+        by_name = {ln.temporary(reduction.name, reduction.dtype): total}
+
+        def read(value: ln.Scalar) -> ln.Scalar:
+            return replace_leaves(value, by_name)
+
+        stores = substitute(replace_scalars(tuple(rest), read), by)
+        column_axis = sym.as_var(column)
+        assert column_axis is not None
+        body: Body = (ln.Loop(column_axis, width, "vector", stores, self.lanes),)
+        if m_loop is not None:
+            row_axis = sym.as_var(row)
+            body = (ln.Assign(m_loop.axis, first + row), *body)
+            if row_axis is not None:
+                body = (ln.Loop(row_axis, height, "serial", body),)
+        body = (*rows, ln.Alloc(tile, reduction.dtype, self.max_rows * self.columns), contract, *body)
+        return replace(nest, body=wrap(self._grid(loops, n_loop, panel, m_loop, sym.variables(b_start)), body))
+
+    def _rows(self, m_loop: ln.Loop | None) -> tuple[Int, Int, Int, Body]:
+        """First row and height of a tile, the row within it, and the statements that name the two."""
+        if m_loop is None or self.max_rows == 1:
+            first: Int = 0 if m_loop is None else sym.axis(f"{self.m}_1", m_loop.extent)
+            return first, 1, 0, ()
+        tiles = sym.ceildiv(m_loop.extent, self.max_rows)
+        number = sym.axis(f"{self.m}_1", tiles)
+        start = sym.floordiv(number * m_loop.extent, tiles)
+        end = sym.floordiv((number + 1) * m_loop.extent, tiles)
+        first_row = Var(f"{self.m}_first", 0, m_loop.axis.hi)
+        height = Var(f"{self.m}_rows", 1, self.max_rows)
+        row = sym.axis(f"{self.m}_0", _expr(height))
+        named = (ln.Assign(first_row, start), ln.Assign(height, end - start))
+        return _expr(first_row), _expr(height), row, named
+
+    def _grid(
+        self, loops: list[ln.Loop], n_loop: ln.Loop, panel: Int, m_loop: ln.Loop | None, of_b: set[Var]
+    ) -> list[ln.Loop]:
+        """The axes of B, then panels, then the others, then row tiles: a panel stays in the cache for all rows."""
+        others = [loop for loop in loops if loop is not n_loop and loop is not m_loop]
+        grid = [loop for loop in others if loop.axis in of_b]
+        panels = sym.as_var(panel)
+        if panels is not None:
+            grid.append(ln.Loop(panels, sym.ceildiv(n_loop.extent, self.columns), "serial", ()))
+        grid += [loop for loop in others if loop.axis not in of_b]
+        if m_loop is not None:
+            tiles = sym.ceildiv(m_loop.extent, self.max_rows)
+            number = sym.as_var(sym.axis(f"{self.m}_1", tiles))
+            if number is not None:
+                grid.append(ln.Loop(number, tiles, "serial", ()))
+        return grid
+
+    def _check_linear(self, which: str, offset: Int, axes: list[Var]) -> None:
+        for axis in axes:
+            if sym.coefficient(offset, axis) is None:
+                raise ScheduleError(f"tensorise: {which} at {offset} is not linear in {axis}")
+
+
+def panel_start(offset: Int, column: Int, columns: int) -> Int:
+    """``offset`` at the first of ``columns`` columns that lie side by side in memory."""
+    variable = sym.as_var(column)
+    linear = sym.coefficient(offset, variable) if variable is not None else None
+    if linear is None or linear[0] != 1:
+        raise ScheduleError(f"tensorise: {columns} columns of B do not lie side by side at {offset}")
+    return linear[1]
+
+
+def factors_of(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
+    """The two array elements whose product is summed: A, and B, which depends on ``n``."""
+    value = reduction.value
+    if value.op is not ops.MUL or reduction.before:
+        raise ScheduleError("tensorise: what is summed is not a product alone")
+    found: list[ln.Access] = []
+    for operand in value.operands:
+        inner = operand.operands[0] if operand.op is ops.CAST else operand
+        if not isinstance(inner.leaf, ln.Access) or inner.leaf.valid:
+            raise ScheduleError("tensorise: a factor is not an array element, or is masked")
+        found.append(inner.leaf)
+    with_n = [x for x in found if n in sym.variables(x.offset)]
+    if len(with_n) != 1:
+        raise ScheduleError(f"tensorise: {n} must index one factor, it indexes {len(with_n)}")
+    (b,) = with_n
+    return next(x for x in found if x is not b), b
+
+
+def stored_type(nest: ln.LoopNest, array: str) -> DType:
+    return next(a.dtype for a in nest.arrays if a.name == array)
