@@ -9,6 +9,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.blocking import Product, choose_blocking
 from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import Chain, Cluster, cuts, digits
 from luminal.core.schedule.lower import accesses, expressions, statements
@@ -223,9 +224,42 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     rows = state.merge([v.name for v in only_a])
     m = rows[-1] if rows else ""
     state.do(Tensorise(m, names[0], tile.rows if m else 1, tile.columns, tile.lanes))
-    grid = state.loops()
-    state.do(Parallelise(len(grid)))
+    _block(state, m, names[0])
     return state.finish()
+
+
+def _block(state: Scheduler, m: str, n: str) -> None:
+    """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few."""
+    loops = {loop.axis.name: loop for loop in state.loops()}
+    rows, panels = f"{m}_1", f"{n}_1"
+    if rows in loops and panels in loops:
+        contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
+        # Every other loop is over a batch, which has a B of its own, or over more rows.
+        batch = [name for name, loop in loops.items() if loop.axis in sym.variables(contract.b_offset)]
+        batch.remove(panels)
+        more = [name for name in loops if name not in (*batch, rows, panels)]
+        beside = [x.dtype.itemsize for x in state.nest.arrays if x.name not in (contract.a, contract.b)]
+        product = Product(
+            math.prod(typical(loops[name].extent) for name in (*more, rows)), contract.max_rows,
+            typical(loops[panels].extent), contract.columns, math.prod(typical(k.extent) for k in contract.loops),
+            contract.a_type.itemsize, contract.b_type.itemsize, sum(beside),
+        )  # fmt: skip
+        blocking = choose_blocking(product, state.target)
+        inner = panels if blocking.inner == "panels" else rows
+        blocks = []
+        if blocking.count < typical(loops[inner].extent):
+            state.do(Split(inner, blocking.count))
+            blocks, inner = [f"{inner}_1"], f"{inner}_0"
+        if blocking.inner == "panels":
+            order = [*blocks, *more, rows, inner]
+        elif blocking.count < product.row_tiles:
+            order = [*more, *blocks, panels, inner]
+        else:
+            order = [panels, *more, inner]
+        state.do(Reorder((*batch, *order)))
+    grid = state.loops()
+    outer = math.prod(typical(loop.extent) for loop in grid[:-1])
+    state.do(Parallelise(len(grid) if outer < TASKS else len(grid) - 1))
 
 
 def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
