@@ -20,6 +20,7 @@ from luminal.core.schedule.nest import Contract, Loop
 from luminal.core.symbolic import Int, Var
 
 PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead
+CACHE_LINE = 64  # bytes that one fetch brings
 ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
 
 
@@ -44,9 +45,13 @@ class Contraction:
         axes = frozenset(loop.axis for loop in contract.loops)
         a_start, a_steps = split(self.frame.resolve(contract.a_offset), axes)
         b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)
-        function = tile_function(name, contract, a_steps, b_steps)
         arguments = [self._place(contract)]
         arguments += [self._address("left", contract.a, a_start), self._address("right", contract.b, b_start)]
+        ahead_steps = None
+        if contract.ahead is not None:
+            ahead_start, ahead_steps = split(self.frame.resolve(contract.ahead), axes)
+            arguments.append(self._address("ahead", contract.b, ahead_start))
+        function = tile_function(name, contract, a_steps, b_steps, ahead_steps)
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
@@ -103,23 +108,26 @@ def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
     return list(range(max(1, low or 1), min(contract.max_rows, high or contract.max_rows) + 1))
 
 
-def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int) -> TileFunction:
-    """The function of one contract; ``a_steps`` and ``b_steps`` are the parts of the offsets over its loops."""
+def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int, ahead_steps: Int | None) -> TileFunction:
+    """The function of one contract; ``a_steps``, ``b_steps`` and ``ahead_steps`` are the parts of its offsets over its
+    loops."""
     axes = frozenset(loop.axis for loop in contract.loops)
+    steps = (a_steps, b_steps) if ahead_steps is None else (a_steps, b_steps, ahead_steps)
     used = frozenset[Var]().union(
-        *(sym.variables(e) for e in (a_steps, b_steps, contract.a_row, *(loop.extent for loop in contract.loops)))
+        *(sym.variables(e) for e in (*steps, contract.a_row, *(loop.extent for loop in contract.loops)))
     )
     parameters = tuple(sorted(used - axes, key=lambda v: v.name))
-    frame = Frame(Names(frozenset({"tile", "a", "b", "sum", "Rows"})))
+    frame = Frame(Names(frozenset({"tile", "a", "b", "ahead", "sum", "Rows"})))
     vectors = contract.columns // contract.lanes
     with frame.open("") as scope:
         types = [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
+        types += [f"const {ctype(contract.b_type)}* ahead"] if ahead_steps is not None else []
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
         row = contract.tile_row or contract.columns
         start = f"(tile, {row})" if contract.accumulate else ""
         frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
-        _loops(frame, contract, contract.loops, a_steps, b_steps)
+        _loops(frame, contract, contract.loops, steps)
         frame.line(f"sum.store(tile, {row});")
     lines = (
         f"// tile[i, j] {'+=' if contract.accumulate else '='} {_meaning(contract)}, {contract.columns} columns.",
@@ -136,33 +144,38 @@ def _meaning(contract: Contract) -> str:
     return f"the sum over {over} of a[i, {over}] * b[{over}, j]"
 
 
-def _loops(frame: Frame, contract: Contract, loops: Sequence[Loop], a_steps: Int, b_steps: Int) -> None:
+def _loops(frame: Frame, contract: Contract, loops: Sequence[Loop], steps: Sequence[Int]) -> None:
     indices = Indices(frame)
     if not loops:
-        _step(frame, indices, contract, a_steps, b_steps)
+        _step(frame, indices, contract, *steps)
         return
     loop, *inner = loops
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
     with frame.open(f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{", certain=False):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, inner, a_steps, b_steps)
+        _loops(frame, contract, inner, steps)
 
 
-def _step(frame: Frame, indices: Indices, contract: Contract, a_steps: Int, b_steps: Int) -> None:
+def _step(
+    frame: Frame, indices: Indices, contract: Contract, a_steps: Int, b_steps: Int, ahead_steps: Int | None = None
+) -> None:
     a, b = _plus("a", indices.text(a_steps)), _plus("b", indices.text(b_steps))
-    ahead = _ahead(contract, b_steps)
-    if ahead != 0:
-        frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + ahead))});")
+    row = _per_step(contract, b_steps)
+    if row != 0:
+        frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + row * PREFETCH_STEPS))});")
+    if ahead_steps is not None:
+        line = CACHE_LINE // contract.b_type.itemsize
+        part = sym.upper(_per_step(contract, ahead_steps)) or line
+        for element in range(0, part, line):
+            frame.line(f"prefetch({_plus('ahead', indices.text(ahead_steps + element))});")
     frame.line(f"sum.step({a}, {indices.text(contract.a_row)}, {b});")
 
 
-def _ahead(contract: Contract, b_steps: Int) -> Int:
-    """How far ahead of a step the row of B lies that is worth fetching."""
-    if not contract.loops:
-        return 0
-    linear = sym.coefficient(b_steps, contract.loops[-1].axis)
-    return linear[0] * PREFETCH_STEPS if linear is not None else 0
+def _per_step(contract: Contract, steps: Int) -> Int:
+    """How far an offset moves from one step to the next."""
+    linear = sym.coefficient(steps, contract.loops[-1].axis) if contract.loops else None
+    return linear[0] if linear is not None else 0
 
 
 def _plus(name: str, text: str) -> str:

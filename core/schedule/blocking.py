@@ -15,6 +15,7 @@ from luminal.core.target import Target
 # Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products.
 _FROM_L3 = 0.06
 _FROM_L2 = 0.01
+_FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     # All that a block's turns touch lies between two uses of an element of the outer operand.
     pass_ = block + outer_count * (outer + product.tile * blocking.count)
     far = float(block * blocks * (outer_count if turn > target.l2 // 2 else 1))
-    far += outer * outer_count * (blocks if pass_ > target.l2 // 2 else 1)
+    ahead = _FETCHED if blocking.inner == "rows" else 1
+    far += ahead * outer * outer_count * (blocks if pass_ > target.l2 // 2 else 1)
     near = float(block * blocks * (outer_count if turn > target.l1 else 1))
     near += outer * outer_count * blocks * (blocking.count if outer + inner > target.l1 else 1)
     return far * _FROM_L3 + near * _FROM_L2

@@ -15,7 +15,7 @@ from luminal.core.schedule.fuse import Chain, Cluster, cuts, digits
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.stream import Stream
-from luminal.core.schedule.tensorise import Tensorise
+from luminal.core.schedule.tensorise import FetchAhead, Tensorise, contiguous
 from luminal.core.schedule.transforms import (
     HoistLookups,
     Merge,
@@ -257,6 +257,8 @@ def _block(state: Scheduler, m: str, n: str) -> None:
         else:
             order = [panels, *more, inner]
         state.do(Reorder((*batch, *order)))
+        if blocking.inner == "rows" and contiguous(contract):
+            state.do(FetchAhead(panels))
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     state.do(Parallelise(len(grid) if outer < TASKS else len(grid) - 1))

@@ -248,6 +248,9 @@ class Contract:
     to ``dtype`` when they are loaded. ``rows`` is an expression in ``1 .. max_rows``; ``columns`` is a multiple of
     ``lanes``, and all of them can be read in ``B``. ``tile`` names an ``Alloc`` that holds ``max_rows`` such rows,
     ``tile_row`` (``columns``, where None) elements apart. With ``accumulate`` the sum is added to what the tile holds.
+
+    ``ahead``, where given, is an element of ``B`` that each step may bring into the cache for a later tile. It changes
+    no value, and may lie beyond the end of ``B``.
     """
 
     tile: str
@@ -267,6 +270,7 @@ class Contract:
     tile_offset: Int = 0
     tile_row: int | None = None
     accumulate: bool = False
+    ahead: Int | None = None
 
 
 Statement: TypeAlias = Loop | Let | Define | Reduction | Store | Alloc | Assign | Contract

@@ -49,6 +49,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}{tile} {sign} contract over " + ", ".join(map(_header, statement.loops))
             yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
             yield f"{indent}  {statement.b}[{statement.b_offset} + column]"
+            if statement.ahead is not None:
+                yield f"{indent}  fetching {statement.b}[{statement.ahead}]"
 
 
 def _header(loop: ln.Loop) -> str:

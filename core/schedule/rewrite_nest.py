@@ -100,6 +100,8 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                 moved = replace(statement, a_offset=index(statement.a_offset), a_row=index(statement.a_row))
                 moved = replace(moved, b_offset=index(statement.b_offset), rows=index(statement.rows))
                 moved = replace(moved, tile_offset=index(statement.tile_offset))
+                if statement.ahead is not None:
+                    moved = replace(moved, ahead=index(statement.ahead))
                 loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
                 result.append(replace(moved, loops=loops))
             case ln.Alloc():

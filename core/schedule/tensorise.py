@@ -1,7 +1,8 @@
-"""The transform that turns a sum over a product into tile operations."""
+"""The transforms that turn a sum over a product into tile operations."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from luminal.core import ops
@@ -160,3 +161,54 @@ def factors_of(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
 
 def stored_type(nest: ln.LoopNest, array: str) -> DType:
     return next(a.dtype for a in nest.arrays if a.name == array)
+
+
+@dataclass(frozen=True)
+class FetchAhead:
+    """::
+
+    for n_1 < panels:  for m_1 < tiles:  tile = Contract(A rows, panel n_1)
+
+    While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
+    next into the cache. Legal where nothing between that loop and the tile moves B, and a panel is contiguous.
+    """
+
+    panels: str
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, inside = prefix(nest.body)
+        names = [loop.axis.name for loop in loops]
+        if self.panels not in names:
+            raise ScheduleError(f"fetch ahead: the nest has no outer loop over {self.panels!r}")
+        at = names.index(self.panels)
+        body = tuple(self._fetching(s, loops[at], loops[at + 1 :]) if isinstance(s, ln.Contract) else s for s in inside)
+        if body == inside:
+            raise ScheduleError(f"fetch ahead: no tile is directly inside the loop over {names[-1]!r}")
+        return replace(nest, body=wrap(loops, body))
+
+    def _fetching(self, contract: ln.Contract, panels: ln.Loop, tiles: list[ln.Loop]) -> ln.Contract:
+        start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
+        moving = sym.variables(start) & {loop.axis for loop in tiles}
+        if moving:
+            raise ScheduleError(f"fetch ahead: B moves with {', '.join(sorted(v.name for v in moving))} too")
+        if not contiguous(contract):
+            raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
+        steps = _flat(contract.loops)
+        following = sym.substitute(start, {panels.axis: _expr(panels.axis) + 1})
+        part = sym.ceildiv(contract.columns, sym.product(loop.extent for loop in tiles))
+        number = _flat(tiles) * sym.product(loop.extent for loop in contract.loops) + steps
+        return replace(contract, ahead=following + number * part)
+
+
+def contiguous(contract: ln.Contract) -> bool:
+    """Whether each step of a tile reads the columns of B that follow those of the step before."""
+    start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
+    return contract.b_offset - start == _flat(contract.loops) * contract.columns
+
+
+def _flat(loops: Sequence[ln.Loop]) -> Int:
+    """The number of an iteration of nested loops."""
+    number = _ZERO
+    for loop in loops:
+        number = number * loop.extent + _expr(loop.axis)
+    return number
