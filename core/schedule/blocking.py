@@ -20,33 +20,15 @@ _FETCHED = 0.3  # the share of it that is left where the next panel is fetched w
 
 @dataclass(frozen=True)
 class Product:
-    """A product at typical sizes: ``row_tiles`` of ``height`` rows by ``panels`` of ``columns``, summed over ``depth``.
-    ``a_size``, ``b_size`` and ``result_size`` are bytes of an element; the last counts whatever is read or written
-    along with an element of the result."""
+    """A product at typical sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
+    which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
+    and writes where its result is stored."""
 
     row_tiles: int
-    height: int
     panels: int
-    columns: int
-    depth: int
-    a_size: int
-    b_size: int
-    result_size: int
-
-    @property
-    def slab(self) -> int:
-        """Bytes of A that a tile reads."""
-        return self.height * self.depth * self.a_size
-
-    @property
-    def panel(self) -> int:
-        """Bytes of B that a tile reads."""
-        return self.depth * self.columns * self.b_size
-
-    @property
-    def tile(self) -> int:
-        """Bytes of the result that a tile touches."""
-        return self.height * self.columns * self.result_size
+    slab: int
+    panel: int
+    tile: int
 
 
 @dataclass(frozen=True)
@@ -57,18 +39,23 @@ class Blocking:
     count: int
 
 
-def choose_blocking(product: Product, target: Target) -> Blocking:
-    """The blocking that moves the fewest bytes, weighted by where they come from; the larger block where equal."""
-    panels = [Blocking("panels", count) for count in _near_equal(product.panels)]
-    rows = [Blocking("rows", count) for count in _near_equal(product.row_tiles)]
+def choose_blocking(product: Product, target: Target, tasks: int) -> Blocking:
+    """The blocking that moves the fewest bytes, weighted by where they come from; the larger block where equal.
+
+    The loops outside blocks that differ in size are all that tasks can be made of; at least ``tasks`` are wanted.
+    """
+    panels = [Blocking("panels", count) for count in _near_equal(product.panels, product.row_tiles, tasks)]
+    rows = [Blocking("rows", count) for count in _near_equal(product.row_tiles, product.panels, tasks)]
     return min([*panels, *rows], key=lambda blocking: _cycles(product, blocking, target))
 
 
-def _near_equal(count: int) -> Iterator[int]:
-    """Sizes of blocks that divide ``count`` into near-equal parts, the largest first. A block of one is left out: the
+def _near_equal(whole: int, outer: int, tasks: int) -> Iterator[int]:
+    """Sizes of blocks that divide ``whole`` into near-equal parts, the largest first. A block of one is left out: the
     inner loop would be none."""
-    yield count
-    yield from sorted({-(-count // parts) for parts in range(2, count)} - {1, count}, reverse=True)
+    yield whole
+    for size in sorted({-(-whole // parts) for parts in range(2, whole)} - {1, whole}, reverse=True):
+        if whole % size == 0 or -(-whole // size) * outer >= tasks:
+            yield size
 
 
 def _cycles(product: Product, blocking: Blocking, target: Target) -> float:

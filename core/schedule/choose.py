@@ -223,45 +223,57 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
     rows = state.merge([v.name for v in only_a])
     m = rows[-1] if rows else ""
-    state.do(Tensorise(m, names[0], tile.rows if m else 1, tile.columns, tile.lanes))
-    _block(state, m, names[0])
+    height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
+    state.do(Tensorise(m, names[0], min(tile.rows, height), tile.columns, tile.lanes))
+    _block(state, names[0])
     return state.finish()
 
 
-def _block(state: Scheduler, m: str, n: str) -> None:
+def _block(state: Scheduler, n: str) -> None:
     """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few."""
     loops = {loop.axis.name: loop for loop in state.loops()}
-    rows, panels = f"{m}_1", f"{n}_1"
-    if rows in loops and panels in loops:
-        contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
-        # Every other loop is over a batch, which has a B of its own, or over more rows.
-        batch = [name for name, loop in loops.items() if loop.axis in sym.variables(contract.b_offset)]
-        batch.remove(panels)
-        more = [name for name in loops if name not in (*batch, rows, panels)]
-        beside = [x.dtype.itemsize for x in state.nest.arrays if x.name not in (contract.a, contract.b)]
-        product = Product(
-            math.prod(typical(loops[name].extent) for name in (*more, rows)), contract.max_rows,
-            typical(loops[panels].extent), contract.columns, math.prod(typical(k.extent) for k in contract.loops),
-            contract.a_type.itemsize, contract.b_type.itemsize, sum(beside),
-        )  # fmt: skip
-        blocking = choose_blocking(product, state.target)
-        inner = panels if blocking.inner == "panels" else rows
-        blocks = []
-        if blocking.count < typical(loops[inner].extent):
+    contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
+    # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
+    panels = f"{n}_1"
+    batch = [name for name in loops if name != panels and loops[name].axis in sym.variables(contract.b_offset)]
+    rows = [name for name in loops if name != panels and name not in batch]
+    if rows and panels in loops:
+        counts = [typical(loops[name].extent) for name in rows]
+        product = _product(state, contract, math.prod(counts), typical(loops[panels].extent))
+        blocking = choose_blocking(product, state.target, TASKS)
+        inner, count = (panels, product.panels) if blocking.inner == "panels" else (rows[-1], counts[-1])
+        blocks: list[str] = []
+        if blocking.count < count:
             state.do(Split(inner, blocking.count))
             blocks, inner = [f"{inner}_1"], f"{inner}_0"
         if blocking.inner == "panels":
-            order = [*blocks, *more, rows, inner]
+            order = [*blocks, *rows, inner]
         elif blocking.count < product.row_tiles:
-            order = [*more, *blocks, panels, inner]
+            order = [*rows[:-1], *blocks, panels, inner]
         else:
-            order = [panels, *more, inner]
+            order = [panels, *rows]
         state.do(Reorder((*batch, *order)))
         if blocking.inner == "rows" and contiguous(contract):
             state.do(FetchAhead(panels))
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
-    state.do(Parallelise(len(grid) if outer < TASKS else len(grid) - 1))
+    rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
+    state.do(Parallelise(len(grid) if outer < TASKS and rectangular else len(grid) - 1))
+
+
+def _product(state: Scheduler, contract: ln.Contract, row_tiles: int, panels: int) -> Product:
+    depth = math.prod(typical(loop.extent) for loop in contract.loops)
+    own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - {loop.axis for loop in contract.loops})
+    span = 1 + sum(abs(_stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
+    rows = contract.max_rows * row_tiles
+    beside = sum(x.dtype.itemsize for x in state.nest.arrays if x.name not in (contract.a, contract.b))
+    return Product(
+        row_tiles,
+        panels,
+        slab=min(span, rows * depth) * contract.a_type.itemsize // row_tiles,
+        panel=contract.columns * depth * contract.b_type.itemsize,
+        tile=contract.max_rows * contract.columns * beside,
+    )
 
 
 def _pass(nest: ln.LoopNest, target: Target) -> Chosen:

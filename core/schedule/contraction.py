@@ -50,9 +50,13 @@ class Roles:
     b: Operand
 
 
+ROWS = 14  # more rows of A than this take more registers for addresses than there are
+FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
+
+
 @dataclass(frozen=True)
 class Tile:
-    """A register tile: ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B."""
+    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B."""
 
     rows: int
     vectors: int
@@ -174,27 +178,32 @@ def _separates(index: Int) -> bool:
 def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
     """The register tile with the least estimated cycles for the sizes of ``node``.
 
-    A tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads a step, two of each a cycle,
-    and no less than the four cycles that a multiply-add takes to come back to its accumulator.
+    A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
+    cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
+    where the panel comes from the second-level cache. The store of a tile takes longer for each row, whose cache lines
+    are new, and for each vector. Measured against products of many shapes: see ``docs/architecture.md``.
     """
-    lanes = target.lanes(node.dtype)
+    lanes, size = target.lanes(node.dtype), node.dtype.itemsize
     shape = node.inputs[0].shape
     rows = max((typical(shape[k]) for k in found.m), default=1)
     columns = typical(sym.product(shape[k] for k in found.n))
+    depth = typical(sym.product(shape[k] for k in found.k))
 
     def cycles(tile: Tile) -> float:
         count = -(-rows // tile.rows)
         height = rows / count
-        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, 4.0)
-        return count * -(-columns // tile.columns) * (step + 0.01 * tile.vectors)
+        near = (height + tile.columns) * depth * size <= target.l1
+        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, 4.0) + (0.0 if near else 0.1 * tile.vectors)
+        store = height * (6 + 4 * tile.vectors)
+        return count * -(-columns // tile.columns) * (depth * step + store)
 
     budget = target.registers - 1
     tiles = [
-        Tile(min(r, rows), v, lanes)
+        Tile(min(r, ROWS), v, lanes)
         for v in (1, 2, 3, 4, 6, 8)
-        if (r := (budget - v) // v) >= 1 and v * lanes <= max(lanes, columns + lanes - 1)
+        if (r := (budget - v) // v) >= min(rows, FEW) and v * lanes <= max(lanes, columns + lanes - 1)
     ]
-    return min((Tile(min(t.rows, 14), t.vectors, t.lanes) for t in tiles), key=cycles)
+    return min(tiles, key=cycles)
 
 
 def typical(size: Int) -> int:
