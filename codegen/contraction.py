@@ -16,7 +16,7 @@ from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
-from luminal.core.schedule.nest import Contract, Loop
+from luminal.core.schedule.nest import Contract
 from luminal.core.symbolic import Int, Var
 
 PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead
@@ -127,8 +127,11 @@ def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int, ahe
         row = contract.tile_row or contract.columns
         start = f"(tile, {row})" if contract.accumulate else ""
         frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
-        _loops(frame, contract, contract.loops, steps)
-        frame.line(f"sum.store(tile, {row});")
+        if contract.outer:
+            frame.line(f"sum.store(tile, {row});")
+        _loops(frame, contract, 0, steps)
+        if not contract.outer:
+            frame.line(f"sum.store(tile, {row});")
     lines = (
         f"// tile[i, j] {'+=' if contract.accumulate else '='} {_meaning(contract)}, {contract.columns} columns.",
         "template <int Rows>",
@@ -144,17 +147,20 @@ def _meaning(contract: Contract) -> str:
     return f"the sum over {over} of a[i, {over}] * b[{over}, j]"
 
 
-def _loops(frame: Frame, contract: Contract, loops: Sequence[Loop], steps: Sequence[Int]) -> None:
+def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int]) -> None:
+    """The loops from ``number`` on."""
     indices = Indices(frame)
-    if not loops:
+    if number == len(contract.loops):
         _step(frame, indices, contract, *steps)
         return
-    loop, *inner = loops
+    loop = contract.loops[number]
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
     with frame.open(f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{", certain=False):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, inner, steps)
+        _loops(frame, contract, number + 1, steps)
+        if number + 1 == contract.outer:
+            frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
 
 
 def _step(

@@ -15,7 +15,7 @@ from luminal.core.schedule.fuse import Chain, Cluster, cuts, digits
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.stream import Stream
-from luminal.core.schedule.tensorise import FetchAhead, Tensorise, contiguous
+from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous
 from luminal.core.schedule.transforms import (
     HoistLookups,
     Merge,
@@ -38,6 +38,7 @@ GROUP = 64  # rows that read them while they are in the second-level cache
 FEW_TASKS = 16  # of a chain: with fewer, some threads would wait for others
 SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 CHUNK = 4096  # elements of a one-dimensional task
+TERMS = 384  # products that one accumulator sums
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
 def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state = Scheduler(nest, target)
     state.refine(frozenset(loop.axis.name for loop in state.loops()))
-    reduction = next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
+    reduction = _reduction(state)
     # Preparation has put A first and B second.
     factors = [accesses(x) for x in reduction.value.operands]
     if reduction.value.op is not ops.MUL or any(len(found) != 1 for found in factors):
@@ -221,12 +222,37 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
         names[-2:] = [f"{names[-2]}{names[-1]}"]
     order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -_stride(b.offset, v))
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
+    outer = _sum_blocks(state, [loop.axis for loop in _reduction(state).loops])
     rows = state.merge([v.name for v in only_a])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
     state.do(Tensorise(m, names[0], min(tile.rows, height), tile.columns, tile.lanes))
+    if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
+        state.do(SumInBlocks(outer))
     _block(state, names[0])
     return state.finish()
+
+
+def _reduction(state: Scheduler) -> ln.Reduction:
+    return next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
+
+
+def _sum_blocks(state: Scheduler, axes: list[Var]) -> int:
+    """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone."""
+    *rest, last = axes
+    length = last.hi + 1
+    if not isinstance(length, int):
+        return 0
+    if length > TERMS:
+        size = next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), length)
+        if size == length:
+            return 0
+        state.do(Split(last.name, size))
+        return len(axes)
+    outer = len(rest)
+    while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS:
+        outer, length = outer - 1, length * extent
+    return outer
 
 
 def _block(state: Scheduler, n: str) -> None:

@@ -240,6 +240,9 @@ class Assign:
 class Contract:
     """A tile operation: an outer product summed over ``loops``, the accumulators in registers.
 
+    With ``outer`` above 0, what is summed in registers are blocks: for each iteration of the first ``outer`` loops, the
+    sum over the others. The sums of blocks are added in ``tile``, in order.
+
     Meaning, for ``i < rows`` and ``j < columns``, with ``K`` running over ``loops`` in order::
 
         tile[tile_offset + i*tile_row + j] = sum over K of  A[a_offset + i*a_row] * B[b_offset + j]
@@ -271,6 +274,7 @@ class Contract:
     tile_row: int | None = None
     accumulate: bool = False
     ahead: Int | None = None
+    outer: int = 0
 
 
 Statement: TypeAlias = Loop | Let | Define | Reduction | Store | Alloc | Assign | Contract

@@ -46,7 +46,10 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             step = f" by {statement.tile_row}" if statement.tile_row not in (None, statement.columns) else ""
             sign = "+=" if statement.accumulate else "="
             tile = f"{statement.tile}[{statement.rows} x {statement.columns}{place}{step}]"
-            yield f"{indent}{tile} {sign} contract over " + ", ".join(map(_header, statement.loops))
+            headers = list(map(_header, statement.loops))
+            over = ", ".join(headers[: statement.outer]) + " of blocks over " if statement.outer else ""
+            over += ", ".join(headers[statement.outer :])
+            yield f"{indent}{tile} {sign} contract over {over}"
             yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
             yield f"{indent}  {statement.b}[{statement.b_offset} + column]"
             if statement.ahead is not None:

@@ -118,11 +118,15 @@ class _Machine:
             raise SpecError(f"contract {statement.tile}: {rows} rows, expected 1..{statement.max_rows}")
         compute = statement.dtype.compute
         total = np.zeros((rows, statement.columns), compute.numpy)
-        for _ in self._iterate(statement.loops):
-            left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
-            right = self._strip(statement.b, statement.b_offset, 1, statement.columns)
+        for _ in self._iterate(statement.loops[: statement.outer]):
+            block = np.zeros_like(total)
+            for _ in self._iterate(statement.loops[statement.outer :]):
+                left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
+                right = self._strip(statement.b, statement.b_offset, 1, statement.columns)
+                with np.errstate(all="ignore"):
+                    block = block + np.outer(numerics.convert(left, compute), numerics.convert(right, compute))
             with np.errstate(all="ignore"):
-                total = total + np.outer(numerics.convert(left, compute), numerics.convert(right, compute))
+                total = total + block
         for row, sums in enumerate(numerics.convert(total, statement.dtype)):
             at = statement.tile_offset + row * (statement.tile_row or statement.columns)
             array, first = self._element(statement.tile, at)

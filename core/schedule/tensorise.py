@@ -164,6 +164,35 @@ def stored_type(nest: ln.LoopNest, array: str) -> DType:
 
 
 @dataclass(frozen=True)
+class SumInBlocks:
+    """::
+
+    tile = Contract over k_1, k_0      =>      for k_1:  tile += Contract over k_0         (``outer`` = 1)
+
+    Sums the first ``outer`` loops of every tile outside the registers. The error of a sum grows with the number of its
+    terms: here with those of a block, then with the number of blocks. Legal where the tile starts empty and holds sums unrounded.
+    """
+
+    outer: int
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, inside = prefix(nest.body)
+        body = tuple(self._blocked(s) if isinstance(s, ln.Contract) else s for s in inside)
+        if body == inside:
+            raise ScheduleError("sum in blocks: no tile is directly inside the outer loops")
+        return replace(nest, body=wrap(loops, body))
+
+    def _blocked(self, contract: ln.Contract) -> ln.Contract:
+        if not 0 < self.outer < len(contract.loops):
+            raise ScheduleError(f"sum in blocks: {self.outer} of {len(contract.loops)} loops leave no sum of blocks")
+        if contract.accumulate:
+            raise ScheduleError("sum in blocks: the tile holds sums already")
+        if contract.dtype.compute != contract.dtype:
+            raise ScheduleError(f"sum in blocks: a tile of {contract.dtype} rounds the sum of each block")
+        return replace(contract, outer=self.outer)
+
+
+@dataclass(frozen=True)
 class FetchAhead:
     """::
 

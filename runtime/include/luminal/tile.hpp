@@ -56,6 +56,19 @@ template <class T, int Rows, int Vectors, int Lanes> class Tile {
         }
     }
 
+    /// tile[i * row + j] += sum[i, j], and the sums start again at zero.
+    LM_INLINE void move_to(T* tile, int64_t row) {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) {
+                T* const place = tile + i * row + j * Lanes;
+                lm::store(place, add(load<Lanes>(place), sum_[i][j]));
+                sum_[i][j] = broadcast<Lanes>(compute_t<T>{});
+            }
+        }
+    }
+
   private:
     LM_INLINE static vec<T, Lanes> multiply_add(vec<T, Lanes> a, vec<T, Lanes> b, vec<T, Lanes> c) {
         if constexpr (is_float<vec<T, Lanes>>) return fma(a, b, c);
