@@ -65,13 +65,19 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     (outer, outer_count), (inner, inner_count) = (slabs, panels) if blocking.inner == "panels" else (panels, slabs)
     blocks = -(-inner_count // blocking.count)
     block = inner * blocking.count
-    # What one turn of the inner loop touches is what lies between two uses of an element of the block.
-    turn = block + outer + product.tile * blocking.count
-    # All that a block's turns touch lies between two uses of an element of the outer operand.
-    pass_ = block + outer_count * (outer + product.tile * blocking.count)
-    far = float(block * blocks * (outer_count if turn > target.l2 // 2 else 1))
     ahead = _FETCHED if blocking.inner == "rows" else 1
-    far += ahead * outer * outer_count * (blocks if pass_ > target.l2 // 2 else 1)
-    near = float(block * blocks * (outer_count if turn > target.l1 else 1))
-    near += outer * outer_count * blocks * (blocking.count if outer + inner > target.l1 else 1)
+    # What one turn of the inner loop touches lies between two uses of an element of the block; what all turns over a
+    # block touch, between two uses of an element of the outer operand.
+    turn = block + outer + product.tile * blocking.count
+    whole = block + outer_count * (outer + product.tile * blocking.count)
+    far = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l2))
+    far += outer * outer_count * (1 + (blocks - 1) * _missing(whole, target.l2)) * ahead
+    near = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l1))
+    near += outer * outer_count * blocks * (1 + (blocking.count - 1) * _missing(outer + inner, target.l1))
     return far * _FROM_L3 + near * _FROM_L2
+
+
+def _missing(touched: int, cache: int) -> float:
+    """The share of ``touched`` bytes that a cache no longer holds when they are read again: none up to half its size,
+    all from its size on."""
+    return min(1.0, max(0.0, 2 * touched / cache - 1))
