@@ -65,13 +65,13 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     (outer, outer_count), (inner, inner_count) = (slabs, panels) if blocking.inner == "panels" else (panels, slabs)
     blocks = -(-inner_count // blocking.count)
     block = inner * blocking.count
-    ahead = _FETCHED if blocking.inner == "rows" else 1
+    first = _FETCHED if blocking.inner == "rows" else 1.0
     # What one turn of the inner loop touches lies between two uses of an element of the block; what all turns over a
     # block touch, between two uses of an element of the outer operand.
     turn = block + outer + product.tile * blocking.count
     whole = block + outer_count * (outer + product.tile * blocking.count)
     far = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l2))
-    far += outer * outer_count * (1 + (blocks - 1) * _missing(whole, target.l2)) * ahead
+    far += outer * outer_count * (first + (blocks - 1) * _missing(whole, target.l2))
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l1))
     near += outer * outer_count * blocks * (1 + (blocking.count - 1) * _missing(outer + inner, target.l1))
     return far * _FROM_L3 + near * _FROM_L2
