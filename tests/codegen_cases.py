@@ -1,10 +1,13 @@
 """Loop nests that use every statement, every form of access and every element type of code generation."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ir
+from luminal.core.schedule import rewrite_nest
 from luminal.core.symbolic import Var
 from tests.codegen_support import Case, array, axis, bits, number, of, op, output
 
@@ -467,6 +470,28 @@ def contraction_bfloat16() -> Case:
 def contraction_float16() -> Case:
     """Everything in 16 bits: the sums are float, rounded once."""
     return Case(tiled(9, 32, 20, (), 4, 16, *[types.f16] * 3), tile_arrays(9, 32, 20, *[types.f16] * 3), ulps=2)
+
+
+@case
+def contraction_in_blocks() -> Case:
+    """Sums of blocks of eight products are added in the tile; each step fetches a part of the panel after this one."""
+    nest = tiled(9, 64, 24, (), 4, 16)
+    loops, inside = rewrite_nest.prefix(nest.body)
+    alloc, height, contract, rest = inside
+    assert isinstance(contract, ir.Contract)
+    outer, block = axis("block", 3)
+    inner, step = axis("step", 8)
+    by = {contract.loops[0].axis: block * 8 + step}
+    contract = replace(
+        contract,
+        a_offset=sym.substitute(contract.a_offset, by),
+        b_offset=sym.substitute(contract.b_offset, by),
+        loops=(serial(outer, 3), serial(inner, 8)),
+        outer=1,
+        ahead=24 * 32 * (of(loops[0].axis) + 1) + (of(loops[1].axis) * 24 + block * 8 + step) * 11,
+    )
+    body = rewrite_nest.wrap(loops, (alloc, height, contract, rest))
+    return Case(replace(nest, body=body), tile_arrays(9, 64, 24), ulps=64)
 
 
 @case

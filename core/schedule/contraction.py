@@ -181,7 +181,7 @@ def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
     cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
     where the panel comes from the second-level cache. The store of a tile takes longer for each row, whose cache lines
-    are new, and for each vector. Measured against products of many shapes: see ``docs/architecture.md``.
+    are new, and for each vector. Measured against products of many shapes: see ``tests/test_blocking.py``.
     """
     lanes, size = target.lanes(node.dtype), node.dtype.itemsize
     shape = node.inputs[0].shape

@@ -170,7 +170,8 @@ class SumInBlocks:
     tile = Contract over k_1, k_0      =>      for k_1:  tile += Contract over k_0         (``outer`` = 1)
 
     Sums the first ``outer`` loops of every tile outside the registers. The error of a sum grows with the number of its
-    terms: here with those of a block, then with the number of blocks. Legal where the tile starts empty and holds sums unrounded.
+    terms: here with those of a block, then with the number of blocks. Legal where the tile starts empty and holds sums
+    unrounded.
     """
 
     outer: int
