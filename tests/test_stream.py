@@ -104,11 +104,12 @@ def run(nest: ln.LoopNest, made: Made) -> Array:
     return found.reshape(made.expected.shape)
 
 
-def streamed(made: Made, block: int = 1, group: int = 1, rows: int = 2) -> ln.LoopNest:
+def streamed(made: Made, block: int = 1, group: int = 1, rows: int = 2, first_rows: int = 0) -> ln.LoopNest:
     """The nest with ``block`` panels to a block."""
     assert made.cluster.chain is not None and made.cluster.tile is not None
     columns, tile = made.cluster.chain.tile.columns, made.cluster.tile
-    return Stream("k0", "a1", rows, columns, tile.columns, tile.lanes, block * columns, group)(made.lowered.nest)
+    widths = columns, tile.columns, tile.lanes, block * columns
+    return Stream("k0", "a1", rows, first_rows or rows, *widths, group)(made.lowered.nest)
 
 
 def assert_close(found: Array, expected: Array) -> None:
@@ -124,11 +125,15 @@ def test_a_chain_is_found_and_its_serial_nest_is_right(change: str) -> None:
     assert_close(run(made.lowered.nest, made), made.expected)
 
 
-@pytest.mark.parametrize(("block", "group", "rows"), [(1, 1, 2), (1, 3, 4), (2, 2, 3), (3, 1, 11)])
+@pytest.mark.parametrize(
+    ("block", "group", "rows", "first_rows"), [(1, 1, 2, 2), (1, 3, 4, 2), (2, 2, 3, 1), (3, 1, 11, 4)]
+)
 @pytest.mark.parametrize("change", CHANGES)
-def test_blocks_and_groups_of_any_size_give_the_same(change: str, block: int, group: int, rows: int) -> None:
+def test_blocks_and_groups_of_any_size_give_the_same(
+    change: str, block: int, group: int, rows: int, first_rows: int
+) -> None:
     made = make(CHANGES[change])
-    assert_close(run(streamed(made, block, group, rows), made), made.expected)
+    assert_close(run(streamed(made, block, group, rows, first_rows), made), made.expected)
 
 
 def visited(nest: ln.LoopNest) -> list[tuple[int, int]]:
@@ -342,7 +347,7 @@ def test_memory_grows_with_the_sequence_only() -> None:
             compile_graph(ir.Graph("long", (q, k, v), (("y", attend(q, k, v)),)), targets.AVX512).entries[0].arena_size
         )
 
-    assert arena(4096) <= 2 * arena(2048)
+    assert arena(4096) <= 2.05 * arena(2048)  # panels are whole
 
 
 class Biased(torch.nn.Module):

@@ -170,7 +170,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
         raise ScheduleError("a chain of a single row has no tiles")
     first = chain.tile
     panels = min(max(1, BLOCK // first.columns), -(-typical(chain.along.hi + 1) // first.columns))
-    height = min(first.rows, tile.rows)
+    height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
     bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.scores.dtype.itemsize
     group = min(GROUP, SUMS_BYTES // bytes_of_row) // height
     if group == 0:
@@ -178,7 +178,8 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
     group = max(1, min(group, tiles // FEW_TASKS))
     names = chain.along.name, outer[-1].axis.name
-    state.do(Stream(*names, height, first.columns, tile.columns, tile.lanes, panels * first.columns, group))
+    block, first_rows = panels * first.columns, min(first.rows, height)
+    state.do(Stream(*names, height, first_rows, first.columns, tile.columns, tile.lanes, block, group))
     state.do(Parallelise(len(state.loops())))
     return state.finish()
 

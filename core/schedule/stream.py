@@ -43,7 +43,8 @@ class Stream:
 
     The columns ``t`` (``axis``) are taken ``block`` at a time, and the reductions along them carried from block to
     block (``online.derive``). A task has ``group`` tiles of up to ``rows`` rows, so that a block of B and C is read
-    once for all of them. Blocks in which every value is -inf by structure are not visited.
+    once for all of them; the first contraction takes up to ``first_rows`` of them at once. Blocks in which every value
+    is -inf by structure are not visited.
 
     Legal where both sums are contractions (as for ``Tensorise``; ``columns`` and ``width`` are those of B and C), where
     N is a number, and where each reduction follows those before it by a factor.
@@ -52,6 +53,7 @@ class Stream:
     axis: str
     m: str
     rows: int
+    first_rows: int
     columns: int
     width: int
     lanes: int
@@ -224,16 +226,22 @@ class _Streamed:
         column = sym.axis(f"{by.axis}_0", by.columns)
         start = (block * (by.block // by.columns) + panel) * by.columns
         b_offset = panel_start(sym.substitute(b.offset, {t.axis: start + column}), column, by.columns)
+        parts = sym.ceildiv(rows, by.first_rows)
+        part = sym.axis(f"{by.m}_3", -(-by.rows // by.first_rows))
+        top = sym.floordiv(part * rows, parts)
+        height: list[ln.Statement] = []
+        taken = self._named(height, self.m, "taken", sym.floordiv((part + 1) * rows, parts) - top, 1, by.first_rows)
         a_row, a_offset = self._linear("A", a.offset, self.m.axis)
         for loop in self.first.loops:
             self._linear("A", a.offset, loop.axis)
             self._linear("B", b_offset, loop.axis)
         contract = ln.Contract(
-            "tile", self.first.dtype, a.array, stored_type(self.before, a.array), a_offset + a_row * first_row, a_row,
-            b.array, stored_type(self.before, b.array), b_offset, self.first.loops, rows, by.rows, by.columns, by.lanes,
-            tile_offset=panel * by.columns, tile_row=by.block,
+            "tile", self.first.dtype, a.array, stored_type(self.before, a.array),
+            a_offset + a_row * (first_row + top), a_row, b.array, stored_type(self.before, b.array), b_offset,
+            self.first.loops, taken, by.first_rows, by.columns, by.lanes,
+            tile_offset=panel * by.columns + top * by.block, tile_row=by.block,
         )  # fmt: skip
-        return _over(panel, sym.ceildiv(width, by.columns), (contract,))
+        return _over(panel, sym.ceildiv(width, by.columns), _over(part, parts, (*height, contract)))
 
     def _sums(self, rows: Int, local: Int, position: Int, width: Int) -> Body:
         """The second contraction, onto the running sum."""
