@@ -99,6 +99,7 @@ TABLE: dict[Op, Callable[[Call], str]] = {
     ops.XOR: _function("bit_xor"),
     ops.SHL: _function("shl"),
     ops.SHR: _function("shr"),
+    ops.MULTIPLY_ADD: _rounded("multiply_add"),
     ops.SELECT: _function("select"),
     ops.CONTIGUOUS: lambda call: call.operands[0],
 }

@@ -256,6 +256,11 @@ def select(condition: Node, a: Operand, b: Operand) -> Node:
     return elementwise(ops.SELECT, *broadcast(condition, lift(a, like), lift(b, like)))
 
 
+def multiply_add(a: Node, b: Operand, c: Operand) -> Node:
+    """``a*b + c`` rounded once; broadcast, and ``b`` and ``c`` may be Python numbers."""
+    return elementwise(ops.MULTIPLY_ADD, *broadcast(a, lift(b, a), lift(c, a)))
+
+
 def cast(x: Node, dtype: DType) -> Node:
     """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes."""
     return x if x.dtype == dtype else elementwise(ops.CAST, x, attr=ops.To(dtype))

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from luminal.core import ops
+from luminal.core.multiply_add import multiply_add
 from luminal.core.ops import Op
 from luminal.core.types import DType, from_numpy, i8, u8
 
@@ -159,7 +160,8 @@ def _in_double(function: Meaning) -> Meaning:
     return rounded
 
 
-# A scale that is the double nearest to one of these stands for the real number itself.
+# A scale that is the double nearest to one of these stands for the real number itself; so do the multiples of the first
+# by powers of two.
 LOG2_E = math.log2(math.e)
 LOG2_10 = math.log2(10.0)
 LOG_2 = math.log(2.0)
@@ -169,8 +171,9 @@ LOG10_2 = math.log10(2.0)
 def _exp2(attr: ops.Scale, x: Array) -> Array:
     if attr.scale == 1.0:
         return np.exp2(x)
-    if abs(attr.scale) == LOG2_E:
-        return np.exp(x if attr.scale > 0 else -x)
+    of_natural = attr.scale / LOG2_E
+    if abs(math.frexp(of_natural)[0]) == 0.5 and of_natural * LOG2_E == attr.scale:
+        return np.exp(x * of_natural)
     if attr.scale == LOG2_10:
         return np.power(10.0, x)
     # The product is a power's exponent: its rounding would be magnified by up to 1024.
@@ -314,6 +317,7 @@ TABLE: dict[Op, Meaning] = {
     ops.XOR: _computing(_row(np.bitwise_xor)),
     ops.SHL: _sub_byte_shift(_shift_left),
     ops.SHR: _sub_byte_shift(_shift_right),
+    ops.MULTIPLY_ADD: _computing(_row(multiply_add)),
     ops.SELECT: _row(np.where),
     ops.CONTIGUOUS: _row(lambda x: np.asarray(x, order="C")),
     ops.SUM_REDUCE: _computing(_sum),

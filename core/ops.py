@@ -214,6 +214,9 @@ SHL = Op("ShiftLeft", Kind.ELEMENTWISE, 2, _integers, "0 where the amount is neg
 SHR = Op("ShiftRight", Kind.ELEMENTWISE, 2, _integers,
          "arithmetic for signed types; an amount that is negative or not below the width gives the sign fill (0 or -1)",
          why="a truncating division rounds the other way")  # fmt: skip
+MULTIPLY_ADD = Op("MultiplyAdd", Kind.ELEMENTWISE, 3, _float,
+                  "a*b + c rounded once, as IEEE 754 has it (16-bit types: to float32, then to the type)",
+                  why="Mul and Add round twice; once would take arithmetic of twice the width")  # fmt: skip
 SELECT = Op("Select", Kind.ELEMENTWISE, 3, _select, "takes one operand's bits; the other may be anything",
             why="a product with a mask turns inf into NaN")  # fmt: skip
 

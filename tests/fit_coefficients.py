@@ -6,8 +6,8 @@ Each polynomial, or quotient of polynomials, minimises the largest relative erro
 Remez exchange in 45 digits. Coefficients are rounded to their type one by one, from the constant term up, and the rest
 is fitted again after each, so that the rounding of one is made good by the others. Needs mpmath; takes a minute.
 
-What falls off like ``1/v`` is a quotient ``P(v) / (v*P(v) + Q(v))`` whose terms all have one sign: nothing cancels, and
-where ``v`` is large the rounding errors of ``v*P(v)`` do.
+What falls off like ``1/(c*v)`` is a quotient ``P(v) / (c*v*P(v) + Q(v))`` whose terms all have one sign: nothing
+cancels, and where ``v`` is large the rounding errors of ``v*P(v)`` do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Interval:
 class Fit:
     """``function(x)`` as a polynomial, or a quotient of two, with errors weighted by ``weight`` (by default relative).
 
-    ``constant``, rounded to the type, multiplies the function: code that divides by it is rid of its rounding too.
+    ``constant``, rounded to the type, is the ``c`` of a quotient ``P / (c*x*P + Q)``;
+    ``first`` is the constant term of its ``Q``: just above a power of two, roundings weigh the most.
     ``nodes`` puts grid points, given as ``-1 .. 1``, into the domain where an even spread is not the best.
     """
 
@@ -50,6 +51,7 @@ class Fit:
     weight: Callable[[Real], Real] | None = None
     constant: Real = 1
     nodes: Callable[[Real, Real, Real], Real] | None = None
+    first: Real = 1
 
 
 def _rounded(value: Real, bits: int) -> Real:
@@ -105,8 +107,10 @@ def _minimax(xs: list[Real], values: list[Real], weights: list[Real], fixed: lis
     return best
 
 
-def _minimax_numerator(xs: list[Real], values: list[Real], degrees: tuple[int, ...]) -> list[Real]:
-    """``P`` of the quotient ``P / (x*P + Q)``, ``Q`` with constant term 1, that has the least relative error."""
+def _minimax_numerator(
+    xs: list[Real], values: list[Real], constant: Real, first: Real, degrees: tuple[int, ...]
+) -> list[Real]:
+    """``P`` of the quotient ``P / (c*x*P + Q)`` that has the least relative error; ``Q`` begins with ``first``."""
     p, q = degrees
     unknowns = p + 1 + q
     reference = [round(i * (len(xs) - 1) / unknowns) for i in range(unknowns + 1)]
@@ -119,16 +123,16 @@ def _minimax_numerator(xs: list[Real], values: list[Real], degrees: tuple[int, .
             for row, at in enumerate(reference):
                 x, value = xs[at], values[at]
                 for k in range(p + 1):
-                    matrix[row, k] = x**k * (1 - x * value)
+                    matrix[row, k] = x**k * (1 - constant * x * value)
                 for k in range(q):
                     matrix[row, p + 1 + k] = -value * x ** (k + 1)
                 matrix[row, unknowns] = (-1) ** row * value * scale[at]
-                right[row] = value
+                right[row] = value * first
             solution = mpmath.lu_solve(matrix, right)
             numerator = [solution[k] for k in range(p + 1)]
-            rest = [mpmath.mpf(1), *(solution[p + 1 + k] for k in range(q))]
+            rest = [mpmath.mpf(first), *(solution[p + 1 + k] for k in range(q))]
             tops = [_polynomial(x, numerator) for x in xs]
-            scale = [x * t + _polynomial(x, rest) for x, t in zip(xs, tops, strict=True)]
+            scale = [constant * x * t + _polynomial(x, rest) for x, t in zip(xs, tops, strict=True)]
         errors = [t / s / v - 1 for t, s, v in zip(tops, scale, values, strict=True)]
         largest = max(map(abs, errors))
         if min(scale) > 0 and largest < least:
@@ -146,16 +150,18 @@ def fit_polynomials(fit: Fit, dtype: str) -> tuple[list[list[Real]], Real]:
     lo, hi = mpmath.mpf(interval.lo), mpmath.mpf(interval.hi)
     spread = fit.nodes or (lambda c, lo, hi: (lo + hi) / 2 + (hi - lo) / 2 * c)
     xs = [spread(-mpmath.cos(mpmath.pi * i / (_GRID - 1)), lo, hi) for i in range(_GRID)]
-    values = [_rounded(fit.constant, bits) * fit.function(x) for x in xs]
+    values = [fit.function(x) for x in xs]
     weights = [1 / abs(v) if fit.weight is None else fit.weight(x) for x, v in zip(xs, values, strict=True)]
     found: list[list[Real]] = []
     if len(interval.degrees) == 2:
-        numerator = [_rounded(c, bits) for c in _minimax_numerator(xs, values, interval.degrees)]
+        constant = _rounded(fit.constant, bits)
+        numerator = _minimax_numerator(xs, values, constant, fit.first, interval.degrees)
+        numerator = [_rounded(c, bits) for c in numerator]
         found.append(numerator)
-        # Q = P/value - x*P; its error counts by its share of the denominator.
+        # Q = P/value - c*x*P; its error counts by its share of the denominator.
         tops = [_polynomial(x, numerator) for x in xs]
         weights = [v / t for v, t in zip(values, tops, strict=True)]
-        values = [t / v - x * t for x, t, v in zip(xs, tops, values, strict=True)]
+        values = [t / v - constant * x * t for x, t, v in zip(xs, tops, values, strict=True)]
     done: list[Real] = []
     while len(done) <= interval.degrees[-1]:
         done.append(_rounded(_minimax(xs, values, weights, done, interval.degrees[-1] + 1)[len(done)], bits))
@@ -198,11 +204,6 @@ def _scaled_normal(v: Real) -> Real:
     return mpmath.exp(v * v / 2) * mpmath.erfc(-v / mpmath.sqrt(2)) / 2
 
 
-def _near_normal(z: Real) -> Real:
-    x = mpmath.sqrt(z)
-    return mpmath.erf(x / mpmath.sqrt(2)) / 2 / x if z > 1e-30 else 1 / mpmath.sqrt(2 * mpmath.pi)
-
-
 def _crowded(c: Real, lo: Real, hi: Real) -> Real:
     """Grid points crowded towards zero, where a function that falls off like ``1/v`` bends."""
     far, near = 2 / (2 - lo), 2 / (2 - hi)
@@ -232,14 +233,14 @@ FITS = (
         lambda x: mpmath.log(mpmath.erfc(x), 2),
         {"f32": Interval((6,), 1, 3.95), "f64": Interval((17,), 1, 5.95)},
         weight=lambda x: mpmath.log(2) * mpmath.erfc(x) / mpmath.erf(x)),
-    Fit("ERFCX", "-sqrt(pi) * exp(v*v) * erfc(-v) = P(v) / (v*P(v) + Q(v)), from v = -1/2 down to where erfc is 0",
-        _scaled_complement, {"f32": Interval((4, 3), -10.7, -0.49), "f64": Interval((10, 9), -27.6, -0.49)},
-        constant=-mpmath.sqrt(mpmath.pi), nodes=_crowded),
-    Fit("NEAR_NORMAL", "normal(x) = 1/2 + x*P(x*x), |x| <= 3/4", _near_normal, _both((4,), (9,), 0, 0.57),
-        weight=lambda z: mpmath.sqrt(z) / mpmath.ncdf(-mpmath.sqrt(z)) if z > 1e-6 else mpmath.mpf(1) / 500),
-    Fit("NORMAL", "-sqrt(2*pi) * exp(v*v/2) * normal(v) = P(v) / (v*P(v) + Q(v)), from v = -3/4 down to where it is 0",
-        _scaled_normal, {"f32": Interval((4, 3), -15, -0.74), "f64": Interval((10, 9), -39, -0.74)},
-        constant=-mpmath.sqrt(2 * mpmath.pi), nodes=_crowded),
+    Fit("TANH", "tanh(x) = x*P(x*x), |x| <= 5/8", _over_root(mpmath.tanh, mpmath.mpf(1)),
+        _both((5,), (11,), 0, 0.391)),
+    Fit("ERFCX", "exp(v*v) * erfc(-v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(pi), from v = 0 down to where erfc is 0",
+        _scaled_complement, {"f32": Interval((5, 4), -10.7, 0), "f64": Interval((10, 9), -27.6, 0)},
+        constant=-mpmath.sqrt(mpmath.pi), first=1.5, nodes=_crowded),
+    Fit("NORMAL", "exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from v = 0 down to where it is 0",
+        _scaled_normal, {"f32": Interval((5, 4), -15, 0), "f64": Interval((10, 9), -39, 0)},
+        constant=-mpmath.sqrt(2 * mpmath.pi), first=1.5, nodes=_crowded),
 )  # fmt: skip
 
 

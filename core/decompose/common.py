@@ -10,7 +10,7 @@ import numpy as np
 
 from luminal.core import ops
 from luminal.core.errors import DTypeError, ShapeError
-from luminal.core.ir import Node, cast, constant, dim
+from luminal.core.ir import Node, cast, constant, dim, multiply_add
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 # Polynomial coefficients, lowest degree first, for each type that arithmetic is carried out in.
 Coefficients: TypeAlias = Mapping[DType, tuple[float, ...]]
-# The same of ``P`` and ``Q`` in a quotient ``P(x) / (x*P(x) + Q(x))``.
+# The same of ``P`` and ``Q`` in a quotient ``P(x) / (c*x*P(x) + Q(x))``.
 Quotients: TypeAlias = Mapping[DType, tuple[tuple[float, ...], tuple[float, ...]]]
 
 
@@ -83,10 +83,11 @@ def count(size: Int, dtype: DType) -> Node:
 
 
 def horner(x: Node, coefficients: Sequence[float]) -> Node:
-    """The polynomial ``c[0] + c[1]*x + c[2]*x**2 + ..`` by Horner's rule; at least two coefficients."""
-    result = x * coefficients[-1] + coefficients[-2]
+    """The polynomial ``c[0] + c[1]*x + c[2]*x**2 + ..`` by Horner's rule, each step rounded once; at least two
+    coefficients."""
+    result = multiply_add(x, coefficients[-1], coefficients[-2])
     for coefficient in reversed(coefficients[:-2]):
-        result = result * x + coefficient
+        result = multiply_add(result, x, coefficient)
     return result
 
 

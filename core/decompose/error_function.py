@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from luminal.core.decompose.arithmetic import abs_
-from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, NEAR_NORMAL, NORMAL
+from luminal.core import ops
+from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, NORMAL
 from luminal.core.decompose.common import Quotients, horner, widened
 from luminal.core.decompose.compare import less, maximum, minimum
-from luminal.core.decompose.exponential import exp, exp2
-from luminal.core.decompose.twofloat import square
-from luminal.core.ir import Node, select
+from luminal.core.decompose.exponential import LOG2_E, exp2
+from luminal.core.decompose.twofloat import product
+from luminal.core.ir import Node, multiply_add, select, unary
 from luminal.core.types import f32, f64
 
 # Where erf is 1 in the type; where erfc is 0; the same for the tail of the normal distribution.
@@ -22,24 +22,27 @@ _NORMAL_LIMIT = {f32: 15.0, f64: 39.0}
 @widened
 def erf(x: Node) -> Node:
     """The error function: a polynomial on ``[-1, 1]``; beyond, one minus two to a polynomial."""
-    near = x + x * horner(x * x, ERF[x.dtype])
-    magnitude = abs_(x)
-    tail = exp2(horner(minimum(magnitude, _ERF_LIMIT[x.dtype]), LOG2_ERFC[x.dtype]))
-    far = 1 - tail
-    return select(less(1, magnitude), select(less(x, 0), -far, far), near)
+    near = multiply_add(x, horner(x * x, ERF[x.dtype]), x)
+    negative = less(x, 0)
+    magnitude = select(negative, -x, x)
+    far = 1 - exp2(horner(minimum(magnitude, _ERF_LIMIT[x.dtype]), LOG2_ERFC[x.dtype]))
+    return select(less(1, magnitude), select(negative, -far, far), near)
 
 
-def _gaussian_tail(v: Node, rate: float, table: Quotients) -> tuple[Node, Node, Node]:
-    """``(weight, P(v), denominator)``: the exponential ``exp(-rate*v*v)`` and the parts of ``P(v) / (v*P(v) + Q(v))``.
+def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> tuple[Node, Node, Node, Node]:
+    """``(weight, P(v), v*P(v), denominator)``: the exponential ``exp(-rate*v*v)`` and the parts of the quotient
+    ``P(v) / (constant*v*P(v) + Q(v))``.
 
     ``rate`` is a power of two. The rounding of the square, which the exponential would magnify, is put right to first
-    order in the denominator. The quotients were fitted with the constants that their users divide by.
+    order in the denominator, beside the smaller of its terms.
     """
-    total, rest = square(v)
+    total, rest = product(v, v)
+    weight = unary(ops.EXP2, total, ops.Scale(-rate * LOG2_E))
     p, q = table[v.dtype]
     numerator, other = horner(v, p), horner(v, q)
     main = v * numerator
-    return exp(total * -rate), numerator, main + (other + (main + other) * (rest * rate))
+    other = multiply_add(multiply_add(main, constant, other), rest * rate, other)
+    return weight, numerator, main, multiply_add(main, constant, other)
 
 
 @widened
@@ -47,24 +50,20 @@ def erfc(x: Node) -> Node:
     """``1 - erf(x)``, accurate where it is small."""
     negative = less(x, 0)
     descending = maximum(select(negative, x, -x), -_ERFC_LIMIT[x.dtype])
-    weight, numerator, denominator = _gaussian_tail(descending, 1.0, ERFCX)
-    tail = weight * numerator / (denominator * -math.sqrt(math.pi))
-    far = select(negative, 2 - tail, tail)
-    near = 1 - (x + x * horner(x * x, ERF[x.dtype]))
-    return select(less(-0.5, descending), near, far)
+    weight, numerator, _, denominator = _gaussian_tail(descending, 1.0, ERFCX, -math.sqrt(math.pi))
+    tail = weight * numerator / denominator
+    return select(negative, 2 - tail, tail)
 
 
 @widened
 def times_normal(x: Node) -> Node:
     """``x`` times the cumulative distribution of the standard normal at ``x``: ``x * erfc(-x/sqrt(2)) / 2``.
 
-    Beyond ``[-3/4, 3/4]`` it is ``b`` below zero and ``x + b`` above, ``b`` being its value at ``-|x|``. NaN at -inf,
-    where PyTorch and onnxruntime multiply by zero.
+    It is ``b`` below zero and ``x + b`` above, ``b`` being its value at ``-|x|``. NaN at -inf, where PyTorch and
+    onnxruntime multiply by zero.
     """
-    negative = less(x, 0)
-    v = maximum(select(negative, x, -x), -_NORMAL_LIMIT[x.dtype])
-    weight, numerator, denominator = _gaussian_tail(v, 0.5, NORMAL)
-    below = weight * (v * numerator) / (denominator * -math.sqrt(2 * math.pi))
-    far = select(negative, x * 0, x) + below
-    near = x * (x * horner(v * v, NEAR_NORMAL[x.dtype]) + 0.5)
-    return select(less(-0.75, v), near, far)
+    positive = less(0, x)
+    v = maximum(select(positive, -x, x), -_NORMAL_LIMIT[x.dtype])
+    weight, _, numerator, denominator = _gaussian_tail(v, 0.5, NORMAL, -math.sqrt(2 * math.pi))
+    below = weight * numerator / denominator
+    return select(positive, x, x * 0) + below

@@ -1,23 +1,15 @@
 """Arithmetic on unevaluated sums of two floats (high, low), for what one float cannot hold.
 
-Dekker (1971). Every step is exact or harmless under a fused multiply-add.
+After Dekker (1971), the error of a product by a fused multiply-add.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from luminal.core.ir import Node, bitcast, lift
-from luminal.core.types import f32, i32, i64
+from luminal.core.ir import Node, lift, multiply_add
 
 TwoFloat: TypeAlias = tuple[Node, Node]
-
-
-def split(x: Node) -> TwoFloat:
-    """A finite ``x`` as its leading bits, half of the significand, and the rest: products of halves are exact."""
-    integer, mask = (i32, -1 << 12) if x.dtype == f32 else (i64, -1 << 27)
-    high = bitcast(bitcast(x, integer) & mask, x.dtype)
-    return high, x - high
 
 
 def ordered_sum(a: Node, b: Node) -> TwoFloat:
@@ -29,16 +21,7 @@ def ordered_sum(a: Node, b: Node) -> TwoFloat:
 def product(a: Node, b: Node) -> TwoFloat:
     """``a * b`` exactly, but for underflow."""
     total = a * b
-    (a_high, a_low), (b_high, b_low) = split(a), split(b)
-    rest = ((a_high * b_high - total) + a_high * b_low + a_low * b_high) + a_low * b_low
-    return total, rest
-
-
-def square(x: Node) -> TwoFloat:
-    """``x * x``: the remainder to about 12 bits in float32, 27 in float64."""
-    total = x * x
-    high, low = split(x)
-    return total, (high * high - total) + low * (x + high)
+    return total, multiply_add(a, b, -total)
 
 
 def multiply(a: TwoFloat, b: TwoFloat) -> TwoFloat:

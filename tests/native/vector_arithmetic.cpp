@@ -235,4 +235,16 @@ extern "C" void fma_f64(const double* a, const double* b, const double* c, doubl
         store_tail(out, i, count, lm::fma(load(a), load(b), load(c)));
     }
 }
+extern "C" void multiply_add_f32(const float* a, const float* b, const float* c, float* out, int64_t count) {
+    for (int64_t i = 0; i < count; i += N) {
+        const auto load = [=](const float* p) { return lm::load_partial<N>(p + i, count - i); };
+        store_tail(out, i, count, lm::multiply_add(load(a), load(b), load(c)));
+    }
+}
+extern "C" void multiply_add_f64(const double* a, const double* b, const double* c, double* out, int64_t count) {
+    for (int64_t i = 0; i < count; i += N) {
+        const auto load = [=](const double* p) { return lm::load_partial<N>(p + i, count - i); };
+        store_tail(out, i, count, lm::multiply_add(load(a), load(b), load(c)));
+    }
+}
 extern "C" int fused() { return lm::fused; }

@@ -125,6 +125,44 @@ template <class V> LM_INLINE V fma(V a, V b, V c) {
 
 namespace detail {
 
+/// a + b in double, rounded to odd: where it is inexact, to the neighbour whose last bit is set. Rounded to float, the
+/// sum is then rounded as if once (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+template <class V> LM_INLINE V add_to_odd(V a, V b) {
+    using Bits = rebind<int64_t, V>;
+    const V total = a + b;
+    const V used = total - a;
+    const V error = (a - (total - used)) + (b - used);
+    const Bits bits = bitcast<int64_t>(total);
+    const Bits away = splat<Bits>(1), towards_zero = splat<Bits>(-1), zero = splat<Bits>(0);
+    const Bits same_sign = select(equal(less(error, splat<V>(0)), less(total, splat<V>(0))), away, towards_zero);
+    const auto inexact = bit_or(less(error, splat<V>(0)), less(splat<V>(0), error));  // not where it is NaN
+    const auto even = equal(bits & splat<Bits>(1), zero);
+    return bitcast<double>(bits + select(bit_and(inexact, even), same_sign, zero));
+}
+
+}  // namespace detail
+
+/// a * b + c for floats, rounded once on every target; slow where not lm::fused.
+template <class V> LM_INLINE V multiply_add(V a, V b, V c) {
+    static_assert(is_float<V>);
+    if constexpr (fused) {
+        return fma(a, b, c);
+    } else if constexpr (std::is_same_v<element_t<V>, float>) {
+        const auto product = mul(lane_cast<double>(a), lane_cast<double>(b));  // exact: 48 bits
+        const auto sum = lift([](auto x, auto y) LM_LAMBDA { return detail::add_to_odd(x, y); }, product,
+                              lane_cast<double>(c));
+        return lane_cast<float>(sum);
+    } else {
+        return lift([](auto x, auto y, auto z) LM_LAMBDA {
+            return generate<lanes<decltype(x)>>([=](int i) LM_LAMBDA {
+                return __builtin_fma(extract(x, i), extract(y, i), extract(z, i));
+            });
+        }, a, b, c);
+    }
+}
+
+namespace detail {
+
 #if defined(__x86_64__)
 
 // x86's max gives its second operand where one is NaN or both are zero.
