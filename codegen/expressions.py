@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from luminal.codegen import dialect_cpp
+from luminal.codegen import dialect_cpp, patterns
 from luminal.codegen.cpp import ctype, literal
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
@@ -31,7 +31,7 @@ class Expressions:
 
     def value(self, scalar: Scalar) -> Value:
         """The name (or literal) of ``scalar``; its computation is added to the frame if it is not there yet."""
-        for part in postorder(scalar):
+        for part in postorder(scalar, patterns.arguments):
             if self._known(part) is None:
                 self._compute(part)
         known = self._known(scalar)
@@ -168,6 +168,12 @@ class Expressions:
 
     def _apply(self, scalar: Scalar) -> tuple[str, bool]:
         assert scalar.op is not None
+        known = patterns.function(scalar)
+        if known is not None:
+            name, operands = known
+            varying = any([self.value(operand).varying for operand in operands])
+            texts = tuple(self.vector(operand) if varying else self.value(operand).text for operand in operands)
+            return f"{name}({', '.join(texts)})", varying
         values = [self.value(operand) for operand in scalar.operands]
         varying = any(value.varying for value in values)
         shared = scalar.op is ops.SELECT and not values[0].varying

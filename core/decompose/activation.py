@@ -12,11 +12,11 @@ from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import LOG1P
 from luminal.core.decompose.common import horner, widened
-from luminal.core.decompose.compare import clamp, equal, less, less_equal, maximum, minimum
+from luminal.core.decompose.compare import clamp, descending, equal, less, less_equal, maximum, minimum
 from luminal.core.decompose.error_function import times_normal
 from luminal.core.decompose.exponential import LOG2_E, exp, expm1
 from luminal.core.decompose.hyperbolic import tanh
-from luminal.core.ir import Node, Operand, select, unary
+from luminal.core.ir import Node, Operand, multiply_add, select, unary
 from luminal.core.movement import slice_
 from luminal.core.symbolic import floordiv
 
@@ -52,9 +52,7 @@ def hardtanh(x: Node, lo: float = -1.0, hi: float = 1.0) -> Node:
 def _unit_exponential(x: Node, rate: float = 1.0) -> tuple[Node, Node]:
     """``(x < 0, exp(-rate*|x|))``: the exponential that never overflows. The rate is part of its scale, so that no
     rounding of the product is magnified."""
-    negative = less(x, 0)
-    descending = select(negative, x, -x)
-    return negative, exp(descending) if rate == 1 else unary(ops.EXP2, descending, ops.Scale(LOG2_E * rate))
+    return less(x, -x), unary(ops.EXP2, descending(x), ops.Scale(LOG2_E * rate))
 
 
 @widened
@@ -95,14 +93,14 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     if approximate != "tanh":
         raise ValueError(f"gelu: expected approximate of 'none' or 'tanh', found {approximate!r}")
     doubled = 2 * math.sqrt(2 / math.pi)
-    return _gated(x, x * (x * x * (doubled * 0.044715) + doubled))
+    return _gated(x, x * multiply_add(x * x, doubled * 0.044715, doubled))
 
 
 @widened
 def log_sigmoid(x: Node) -> Node:
     """``log(sigmoid(x))``, which is ``-softplus(-x)``."""
     negative, u = _unit_exponential(x)
-    return select(negative, x, 0) - u * horner(u, LOG1P[x.dtype])
+    return multiply_add(-u, horner(u, LOG1P[x.dtype]), select(negative, x, 0))
 
 
 @widened

@@ -136,6 +136,16 @@ def _negated(x: Operand) -> Operand:
     return -x
 
 
+def magnitude(x: Node) -> Node:
+    """``|x|`` of a float but for the sign of zero, as one comparison."""
+    return select(less(x, -x), -x, x)
+
+
+def descending(x: Node) -> Node:
+    """``-|x|`` of a float, and ``x`` where it is zero, as one comparison."""
+    return select(less(-x, x), -x, x)
+
+
 def clamp(x: Node, lo: Operand | None = None, hi: Operand | None = None) -> Node:
     """``min(max(x, lo), hi)``: ``hi`` where ``lo > hi``, NaN where any is NaN."""
     if lo is not None:

@@ -8,7 +8,7 @@ from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import TANH
 from luminal.core.decompose.common import horner, widened
-from luminal.core.decompose.compare import equal, less, minimum
+from luminal.core.decompose.compare import equal, less, magnitude, minimum
 from luminal.core.decompose.exponential import LOG2_E, log, log1p, power_of_two, reduced_exponential
 from luminal.core.ir import Node, select, unary
 from luminal.core.types import f32, f64
@@ -21,11 +21,10 @@ _LARGE = {f32: 2.0**13, f64: 2.0**28}
 @widened
 def tanh(x: Node) -> Node:
     """The hyperbolic tangent: a polynomial on ``[-5/8, 5/8]``; beyond, ``1 - 2/(exp(2|x|) + 1)`` with the sign of x."""
-    near = x * horner(x * x, TANH[x.dtype])
-    negative = less(x, 0)
-    magnitude = select(negative, -x, x)
-    far = 1 - 2 / (unary(ops.EXP2, magnitude, ops.Scale(2 * LOG2_E)) + 1)
-    return select(less(0.625, magnitude), select(negative, -far, far), near)
+    size = magnitude(x)
+    near = x * horner(size * size, TANH[x.dtype])
+    far = 1 - 2 / (unary(ops.EXP2, size, ops.Scale(2 * LOG2_E)) + 1)
+    return select(less(0.625, size), select(less(x, -x), -far, far), near)
 
 
 def _quarters(magnitude: Node) -> tuple[Node, Node, Node, Node]:

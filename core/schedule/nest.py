@@ -6,6 +6,7 @@ and an emitter computes each once. Offsets are in elements, over loop axes, dime
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -142,8 +143,10 @@ def _number(bits: bytes, dtype: DType) -> str:
     return str(np.frombuffer(bits, dtype.numpy)[0])
 
 
-def postorder(root: Scalar) -> list[Scalar]:
-    """Every scalar in ``root``, operands first, each once."""
+def postorder(
+    root: Scalar, operands: Callable[[Scalar], tuple[Scalar, ...]] = lambda scalar: scalar.operands
+) -> list[Scalar]:
+    """Every scalar that ``root`` is made of by ``operands``, those first, each once."""
     order: dict[Scalar, None] = {}
     stack: list[tuple[Scalar, bool]] = [(root, False)]
     while stack:
@@ -152,7 +155,7 @@ def postorder(root: Scalar) -> list[Scalar]:
             order[value] = None
         elif value not in order:
             stack.append((value, True))
-            stack.extend((operand, False) for operand in reversed(value.operands))
+            stack.extend((operand, False) for operand in reversed(operands(value)))
     return list(order)
 
 

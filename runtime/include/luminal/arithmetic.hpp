@@ -63,7 +63,7 @@ template <class V> LM_INLINE V copy_sign(V magnitude, V sign) {
     return bitcast<T>(bit_or(bitcast<U>(abs(magnitude)), bit_and(bitcast<U>(sign), sign_bit)));
 }
 
-// ---- Fused multiply-add, maximum ----------------------------------------------------------------------------------
+// ---- Fused multiply-add, minimum and maximum -----------------------------------------------------------------------
 
 namespace detail {
 
@@ -165,18 +165,44 @@ namespace detail {
 
 #if defined(__x86_64__)
 
-// x86's max gives its second operand where one is NaN or both are zero.
+// x86's max and min give their second operand where one is NaN or both are zero.
 template <class V> LM_INLINE V x86_max(V a, V b) {
     if constexpr (std::is_same_v<element_t<V>, float>) {
+#if defined(LM_AVX512)
+        if constexpr (sizeof(V) == 64) return _mm512_maskz_max_ps(0xffff, a, b);
+#endif
 #if defined(LM_AVX2)
         if constexpr (sizeof(V) == 32) return _mm256_max_ps(a, b);
 #endif
         if constexpr (sizeof(V) == 16) return _mm_max_ps(a, b);
     } else {
+#if defined(LM_AVX512)
+        if constexpr (sizeof(V) == 64) return _mm512_maskz_max_pd(0xff, a, b);
+#endif
 #if defined(LM_AVX2)
         if constexpr (sizeof(V) == 32) return _mm256_max_pd(a, b);
 #endif
         if constexpr (sizeof(V) == 16) return _mm_max_pd(a, b);
+    }
+}
+
+template <class V> LM_INLINE V x86_min(V a, V b) {
+    if constexpr (std::is_same_v<element_t<V>, float>) {
+#if defined(LM_AVX512)
+        if constexpr (sizeof(V) == 64) return _mm512_maskz_min_ps(0xffff, a, b);
+#endif
+#if defined(LM_AVX2)
+        if constexpr (sizeof(V) == 32) return _mm256_min_ps(a, b);
+#endif
+        if constexpr (sizeof(V) == 16) return _mm_min_ps(a, b);
+    } else {
+#if defined(LM_AVX512)
+        if constexpr (sizeof(V) == 64) return _mm512_maskz_min_pd(0xff, a, b);
+#endif
+#if defined(LM_AVX2)
+        if constexpr (sizeof(V) == 32) return _mm256_min_pd(a, b);
+#endif
+        if constexpr (sizeof(V) == 16) return _mm_min_pd(a, b);
     }
 }
 
@@ -221,6 +247,26 @@ template <class V> LM_INLINE V max_register(V a, V b) {
 #endif
 
 }  // namespace detail
+
+/// a < b ? a : b, so b where the two are equal or unordered.
+template <class V> LM_INLINE V lesser(V a, V b) {
+    static_assert(is_float<V>);
+#if defined(__x86_64__)
+    return lift_registers([](auto x, auto y) LM_LAMBDA { return detail::x86_min(x, y); }, a, b);
+#else
+    return select(less(a, b), a, b);
+#endif
+}
+
+/// a < b ? b : a, so a where the two are equal or unordered.
+template <class V> LM_INLINE V greater(V a, V b) {
+    static_assert(is_float<V>);
+#if defined(__x86_64__)
+    return lift_registers([](auto x, auto y) LM_LAMBDA { return detail::x86_max(y, x); }, a, b);
+#else
+    return select(less(a, b), b, a);
+#endif
+}
 
 /// The larger; NaN if either is NaN; max(-0, +0) = +0; or for bools.
 template <class V> LM_INLINE V max(V a, V b) {
