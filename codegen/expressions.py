@@ -171,7 +171,7 @@ class Expressions:
         known = patterns.function(scalar)
         if known is not None:
             name, operands = known
-            varying = any([self.value(operand).varying for operand in operands])
+            varying = any(self.value(operand).varying for operand in operands)
             texts = tuple(self.vector(operand) if varying else self.value(operand).text for operand in operands)
             return f"{name}({', '.join(texts)})", varying
         values = [self.value(operand) for operand in scalar.operands]

@@ -42,4 +42,4 @@ def _is_bound(scalar: Scalar) -> bool:
     if not isinstance(scalar.leaf, Literal):
         return False
     value = float(np.frombuffer(scalar.leaf.bits, scalar.dtype.numpy)[0])
-    return value != 0 or math.copysign(1, value) < 0 if not math.isnan(value) else False
+    return not math.isnan(value) and (value != 0 or math.copysign(1, value) < 0)

@@ -25,8 +25,9 @@ def multiply_add(a: Array, b: Array, c: Array) -> Array:
         product = a.astype(np.float64) * b.astype(np.float64)  # exact: 48 bits
         return np.asarray(_add_to_odd(product, c.astype(np.float64)).astype(np.float32))
     a, b, c = np.broadcast_arrays(a, b, c)
-    result = np.asarray(a * b + c)
-    trivial = (a == 0) | (b == 0) | ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
+    finite = np.isfinite(a) & np.isfinite(b)
+    result = np.where(finite & ~np.isfinite(c), c, a * b + c)  # a finite product that overflows is no infinity yet
+    trivial = (a == 0) | (b == 0) | ~(finite & np.isfinite(c))
     largest = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.abs(c))
     regular = (largest < _LARGEST) & (np.abs(a * b) > _LEAST)
     result = np.where(regular, _rounded_once(a, b, c), result)

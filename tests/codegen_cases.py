@@ -575,6 +575,21 @@ def halves(dtype: types.DType) -> Case:
     )
 
 
+def bounded(dtype: types.DType) -> Case:
+    """What one instruction does where the primitives say two or three: bounds on either side, NaN kept."""
+    x, y = element("x", dtype), element("y", dtype)
+    low, high, zero = number(-0.5, dtype), number(0.75, dtype), number(0.0, dtype)
+    value = op(ops.MULTIPLY_ADD, x, y, op(ops.SELECT, op(ops.LESS_THAN, x, y), x, y))
+    value = op(ops.MAX, op(ops.SELECT, op(ops.LESS_THAN, high, value), high, value), low)
+    value = op(ops.SELECT, op(ops.LESS_THAN, value, zero), zero, op(ops.MAX, zero, value))
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
+    x_values, y_values = (np.concatenate([special, normal(32)]).astype(dtype.numpy) for _ in range(2))
+    return elementwise(value, {"x": x_values, "y": y_values[::-1].copy()})
+
+
+for kind in (types.f32, types.f64, types.bf16):
+    CASES[f"bounded_{kind}"] = bounded(kind)
+
 CASES["halves_float16"] = halves(types.f16)
 CASES["halves_bfloat16"] = halves(types.bf16)
 

@@ -238,7 +238,7 @@ FITS = (
     Fit("ERFCX", "exp(v*v) * erfc(-v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(pi), from v = 0 down to where erfc is 0",
         _scaled_complement, {"f32": Interval((5, 4), -10.7, 0), "f64": Interval((10, 9), -27.6, 0)},
         constant=-mpmath.sqrt(mpmath.pi), first=1.5, nodes=_crowded),
-    Fit("NORMAL", "exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from v = 0 down to where it is 0",
+    Fit("NORMAL", "exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from 0 down to where it is 0",
         _scaled_normal, {"f32": Interval((5, 4), -15, 0), "f64": Interval((10, 9), -39, 0)},
         constant=-mpmath.sqrt(2 * mpmath.pi), first=1.5, nodes=_crowded),
 )  # fmt: skip

@@ -35,6 +35,7 @@ from luminal.core.types import (
     u32,
     u64,
 )  # fmt: skip
+from tests import accuracy
 
 FLOATS = (f16, bf16, f32, f64)
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32, u64)
@@ -101,6 +102,58 @@ def test_float_arithmetic_rounds_once(dtype: DType) -> None:
         assert found.dtype == dtype.numpy
         for a, b, c in zip(x, y, found, strict=True):
             assert nearest(exact(Fraction(float(a)), Fraction(float(b))), dtype) == float(c), (op, a, b)
+
+
+@pytest.mark.parametrize("dtype", (f32, f64), ids=str)
+def test_a_multiply_add_rounds_once(dtype: DType) -> None:
+    """Products beside sums of every size, those that cancel them, subnormal and overflowing results included."""
+    rng = np.random.default_rng(4)
+    reach = 60 if dtype == f32 else 480
+    a, b, c = (rng.uniform(1, 2, 600) * rng.choice([-1, 1], 600) * 2.0 ** rng.integers(-reach, reach, 600)
+               for _ in range(3))  # fmt: skip
+    a, b, c = (v.astype(dtype.numpy) for v in (a, b, c))
+    cancelling = -(a * b)
+    small = (a * dtype.numpy.type(2.0 ** (-1.2 * reach))).astype(dtype.numpy)
+    large = (np.abs(a) * dtype.numpy.type(2.0 ** (1.1 * reach))).astype(dtype.numpy)
+    with np.errstate(all="ignore"):
+        near = cancelling + cancelling * dtype.numpy.type(dtype.eps) * rng.integers(-3, 3, 600).astype(dtype.numpy)
+    for x, y, z in (
+        (a, b, c),
+        (a, b, cancelling),
+        (a, b, near),
+        (small, b, c * 0),
+        (small, b, small),
+        (large, b, large),
+    ):
+        found = numerics.apply(ops.MULTIPLY_ADD, None, x, y, z)
+        for p, q, r, result in zip(x, y, z, found, strict=True):
+            if np.isfinite([p, q, r]).all():
+                exact = Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r))
+                assert float(result) == rounded(exact, dtype), (p, q, r)
+
+
+def rounded(value: Fraction, dtype: DType) -> float:
+    """``value`` rounded to nearest even over the whole range of ``dtype``."""
+    least = Fraction(smallest(dtype))
+    if abs(value) < Fraction(accuracy.smallest_normal(dtype)):
+        return float(round(value / least) * least)
+    if abs(value) >= Fraction(float(dtype.max)) * (1 + Fraction(dtype.eps) / 4):
+        return math.inf if value > 0 else -math.inf
+    exponent = math.frexp(float(value) if abs(value) < Fraction(f64.max) else float(f64.max))[1]
+    step = Fraction(2) ** (exponent + round(math.log2(dtype.eps)) - 1)
+    return float(round(value / step) * step)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_special_values_of_a_multiply_add(dtype: DType) -> None:
+    for a, b, c in itertools.product((0.0, -0.0, 1.0, -2.5, math.inf, -math.inf, math.nan), repeat=3):
+        with np.errstate(all="ignore"):
+            expected = float(np.float64(a) * b + c)
+        assert same_bits(apply(ops.MULTIPLY_ADD, a, b, c, dtype=dtype), expected), (a, b, c)
+    if dtype in (f32, f64):
+        largest = float(dtype.max)
+        assert same_bits(apply(ops.MULTIPLY_ADD, largest, -2.0, math.inf, dtype=dtype), math.inf)
+        assert same_bits(apply(ops.MULTIPLY_ADD, largest, 2.0, -largest, dtype=dtype), largest)
 
 
 def nearest(value: Fraction, dtype: DType) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from luminal.core import target as targets
+from luminal.core.multiply_add import multiply_add
 from luminal.core.target import Target
 from tests.codegen_support import fenced
 from tests.vector_support import EVERY_TARGET, build, pointer, same_bits
@@ -27,7 +28,8 @@ TYPES = [*INTEGERS, *FLOATS, BOOL, FLOAT16, BFLOAT16]
 
 BINARY = ["add", "sub", "mul", "div", "mod", "max", "less", "equal", "and", "or", "xor", "shl", "shr"]
 UNARY = ["neg", "abs", "not", "sqrt", "recip", "round_even", "floor", "ceil", "trunc"]
-OPERATORS = [*BINARY, *UNARY]
+CHOICES = ["lesser", "greater"]
+OPERATORS = [*BINARY, *UNARY, *CHOICES]
 TRUTH = {"less", "equal"}
 
 # One lane, with every check of undefined behaviour that the compiler has.
@@ -188,6 +190,8 @@ FLOAT_MEANING: dict[str, Callable[[Array, Array], Array]] = {
     "floor": lambda a, b: np.floor(a),
     "ceil": lambda a, b: np.ceil(a),
     "trunc": lambda a, b: np.trunc(a),
+    "lesser": lambda a, b: np.where(a < b, a, b),
+    "greater": lambda a, b: np.where(a < b, b, a),
 }
 
 
@@ -217,6 +221,25 @@ def test_fused_multiply_add_rounds_once_where_it_says_so(library: Any, dtype: np
     else:
         expected = a * b + c
     assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_multiply_add_rounds_once_on_every_target(library: ctypes.CDLL, dtype: np.dtype[Any]) -> None:
+    """Special values in every pair, sums that cancel, and sums close to the middle between two floats."""
+    rng = np.random.default_rng(8)
+    special = float_values(dtype)
+    a, b = (rng.choice(special, 4000) for _ in range(2))
+    c, d = (rng.uniform(-2, 2, 4000).astype(dtype) for _ in range(2))
+    scale = (2.0 ** rng.integers(-80, 80, 4000)).astype(dtype)
+    with np.errstate(all="ignore"):
+        cancelling = (-(c * d) * rng.choice([0.5, 1, 1.5], 4000)).astype(dtype)
+        x, y = np.concatenate([a, c, c * scale, c]), np.concatenate([b, d, d, c])
+        z = np.concatenate([rng.choice(special, 4000), cancelling, d, -(c * c)]).astype(dtype)
+    got = np.empty_like(x)
+    getattr(library, f"multiply_add_f{8 * dtype.itemsize}")(pointer(x), pointer(y), pointer(z), pointer(got), count(x))
+    with np.errstate(all="ignore"):
+        expected = multiply_add(x, y, z)
+    assert same_bits(got, expected)
 
 
 def nearest(value: Fraction, dtype: np.dtype[Any]) -> float:

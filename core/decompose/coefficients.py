@@ -292,7 +292,7 @@ ERFCX: Quotients = {
     ),
 }
 
-# exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from v = 0 down to where it is 0
+# exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from 0 down to where it is 0
 NORMAL: Quotients = {
     f32: (  # 2**-29.6
         (

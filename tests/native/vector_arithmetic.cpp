@@ -28,6 +28,7 @@ template <class T, class R, class F> void binary(const T* a, const T* b, R* out,
 enum Operator {
     ADD, SUB, MUL, DIV, MOD, MAX, LESS, EQUAL, AND, OR, XOR, SHL, SHR,       // two operands
     NEG, ABS, NOT, SQRT, RECIP, ROUND_EVEN, FLOOR, CEIL, TRUNC,              // one operand
+    LESSER, GREATER,                                                         // two operands, floats
 };
 
 #define BINARY(CODE, CALL) \
@@ -67,6 +68,8 @@ template <class T> void apply(int code, const T* a, const T* b, T* out, bool* tr
         switch (code) {
             UNARY(SQRT, lm::sqrt(x))
             UNARY(RECIP, lm::recip(x))
+            BINARY(LESSER, lm::lesser(x, y))
+            BINARY(GREATER, lm::greater(x, y))
             default: break;
         }
     }

@@ -52,18 +52,16 @@ void contraction0(const float* __restrict x0, const float* __restrict x1, const 
                 const vec<float, 8> v0 = load<8>(tile + n2 + a1_0);
                 const vec<float, 8> v1 = load<8>(x2 + a1_0);
                 const vec<float, 8> v2 = add(v0, v1);
-                const vec<bool, 8> v3 = less(v2, broadcast<8>(0.0f));
-                const vec<float, 8> v4 = select(v3, broadcast<8>(0.0f), v2);
-                store(x3 + n3 + a1_0, v4);
+                const vec<float, 8> v3 = greater(v2, broadcast<8>(0.0f));
+                store(x3 + n3 + a1_0, v3);
             }
             {
                 const int64_t a1_0 = 16;
-                const vec<float, 8> v5 = load_partial<8>(tile + n2 + a1_0, 4);
-                const vec<float, 8> v6 = load_partial<8>(x2 + a1_0, 4);
-                const vec<float, 8> v7 = add(v5, v6);
-                const vec<bool, 8> v8 = less(v7, broadcast<8>(0.0f));
-                const vec<float, 8> v9 = select(v8, broadcast<8>(0.0f), v7);
-                store_partial(x3 + n3 + a1_0, v9, 4);
+                const vec<float, 8> v4 = load_partial<8>(tile + n2 + a1_0, 4);
+                const vec<float, 8> v5 = load_partial<8>(x2 + a1_0, 4);
+                const vec<float, 8> v6 = add(v4, v5);
+                const vec<float, 8> v7 = greater(v6, broadcast<8>(0.0f));
+                store_partial(x3 + n3 + a1_0, v7, 4);
             }
         }
     }
