@@ -8,7 +8,7 @@ from luminal.core import ops
 from luminal.core.decompose.coefficients import EXPM1
 from luminal.core.decompose.common import horner, widened
 from luminal.core.decompose.compare import clamp, equal, less
-from luminal.core.ir import Node, binary, bitcast, cast, select, unary
+from luminal.core.ir import Node, binary, bitcast, cast, multiply_add, select, unary
 from luminal.core.types import f32, f64, i32, i64
 
 # As a primitive's scale, the double nearest to one of these stands for the real number.
@@ -62,8 +62,8 @@ def reduced_exponential(x: Node) -> tuple[Node, Node]:
     """
     high, low = _LN_2[x.dtype]
     k = unary(ops.ROUND, x * LOG2_E, ops.Rounding("even"))
-    r = (x + k * -high) + k * -low
-    return k, r + r * r * horner(r, EXPM1[x.dtype])
+    r = multiply_add(k, -low, multiply_add(k, -high, x))
+    return k, multiply_add(r * r, horner(r, EXPM1[x.dtype]), r)
 
 
 @widened
@@ -72,7 +72,7 @@ def expm1(x: Node) -> Node:
     k, p = reduced_exponential(clamp(x, *_EXPM1_RANGE[x.dtype]))
     # Half of 2**k, because the largest k overflows.
     half = power_of_two(k - 1)
-    result = (half * p + (half - 0.5)) * 2
+    result = multiply_add(half, p, half - 0.5) * 2
     # Tiny arguments are their own result: -0 stays, and subnormal ones are not halved.
     return select(less(x * x, x.dtype.eps**2 / 16), x, result)
 
