@@ -53,6 +53,13 @@ def test_softmax_is_one_kernel_and_costly_rows_are_kept() -> None:
     assert sum(type(s).__name__ == "Alloc" for s in lower.statements(nest.body)) == 1
 
 
+def test_what_reads_the_same_input_is_one_kernel() -> None:
+    source = Source()
+    x = source.input(4, 33)
+    fusion, _ = clusters(source, ir.select(x < 0, x * -2.0, x + 1.0))
+    assert kinds(fusion) == ["map"]
+
+
 def test_identical_layers_share_one_kernel() -> None:
     source = Source()
     x = source.input(4, 8)

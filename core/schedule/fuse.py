@@ -191,11 +191,22 @@ class Fuser:
                     self.ancestors[number] |= gained
 
     def _hosts(self, reads: list[Read]) -> Iterator[Cluster]:
-        """Clusters that the reads come from and that could take their reader, the latest first."""
+        """Clusters that the reads come from and that could take their reader, the latest first; where nothing is
+        computed yet, those that read the same."""
         homes = {h.number: h for r in reads if (h := self.home.get(r.source)) is not None}
         for number in sorted(homes, key=lambda n: (self.ancestors[n].bit_count(), n), reverse=True):
             if not any(self.ancestors[other] >> number & 1 for other in homes if other != number):
                 yield homes[number]
+        if not homes:
+            yield from self._siblings({r.source for r in reads})
+
+    def _siblings(self, sources: set[Node]) -> Iterator[Cluster]:
+        """Elementwise clusters that read one of the same ``sources``, none of which a kernel computes."""
+        for cluster in reversed(self.clusters):
+            if cluster.kind == "map" and any(
+                read.source in sources for n in cluster.index for read in self._reads(n, cluster.index[n])
+            ):
+                yield cluster
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
         if node.op.kind is Kind.REDUCE:
