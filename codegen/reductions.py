@@ -11,9 +11,10 @@ from luminal.codegen.cpp import ctype
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Group, Value, written
 from luminal.codegen.loops import Loops
+from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import Loop, Reduction, Scalar, Statement
+from luminal.core.schedule.nest import Loop, Reduction, Reductions, Scalar, Statement
 
 Body: TypeAlias = Callable[[Sequence[Statement]], None]
 
@@ -148,3 +149,49 @@ class Accumulation:
         name = self.frame.names.fresh("v" if self.varying else "s")
         self.frame.line(f"const {self.expressions.type(self.reduction.dtype, self.varying)} {name} = {text};")
         return Value(name, self.varying)
+
+
+class SideBySide:
+    """Reductions over the same loops, an accumulator each. The products of a sum are added without a rounding between,
+    where the target can."""
+
+    def __init__(self, loops: Loops, expressions: Expressions, reductions: Reductions) -> None:
+        self.loops = loops
+        self.expressions = expressions
+        self.frame = loops.frame
+        self.indices = loops.indices
+        self.reductions = reductions
+        self.fold = dialect_cpp.REDUCTIONS[reductions.op]
+        prefix = "sum" if self.fold.combine == "add" else "most"
+        self.sums = {name: self.frame.names.fresh(prefix) for name in reductions.names}
+
+    def render(self) -> dict[str, Value]:
+        """The results by name, in the innermost open scope."""
+        dtype, group = self.reductions.dtype, self.frame.group
+        element, varying = ctype(dtype.compute), group is not None
+        identity = self.fold.identity(dtype)
+        start = self.expressions.broadcast(identity) if varying else identity
+        type_ = f"vec<{element}, {group.lanes}>" if group is not None else element
+        self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in self.sums.values()) + ";")
+        self._over(self.reductions.loops)
+        if self.fold.combine == "add" and dtype.compute != dtype:
+            for name in self.sums.values():
+                self.frame.line(f"{name} = {dialect_cpp.round_to(name, dtype)};")
+        return {name: Value(text, varying) for name, text in self.sums.items()}
+
+    def _over(self, loops: tuple[Loop, ...]) -> None:
+        if loops:
+            with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, frozenset()):
+                self._over(loops[1:])
+            return
+        for name, term in self.reductions.terms:
+            self.frame.line(f"{self.sums[name]} = {self._joined(self.sums[name], term)};")
+
+    def _joined(self, total: str, term: Scalar) -> str:
+        exact = term.dtype.is_float and term.dtype.compute == term.dtype == self.reductions.dtype
+        if self.fold.combine == "add" and term.op is ops.MUL and exact:
+            return f"fma({', '.join(map(self._text, term.operands))}, {total})"
+        return f"{self.fold.combine}({total}, {self._text(term)})"
+
+    def _text(self, value: Scalar) -> str:
+        return self.expressions.value(value).text if self.frame.group is None else self.expressions.vector(value)

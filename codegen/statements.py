@@ -10,7 +10,7 @@ from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Frame, Value, written
 from luminal.codegen.indices import Indices
 from luminal.codegen.loops import Loops
-from luminal.codegen.reductions import Accumulation
+from luminal.codegen.reductions import Accumulation, SideBySide
 from luminal.codegen.signature import Pointer
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import (
@@ -21,6 +21,7 @@ from luminal.core.schedule.nest import (
     Let,
     Loop,
     Reduction,
+    Reductions,
     Statement,
     Store,
 )
@@ -51,6 +52,9 @@ class Statements:
                 self._temporary(statement.name, self.expressions.value(statement.value))
             elif isinstance(statement, Reduction):
                 self._reduction(statement)
+            elif isinstance(statement, Reductions):
+                for name, result in SideBySide(self.loops, self.expressions, statement).render().items():
+                    self._temporary(name, result)
             elif isinstance(statement, Store):
                 self._store(statement)
             elif isinstance(statement, Alloc):

@@ -134,12 +134,12 @@ class _Assembly:
             self._launch(cluster)
         offsets, arena = plan.place(self._spans())
         buffers = tuple(self._buffer(node, offsets) for node in self.names if self._used(node))
-        data = {self.names[n]: n.attr for n in self.names if n.op is ops.CONSTANT}
+        constants = [n for n in self.names if n.op is ops.CONSTANT]
         entry = Entry("main", inputs, outputs, tuple(self.steps), arena, self.graph.structure)
         return Program(
             self.graph.name, self.graph.dims, tuple(self.kernels.values()), buffers, (entry,),
-            {name: d.array for name, d in data.items()},
-            {name: d.digest for name, d in data.items()},
+            {self.names[n]: n.attr.array.transpose(self.layouts.order(n)) for n in constants},
+            {self.names[n]: n.attr.digest for n in constants},
         )  # fmt: skip
 
     def _launch(self, cluster: fuse.Cluster) -> None:

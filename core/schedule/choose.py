@@ -12,7 +12,9 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Product, choose_blocking
 from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import Chain, Cluster, cuts, digits
+from luminal.core.schedule.jam import Jam
 from luminal.core.schedule.lower import accesses, expressions, statements
+from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.stream import Stream
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous
@@ -27,6 +29,7 @@ from luminal.core.schedule.transforms import (
     Transform,
     Vectorise,
 )
+from luminal.core.schedule.windows import Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
@@ -37,6 +40,7 @@ BLOCK = 128  # columns of a chain that are computed at once, and
 GROUP = 64  # rows that read them while they are in the second-level cache
 FEW_TASKS = 16  # of a chain: with fewer, some threads would wait for others
 SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
+VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 CHUNK = 4096  # elements of a one-dimensional task
 TERMS = 384  # products that one accumulator sums
 
@@ -308,13 +312,19 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     state = Scheduler(nest, target)
     state.refine()
     outer = [loop.axis for loop in state.loops()]
-    kept = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
+    buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
-    ranked = sorted((inner if kept else [*inner, *outer]), key=lambda v: (_score(v, state), v in inner), reverse=True)
+    ranked = sorted((inner if buffered else [*inner, *outer]), key=lambda v: (_score(v, state), v in inner), reverse=True)
     along = next((v for v in ranked if _may_vectorise(v, state)), None)
     order = _by_stride([v for v in outer if v is not along], state)
     if along in outer:
         order.append(along)
+    together = shared(state.nest, along, target) if along is not None else None
+    kept = {v for v in (along, together.axis if together else None) if v is not None}
+    for name in clippable(state.nest, kept):
+        state.do(ClipReduction(name))
+    if along is not None and together is not None:
+        return _side_by_side(state, along, together, [v for v in order if v not in kept])
     if order:
         state.do(Reorder(tuple(v.name for v in order)))
     names = [v.name for v in order]
@@ -334,6 +344,41 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     state.do(Vectorise(name, _lanes(state)))
     state.parallelise()
     return state.finish()
+
+
+def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var]) -> Chosen:
+    """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes."""
+    state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
+    order = state.merge([v.name for v in others])
+    name, tiles = together.axis.name, [together.axis.name]
+    if together.count <= together.axis.hi:
+        state.do(Split(name, together.count))
+        name, tiles = f"{name}_0", [f"{name}_1"]
+    else:
+        tiles = []
+    vectors = along.name
+    block = _block_of_vectors(along.hi + 1, _lanes(state))
+    if block is not None:
+        state.do(Split(vectors, block))
+        order.append(f"{vectors}_1")
+        vectors = f"{vectors}_0"
+    state.do(Reorder((*order, *tiles, vectors, name)))
+    for tile in tiles:
+        places = regions(state.nest, tile)
+        if places:
+            state.do(SplitRegion(tile, places))
+    state.do(Jam(name, together.unroll))
+    state.do(Vectorise(vectors, _lanes(state)))
+    state.parallelise()
+    return state.finish()
+
+
+def _block_of_vectors(extent: Int, lanes: int) -> int | None:
+    """How much of an axis of vectors to do at once, so that what is read for each stays in the first-level cache."""
+    if not isinstance(extent, int) or extent % lanes or extent <= VECTORS * lanes:
+        return None
+    count = next(n for n in range(VECTORS, 0, -1) if extent // lanes % n == 0)
+    return count * lanes
 
 
 def _lanes(state: Scheduler) -> int:

@@ -34,6 +34,9 @@ def _statement(statement: ln.Statement) -> float:
         case ln.Reduction():
             inner = _body(statement.before) + _value(statement.value)
             return math.prod(_count(loop) for loop in statement.loops) * inner
+        case ln.Reductions():
+            inner = sum(_value(value) for _, value in statement.terms)
+            return math.prod(_count(loop) for loop in statement.loops) * inner
         case ln.Store() | ln.Define() | ln.Let():
             return _value(statement.value)
         case ln.Contract():

@@ -1,13 +1,14 @@
 """Layouts: the order of a stored value's axes in memory, chosen over the whole graph.
 
 A contraction writes along its N axis, so that axis is innermost: activations between convolutions come out channels
-last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs, constants and packed
-panels are row-major by contract.
+last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs and packed panels are
+row-major by contract. A constant is stored in the order in which its largest reader writes: weights that are read
+channel by channel have channels innermost too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from luminal.core import ir, ops
@@ -15,9 +16,9 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import assemble
 from luminal.core.schedule.assemble import Assemblies
-from luminal.core.schedule.contraction import roles
-from luminal.core.schedule.fuse import Cluster, Fusion, resolve
-from luminal.core.symbolic import Int
+from luminal.core.schedule.contraction import roles, typical
+from luminal.core.schedule.fuse import Cluster, Fusion, Read, resolve
+from luminal.core.symbolic import Int, Var
 
 
 @dataclass
@@ -62,7 +63,55 @@ def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
                 order = _followed_order(cluster, node, index, fusion, home, layouts)
             if order != tuple(range(node.rank)):
                 layouts.orders[owner] = order
+    _order_constants(fusion, home, layouts, frozenset(read_by_contraction))
     return layouts
+
+
+def _order_constants(
+    fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]
+) -> None:
+    """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
+    votes: dict[Node, dict[tuple[int, ...], int]] = {}
+    for cluster in fusion.clusters:
+        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
+        size = typical(sym.product(cluster.extents))
+        for read in _reads(cluster, fusion, home):
+            node = read.source
+            if node.op is ops.CONSTANT and node.rank > 1 and node not in settled:
+                count = votes.setdefault(node, {})
+                order = _order_along(read, fast)
+                count[order] = count.get(order, 0) + size
+    for node, count in votes.items():
+        order = max(count, key=lambda order: count[order])
+        if order != tuple(range(node.rank)):
+            layouts.orders[node] = order
+
+
+def _fast_axis(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Var | None:
+    """The axis of the domain along which the cluster's largest result lies in memory."""
+    stored = [n for n in cluster.index if n in fusion.stored]
+    largest = max(stored, key=lambda n: typical(n.size))
+    offset = layouts.offset(largest, cluster.index[largest])
+    axes = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
+    return next((v for v in axes if (linear := sym.coefficient(offset, v)) is not None and linear[0] == 1), None)
+
+
+def _order_along(read: Read, fast: Var | None) -> tuple[int, ...]:
+    """The order of a constant's axes in which ``read`` moves along memory as ``fast`` does, the others as they are."""
+    natural = tuple(range(read.source.rank))
+    along = [d for d in natural if fast is not None and fast in sym.variables(read.index[d])]
+    if len(along) != 1 or sym.as_var(read.index[along[0]]) != fast:
+        return natural
+    if all(size == 1 for size in read.source.shape[along[0] + 1 :]):
+        return natural
+    return (*(d for d in natural if d != along[0]), along[0])
+
+
+def _reads(cluster: Cluster, fusion: Fusion, home: Mapping[Node, Cluster]) -> Iterator[Read]:
+    """What the members of a cluster read, over its domain; its own members among them."""
+    for member in cluster.index:
+        for x in member.inputs:
+            yield from resolve(x, _operand_index(member, x, cluster), (), fusion.inline, home)
 
 
 def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
@@ -113,9 +162,7 @@ def _followed_order(
     """The order in which the largest operand holds the same axes."""
     reads = [
         read
-        for member in cluster.index
-        for x in member.inputs
-        for read in resolve(x, _operand_index(member, x, cluster), (), fusion.inline, home)
+        for read in _reads(cluster, fusion, home)
         if read.source not in cluster.index and read.source.op is not ops.CONSTANT
     ]
     spans = [len({v for e in r.index for v in sym.variables(e)}) for r in reads]

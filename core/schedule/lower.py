@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node, rename
@@ -197,8 +199,17 @@ def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts) -> Low
 
 
 def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
-    arrays = tuple(ln.Array(name, node.dtype, node in state.written) for node, name in state.arrays.items())
+    masked = any(x.valid for s in statements(body) if isinstance(s, ln.Reduction) for x in accesses(s.value))
+    arrays = tuple(
+        ln.Array(name, node.dtype, node in state.written, masked and _is_finite(node))
+        for node, name in state.arrays.items()
+    )
     return Lowered(ln.LoopNest(arrays, _dims(body), body, _checks(body)), tuple(state.arrays))
+
+
+def _is_finite(node: Node) -> bool:
+    """Whether ``node`` holds known numbers, none of them infinite or NaN: products with zero are zero then."""
+    return node.op is ops.CONSTANT and node.dtype.is_float and bool(np.isfinite(node.attr.array).all())
 
 
 def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:
@@ -350,7 +361,7 @@ def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:
             used |= sym.variables(expression)
         if isinstance(statement, ln.Loop | ln.Let | ln.Assign):
             bound.add(statement.axis)
-        if isinstance(statement, ln.Reduction | ln.Contract):
+        if isinstance(statement, ln.Reduction | ln.Reductions | ln.Contract):
             bound |= {loop.axis for loop in statement.loops}
     return tuple(sorted(used - bound, key=lambda v: v.name))
 
@@ -366,6 +377,9 @@ def expressions(statement: ln.Statement) -> list[Int]:
             return scalar_expressions(statement.value)
         case ln.Reduction():
             return [loop.extent for loop in statement.loops] + scalar_expressions(statement.value)
+        case ln.Reductions():
+            found = [e for _, value in statement.terms for e in scalar_expressions(value)]
+            return [loop.extent for loop in statement.loops] + found
         case ln.Store():
             return [statement.offset, *statement.valid, *scalar_expressions(statement.value)]
         case ln.Assign():

@@ -213,6 +213,21 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class Reductions:
+    """The reductions ``names``, all with ``op``, side by side over the same serial ``loops``, to share what they read.
+
+    In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction may
+    have several terms in an iteration, or none; over no loops there is one iteration.
+    """
+
+    names: tuple[str, ...]
+    op: Op
+    dtype: DType
+    loops: tuple[Loop, ...]
+    terms: tuple[tuple[str, Scalar], ...]
+
+
+@dataclass(frozen=True)
 class Store:
     """``array[offset] = value``. Where ``valid`` is given, only where every condition is at least zero."""
 
@@ -280,16 +295,18 @@ class Contract:
     outer: int = 0
 
 
-Statement: TypeAlias = Loop | Let | Define | Reduction | Store | Alloc | Assign | Contract
+Statement: TypeAlias = Loop | Let | Define | Reduction | Reductions | Store | Alloc | Assign | Contract
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array argument of a kernel: element type, and whether the kernel writes it."""
+    """An array argument of a kernel: element type, and whether the kernel writes it. ``finite`` says that no element is
+    infinite or NaN."""
 
     name: str
     dtype: DType
     written: bool
+    finite: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,13 @@ from luminal.core.schedule.layout import Layouts
 
 def nest_text(nest: ln.LoopNest) -> str:
     """A nest, one statement a line."""
-    arrays = ", ".join(f"{a.name}: {a.dtype}{' (written)' if a.written else ''}" for a in nest.arrays)
+    arrays = ", ".join(map(_array, nest.arrays))
     return "\n".join([f"nest({arrays})", *_body(nest.body, "  ")])
+
+
+def _array(array: ln.Array) -> str:
+    notes = [note for note, holds in (("written", array.written), ("finite", array.finite)) if holds]
+    return f"{array.name}: {array.dtype}" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _body(body: tuple[ln.Statement, ...], indent: str) -> Iterator[str]:
@@ -34,6 +39,10 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}{statement.name} = {statement.op} " + ", ".join(map(_header, statement.loops)) + ":"
             yield from _body(statement.before, indent + "  ")
             yield f"{indent}  {statement.value}"
+        case ln.Reductions():
+            loops = f" {', '.join(map(_header, statement.loops))}" if statement.loops else ""
+            yield f"{indent}{', '.join(statement.names)} = {statement.op} side by side{loops}:"
+            yield from (f"{indent}  {name}: {value}" for name, value in statement.terms)
         case ln.Store():
             mask = " if " + " and ".join(f"{v} >= 0" for v in statement.valid) if statement.valid else ""
             yield f"{indent}{statement.array}[{statement.offset}] = {statement.value}{mask}"

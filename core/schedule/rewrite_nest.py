@@ -61,6 +61,8 @@ def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Bod
             case ln.Reduction():
                 before = replace_scalars(statement.before, change)
                 statement = replace(statement, before=before, value=change(statement.value))
+            case ln.Reductions():
+                statement = replace(statement, terms=tuple((name, change(value)) for name, value in statement.terms))
             case _:
                 pass
         result.append(statement)
@@ -94,6 +96,10 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                 loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
                 before = substitute(statement.before, by)
                 result.append(replace(statement, loops=loops, before=before, value=scalar(statement.value)))
+            case ln.Reductions():
+                loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
+                terms = tuple((name, scalar(value)) for name, value in statement.terms)
+                result.append(replace(statement, loops=loops, terms=terms))
             case ln.Assign():
                 result.append(replace(statement, value=index(statement.value)))
             case ln.Contract():

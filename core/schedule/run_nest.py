@@ -27,6 +27,7 @@ from luminal.core.schedule.nest import (
     Loop,
     LoopNest,
     Reduction,
+    Reductions,
     Scalar,
     Statement,
     Store,
@@ -49,6 +50,8 @@ def run(nest: LoopNest, arrays: MutableMapping[str, Array], dims: Mapping[str, i
         value = arrays[array.name]
         if value.dtype != array.dtype.numpy or value.ndim != 1:
             raise SpecError(f"array {array.name}: expected flat {array.dtype}, found {value.dtype}{list(value.shape)}")
+        if array.finite and not np.isfinite(value).all():
+            raise SpecError(f"array {array.name}: expected finite numbers alone")
     machine = _Machine(dict(arrays), dict(dims or {}))
     machine.body(nest.body)
     return machine.in_range
@@ -77,6 +80,8 @@ class _Machine:
             self.temporaries[statement.name] = self.value(statement.value)
         elif isinstance(statement, Reduction):
             self.temporaries[statement.name] = self._reduce(statement)
+        elif isinstance(statement, Reductions):
+            self._reduce_side_by_side(statement)
         elif isinstance(statement, Store):
             if self._hold(statement.valid):
                 array, position = self._element(statement.array, statement.offset)
@@ -109,8 +114,15 @@ class _Machine:
         for _ in self._iterate(statement.loops):
             self.body(statement.before)
             values.append(self.value(statement.value))
-        column = np.array(values, statement.value.dtype.numpy)
-        return numerics.apply(statement.op, ops.Axes((0,)), column)[()]
+        return _combined(statement.op, values, statement.value.dtype)
+
+    def _reduce_side_by_side(self, statement: Reductions) -> None:
+        values: dict[str, list[Any]] = {name: [] for name in statement.names}
+        for _ in self._iterate(statement.loops):
+            for name, value in statement.terms:
+                values[name].append(self.value(value))
+        for name, found in values.items():
+            self.temporaries[name] = _combined(statement.op, found, statement.dtype)
 
     def _contract(self, statement: Contract) -> None:
         rows = self._int(statement.rows)
@@ -189,6 +201,10 @@ class _Machine:
             return int(sym.evaluate(value, self.variables))
         except KeyError as error:
             raise SpecError(f"variable {error.args[0]} in {value} is not in scope") from None
+
+
+def _combined(op: ops.Op, values: list[Any], dtype: DType) -> Any:
+    return numerics.apply(op, ops.Axes((0,)), np.array(values, dtype.numpy))[()]
 
 
 def _number(bits: bytes, dtype: DType) -> Any:

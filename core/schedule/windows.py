@@ -1,0 +1,111 @@
+"""What neighbouring outputs of a reduction share, and where its masks hold: facts for the choice of a schedule.
+
+The sums of a convolution over windows, channel by channel, read each weight for every output and each input for several
+neighbours. Computed side by side (``Jam``), the outputs read them once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.lower import accesses, scalar_expressions, statements
+from luminal.core.schedule.regions import clips, finite_arrays
+from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+
+MOST = 8  # outputs side by side: enough for two multiply-adds a cycle, each of which takes four
+TERMS = 64  # written out at most
+BORDER = 3  # tiles of a border that get code of their own
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Outputs that read the same elements: ``count`` neighbours along ``axis``. ``unroll`` names the innermost loop of
+    the reduction where it is to be written out, or is empty."""
+
+    axis: Var
+    count: int
+    unroll: str
+
+
+def shared(nest: ln.LoopNest, along: Var, target: Target) -> Shared | None:
+    """The neighbours to compute side by side, where ``along`` is the vectors' axis; None where none share anything."""
+    loops, inside = prefix(nest.body)
+    reductions = [s for s in inside if isinstance(s, ln.Reduction)]
+    if len(reductions) != 1 or any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside):
+        return None
+    (reduction,) = reductions
+    if reduction.before or any(loop.axis == along for loop in reduction.loops):
+        return None
+    inner = reduction.loops[-1]
+    best: tuple[tuple[int, int], ln.Loop] | None = None
+    for loop in loops:
+        if loop.axis == along or not isinstance(loop.extent, int) or loop.extent < 2:
+            continue
+        found = accesses(reduction.value)
+        windows = sum(_overlap(x.offset, loop.axis, inner) for x in found)
+        repeated = sum(loop.axis not in sym.variables(x.offset) for x in found)
+        if windows + repeated and (best is None or (windows, repeated) >= best[0]):
+            best = (windows, repeated), loop
+    if best is None:
+        return None
+    (windows, _), loop = best
+    assert isinstance(loop.extent, int)
+    most = min(MOST, (target.registers - 4) // 2)
+    count = -(-loop.extent // -(-loop.extent // most))
+    short = isinstance(inner.extent, int) and count * inner.extent <= TERMS
+    return Shared(loop.axis, count, inner.axis.name if windows and short else "")
+
+
+def _overlap(offset: Int, axis: Var, inner: ln.Loop) -> bool:
+    """Whether neighbours along ``axis`` read in one step of ``inner`` what the other reads in another."""
+    outer, step = sym.coefficient(offset, axis), sym.coefficient(offset, inner.axis)
+    if outer is None or step is None or outer[0] == 0 or step[0] == 0:
+        return False
+    apart = sym.floordiv(outer[0], step[0])
+    return step[0] * apart == outer[0] and sym.always(inner.extent - 1 - apart)
+
+
+def clippable(nest: ln.LoopNest, kept: set[Var]) -> list[str]:
+    """The axes of reductions whose masks can become bounds that do not depend on ``kept``."""
+    finite = finite_arrays(nest)
+    found: dict[str, None] = {}
+    for reduction in statements(nest.body):
+        if not isinstance(reduction, ln.Reduction) or reduction.before:
+            continue
+        for loop in reduction.loops:
+            masks = clips(reduction, loop.axis, finite)
+            if masks and loop.axis not in kept and not any(sym.variables(mask) & kept for mask in masks):
+                found[loop.axis.name] = None
+    return list(found)
+
+
+def regions(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
+    """Where to cut the loop called ``name``, so that its inner iterations have no mask and full tiles inside."""
+    loop = next((s for s in statements(nest.body) if isinstance(s, ln.Loop) and s.axis.name == name), None)
+    if loop is None or not isinstance(loop.extent, int):
+        return ()
+    count = loop.extent
+    inside = statements(loop.body)
+    masks = [c for s in inside if isinstance(s, ln.Reduction) for c in _masks(s.value)]
+    extents = [s.extent for s in inside if isinstance(s, ln.Loop) and loop.axis in sym.variables(s.extent)]
+    plain = [
+        all(sym.always(sym.substitute(mask, {loop.axis: at})) for mask in masks if loop.axis in sym.variables(mask))
+        and all(sym.substitute(e, {loop.axis: at}) == sym.upper(e) for e in extents)
+        for at in range(count)
+    ]
+    if all(plain):
+        return ()
+    first = plain.index(True) if any(plain) else count
+    last = count - plain[::-1].index(True) if any(plain) else count
+    head = list(range(1, first + 1)) if first <= BORDER else [first]
+    tail = list(range(last, count)) if count - last <= BORDER else [last]
+    return tuple(sorted({place for place in (*head, *tail) if 0 < place < count}))
+
+
+def _masks(value: ln.Scalar) -> list[Int]:
+    offsets = {x.offset for x in accesses(value)}
+    return [e for e in scalar_expressions(value) if e not in offsets]
