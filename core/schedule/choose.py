@@ -314,7 +314,8 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     outer = [loop.axis for loop in state.loops()]
     buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
-    ranked = sorted((inner if buffered else [*inner, *outer]), key=lambda v: (_score(v, state), v in inner), reverse=True)
+    candidates = inner if buffered else [*inner, *outer]
+    ranked = sorted(candidates, key=lambda v: (_score(v, state), v in inner), reverse=True)
     along = next((v for v in ranked if _may_vectorise(v, state)), None)
     order = _by_stride([v for v in outer if v is not along], state)
     if along in outer:
@@ -350,12 +351,10 @@ def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[V
     """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes."""
     state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
     order = state.merge([v.name for v in others])
-    name, tiles = together.axis.name, [together.axis.name]
-    if together.count <= together.axis.hi:
+    name, tiles = together.axis.name, list[str]()
+    if together.tiles > 1:
         state.do(Split(name, together.count))
         name, tiles = f"{name}_0", [f"{name}_1"]
-    else:
-        tiles = []
     vectors = along.name
     block = _block_of_vectors(along.hi + 1, _lanes(state))
     if block is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
@@ -62,7 +63,7 @@ class Jam:
             for number, renamed in enumerate(copies):
                 if isinstance(statement, ln.Define | ln.Store):
                     (copy,) = substitute((statement,), {loop.axis: number})
-                    (copy,) = replace_scalars((copy,), lambda value, by=renamed: replace_leaves(value, by))  # type: ignore[misc]
+                    (copy,) = replace_scalars((copy,), partial(replace_leaves, by=renamed))
                     yield replace(copy, name=f"{copy.name}_{number}") if isinstance(copy, ln.Define) else copy
                 elif not isinstance(statement, ln.Reduction):
                     kind = type(statement).__name__.lower()
@@ -84,7 +85,7 @@ class Jam:
             raise ScheduleError(f"jam: {reduction.name} is more than the reduction of one value over serial loops")
         steps = inner.extent if self.unroll else 1
         if (self.unroll and inner.axis.name != self.unroll) or not isinstance(steps, int):
-            raise ScheduleError(f"jam: the innermost loop of {reduction.name} is {inner.axis}, of extent {inner.extent}")
+            raise ScheduleError(f"jam: {reduction.name} has {inner.axis} < {inner.extent} innermost")
         if any(sym.variables(x.extent) & {loop.axis} for x in reduction.loops):
             raise ScheduleError(f"jam: how far {reduction.name} runs depends on {self.axis!r}")
         names = [f"{reduction.name}_{number}" for number in range(len(copies))]

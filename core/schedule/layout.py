@@ -67,9 +67,7 @@ def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
     return layouts
 
 
-def _order_constants(
-    fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]
-) -> None:
+def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
     """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
     votes: dict[Node, dict[tuple[int, ...], int]] = {}
     for cluster in fusion.clusters:
@@ -90,7 +88,7 @@ def _order_constants(
 def _fast_axis(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Var | None:
     """The axis of the domain along which the cluster's largest result lies in memory."""
     stored = [n for n in cluster.index if n in fusion.stored]
-    largest = max(stored, key=lambda n: typical(n.size))
+    largest = max(stored or cluster.index, key=lambda n: typical(n.size))
     offset = layouts.offset(largest, cluster.index[largest])
     axes = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
     return next((v for v in axes if (linear := sym.coefficient(offset, v)) is not None and linear[0] == 1), None)

@@ -216,8 +216,8 @@ class Reduction:
 class Reductions:
     """The reductions ``names``, all with ``op``, side by side over the same serial ``loops``, to share what they read.
 
-    In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction may
-    have several terms in an iteration, or none; over no loops there is one iteration.
+    In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction
+    may have several terms in an iteration, or none; over no loops there is one iteration.
     """
 
     names: tuple[str, ...]

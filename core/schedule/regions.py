@@ -135,7 +135,7 @@ class ClipReduction:
     def _clipped(self, reduction: ln.Reduction, finite: frozenset[str]) -> ln.Reduction:
         loop = next(x for x in reduction.loops if x.axis.name == self.axis)
         if reduction.before or loop.kind != "serial":
-            raise ScheduleError(f"clip: the loop over {self.axis!r} is {loop.kind}, or more than its value depends on it")
+            raise ScheduleError(f"clip: the loop over {self.axis!r} is {loop.kind}, or a statement lies in it")
         masks = clips(reduction, loop.axis, finite)
         if not masks:
             raise ScheduleError(f"clip: no mask bounds {self.axis!r} alone and leaves terms that change nothing")
@@ -214,7 +214,7 @@ class SplitRegion:
     def _regions(self, loop: ln.Loop) -> Iterator[ln.Statement]:
         cuts: list[Int] = [0, *self.places, loop.extent]
         if loop.kind != "serial" or any(not sym.always(b - a - 1) for a, b in pairwise(cuts)):
-            raise ScheduleError(f"split region: {self.places} do not cut the {loop.kind} loop over 0 .. {loop.extent - 1}")
+            raise ScheduleError(f"split region: {self.places} do not cut the {loop.kind} loop of {loop.extent}")
         for low, high in pairwise(cuts):
             axis = sym.axis(self.axis, high - low)
             inner = substitute(loop.body, {loop.axis: axis + low})

@@ -218,7 +218,7 @@ class Vectorise:
     """Every loop over ``axis`` takes ``lanes`` consecutive values at a time.
 
     Legal where each is innermost in its chain of loops, or innermost of the perfectly nested ones with only serial
-    reductions inside, which then run once for all lanes.
+    reductions inside, which then run once for all lanes, equally far in each.
     """
 
     axis: str
@@ -236,6 +236,9 @@ class Vectorise:
                     if isinstance(inner, ln.Loop | ln.Alloc | ln.Contract):
                         kind = type(inner).__name__.lower()
                         raise ScheduleError(f"vectorise: a {kind} lies inside the loop over {self.axis!r}")
+                    headers = inner.loops if isinstance(inner, ln.Reduction | ln.Reductions) else ()
+                    if any(statement.axis in sym.variables(loop.extent) for loop in headers):
+                        raise ScheduleError(f"vectorise: how far a reduction runs depends on {self.axis!r}")
                 statement = replace(statement, kind="vector", lanes=self.lanes)
             elif isinstance(statement, ln.Loop):
                 statement = replace(statement, body=self._marked(statement.body))

@@ -23,11 +23,12 @@ BORDER = 3  # tiles of a border that get code of their own
 
 @dataclass(frozen=True)
 class Shared:
-    """Outputs that read the same elements: ``count`` neighbours along ``axis``. ``unroll`` names the innermost loop of
-    the reduction where it is to be written out, or is empty."""
+    """Outputs that read the same elements: ``tiles`` times ``count`` neighbours along ``axis``. ``unroll`` names the
+    innermost loop of the reduction where it is to be written out, or is empty."""
 
     axis: Var
     count: int
+    tiles: int
     unroll: str
 
 
@@ -55,9 +56,10 @@ def shared(nest: ln.LoopNest, along: Var, target: Target) -> Shared | None:
     (windows, _), loop = best
     assert isinstance(loop.extent, int)
     most = min(MOST, (target.registers - 4) // 2)
-    count = -(-loop.extent // -(-loop.extent // most))
+    tiles = -(-loop.extent // most)
+    count = -(-loop.extent // tiles)
     short = isinstance(inner.extent, int) and count * inner.extent <= TERMS
-    return Shared(loop.axis, count, inner.axis.name if windows and short else "")
+    return Shared(loop.axis, count, tiles, inner.axis.name if windows and short else "")
 
 
 def _overlap(offset: Int, axis: Var, inner: ln.Loop) -> bool:
