@@ -299,6 +299,42 @@ def windows_across_lanes() -> Case:
 
 
 @case
+def side_by_side() -> Case:
+    """Sums of products, and maxima, of neighbouring rows over a range that may be empty, along vectors with a tail."""
+    r, row = axis("r", 4)
+    c, column = axis("c", 20)
+    k, step = axis("k", 3)
+    over = (serial(k, row + -1),)  # not at all in the first row and the second
+    x = [load("x", (step + n) * 20 + column) for n in range(3)]
+    w = [load("w", step + n) for n in range(2)]
+    products = [("a", op(ops.MUL, x[0], w[0])), ("b", op(ops.MUL, x[1], w[0])), ("b", op(ops.MUL, x[2], w[1]))]
+    body = (
+        ir.Reductions(("a", "b"), ops.SUM_REDUCE, F32, over, tuple(products)),
+        ir.Reductions(("c", "d"), ops.MAX_REDUCE, F32, over, (("c", x[0]), ("d", w[1]))),
+        *(
+            ir.Store(name, row * 20 + column, op(ops.ADD, ir.temporary(name, F32), number(1.0)))
+            for name in ("a", "b", "c", "d")
+        ),
+    )
+    nest = ir.LoopNest((*map(output, "abcd"), array("x"), array("w")), (), (serial(r, 4, vector(c, 20, *body)),))
+    return Case(nest, {**{name: zeros(80) for name in "abcd"}, "x": normal(100), "w": normal(4)})
+
+
+@case
+def side_by_side_in_half_precision() -> Case:
+    """Terms that are written out, without vectors: each product rounds to its type, the sum in float32 and once."""
+    half = types.bf16
+    x = [load("x", n, half) for n in range(3)]
+    terms = [("a", op(ops.MUL, x[0], x[1])), ("a", op(ops.MUL, x[1], x[2])), ("b", x[0]), ("a", x[2])]
+    body = (
+        ir.Reductions(("a", "b", "none"), ops.SUM_REDUCE, half, (), tuple(terms)),
+        *(ir.Store("out", n, ir.temporary(name, half)) for n, name in enumerate(("a", "b", "none"))),
+    )
+    nest = ir.LoopNest((output("out", half), array("x", half)), (), body)
+    return Case(nest, {"out": zeros(3, dtype=half), "x": normal(3, dtype=half)})
+
+
+@case
 def scalar_reductions() -> Case:
     """Without vector loops: a long sum, and a sum over two loops of a product of what does not depend on the inner."""
     i, at = axis("i", 103)

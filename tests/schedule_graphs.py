@@ -144,6 +144,17 @@ def convolution_chain(s: Source) -> tuple[Node, ...]:
     return (pooling.max_pool(z + y, [3, 3], [2, 2], [1, 1], [1, 1]), pooling.global_avg_pool(z))
 
 
+@case
+def windows_of_single_channels(s: Source) -> tuple[Node, ...]:
+    x = contraction.conv(s.input(BATCH, 4, 7, 18), s.weight(20, 4, 1, 1), s.weight(20))
+    y = contraction.conv(x, s.weight(20, 1, 3, 5), s.weight(20), [1, 1], [1, 2], [1, 2], groups=20)
+    y = activation.relu(y) + x
+    z = contraction.conv(y, s.weight(20, 1, 3, 3), None, [2, 2], [2, 2], [2, 2], [2, 2], groups=20)
+    mean = pooling.avg_pool(z, [3, 3], [1, 1], [1, 1], [1, 1], count_include_pad=False)
+    most = pooling.max_pool(y, [3, 2], [2, 1], [1, 0], [1, 1])
+    return tuple(contraction.conv(v, s.weight(3, 20, 1, 1)) for v in (mean, most))
+
+
 def abs_of(node: Node) -> Node:
     return ir.constant(np.abs(node.attr.array))
 

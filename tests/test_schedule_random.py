@@ -11,7 +11,7 @@ import pytest
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import activation, contraction
+from luminal.core.decompose import activation, contraction, pooling
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from tests.schedule_support import run_program
@@ -157,21 +157,79 @@ STEPS: list[Callable[[Builder, Node], Node | None]] = [
 
 
 def check(seed: int) -> None:
-    """One random graph on two targets."""
+    """One random graph."""
     builder = Builder(seed)
     for _ in range(int(builder.random.integers(3, 10))):
         builder.grow()
-    graph = builder.graph()
-    expected = interp.run(graph, builder.arrays).outputs
-    exact = interp.run(graph, builder.arrays, mode="float64").outputs
+    compare(seed, builder.graph(), builder.arrays)
+
+
+def compare(seed: int, graph: Graph, arrays: dict[str, Any]) -> None:
+    """``graph`` on two targets against the interpreter of graphs."""
+    expected = interp.run(graph, arrays).outputs
+    exact = interp.run(graph, arrays, mode="float64").outputs
     for target in (targets.X86_64, targets.AVX512):
-        found = run_program(compile_graph(graph, target), builder.arrays)
+        found = run_program(compile_graph(graph, target), arrays)
         for (name, _), value, real in zip(graph.outputs, expected, exact, strict=True):
             # Sums in another order err as much again as the interpreter's own do, and at least a few roundings.
-            scale = float(np.abs(real).max(initial=1.0))
-            allowed = 64 * types.f32.eps * scale + 4 * float(np.abs(value - real).max(initial=0.0))
+            finite = np.isfinite(real)
+            scale = float(np.abs(real[finite]).max(initial=1.0))
+            allowed = 64 * types.f32.eps * scale + 4 * float(np.abs(value[finite] - real[finite]).max(initial=0.0))
             assert found[name].shape == value.shape
             np.testing.assert_allclose(found[name], real, rtol=0, atol=allowed, err_msg=f"seed {seed}, {name}")
+
+
+def windows(seed: int) -> tuple[Graph, dict[str, Any]]:
+    """A reduction over windows of one or two axes, of every kind, between what may come before and after it."""
+    random = np.random.default_rng(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(random.integers(low, high + 1))
+
+    def weight(*shape: int) -> Node:
+        values = random.standard_normal(shape).astype(np.float32)
+        if random.random() < 0.1:
+            values.reshape(-1)[0] = random.choice([np.inf, np.nan, -0.0])
+        return ir.constant(values)
+
+    spatial, channels = draw(1, 2), int(random.choice([1, 2, 4, 6, 16, 16, 20]))
+    batch = COUNT if random.random() < 0.3 else draw(1, 2)
+    sizes = [draw(3, 26), draw(3, 6)][:spatial][::-1]
+    x = ir.input_("x0", (batch, channels, *sizes), types.f32)
+    values = random.standard_normal((SIZE if batch is COUNT else batch, channels, *sizes)).astype(np.float32)
+    if random.random() < 0.3:
+        values[..., 0] = random.choice([np.inf, -np.inf, np.nan, -0.0])
+    y = contraction.conv(x, weight(channels, channels, *[1] * spatial)) if random.random() < 0.7 else x
+
+    kernel = [draw(1, min(5, size)) for size in sizes]
+    stride = [draw(1, 3) for _ in sizes]
+    spread = [draw(1, 2) if (k - 1) * 2 < size else 1 for k, size in zip(kernel, sizes, strict=True)]
+    before, after = ([draw(0, k // 2) for k in kernel] for _ in range(2))
+    kind = random.choice(["sum", "mean", "most"])
+    if kind == "sum":
+        groups = int(random.choice([g for g in (1, 2, 4, channels) if channels % g == 0]))
+        filters = groups * draw(1, 3) if random.random() < 0.5 else channels
+        y = contraction.conv(
+            y, weight(filters, channels // groups, *kernel), weight(filters), stride, before, after, spread, groups
+        )
+    elif kind == "mean":
+        y = pooling.avg_pool(y, kernel, stride, before, after, count_include_pad=bool(random.random() < 0.5))
+    else:
+        y = pooling.max_pool(y, kernel, stride, before, after, spread, ceil_mode=bool(random.random() < 0.5))
+    if random.random() < 0.5:
+        y = activation.relu(y)
+    if random.random() < 0.3:
+        y = y + y * 0.5
+    if random.random() < 0.3:
+        y = contraction.conv(y, weight(3, int(y.shape[1]), *[1] * spatial))
+    dims = tuple(v for d in x.shape for v in sym.variables(d))
+    return Graph("windows", (x,), (("y0", y),), dims), {"x0": values}
+
+
+@pytest.mark.parametrize("start", range(0, 200, 25))
+def test_random_windows_compute_what_they_say(start: int) -> None:
+    for seed in range(start, start + 25):
+        compare(seed, *windows(seed))
 
 
 @pytest.mark.parametrize("start", range(0, 300, 25))

@@ -82,7 +82,7 @@ class Scheduler:
         for statement in statements(prefix(self.nest.body)[1]):
             if isinstance(statement, ln.Loop):
                 found[statement.axis] = None
-            elif isinstance(statement, ln.Reduction):
+            elif isinstance(statement, ln.Reduction | ln.Reductions):
                 found |= dict.fromkeys(loop.axis for loop in statement.loops)
         return list(found)
 
@@ -134,7 +134,9 @@ class Scheduler:
     def parallelise(self) -> None:
         """Make tasks of the outermost loops, as few of them as give enough tasks."""
         loops = [loop for loop in self.loops() if loop.kind == "serial"]
-        if math.prod(typical(loop.extent) for loop in self.loops()) < SMALL and not self.inner_axes():
+        reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
+        small = math.prod(typical(loop.extent) for loop in self.loops()) < SMALL
+        if small and not reduces and not self.inner_axes():
             return
         count, tasks = 0, 1
         for loop in loops:
@@ -152,7 +154,10 @@ class Scheduler:
 
 def _divided(expressions: tuple[Int, ...]) -> int:
     """How many quotients and remainders occur."""
-    return sum(isinstance(a, sym.FloorDiv | sym.Mod) for e in expressions for a in sym.atoms(e))
+    total = 0
+    for atom in (a for e in expressions for a in sym.atoms(e)):
+        total += _divided((atom.a, atom.b)) if isinstance(atom, sym.MinMax) else not isinstance(atom, Var)
+    return total
 
 
 def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
@@ -322,9 +327,11 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         order.append(along)
     together = shared(state.nest, along, target) if along is not None else None
     kept = {v for v in (along, together.axis if together else None) if v is not None}
-    for name in clippable(state.nest, kept):
+    clipped = clippable(state.nest, kept)
+    for name in clipped:
         state.do(ClipReduction(name))
     if along is not None and together is not None:
+        together = replace(together, unroll="" if together.unroll in clipped else together.unroll)
         return _side_by_side(state, along, together, [v for v in order if v not in kept])
     if order:
         state.do(Reorder(tuple(v.name for v in order)))

@@ -53,22 +53,22 @@ def shared(nest: ln.LoopNest, along: Var, target: Target) -> Shared | None:
             best = (windows, repeated), loop
     if best is None:
         return None
-    (windows, _), loop = best
+    loop = best[1]
     assert isinstance(loop.extent, int)
     most = min(MOST, (target.registers - 4) // 2)
     tiles = -(-loop.extent // most)
     count = -(-loop.extent // tiles)
     short = isinstance(inner.extent, int) and count * inner.extent <= TERMS
-    return Shared(loop.axis, count, tiles, inner.axis.name if windows and short else "")
+    return Shared(loop.axis, count, tiles, inner.axis.name if short else "")
 
 
 def _overlap(offset: Int, axis: Var, inner: ln.Loop) -> bool:
-    """Whether neighbours along ``axis`` read in one step of ``inner`` what the other reads in another."""
+    """Whether neighbours along ``axis`` read the same element, in different steps of ``inner``."""
     outer, step = sym.coefficient(offset, axis), sym.coefficient(offset, inner.axis)
     if outer is None or step is None or outer[0] == 0 or step[0] == 0:
         return False
-    apart = sym.floordiv(outer[0], step[0])
-    return step[0] * apart == outer[0] and sym.always(inner.extent - 1 - apart)
+    steps = [n for n in range(1, MOST) if sym.always(inner.extent - 1 - n)]
+    return any(outer[0] * apart == step[0] * n for n in steps for apart in range(1, MOST))
 
 
 def clippable(nest: ln.LoopNest, kept: set[Var]) -> list[str]:
@@ -104,7 +104,7 @@ def regions(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
     first = plain.index(True) if any(plain) else count
     last = count - plain[::-1].index(True) if any(plain) else count
     head = list(range(1, first + 1)) if first <= BORDER else [first]
-    tail = list(range(last, count)) if count - last <= BORDER else [last]
+    tail = list(range(last, count)) if count - last <= BORDER else [last, count - 1]
     return tuple(sorted({place for place in (*head, *tail) if 0 < place < count}))
 
 

@@ -1,0 +1,218 @@
+"""Loops cut where masks change, neighbours side by side, constants in the order of their readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from luminal.core import ir, ops, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction, pooling
+from luminal.core.errors import ScheduleError, SpecError
+from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.program import Program
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule import run_nest
+from luminal.core.schedule.jam import Jam
+from luminal.core.schedule.printer import nest_text
+from luminal.core.schedule.regions import ClipReduction, SplitRegion
+from luminal.core.schedule.transforms import Split, Transform, Vectorise
+from tests.codegen_support import axis, bits, op
+from tests.schedule_graphs import Source
+
+F32 = types.f32
+SIZE, CHANNELS, TAPS = 9, 3, 3
+
+
+def windows(fill: float = 0.0, finite: bool = True, reduce: ops.Op = ops.SUM_REDUCE) -> ln.LoopNest:
+    """``out[i, c] = reduce over k of x[i + k - 1, c] * w[k]``, with ``fill`` outside x."""
+    i, place = axis("i", SIZE)
+    c, channel = axis("c", CHANNELS)
+    k, tap = axis("k", TAPS)
+    at = place + tap - 1
+    x = ln.load("x", at * CHANNELS + channel, F32, (at, -at + SIZE - 1), bits(fill))
+    value = op(ops.MUL, x, ln.load("w", tap, F32)) if reduce is ops.SUM_REDUCE else x
+    total = ln.Reduction("r", reduce, F32, (ln.Loop(k, TAPS, "serial", ()),), (), value)
+    store = ln.Store("out", place * CHANNELS + channel, ln.temporary("r", F32))
+    loops = ln.Loop(i, SIZE, "serial", (ln.Loop(c, CHANNELS, "serial", (total, store)),))
+    arrays = (ln.Array("out", F32, True), ln.Array("x", F32, False), ln.Array("w", F32, False, finite))
+    return ln.LoopNest(arrays, (), (loops,))
+
+
+def computed(nest: ln.LoopNest) -> np.ndarray:
+    random = np.random.default_rng(5)
+    arrays = {
+        "out": np.full(SIZE * CHANNELS, np.nan, np.float32),
+        "x": random.integers(-9, 9, SIZE * CHANNELS).astype(np.float32),
+        "w": random.integers(-9, 9, TAPS).astype(np.float32),
+    }
+    assert run_nest.run(nest, arrays)
+    return arrays["out"]
+
+
+SCHEDULES: dict[str, tuple[Transform, ...]] = {
+    "clip": (ClipReduction("k"),),
+    "regions": (SplitRegion("i", (1, 8)),),
+    "regions of one iteration": (SplitRegion("i", (1, 2, 3)),),
+    "jam": (SplitRegion("c", (2,)), Jam("c")),
+    "unroll and jam": (Jam("c", "k"),),
+    "tiles": (Split("i", 4), SplitRegion("i_1", (1, 2)), Jam("c", "k")),
+}
+
+
+@pytest.mark.parametrize("reduce", [ops.SUM_REDUCE, ops.MAX_REDUCE], ids=str)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_transform_changes_no_value(name: str, reduce: ops.Op) -> None:
+    plain = windows(0.0 if reduce is ops.SUM_REDUCE else -np.inf, reduce=reduce)
+    nest = plain
+    for transform in SCHEDULES[name]:
+        nest = transform(nest)
+    assert nest != plain
+    np.testing.assert_array_equal(computed(nest), computed(plain))
+
+
+def test_a_clipped_reduction_has_no_mask() -> None:
+    text = nest_text(ClipReduction("k")(windows()))
+    assert " if " not in text and "max(" in text and "min(" in text
+
+
+def test_the_inner_region_has_no_mask() -> None:
+    lines = nest_text(SplitRegion("i", (1, 8))(windows())).splitlines()
+    inner = lines.index("  serial i < 7:")
+    assert " if " in "\n".join(lines[:inner]) and " if " not in "\n".join(lines[inner : inner + 5])
+
+
+def test_terms_outside_a_border_are_left_out() -> None:
+    """The first output has no left neighbour: of its three terms two are left."""
+    nest = Jam("c", "k")(SplitRegion("i", (1, 8))(windows()))
+    first = nest.body[0]
+    assert isinstance(first, ln.Reductions)
+    assert first.names == ("r_0", "r_1", "r_2") and len(first.terms) == 2 * CHANNELS
+
+
+@pytest.mark.parametrize(
+    ("nest", "transform", "reason"),
+    [
+        (windows, ClipReduction("c"), "no reduction runs over 'c'"),
+        (lambda: windows(1.0), ClipReduction("k"), "leaves terms that change nothing"),
+        (lambda: windows(finite=False), ClipReduction("k"), "leaves terms that change nothing"),
+        (lambda: windows(0.0, reduce=ops.MAX_REDUCE), ClipReduction("k"), "leaves terms that change nothing"),
+        (lambda: ClipReduction("k")(windows()), Vectorise("i", 4), "a loop lies inside"),
+        (windows, SplitRegion("k", (1,)), "no loop over 'k'"),
+        (windows, SplitRegion("i", (3, 3)), "do not cut"),
+        (windows, SplitRegion("i", (9,)), "do not cut"),
+        (windows, Jam("k"), "no loop over 'k'"),
+        (windows, Jam("i"), "a loop lies inside"),
+        (windows, Jam("c", "i"), "has k < 3 innermost"),
+        (lambda: Split("c", 2)(windows()), Jam("c_0"), "of extent min"),
+    ],
+)
+def test_an_illegal_transform_says_why(nest: Callable[[], ln.LoopNest], transform: Transform, reason: str) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        transform(nest())
+
+
+def test_vectors_run_equally_far_in_every_lane() -> None:
+    """Without the loop over channels, how far the clipped reduction runs depends on the vectors' axis."""
+    nest = windows()
+    (outer,) = nest.body
+    assert isinstance(outer, ln.Loop) and isinstance(outer.body[0], ln.Loop)
+    flat = ln.LoopNest(nest.arrays, (), (ln.Loop(outer.axis, SIZE, "serial", outer.body[0].body),))
+    with pytest.raises(ScheduleError, match="depends on 'i'"):
+        Vectorise("i", 4)(ClipReduction("k")(flat))
+
+
+def test_an_array_said_to_be_finite_is() -> None:
+    arrays = {"out": np.zeros(27, np.float32), "x": np.zeros(27, np.float32), "w": np.full(3, np.inf, np.float32)}
+    with pytest.raises(SpecError, match="finite"):
+        run_nest.run(windows(), arrays)
+
+
+# ---- whole kernels ---------------------------------------------------------------------------------------------------
+
+
+def program(source: Source, *outputs: Node, names: dict[Node, str] | None = None, target: str = "avx512") -> Program:
+    dims = tuple({v for n in source.nodes for d in n.shape for v in sym.variables(d)})
+    named = tuple((f"y{k}", node) for k, node in enumerate(outputs))
+    return compile_graph(Graph("g", tuple(source.nodes), named, dims, names=names or {}), targets.ALL[target])
+
+
+def kernel(found: Program, kind: str) -> tuple[str, str]:
+    """The nest and the schedule of the only kernel of a kind, as text."""
+    (only,) = (k for k in found.kernels if k.name.startswith(kind))
+    return nest_text(only.nest), only.schedule
+
+
+BATCH = sym.var("batch", 1, 4)
+
+
+@pytest.mark.parametrize("target", targets.ALL)
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 2)])
+def test_a_sum_over_windows_of_one_channel_reads_nothing_twice(target: str, stride: int, dilation: int) -> None:
+    s = Source()
+    x = contraction.conv(s.input(BATCH, 8, 28, 28), s.weight(32, 8, 1, 1))
+    pads = [dilation] * 2
+    weight, bias = s.weight(32, 1, 3, 3), s.weight(32)
+    y = contraction.conv(x, weight, bias, [stride] * 2, pads, pads, [dilation] * 2, groups=32)
+    z = contraction.conv(y, s.weight(8, 32, 1, 1))
+    found = program(s, z, names={weight: "filter"}, target=target)
+    nest, schedule = kernel(found, "row")
+    assert " if " not in nest and "side by side" in nest and "Jam(" in schedule
+    assert found.constants["filter"].shape == (1, 3, 3, 32)
+    np.testing.assert_array_equal(found.constants["filter"], weight.attr.array.transpose(1, 2, 3, 0))
+
+
+def test_a_maximum_over_windows_has_no_mask_and_shares_its_reads() -> None:
+    s = Source()
+    x = contraction.conv(s.input(1, 8, 28, 28), s.weight(32, 8, 1, 1))
+    y = contraction.conv(pooling.max_pool(x, [3, 3], [2, 2], [1, 1], [1, 1]), s.weight(8, 32, 1, 1))
+    nest, schedule = kernel(program(s, y), "row")
+    assert " if " not in nest and "Jam(" in schedule
+
+
+def test_sizes_that_are_not_known_bound_the_loops() -> None:
+    s = Source()
+    high, wide = sym.var("batch", 1, 40), sym.var("seq", 3, 40)
+    x = contraction.conv(s.input(1, 8, high, wide), s.weight(32, 8, 1, 1))
+    y = contraction.conv(x, s.weight(32, 1, 3, 3), None, [1, 1], [1, 1], [1, 1], groups=32)
+    nest, schedule = kernel(program(s, contraction.conv(y, s.weight(8, 32, 1, 1))), "row")
+    assert " if " not in nest and schedule.count("ClipReduction") == 2
+
+
+def test_a_weight_that_is_not_finite_keeps_its_mask() -> None:
+    """Zero times infinity is NaN at the border, too."""
+    s = Source()
+    weight = s.weight(16, 1, 3, 3)
+    values = weight.attr.array.copy()
+    values[0, 0, 0, 0] = np.inf
+    x = contraction.conv(s.input(1, 8, 8, 8), s.weight(16, 8, 1, 1))
+    y = contraction.conv(x, ir.constant(values), None, [1, 1], [1, 1], [1, 1], groups=16)
+    nest, _ = kernel(program(s, contraction.conv(y, s.weight(8, 16, 1, 1))), "row")
+    assert " if " in nest
+
+
+# ---- the order of constants ------------------------------------------------------------------------------------------
+
+
+def test_a_constant_is_stored_as_its_largest_reader_writes() -> None:
+    s = Source()
+    table = s.weight(4, 6)
+    small = s.input(4, 6) * table
+    large = s.input(BATCH, 50, 6, 4) * ir.view(
+        table, (BATCH, 50, 6, 4), [ir.axes((BATCH, 50, 6, 4))[k] for k in (3, 2)]
+    )
+    found = program(s, small, large, names={table: "table"})
+    np.testing.assert_array_equal(found.constants["table"], table.attr.array.T)
+    (buffer,) = (b for b in found.buffers if b.name == "table")
+    assert buffer.order == (1, 0) and buffer.shape == (4, 6)
+
+
+def test_a_constant_that_all_read_along_memory_stays() -> None:
+    s = Source()
+    table = s.weight(4, 6)
+    found = program(s, s.input(BATCH, 4, 6) * table, names={table: "table"})
+    np.testing.assert_array_equal(found.constants["table"], table.attr.array)
