@@ -80,6 +80,20 @@ def test_a_clipped_reduction_has_no_mask() -> None:
     assert " if " not in text and "max(" in text and "min(" in text
 
 
+def test_a_reduction_that_is_clipped_to_one_term_keeps_its_loop() -> None:
+    """All but the middle tap lie outside: x has one element."""
+    k, tap = axis("k", TAPS)
+    value = ln.load("x", tap - 1, F32, (tap - 1, -tap + 1), bits(0.0))
+    total = ln.Reduction("r", ops.SUM_REDUCE, F32, (ln.Loop(k, TAPS, "serial", ()),), (), value)
+    body = (total, ln.Store("out", 0, ln.temporary("r", F32)))
+    nest = ClipReduction("k")(ln.LoopNest((ln.Array("out", F32, True), ln.Array("x", F32, False)), (), body))
+    clipped = nest.body[0]
+    assert isinstance(clipped, ln.Reduction) and [loop.extent for loop in clipped.loops] == [1]
+    arrays = {"out": np.zeros(1, np.float32), "x": np.full(1, 7, np.float32)}
+    run_nest.run(nest, arrays)
+    assert arrays["out"][0] == 7
+
+
 def test_the_inner_region_has_no_mask() -> None:
     lines = nest_text(SplitRegion("i", (1, 8))(windows())).splitlines()
     inner = lines.index("  serial i < 7:")

@@ -141,12 +141,10 @@ class ClipReduction:
             raise ScheduleError(f"clip: no mask bounds {self.axis!r} alone and leaves terms that change nothing")
         low, high = _range(loop, masks)
         extent = sym.maximum(0, high - low)
-        axis = sym.axis(self.axis, extent)
-        variable = sym.as_var(axis)
-        by = {loop.axis: axis + low}
+        by = {loop.axis: sym.axis(self.axis, extent) + low}
         value = substitute_scalar(_without(reduction.value, frozenset(masks)), by, {})
-        headers = [replace(loop, axis=variable, extent=extent)] if variable is not None else []
-        loops = tuple(new for x in reduction.loops for new in (headers if x is loop else [x]))
+        header = replace(loop, axis=Var(self.axis, 0, extent - 1), extent=extent)
+        loops = tuple(header if x is loop else x for x in reduction.loops)
         return replace(reduction, loops=loops, value=value)
 
 
