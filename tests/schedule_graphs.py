@@ -155,6 +155,23 @@ def windows_of_single_channels(s: Source) -> tuple[Node, ...]:
     return tuple(contraction.conv(v, s.weight(3, 20, 1, 1)) for v in (mean, most))
 
 
+@case
+def windows_of_other_types(s: Source) -> tuple[Node, ...]:
+    """Channels last, as stored: maxima of integers, of numbers and of truth, sums that round to 16 bits once."""
+
+    def last(node: Node) -> Node:
+        return movement.permute(node, [0, 3, 1, 2])
+
+    whole, half = s.input(BATCH, 6, 9, 20, dtype=types.i32, below=99), s.input(2, 6, 9, 20, dtype=types.bf16)
+    most = pooling.max_pool(last(whole), [3, 3], [2, 1], [1, 1], [1, 1])
+    flags = movement.windows(last(whole) < 50, 3, 3)
+    total = contraction.conv(
+        last(half), s.weight(20, 1, 3, 3, dtype=types.bf16), None, [1, 1], [1, 1], [1, 1], None, 20
+    )
+    some = ir.reduce(ops.MAX_REDUCE, flags, [4])
+    return (*(movement.permute(x, [0, 2, 3, 1]) for x in (most, some, total, pooling.max_pool(last(half), [2, 2]))),)
+
+
 def abs_of(node: Node) -> Node:
     return ir.constant(np.abs(node.attr.array))
 

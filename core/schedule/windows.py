@@ -41,12 +41,12 @@ def shared(nest: ln.LoopNest, along: Var, target: Target) -> Shared | None:
     (reduction,) = reductions
     if reduction.before or any(loop.axis == along for loop in reduction.loops):
         return None
-    inner = reduction.loops[-1]
+    inner, reduced = reduction.loops[-1], {loop.axis for loop in reduction.loops}
+    found = [x for x in accesses(reduction.value) if sym.variables(x.offset) & reduced]
     best: tuple[tuple[int, int], ln.Loop] | None = None
     for loop in loops:
         if loop.axis == along or not isinstance(loop.extent, int) or loop.extent < 2:
             continue
-        found = accesses(reduction.value)
         windows = sum(_overlap(x.offset, loop.axis, inner) for x in found)
         repeated = sum(loop.axis not in sym.variables(x.offset) for x in found)
         if windows + repeated and (best is None or (windows, repeated) >= best[0]):
