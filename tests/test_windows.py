@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from luminal.core import ir, ops, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import contraction, pooling
+from luminal.core.decompose import activation, contraction, pooling
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
@@ -23,6 +23,7 @@ from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transforms import Split, Transform, Vectorise
 from tests.codegen_support import axis, bits, op
 from tests.schedule_graphs import Source
+from tests.schedule_support import run_program
 
 F32 = types.f32
 SIZE, CHANNELS, TAPS = 9, 3, 3
@@ -180,6 +181,19 @@ def test_a_sum_over_windows_of_one_channel_reads_nothing_twice(target: str, stri
     np.testing.assert_array_equal(found.constants["filter"], weight.attr.array.transpose(1, 2, 3, 0))
 
 
+@pytest.mark.parametrize("target", targets.ALL)
+@pytest.mark.parametrize(("size", "taps"), [(30, 31), (30, 61), (100, 31), (33, 9), (2, 3), (17, 17), (9, 1)])
+def test_windows_of_every_length(size: int, taps: int, target: str) -> None:
+    """Wider than the input, wider than several tiles of the border, and with a last tile that is not full."""
+    s = Source()
+    x = contraction.conv(s.input(1, 4, size), s.weight(16, 4, 1))
+    y = contraction.conv(x, s.weight(16, 1, taps), None, [1], [taps // 2], [taps // 2], groups=16)
+    y = contraction.conv(y, s.weight(3, 16, 1))
+    found = run_program(program(s, y, target=target), s.arrays)["y0"]
+    expected = interp.run(Graph("g", tuple(s.nodes), (("y0", y),), ()), s.arrays).outputs[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
 def test_a_maximum_over_windows_has_no_mask_and_shares_its_reads() -> None:
     s = Source()
     x = contraction.conv(s.input(1, 8, 28, 28), s.weight(32, 8, 1, 1))
@@ -207,6 +221,21 @@ def test_a_weight_that_is_not_finite_keeps_its_mask() -> None:
     y = contraction.conv(x, ir.constant(values), None, [1, 1], [1, 1], [1, 1], groups=16)
     nest, _ = kernel(program(s, contraction.conv(y, s.weight(8, 16, 1, 1))), "row")
     assert " if " in nest
+
+
+def test_a_loop_that_one_of_two_reductions_needs_whole_is_not_clipped() -> None:
+    """Padding with -inf changes no maximum, but adds a term to the sum of what the maximum is subtracted from."""
+    s = Source()
+    x = movement.pad(s.input(3, 4, 20), [0, 2, 0], [0, 1, 0], -np.inf)
+    most = ir.reduce(ops.MAX_REDUCE, x, [1, 2])
+    total = ir.reduce(
+        ops.SUM_REDUCE, activation.sigmoid(x - ir.expand(movement.unsqueeze(most, [1, 2]), x.shape)), [1, 2]
+    )
+    found = program(s, total)
+    _, schedule = kernel(found, "row")
+    assert "ClipReduction" not in schedule
+    expected = interp.run(Graph("g", tuple(s.nodes), (("y0", total),), ()), s.arrays).outputs[0]
+    np.testing.assert_allclose(run_program(found, s.arrays)["y0"], expected, rtol=1e-5)
 
 
 # ---- the order of constants ------------------------------------------------------------------------------------------

@@ -144,7 +144,8 @@ class ClipReduction:
         by = {loop.axis: sym.axis(self.axis, extent) + low}
         value = substitute_scalar(_without(reduction.value, frozenset(masks)), by, {})
         header = replace(loop, axis=Var(self.axis, 0, extent - 1), extent=extent)
-        loops = tuple(header if x is loop else x for x in reduction.loops)
+        others = (replace(x, extent=sym.substitute(x.extent, by)) for x in reduction.loops)
+        loops = tuple(header if x.axis == loop.axis else x for x in others)
         return replace(reduction, loops=loops, value=value)
 
 

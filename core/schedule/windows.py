@@ -74,15 +74,14 @@ def _overlap(offset: Int, axis: Var, inner: ln.Loop) -> bool:
 def clippable(nest: ln.LoopNest, kept: set[Var]) -> list[str]:
     """The axes of reductions whose masks can become bounds that do not depend on ``kept``."""
     finite = finite_arrays(nest)
-    found: dict[str, None] = {}
-    for reduction in statements(nest.body):
-        if not isinstance(reduction, ln.Reduction) or reduction.before:
-            continue
+    found: dict[str, bool] = {}
+    for reduction in (s for s in statements(nest.body) if isinstance(s, ln.Reduction)):
         for loop in reduction.loops:
             masks = clips(reduction, loop.axis, finite)
-            if masks and loop.axis not in kept and not any(sym.variables(mask) & kept for mask in masks):
-                found[loop.axis.name] = None
-    return list(found)
+            free = loop.axis not in kept and not any(sym.variables(mask) & kept for mask in masks)
+            fits = bool(masks) and free and not reduction.before
+            found[loop.axis.name] = fits and found.get(loop.axis.name, True)
+    return [name for name, fits in found.items() if fits]
 
 
 def regions(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
@@ -94,18 +93,19 @@ def regions(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
     inside = statements(loop.body)
     masks = [c for s in inside if isinstance(s, ln.Reduction) for c in _masks(s.value)]
     extents = [s.extent for s in inside if isinstance(s, ln.Loop) and loop.axis in sym.variables(s.extent)]
+    full = [all(sym.substitute(e, {loop.axis: at}) == sym.upper(e) for e in extents) for at in range(count)]
+    moving = [mask for mask in masks if loop.axis in sym.variables(mask)]
     plain = [
-        all(sym.always(sym.substitute(mask, {loop.axis: at})) for mask in masks if loop.axis in sym.variables(mask))
-        and all(sym.substitute(e, {loop.axis: at}) == sym.upper(e) for e in extents)
-        for at in range(count)
+        full[at] and all(sym.always(sym.substitute(mask, {loop.axis: at})) for mask in moving) for at in range(count)
     ]
-    if all(plain):
-        return ()
     first = plain.index(True) if any(plain) else count
     last = count - plain[::-1].index(True) if any(plain) else count
-    head = list(range(1, first + 1)) if first <= BORDER else [first]
-    tail = list(range(last, count)) if count - last <= BORDER else [last, count - 1]
-    return tuple(sorted({place for place in (*head, *tail) if 0 < place < count}))
+    places = {first, last} if full[-1] else {first, last, count - 1}
+    if first <= BORDER:
+        places |= set(range(1, first))
+    if count - last <= BORDER:
+        places |= set(range(last, count))
+    return tuple(sorted(place for place in places if 0 < place < count))
 
 
 def _masks(value: ln.Scalar) -> list[Int]:
