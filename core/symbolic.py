@@ -390,7 +390,7 @@ def _divide_term(monomial: Monomial, coefficient: int, den: Int) -> Int | None:
 def _split(num: Int, den: Int) -> tuple[Int, Int]:
     """``(q, r)`` with ``num == q*den + r``, where ``q`` takes every term that ``den`` divides exactly."""
     if isinstance(den, Expr) and len(den.terms) != 1:
-        return (1, 0) if num == den else (0, num)
+        return _split_by_sum(num, den)
     quotient: Int = 0
     rest: Int = 0
     for monomial, coefficient in _terms(num):
@@ -401,6 +401,27 @@ def _split(num: Int, den: Int) -> tuple[Int, Int]:
             quotient, rest = quotient + coefficient // den, rest + coefficient % den
         else:
             rest = rest + _product(monomial, coefficient)
+    return quotient, rest
+
+
+def _split_by_sum(num: Int, den: Expr) -> tuple[Int, Int]:
+    """``_split`` by a sum: ``q`` takes the multiples of ``den`` that stand in ``num`` with all their terms, as
+    ``b + h`` does in ``b*S + b + h*S + h + s`` by ``S + 1``."""
+    quotient: Int = 0
+    rest = num
+    pivot = max((monomial for monomial, _ in den.terms), key=len)
+    for monomial, _ in _terms(num):
+        factor = _divide_term(monomial, 1, _product(pivot, 1))
+        if factor is None:
+            continue
+        multiple = den * factor
+        found = dict(_terms(rest))
+        shares = [(found.get(m, 0), c) for m, c in _terms(multiple)]
+        times = min(abs(has) // abs(c) for has, c in shares)
+        signs = {has * c > 0 for has, c in shares}
+        if times and len(signs) == 1:
+            times = times if signs.pop() else -times
+            quotient, rest = quotient + factor * times, rest - multiple * times
     return quotient, rest
 
 

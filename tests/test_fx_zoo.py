@@ -63,8 +63,16 @@ def test_resnet() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: zoo.bert_base(2), lambda: zoo.tinyllama(2), lambda: zoo.resnet50((2, 2, 2, 2), size=64)],
-    ids=["bert_base", "tinyllama", "resnet50"],
+    [
+        lambda: zoo.bert_base(2),
+        lambda: zoo.tinyllama(2),
+        lambda: zoo.resnet50((2, 2, 2, 2), size=64),
+        lambda: zoo.mobilenet(False, size=64),
+        lambda: zoo.convnext((1, 1, 1, 1), size=64),
+        lambda: zoo.vit(2, size=32),
+        lambda: zoo.whisper_encoder(2, positions=16),
+    ],
+    ids=["bert_base", "tinyllama", "resnet50", "mobilenet", "convnext", "vit", "whisper"],
 )
 def test_blocks_keep_a_standard_deviation_near_one(make: Callable[[], zoo.Model]) -> None:
     model = make()
@@ -78,7 +86,8 @@ def test_blocks_keep_a_standard_deviation_near_one(make: Callable[[], zoo.Model]
 
         return hook
 
-    blocks = {"BertLayer", "LlamaDecoderLayer", "ResNetBottleNeckLayer"}
+    blocks = {"BertLayer", "LlamaDecoderLayer", "ResNetBottleNeckLayer", "ViTLayer", "ConvNextLayer"}
+    blocks |= {"MobileNetV2InvertedResidual", "WhisperEncoderLayer"}
     for name, block in model.module.named_modules():
         if type(block).__name__ in blocks:
             block.register_forward_hook(record(name))

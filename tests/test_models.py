@@ -1,4 +1,4 @@
-"""The three models, compiled: real widths and few layers (MiniLM whole), from PyTorch and from ONNX, against both."""
+"""The zoo's models, compiled: real widths and few layers (MiniLM whole), from PyTorch and from ONNX, against both."""
 
 from __future__ import annotations
 
@@ -43,18 +43,35 @@ class Case(NamedTuple):
     kernels: int  # more than this, and identical layers no longer share theirs
 
 
-def images(batch: int, _: int) -> Inputs:
-    return (torch.randn(batch, 3, 96, 96, generator=torch.Generator().manual_seed(batch)),)
+def images(size: int) -> Callable[[int, int], Inputs]:
+    return lambda batch, _: (torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(batch)),)
+
+
+def spectra(batch: int, _: int) -> Inputs:
+    return (torch.randn(batch, 80, 66, generator=torch.Generator().manual_seed(batch)),)
+
+
+def step(batch: int, past: int) -> Inputs:
+    """A token, and one layer's keys and values of ``past`` others."""
+    generator = torch.Generator().manual_seed(batch * 100 + past)
+    cache = (torch.randn(batch, 4, past, 64, generator=generator) for _ in range(2))
+    return torch.randint(0, 32000, (batch, 1), generator=generator), *cache
 
 
 CASES = {
     "minilm": Case(
         zoo.minilm, lambda b, s: zoo.sentences(b, s, 30522), ((1, 1), (2, 16), (3, 37), (32, 5), (1, 256)), 30
     ),
-    "resnet50": Case(lambda: zoo.resnet50((1, 2, 1, 1), size=96), images, ((1, 0), (2, 0), (5, 0)), 60),
+    "gpt2": Case(lambda: zoo.gpt2(1), lambda b, s: zoo.sentences(b, s, 50257)[:2], ((1, 1), (2, 21)), 30),
+    "resnet50": Case(lambda: zoo.resnet50((1, 2, 1, 1), size=96), images(96), ((1, 0), (2, 0), (5, 0)), 60),
+    "mobilenet": Case(lambda: zoo.mobilenet(False, size=96), images(96), ((1, 0), (3, 0)), 50),
+    "convnext": Case(lambda: zoo.convnext((1, 1, 1, 1), size=64), images(64), ((1, 0), (3, 0)), 40),
+    "vit": Case(lambda: zoo.vit(1, size=64), images(64), ((1, 0), (3, 0)), 30),
+    "whisper": Case(lambda: zoo.whisper_encoder(1, positions=33), spectra, ((1, 0), (3, 0)), 30),
     "tinyllama": Case(
         lambda: zoo.tinyllama(layers=2), lambda b, s: zoo.sentences(b, s, 32000)[:2], ((1, 1), (2, 16), (1, 70)), 40
     ),
+    "tinyllama_step": Case(lambda: zoo.tinyllama_step(1), step, ((1, 1), (2, 37), (1, 1023)), 40),
 }
 
 
@@ -114,8 +131,7 @@ def test_from_pytorch(name: str, models: Callable[[str], zoo.Model]) -> None:
 def test_from_onnx(name: str, models: Callable[[str], zoo.Model], tmp_path: Path) -> None:
     case, model = CASES[name], models(name)
     path = zoo.to_onnx(model, tmp_path / f"{name}.onnx")
-    bounds = {key: value for key, value in model.dims.items() if key in ("batch", "seq")}
-    module = luminal.compile(path, dims=bounds, name=name)
+    module = luminal.compile(path, dims=model.bounds, name=name)
     assert isinstance(module, Module)
     check_sharing(module, case.kernels)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -128,6 +144,17 @@ def test_from_onnx(name: str, models: Callable[[str], zoo.Model], tmp_path: Path
         assert_close(found, session.run(None, arrays))
     for file in tmp_path.iterdir():
         file.unlink()  # the weights are large, and pytest keeps its folders
+
+
+@pytest.mark.parametrize("name", ["vit", "tinyllama_step"])
+def test_of_one_size(name: str, models: Callable[[str], zoo.Model]) -> None:
+    """Without symbolic dimensions: sizes are the examples' own, and others are refused."""
+    case, model = CASES[name], models(name)
+    module = luminal.compile(model.module, model.inputs, name=name)
+    assert isinstance(module, Module) and not module.library.dims
+    assert_close(module(*model.inputs), references(model, model.inputs))
+    with pytest.raises(ValueError, match="expected 2"):
+        module(*case.inputs(3, 16))
 
 
 # ---- behaviour of a module, on a small model -------------------------------------------------------------------------

@@ -151,6 +151,16 @@ def test_symbolic_extents_dissolve_quotients() -> None:
     assert sym.floordiv(i, 3) * 3 + sym.mod(i, 3) == i
 
 
+def test_sums_divide_exactly() -> None:
+    b, s, i = VARIABLES["b"], VARIABLES["s"], VARIABLES["i"]
+    assert sym.floordiv(b * 32 * S + b * 32, S + 1) == b * 32
+    assert sym.floordiv(b * 32 * S + b * 32, S * 32 + 32) == b
+    flat = ((b * 6 + i) * (S + 1)) + s
+    assert sym.floordiv(flat, S + 1) == b * 6 + i and sym.mod(flat, S + 1) == s
+    assert sym.floordiv(-2 * S - 2, S + 1) == -2
+    assert sym.floordiv(s, S + 1) == 0, "a part of a sum is no multiple of it"
+
+
 # ---- movement --------------------------------------------------------------------------------------------------------
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
