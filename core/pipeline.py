@@ -19,6 +19,7 @@ from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
 from luminal.core.spec import check_graph
+from luminal.core.symbolic import Int
 from luminal.core.target import Target
 
 Watch = Callable[[str, Any], None]
@@ -144,6 +145,7 @@ class _Assembly:
 
     def _launch(self, cluster: fuse.Cluster) -> None:
         origins = self._origins(cluster.index)
+        operations = _operations(cluster)
         for arguments, chosen in self._nests(cluster):
             nest = chosen.nest
             if nest not in self.kernels:
@@ -152,7 +154,7 @@ class _Assembly:
             grain = cost.grain(nest)
             for node in arguments:
                 self._name(node)
-            self.steps.append(Launch(number, tuple(self.names[n] for n in arguments), origins, grain))
+            self.steps.append(Launch(number, tuple(self.names[n] for n in arguments), origins, grain, operations))
             self.arguments.append(arguments)
 
     def _nests(self, cluster: fuse.Cluster) -> list[tuple[tuple[Node, ...], choose.Chosen]]:
@@ -215,6 +217,15 @@ class _Assembly:
         origins = tuple(map(str, self.graph.origins.get(node, ())))
         order = self.layouts.order(node)
         return Buffer(name, node.dtype, node.shape, order, space, offsets.get(name, 0), _bytes(node), origins)
+
+
+def _operations(cluster: fuse.Cluster) -> Int:
+    """Floating-point operations of the sums of products in a cluster: a product and an addition for each term."""
+    terms: Int = 0
+    for node in cluster.index:
+        if node.op is ops.SUM_REDUCE and node.dtype.is_float and node.inputs[0].op is ops.MUL:
+            terms = terms + node.inputs[0].size
+    return terms * 2
 
 
 def _bytes(node: Node) -> int:

@@ -45,12 +45,14 @@ class Buffer:
 @dataclass(frozen=True)
 class Launch:
     """A step: kernel number ``kernel`` on buffers named in the order of its nest's arrays. ``origins`` are the source
-    operators that the step computes. One thread does ``grain`` tasks sooner than it could wake another."""
+    operators that the step computes. One thread does ``grain`` tasks sooner than it could wake another.
+    ``operations`` are the floating-point operations of its contractions, two for each product that is summed."""
 
     kernel: int
     arguments: tuple[str, ...]
     origins: tuple[str, ...] = ()
     grain: int = 1
+    operations: Int = 0
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "luminal/python.hpp"
@@ -58,17 +61,35 @@ luminal_python::Functions find_functions(const SharedObject& object, const std::
     return functions;
 }
 
+/// A step of a run (-1: the end of the last one), and when it began, in nanoseconds of a steady clock.
+using Mark = std::pair<std::int32_t, std::int64_t>;
+
+/// Of the run on this thread, where its library is profiled.
+thread_local std::vector<Mark> marks;
+
+void mark_step(void*, std::int32_t step) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    marks.emplace_back(step, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
 /// A library together with the shared object that holds its code.
 class LoadedLibrary {
   public:
     LoadedLibrary(const std::string& path, const std::string& name, const std::optional<std::string>& weights,
-                  int threads)
-        : object_(path), library_(find_functions(object_, name), weights, threads) {}
+                  int threads, bool profile)
+        : object_(path), library_(find_functions(object_, name), weights, threads, profile ? mark_step : nullptr) {}
 
     std::string metadata_json() const { return library_.metadata_json(); }
 
     std::vector<py::array> run(std::size_t entry, const std::vector<py::array>& inputs) {
         return library_.run(entry, inputs);
+    }
+
+    std::pair<std::vector<py::array>, std::vector<Mark>> profile(std::size_t entry,
+                                                                 const std::vector<py::array>& inputs) {
+        marks.clear();
+        std::vector<py::array> outputs = library_.run(entry, inputs);
+        return {std::move(outputs), marks};
     }
 
   private:
@@ -81,8 +102,10 @@ class LoadedLibrary {
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Opens a compiled library by its path and runs it on numpy arrays.";
     py::class_<LoadedLibrary>(module, "Library")
-        .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int>(),
-             py::arg("path"), py::arg("name"), py::arg("weights") = py::none(), py::arg("threads") = 0)
+        .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int, bool>(),
+             py::arg("path"), py::arg("name"), py::arg("weights") = py::none(), py::arg("threads") = 0,
+             py::arg("profile") = false)
         .def("metadata_json", &LoadedLibrary::metadata_json)
-        .def("run", &LoadedLibrary::run, py::arg("entry"), py::arg("inputs"));
+        .def("run", &LoadedLibrary::run, py::arg("entry"), py::arg("inputs"))
+        .def("profile", &LoadedLibrary::profile, py::arg("entry"), py::arg("inputs"));
 }

@@ -5,13 +5,14 @@ Nothing of the compiler is needed here: a library describes itself through ``NAM
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -50,6 +51,13 @@ class EntrySpec:
     structure: Any
 
 
+class StepTime(NamedTuple):
+    """How long a step of a run took, counted from its beginning to that of the next."""
+
+    step: int
+    seconds: float
+
+
 class Interface:
     """How a library is called, by what it says of itself."""
 
@@ -63,12 +71,15 @@ class Interface:
 class Library(Interface):
     """An open library. Threads may call :meth:`run` at once; the native code runs without the interpreter's lock."""
 
-    def __init__(self, path: Path, name: str, weights: Path | None = None, threads: int = 0) -> None:
+    def __init__(
+        self, path: Path, name: str, weights: Path | None = None, threads: int = 0, profile: bool = False
+    ) -> None:
         """Open the library ``name`` at ``path``; see :func:`load` for the rest and for the errors."""
         self.path = path
+        self._profile = profile
         # A path with a slash is opened as it stands; a bare name would be looked up on the loader's path.
         self._native = _native.Library(
-            str(path.absolute()), name, None if weights is None else str(weights.absolute()), threads
+            str(path.absolute()), name, None if weights is None else str(weights.absolute()), threads, profile
         )
         super().__init__(name, json.loads(self._native.metadata_json()))
         self._entry_index = {entry.name: index for index, entry in enumerate(self.entries)}
@@ -84,10 +95,28 @@ class Library(Interface):
         an input is missing, unknown, or does not fit in type, rank, size or bounds; ``IndexError`` where the model met
         an index out of range; ``RuntimeError`` where another of its operators failed.
         """
+        return self._native.run(*self._call(inputs, entry))
+
+    def profile(
+        self, inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike], entry: str | int = 0
+    ) -> tuple[list[NDArray[Any]], list[StepTime]]:
+        """What :meth:`run` returns, and how long each step took, in the order in which they ran.
+
+        Raises ``RuntimeError`` where the library was not opened for it, and what :meth:`run` raises.
+        """
+        if not self._profile:
+            raise RuntimeError(f"{self.name!r} was not opened for this: load(..., profile=True)")
+        outputs, marks = self._native.profile(*self._call(inputs, entry))
+        times = [StepTime(step, (after - before) * 1e-9) for (step, before), (_, after) in itertools.pairwise(marks)]
+        return outputs, times
+
+    def _call(
+        self, inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike], entry: str | int
+    ) -> tuple[int, list[NDArray[Any]]]:
+        """The number of the entry, and its inputs in order."""
         index = self._index(entry)
-        spec = self.entries[index]
-        ordered = _in_order(spec, inputs) if isinstance(inputs, Mapping) else inputs
-        return self._native.run(index, [np.asarray(value) for value in ordered])
+        ordered = _in_order(self.entries[index], inputs) if isinstance(inputs, Mapping) else inputs
+        return index, [np.asarray(value) for value in ordered]
 
     def _index(self, entry: str | int) -> int:
         if isinstance(entry, str):
@@ -105,11 +134,13 @@ def load(
     name: str | None = None,
     weights: str | os.PathLike[str] | None = None,
     threads: int = 0,
+    profile: bool = False,
 ) -> Library:
     """Open a compiled library: a ``libNAME.so``, a ``manifest.json``, or the folder that holds one.
 
     ``name`` defaults to the one in the file's name or manifest, ``weights`` to the manifest's file or to
-    ``NAME.weights`` beside the library, ``threads`` (0) to one for each CPU that the process may use.
+    ``NAME.weights`` beside the library, ``threads`` (0) to one for each CPU that the process may use. With
+    ``profile``, the library notes when its steps begin: see :meth:`Library.profile`.
 
     Raises ``OSError`` if the library, its weights or its manifest cannot be read or do not belong together,
     ``ValueError`` for a bad option, ``RuntimeError`` if this machine lacks an instruction set that the library was
@@ -132,6 +163,7 @@ def load(
         name or location.name.removeprefix("lib").split(".")[0],
         None if weights is None else Path(weights),
         threads,
+        profile,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 import luminal
-from luminal import cli, timing
+from luminal import cli, peak, timing
 from luminal.codegen import dialect_cpp
 from luminal.core import ops
 from luminal.core import target as targets
@@ -134,6 +134,14 @@ def test_bench(model: Path) -> None:
     result = luminal_("bench", model, "--size", "batch=5", "--runs", 3, "--threads", 1)
     assert result.exit_code == 0 and "batch=5" in result.output and "onnxruntime" in result.output
     assert luminal_("bench", model, "--size", "depth=5", "--runs", 3).exit_code == 2
+
+
+def test_bench_of_kernels(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "STREAM", 1 << 20)
+    result = luminal_("bench", model, "--kernels", "--size", "batch=5", "--runs", 3, "--threads", 1)
+    assert result.exit_code == 0 and "batch=5" in result.output and "1 threads reach" in result.output
+    assert "onnxruntime" not in result.output
+    assert "MatMul" in result.output and "Softmax" in result.output and "contraction0" in result.output
 
 
 def test_timings_take_turns() -> None:

@@ -73,6 +73,18 @@ def test_sixteen_bit_floats(library: loader.Library) -> None:
     np.testing.assert_array_equal(minus_brain.view(np.uint16), [0xBF80, 0x0000, 0x4060])
 
 
+def test_profile_tells_steps_apart(example: Example, library: loader.Library) -> None:
+    profiled = loader.load(example.library, threads=2, profile=True)
+    x = np.ones((5, 8), np.float32)
+    for _ in range(2):
+        outputs, times = profiled.profile([x, np.ones(2, np.float32)], "score")
+        assert [time.step for time in times] == [1, 2, 3]  # in the numbering of the whole model
+        assert all(0 <= time.seconds < 60 for time in times)
+        np.testing.assert_array_equal(outputs[0], library.run([x, np.ones(2, np.float32)], "score")[0])
+    with pytest.raises(RuntimeError, match="was not opened for this"):
+        library.profile([x, np.ones(2, np.float32)], "score")
+
+
 @pytest.mark.parametrize(
     "arrange",
     [

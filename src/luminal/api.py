@@ -60,7 +60,7 @@ def compile(
     with stages("compile"):
         program = compile_graph(graph, chosen)
     folder = artifact.build(program, chosen, stages)
-    return Module(folder, threads, graph, stages.seconds, chosen)
+    return Module(folder, threads, graph, stages.seconds, chosen, program)
 
 
 def read(

@@ -7,6 +7,7 @@ what it was given is at fault.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from typer.core import TyperGroup
 
 import luminal
 from luminal import options
+from luminal import profile as profiling
 from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
@@ -31,6 +33,7 @@ from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
 from luminal.display import Display
 from luminal.module import Module
+from luminal.peak import Probe
 from luminal.timing import interleaved, text
 
 # In a file or a pipe there is no edge of the screen to keep to.
@@ -207,6 +210,7 @@ def bench(
     constant: Constants = None,
     runs: Annotated[int, typer.Option(min=3, help="timed runs of each")] = 21,
     threads: Threads = 0,
+    kernels: Annotated[bool, typer.Option("--kernels", help="time its kernels instead, beside the peak")] = False,
 ) -> None:
     """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
     targets.check_supported(targets.parse(target))
@@ -222,19 +226,61 @@ def bench(
         if unknown:
             raise InputError(f"--size names {', '.join(unknown)}; the dimensions are {[d.name for d in graph.dims]}")
         values = drawing.draw(graph, sizes)
+        at = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        title = f"{model.name}{f' at {at}' if at else ''}, {runs} runs"
+        if kernels:
+            out.print(_kernel_table(title, module, values, target, runs, threads, display))
+            return
         contenders: dict[str, Callable[[], object]] = {"luminal": lambda: module.run(values)}
         reference = _reference(model, dims, constants, threads)
         if reference is not None:
             contenders[reference.name] = lambda: reference.run(values)
         timings = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
-    at = ", ".join(f"{name}={value}" for name, value in sizes.items())
-    table = Table(title=f"{model.name}{f' at {at}' if at else ''}, {len(timings['luminal'].seconds)} runs")
+    table = Table(title=title)
     for heading in ("", "median", "fastest", "luminal takes"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, found in timings.items():
         ratio = "" if name == "luminal" else f"{timings['luminal'].median / found.median:.2f}x"
         table.add_row(name, text(found.median), text(found.best), ratio)
     out.print(table)
+
+
+def _kernel_table(
+    title: str,
+    module: Module,
+    values: dict[str, NDArray[Any]],
+    target: str,
+    runs: int,
+    threads: int,
+    display: Display,
+) -> Table:
+    """The kernels of a model, the slowest first, and what part of the machine's peak each reaches."""
+    threads = threads or len(os.sched_getaffinity(0))
+    probe = Probe(targets.parse(target), threads)
+    peak = probe.measure()
+    found = profiling.profile(
+        module, values, runs, threads, watch=lambda done, total: display.report("time", done / total)
+    )
+    peak |= probe.measure()
+    total = sum(kernel.seconds for kernel in found)
+    caption = (
+        f"{text(total)} in all; {threads} threads reach {peak.operations / 1e9:.0f} GFLOP/s in multiply-adds, "
+        f"{peak.bytes / 1e9:.1f} GB/s from memory (what caches hold may be faster)"
+    )
+    table = Table(title=title, caption=caption, caption_justify="left")
+    headings = ("launches", "time", "share", "GFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of stream")
+    for heading in ("kernel", *headings, "made for"):
+        table.add_column(heading, justify="right" if heading in headings else "left", no_wrap=heading == "kernel")
+    for kernel in found:
+        operations, moved = kernel.operations / kernel.seconds, kernel.bytes / kernel.seconds
+        work = f"{kernel.operations / 1e9:.3g}", f"{operations / 1e9:.3g}", f"{operations / peak.operations:.0%}"
+        table.add_row(
+            *(kernel.name, str(kernel.launches), text(kernel.seconds), f"{kernel.seconds / total:.1%}"),
+            *(work if kernel.operations else ("", "", "")),
+            *(f"{kernel.bytes / 1e6:.3g}", f"{moved / 1e9:.3g}", f"{moved / peak.bytes:.0%}"),
+            escape(", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))),
+        )
+    return table
 
 
 def _reference(

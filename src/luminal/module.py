@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from luminal import artifact, structure, tensors
 from luminal.core import target as targets
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
+from luminal.core.program import Program
 from luminal.core.target import Target
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
@@ -23,8 +25,9 @@ from luminal.runtime.loader import Library
 class Module:
     """A compiled model: call it as the model was called; numpy in, numpy out; PyTorch in, PyTorch out.
 
-    ``folder`` holds the artefact; ``graph`` is the primitive graph (None for a library loaded from disk); ``seconds``
-    says how long each stage of the compilation took. Where this machine cannot run code for ``target``, the module can
+    ``folder`` holds the artefact; ``graph`` is the primitive graph and ``program`` what it was compiled to, without the
+    values of constants (both None for a library loaded from disk); ``seconds`` says how long each stage of the
+    compilation took. Where this machine cannot run code for ``target``, the module can
     be looked at and exported, and calls raise TargetError.
     """
 
@@ -35,9 +38,11 @@ class Module:
         graph: Graph | None = None,
         seconds: Mapping[str, float] | None = None,
         target: Target | None = None,
+        program: Program | None = None,
     ) -> None:
         self.folder = folder
         self.graph = graph
+        self.program = None if program is None else replace(program, constants={})
         self.seconds = dict(seconds or {})
         self._target = target
         runs = target is None or targets.supported(target)

@@ -56,6 +56,8 @@ typedef struct counters {
     int refuse_memory_after; /* allocations before memory runs out; negative: never */
     void* image;
     size_t image_bytes;
+    int step_count;
+    int32_t steps[4]; /* what on_step was told first */
 } counters;
 
 static void* count_allocate(void* user, size_t bytes, size_t alignment) {
@@ -75,6 +77,12 @@ static void count_deallocate(void* user, void* memory, size_t bytes) {
 static void backwards_for(void* user, int64_t tasks, lm_task_range body, void* argument) {
     ++((counters*)user)->loops;
     for (int64_t i = tasks - 1; i >= 0; --i) body(argument, i, i + 1);
+}
+
+static void note_step(void* user, int32_t step) {
+    counters* counts = (counters*)user;
+    if (counts->step_count < 4) counts->steps[counts->step_count] = step;
+    ++counts->step_count;
 }
 
 static int32_t provide(void* user, const void** image, size_t* bytes) {
@@ -246,7 +254,7 @@ static void expect_not_opened(const lm_options* options, int32_t status, const c
 }
 
 static void test_options(const char* weights, const float* table) {
-    counters counts = {0, 0, 0, 0, -1, NULL, 0};
+    counters counts = {0, 0, 0, 0, -1, NULL, 0, 0, {0, 0, 0, 0}};
     lm_library* library = NULL;
     lm_context* context = NULL;
     float rows[24];
@@ -282,6 +290,7 @@ static void test_options(const char* weights, const float* table) {
     options.deallocate = count_deallocate;
     options.weights_provider = provide;
     options.parallel_for = backwards_for;
+    options.on_step = note_step;
     options.user = &counts;
     expect_not_opened(&options, LM_BAD_WEIGHTS, "the weights provider returned 7", __LINE__);
     counts.image = read_file(weights, &counts.image_bytes);
@@ -290,6 +299,8 @@ static void test_options(const char* weights, const float* table) {
     CHECK(embed(context, 1, rows) == LM_OK && rows[7] == 2 * table[15]);
     CHECK(embed(context, 16, rows) == LM_INDEX_OUT_OF_RANGE);
     example_a_context_destroy(context);
+    CHECK(counts.step_count == 4 && counts.steps[0] == 0 && counts.steps[1] == -1);
+    CHECK(counts.steps[2] == 0 && counts.steps[3] == -1); /* a run that fails ends, too */
     CHECK(counts.provided == 2 && counts.loops == 2 && counts.allocated == 3 && counts.deallocated == 3);
     for (int enough = 0; enough < 3; ++enough) {
         counts.allocated = counts.deallocated = 0;

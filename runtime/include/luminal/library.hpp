@@ -75,6 +75,11 @@ class Library : public InPlace {
     void enter() { pool_.enter(); }
     void leave() { pool_.leave(); }
 
+    /// Tells who profiles that a step begins, or, with -1, that the last one has ended.
+    void on_step(int32_t step) const {
+        if (options_.on_step != nullptr) options_.on_step(options_.user, step);
+    }
+
     /// `grain` tasks are worth waking a thread for.
     void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
         if (options_.parallel_for != nullptr && tasks > grain) {
@@ -319,6 +324,7 @@ class Context : public InPlace {
     bool begin_step(int32_t step) {
         if (status_.code() != LM_OK) return false;
         step_ = step;
+        library_.on_step(step);
         return true;
     }
 
@@ -371,6 +377,7 @@ class Context : public InPlace {
         status_.reset();
         library_.enter();
         entry.run(*this, dims_, inputs_, outputs_);
+        library_.on_step(-1);
         library_.leave();
         library_.release_weights();
         const int32_t status = status_.code();

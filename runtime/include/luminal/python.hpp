@@ -121,8 +121,10 @@ inline std::vector<py::array> bind(const std::vector<std::string>& names, const 
 /// An open library. Any number of Python threads may call run() at once: each call borrows a context for its duration.
 class Library {
   public:
-    /// `weights`: the weights file, or none: the one beside the library. `threads`: 0 for one per CPU.
-    Library(const Functions& functions, const std::optional<std::string>& weights, int threads)
+    /// `weights`: the weights file, or none: the one beside the library. `threads`: 0 for one per CPU. `on_step`: as in
+    /// lm_options.
+    Library(const Functions& functions, const std::optional<std::string>& weights, int threads,
+            void (*on_step)(void*, std::int32_t) = nullptr)
         : functions_(functions) {
         if (functions_.abi_version() != LM_ABI_VERSION) {
             throw std::runtime_error("the library has ABI version " + std::to_string(functions_.abi_version()) +
@@ -133,6 +135,7 @@ class Library {
         options.size = sizeof(options);
         options.weights_path = weights ? weights->c_str() : nullptr;
         options.threads = threads;
+        options.on_step = on_step;
         const std::int32_t status = functions_.open(&options, &library_);
         if (status != LM_OK) {
             const std::string message = error(library_, nullptr);

@@ -1,0 +1,55 @@
+"""How much of its arrays a kernel touches, counted in its nest."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule import nest as ln
+from luminal.core.symbolic import Int, Var
+
+
+def accesses(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Elements that one launch reads or writes of each array, every time counted: an upper bound.
+
+    ``sizes`` gives the dimensions. An element that is read again counts again, so what is touched of an array is the
+    smaller of this and its size.
+    """
+    found: Counter[str] = Counter({array.name: 0 for array in nest.arrays})
+    _body(nest.body, 1, {dim: sizes[dim.name] for dim in nest.dims}, found)
+    return {array.name: found[array.name] for array in nest.arrays}
+
+
+def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], found: Counter[str]) -> None:
+    for statement in body:
+        match statement:
+            case ln.Loop():
+                _body(statement.body, times * _most(statement.extent, dims), dims, found)
+            case ln.Reduction():
+                inner = times * math.prod(_most(loop.extent, dims) for loop in statement.loops)
+                _body(statement.before, inner, dims, found)
+                _value(statement.value, inner, found)
+            case ln.Store():
+                found[statement.array] += times
+                _value(statement.value, times, found)
+            case ln.Define() | ln.Let():
+                _value(statement.value, times, found)
+            case ln.Contract():
+                steps = times * math.prod(_most(loop.extent, dims) for loop in statement.loops)
+                found[statement.a] += steps * _most(statement.rows, dims)
+                found[statement.b] += steps * statement.columns
+
+
+def _value(value: ln.Scalar, times: int, found: Counter[str]) -> None:
+    for part in ln.postorder(value):
+        if isinstance(part.leaf, ln.Access):
+            found[part.leaf.array] += times
+
+
+def _most(extent: Int, dims: Mapping[Var, Int]) -> int:
+    """The extent at these dimensions; its upper bound where it varies between iterations of outer loops."""
+    bound = sym.upper(sym.substitute(extent, dims))
+    assert bound is not None, f"extent {extent} has no bound"
+    return max(bound, 0)

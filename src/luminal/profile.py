@@ -1,0 +1,95 @@
+"""Where the time of a model goes: its kernels, with the work that they do and the ceilings that bound them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from luminal.core import symbolic as sym
+from luminal.core.program import Launch, Program
+from luminal.core.schedule import traffic
+from luminal.module import Module
+from luminal.runtime import loader
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel in one run of a model, all its launches together.
+
+    ``operations`` are the floating-point operations of its contractions (a multiply-add is two; what a mask makes
+    unnecessary is counted, padding is not). ``bytes`` are those of its arrays that it touches, each counted once in a
+    launch, wherever they lie. ``origins`` are the source operators of its first launch.
+    """
+
+    name: str
+    launches: int
+    seconds: float
+    operations: int
+    bytes: int
+    origins: tuple[str, ...]
+
+
+def profile(
+    module: Module,
+    inputs: Mapping[str, NDArray[Any]],
+    runs: int = 21,
+    threads: int = 0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> list[KernelTime]:
+    """The kernels of a module that was compiled in this process, the one that takes the most time first.
+
+    A launch's time is the median of ``runs``, threads woken and awaited included. ``watch`` is told how many runs of
+    how many are done. Raises ValueError where ``inputs`` do not fit.
+    """
+    program = module.program
+    assert program is not None, "a module loaded from disk does not know its program"
+    library = loader.load(module.folder, threads=threads, profile=True)
+    steps = program.entries[0].steps
+    seconds: list[list[float]] = [[] for _ in steps]
+    for run in range(-2, runs):  # the first two bring weights and arena into memory
+        _, times = library.profile(inputs)
+        for number, time in times if run >= 0 else ():
+            seconds[number].append(time)
+        watch(max(run + 1, 0), runs)
+    sizes = _sizes(program, inputs)
+    found: dict[int, list[int]] = {}
+    for number, step in enumerate(steps):
+        found.setdefault(step.kernel, []).append(number)
+    kernels = [
+        KernelTime(
+            program.kernels[kernel].name,
+            len(numbers),
+            sum(statistics.median(seconds[n]) for n in numbers),
+            sum(int(sym.evaluate(steps[n].operations, sizes)) for n in numbers),
+            sum(_bytes(program, steps[n], sizes) for n in numbers),
+            steps[numbers[0]].origins or program.kernels[kernel].origins,
+        )
+        for kernel, numbers in found.items()
+    ]
+    return sorted(kernels, key=lambda kernel: -kernel.seconds)
+
+
+def _sizes(program: Program, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    """The dimensions that ``inputs`` have; those that no axis is, which nothing reads, are at their lower bound."""
+    sizes = {dim.name: dim.lo for dim in program.dims}
+    for tensor in program.entries[0].inputs:
+        for axis, size in zip(tensor.shape, inputs[tensor.name].shape, strict=True):
+            dim = sym.as_var(axis)
+            if dim is not None:
+                sizes[dim.name] = size
+    return sizes
+
+
+def _bytes(program: Program, step: Launch, sizes: Mapping[str, int]) -> int:
+    nest = program.kernels[step.kernel].nest
+    touched = traffic.accesses(nest, sizes)
+    total = 0
+    for array, name in zip(nest.arrays, step.arguments, strict=True):
+        buffer = program.buffer(name)
+        elements = int(sym.evaluate(sym.product(buffer.shape), sizes))
+        total += min(touched[array.name], elements) * buffer.dtype.itemsize
+    return total

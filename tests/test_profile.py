@@ -1,0 +1,74 @@
+"""Profiles: what is counted of kernels, and the measuring of the peak they are compared with."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import luminal
+from luminal import peak, profile
+from luminal.core import target as targets
+from luminal.module import Module
+
+VOCABULARY, WIDTH, CLASSES = 5000, 64, 50
+
+
+class Lookup(nn.Module):
+    """Rows of a table, a contraction, and a softmax of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.head(torch.sin(self.table(ids))), -1)
+
+
+def test_operations_and_bytes_of_kernels() -> None:
+    rows, dims = 12, {"ids": ("rows",), "rows": (1, 32)}
+    module = luminal.compile(Lookup().eval(), (torch.arange(rows),), dims=dims, name="lookup", threads=1)
+    assert isinstance(module, Module)
+    for count in (rows, 5):
+        kernels = profile.profile(module, {"ids": np.arange(count)}, runs=3, threads=1)
+        assert [k.seconds for k in kernels] == sorted((k.seconds for k in kernels), reverse=True)
+        assert all(k.launches == 1 and k.seconds > 0 for k in kernels)
+        by_origin = {origin.partition(" ")[0]: kernel for kernel in kernels for origin in kernel.origins}
+        look_up, product = by_origin["aten.embedding.default"], by_origin["aten.linear.default"]
+        softmax = by_origin["aten.softmax.int"]
+        # Only the rows that are looked up count of a table, and a contraction's padding counts as memory alone.
+        assert look_up.bytes == count * 8 + 2 * count * WIDTH * 4 and look_up.operations == 0
+        assert product.operations == 2 * count * WIDTH * CLASSES
+        padded = -(-CLASSES // 16) * 16
+        least = 4 * (count * WIDTH + WIDTH * CLASSES + CLASSES + count * CLASSES)
+        assert least <= product.bytes <= least + 4 * WIDTH * (2 * padded - CLASSES)
+        assert softmax.bytes == 2 * count * CLASSES * 4
+
+
+def test_the_probe_computes_and_reads_everything() -> None:
+    target = targets.detect()
+    library = peak._compile(target)
+    library.lm_multiply_add.restype = library.lm_read.restype = ctypes.c_float
+    lanes = target.register_bytes // 4
+    operations = ctypes.c_int64.in_dll(library, "lm_round_operations").value
+    # x -> x/2 + 1 has one fixed point, which every lane of every chain reaches.
+    assert library.lm_multiply_add(ctypes.c_int64(200), ctypes.c_float(0.5), ctypes.c_float(1)) == operations
+    numbers = np.zeros(10 * operations + lanes, np.float32)
+    data = numbers[-numbers.ctypes.data % target.register_bytes // 4 :][: 5 * operations]
+    data[:] = np.arange(data.size) % 8
+    found = library.lm_read(ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(data.size // lanes))
+    assert found == data.sum()
+
+
+def test_peak_of_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "STREAM", 1 << 22)
+    probe = peak.Probe(targets.detect(), threads=2)
+    found = probe.measure(runs=2)
+    assert found.operations > 0 and found.bytes > 0
+    assert found | peak.Peak(0.0, np.inf) == peak.Peak(found.operations, np.inf)
+    assert Path(peak.SOURCE).is_file()
