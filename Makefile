@@ -21,8 +21,8 @@ test: $(VENV)/.test  ## run all tests
 accuracy: $(VENV)/.test  ## run the models at their real sizes and write the table into docs/
 	$(BIN)/python -m benchmarks.accuracy
 
-bench: $(VENV)/.bench  ## time the models beside other runtimes
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.bench  ## time the models beside other runtimes and write table and chart into docs/
+	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 
 lint: $(VENV)/.test  ## check style
 	$(BIN)/ruff check

@@ -6,6 +6,7 @@ relative to the largest magnitude of an output, the worst over outputs and input
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,24 +28,22 @@ from rich.table import Table
 
 import luminal
 from benchmarks import machine, zoo
+from benchmarks.suite import CASES, DECODER_LAYERS, chosen
 from luminal.comparison import Report
 from luminal.comparison.measure import distance
 from luminal.core import config
 from luminal.display import Display
 from luminal.module import Module
 
-MODELS: dict[str, Callable[[int | None], zoo.Model]] = {
-    "all-MiniLM-L6-v2": lambda layers: zoo.minilm(),
-    "ResNet-50": lambda layers: zoo.resnet50(),
-    "TinyLlama-1.1B": lambda layers: zoo.tinyllama() if layers is None else zoo.tinyllama(layers),
-}
 FRONT_ENDS = ("PyTorch", "ONNX")
+KINDS = ("fixed", "symbolic")
 LIMIT = 1e-5
 
 
 @dataclass(frozen=True)
 class Line:
-    """What came of one model through one front end.
+    """What came of one model through one front end, at the sizes of its example (``kind`` "fixed") or with symbolic
+    dimensions.
 
     ``error`` is from float32 PyTorch, ``exact`` from float64, and ``reference`` from there to the framework
     ``compared``; ``agrees`` is the verdict of ``luminal.diff``. ``parameters`` are in millions, ``seconds`` in all.
@@ -52,6 +51,7 @@ class Line:
 
     model: str
     front_end: str
+    kind: str
     parameters: float
     error: float
     exact: float
@@ -65,11 +65,14 @@ class Line:
         return self.agrees and self.error <= LIMIT
 
 
-def measure(name: str, front_end: str, layers: int | None, display: Display) -> Line:
+def measure(name: str, front_end: str, kind: str, layers: int, display: Display) -> Line:
     """Compile a model, and compare it."""
     start = time.perf_counter()
     display.report("make the model", 0.0)
-    model = MODELS[name](layers)
+    case = CASES[name]
+    model = case.build(layers)
+    if kind == "fixed":
+        model = model._replace(dims={})
     display.report("make the model", 1.0)
     if front_end == "PyTorch":
         report = luminal.diff(model.module, model.inputs, dims=model.dims, progress=display.report)
@@ -79,9 +82,8 @@ def measure(name: str, front_end: str, layers: int | None, display: Display) -> 
     print(report, file=sys.stderr)
     worst = [max(pair) for pair in zip(*((r.exact.relative, r.reference.relative) for r in _rows(report)), strict=True)]
     parameters = sum(p.numel() for p in model.module.parameters()) / 1e6
-    return Line(
-        name, front_end, parameters, error, *worst, report.reference, report.ok, time.perf_counter() - start
-    )  # fmt: skip
+    seconds = time.perf_counter() - start
+    return Line(case.title, front_end, kind, parameters, error, *worst, report.reference, report.ok, seconds)
 
 
 def _rows(report: Report) -> list[luminal.comparison.Row]:
@@ -90,32 +92,41 @@ def _rows(report: Report) -> list[luminal.comparison.Row]:
 
 def _through_onnx(model: zoo.Model, display: Display) -> tuple[Report, float]:
     """The comparison with onnxruntime, and the error from PyTorch on the model's own inputs."""
-    dims = {k: v for k, v in model.dims.items() if isinstance(v, tuple) and all(isinstance(n, int) for n in v)}
     with torch.no_grad():
         expected = model.module(*model.inputs)
     with tempfile.TemporaryDirectory() as folder:
         display.report("export to ONNX", 0.0)
-        path = zoo.to_onnx(model, Path(folder, "model.onnx"))
+        path = zoo.to_onnx(model, Path(folder, "model.onnx"), dynamic=bool(model.dims))
         display.report("export to ONNX", 1.0)
-        module = luminal.compile(path, dims=dims, progress=display.report)
+        module = luminal.compile(path, dims=model.bounds, progress=display.report)
         assert isinstance(module, Module)
         found = module.library.run([value.numpy() for value in model.inputs])
         outputs = expected if isinstance(expected, tuple) else (expected,)
         pairs = zip(found, outputs, strict=True)
         error = max(distance(array, np.asarray(tensor.numpy())).relative for array, tensor in pairs)
         del module, found
-        return luminal.diff(path, dims=dims, progress=display.report), error
+        return luminal.diff(path, dims=model.bounds, progress=display.report), error
 
 
 # ---- output --------------------------------------------------------------------------------------------------------
 
-HEADINGS = ("model", "parameters", "from", "from PyTorch", "from float64", "compared with", "its own", "verdict")
+HEADINGS = (
+    "model",
+    "parameters",
+    "from",
+    "sizes",
+    "from PyTorch",
+    "from float64",
+    "compared with",
+    "its own",
+    "verdict",
+)
 
 
 def cells(line: Line) -> tuple[str, ...]:
     """The cells of a table under ``HEADINGS``."""
     return (
-        line.model, f"{line.parameters:.1f} M", line.front_end, f"{line.error:.1e}", f"{line.exact:.1e}",
+        line.model, f"{line.parameters:.1f} M", line.front_end, line.kind, f"{line.error:.1e}", f"{line.exact:.1e}",
         line.compared, f"{line.reference:.1e}", "agrees" if line.ok else "differs",
     )  # fmt: skip
 
@@ -128,8 +139,8 @@ def markdown(lines: Sequence[Line]) -> str:
         "`make accuracy`: largest errors relative to the largest magnitude of an output, the worst over all outputs. "
         "`from PyTorch` is luminal's distance from float32 PyTorch, at most 1e-5; `from float64` that from the graph "
         "evaluated in double precision, and `its own` the same for the framework that `luminal.diff` compares with. "
-        "Inputs are the examples of `benchmarks/zoo.py`, and drawn ones at sizes that leave tails and at the smallest; "
-        "weights are random but for MiniLM's.",
+        "Inputs are the examples of `benchmarks/suite.py`, and drawn ones, for `symbolic` at sizes that leave tails "
+        "and at the smallest; weights are random but for MiniLM's.",
         "",
         machine.describe() + ".",
         "",
@@ -140,11 +151,10 @@ def markdown(lines: Sequence[Line]) -> str:
     return "\n".join(page) + "\n"
 
 
-def _apart(name: str, front_end: str, layers: int | None) -> Line:
+def _apart(name: str, front_end: str, kind: str, layers: int) -> Line:
     """``measure`` in a process of its own, with a cache of its own: the weights of these models are large."""
-    command = [sys.executable, "-m", "benchmarks.accuracy", "--model", name, "--front-end", front_end, "--json"]
-    if layers is not None:
-        command += ["--layers", str(layers)]
+    command = [sys.executable, "-m", "benchmarks.accuracy", "--models", name, "--front-end", front_end]
+    command += ["--sizes", kind, "--layers", str(layers), "--json"]
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, config.CACHE.variable: cache}
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
@@ -152,31 +162,35 @@ def _apart(name: str, front_end: str, layers: int | None) -> Line:
 
 
 def main(
-    model: Annotated[list[str] | None, typer.Option(help="only models of these names")] = None,
-    front_end: Annotated[list[str] | None, typer.Option(help="PyTorch or ONNX; default: both")] = None,
-    layers: Annotated[int | None, typer.Option(help="layers of the decoder; default: all 22")] = None,
+    models: Annotated[str, typer.Option(help="names of models, with commas between; default: all")] = "",
+    front_end: Annotated[str, typer.Option(help="PyTorch or ONNX; default: both")] = "",
+    sizes: Annotated[str, typer.Option(help="fixed or symbolic; default: both")] = "",
+    layers: Annotated[int, typer.Option(min=1, max=DECODER_LAYERS, help="layers of the decoder")] = DECODER_LAYERS,
     write: Annotated[Path | None, typer.Option(help="the page to write")] = Path("docs/accuracy.md"),
     as_json: Annotated[bool, typer.Option("--json", help="measure one model here, and print the result")] = False,
 ) -> None:
     """Compare the models at their real sizes; the exit code is 1 where one differs."""
     warnings.simplefilter("ignore")  # what PyTorch's exporters say of themselves
-    names, front_ends = model or list(MODELS), front_end or list(FRONT_ENDS)
+    try:
+        cases = chosen(models.split(",") if models else None)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--models") from error
     if as_json:
         with Display(Console(stderr=True)) as display:
-            print(json.dumps(asdict(measure(names[0], front_ends[0], layers, display))))
+            print(json.dumps(asdict(measure(cases[0].name, front_end, sizes, layers, display))))
         return
     lines: list[Line] = []
-    for name in names:
-        for kind in front_ends:
-            print(f"\n{name} from {kind}", file=sys.stderr)
-            lines.append(_apart(name, kind, layers))
+    for case, end, kind in itertools.product(cases, FRONT_ENDS, KINDS):
+        if front_end in ("", end) and sizes in ("", kind):
+            print(f"\n{case.title} from {end}, {kind}", file=sys.stderr)
+            lines.append(_apart(case.name, end, kind, layers))
     table = Table(box=box.SIMPLE_HEAD)
     for heading in HEADINGS:
         table.add_column(heading)
     for line in lines:
         table.add_row(*cells(line))
-    Console(width=120).print(table)
-    if write is not None and not (model or front_end or layers):
+    Console(width=140).print(table)
+    if write is not None and not (models or front_end or sizes or layers < DECODER_LAYERS):
         write.parent.mkdir(parents=True, exist_ok=True)
         write.write_text(markdown(lines), encoding="utf-8")
     if not all(line.ok for line in lines):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,9 @@ def interleaved(
     """Time each implementation ``runs`` times, taking turns, so that whatever else the machine does meets all alike.
 
     The order of a round is that of the round before, reversed. ``budget`` is in seconds: where the runs would take
-    longer, there are fewer, at least 3. ``pause`` (seconds) comes before each run: threads that still wait for more
-    work after the run before must not take the processor from this one. ``watch`` is told how many rounds of how many
-    are done.
+    longer, there are fewer, at least 3. Before each run come ``pause`` seconds, and more until all other threads of the
+    process sleep: those that spin after the run before, waiting for more work, would take the processor from this one.
+    ``watch`` is told how many rounds of how many are done.
     """
     watch(0, runs)
     order = list(implementations)
@@ -48,7 +50,7 @@ def interleaved(
     done = 0
     while done < runs:
         for name in order if done % 2 == 0 else reversed(order):
-            time.sleep(pause)
+            settle(pause)
             start = time.perf_counter()
             implementations[name]()
             seconds[name].append(time.perf_counter() - start)
@@ -57,6 +59,31 @@ def interleaved(
         runs = max(min(runs, int(budget / (spent / done))), 3)
         watch(done, max(runs, done))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def settle(pause: float = 0.01, longest: float = 1.0) -> float:
+    """Wait ``pause`` seconds, and on until no other thread of this process runs, but no more than ``longest``.
+
+    Returns the seconds waited.
+    """
+    start = time.perf_counter()
+    time.sleep(pause)
+    while _others_run() and time.perf_counter() - start < longest:
+        time.sleep(0.002)
+    return time.perf_counter() - start
+
+
+def _others_run() -> bool:
+    """Whether another thread of this process is on a processor or waits for one."""
+    own = str(threading.get_native_id())
+    for stat in Path("/proc/self/task").glob("*/stat"):
+        try:
+            state = stat.read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        if state == "R" and stat.parent.name != own:
+            return True
+    return False
 
 
 def text(seconds: float) -> str:

@@ -1,0 +1,64 @@
+"""Horizontal bars as an SVG that reads well on a light and on a dark page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, LEFT, RIGHT, TOP = 860, 260, 60, 70
+BAR, GAP = 12, 14
+COLORS = ("#2f81f7", "#8b949e", "#b08800", "#a371f7", "#6e7681")
+TEXT = "#7d8590"  # between black and white: legible on both
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A group of bars: ``values`` by the name of a series, the same names in every group."""
+
+    title: str
+    values: Mapping[str, float]
+
+
+def draw(title: str, groups: Sequence[Bars], base: str) -> str:
+    """The chart; a line at 1 stands for ``base``."""
+    series = list(groups[0].values)
+    color = dict(zip(series, COLORS, strict=False))
+    longest = max(1.0, *(value for group in groups for value in group.values.values()))
+    scale = (WIDTH - LEFT - RIGHT) / longest
+    height = TOP + len(groups) * (len(series) * BAR + GAP) + 10
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="12" fill="{TEXT}" role="img">',
+        f"  <title>{escape(title)}</title>",
+        f'  <text x="{LEFT}" y="20" font-size="14" font-weight="600">{escape(title)}</text>',
+    ]
+    x = LEFT
+    for name in series:
+        lines.append(f'  <rect x="{x}" y="34" width="{BAR}" height="{BAR}" rx="2" fill="{color[name]}"/>')
+        lines.append(f'  <text x="{x + BAR + 5}" y="44">{escape(name)}</text>')
+        x += BAR + 25 + 7 * len(name)
+    y = TOP
+    for group in groups:
+        middle = y + len(series) * BAR / 2 + 4
+        lines.append(f'  <text x="{LEFT - 10}" y="{middle:g}" text-anchor="end">{escape(group.title)}</text>')
+        for name in series:
+            length = group.values[name] * scale
+            weight = ' font-weight="600"' if name == series[0] else ""
+            lines.append(
+                f'  <rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR - 2}" rx="2" fill="{color[name]}"/>'
+            )
+            lines.append(
+                f'  <text x="{LEFT + length + 5:.1f}" y="{y + BAR - 3}" font-size="10"{weight}>'
+                f"{group.values[name]:.2f}</text>"
+            )
+            y += BAR
+        y += GAP
+    one = LEFT + scale
+    lines += [
+        f'  <line x1="{one:.1f}" y1="{TOP - 8}" x2="{one:.1f}" y2="{height - 10}" stroke="{TEXT}" '
+        f'stroke-dasharray="3 3"/>',
+        f'  <text x="{one:.1f}" y="{TOP - 11}" text-anchor="middle" font-size="10">{escape(base)}</text>',
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,78 @@
+"""What the benchmarks make of their measurements."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import attention, report
+from benchmarks.chart import Bars, draw
+from benchmarks.peers import PEERS
+from benchmarks.suite import CASES, chosen
+from luminal import timing
+
+
+def found(luminal: float, peer: float) -> report.Sample:
+    """A sample as it comes from another process."""
+    ours = {f"luminal {end} {kind}": luminal for end in ("PyTorch", "ONNX") for kind in ("fixed", "symbolic")}
+    ours["luminal PyTorch symbolic"] = 1.5 * luminal
+    return report.sample(
+        {
+            "times": {**ours, **dict.fromkeys(PEERS, peer)},
+            "compiled": {key: {"seconds": 3.0, "memory": 2**30} for key in ours},
+            "operations": 10**9,
+            "bytes": 10**6,
+            "peak": {"operations": 4e11, "bytes": 1e10},
+        }
+    )
+
+
+def test_ratios_are_medians_over_processes() -> None:
+    # By the medians of the times, 3/8; by that of the ratios, 1/2.
+    result = report.Result("a model", (found(1e-2, 2e-2), found(3e-2, 8e-2), found(5e-2, 8e-2)))
+    assert result.seconds("onnxruntime") == 8e-2 and result.seconds("luminal ONNX fixed") == 3e-2
+    assert result.ratio("luminal PyTorch fixed", "torch") == 0.5
+    part, of = result.ceiling("luminal ONNX fixed")
+    assert of == "FMA" and part == pytest.approx(1e9 / 4e11 / 3e-2)
+    first, second = report.rows([result])
+    assert first[:3] == ("a model", "PyTorch", "0.50") and second[1] == "ONNX"
+    assert first[report.HEADINGS.index("symbolic / fixed")] == "1.50"
+    assert first[report.HEADINGS.index("of ceiling")] == "8% FMA"
+    assert "2.00x onnxruntime" in report.summary([result])
+
+
+def test_the_page_and_its_chart() -> None:
+    results = [report.Result("a & b", (found(1e-2, 2e-2),)), report.Result("c", (found(4e-2, 2e-2),))]
+    heads = [attention.Result("plain", {"luminal": 1.0, "torch": 4.0}, (2**20, 2**30), (1e-6, 2e-6))]
+    page = report.page(results, heads, "chart.svg", threads=2, processes=1, runs=5)
+    assert "![" in page and "(chart.svg)" in page and "| a & b | PyTorch | 0.50 |" in page
+    assert "| plain |  | 0.25 |  | 1 s | 4 s |  | 1 MiB | 1024 MiB | 1.0e-06 | 2.0e-06 |" in page
+    drawing = ElementTree.fromstring(report.chart(results))
+    texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
+    assert {"a & b", "c", "luminal", "2.00", "0.50", "onnxruntime"} <= set(texts)
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    drawing = ElementTree.fromstring(draw("title", [Bars("a", {"x": 0.5, "y": 2.0})], "one"))
+    widths = [float(e.attrib["width"]) for e in drawing.iter() if e.tag.endswith("rect")][2:]  # after the legend
+    assert widths[1] == 4 * widths[0]
+
+
+def test_models_are_chosen_by_name() -> None:
+    assert [case.name for case in chosen(["vit", "minilm"])] == ["minilm", "vit"]
+    assert chosen(None) == list(CASES.values()) and len(CASES) == 10
+    with pytest.raises(ValueError, match="no model is called lenet"):
+        chosen(["lenet"])
+
+
+def test_a_run_waits_for_threads_that_still_work() -> None:
+    data = bytes(64 << 20)
+    worker = threading.Thread(target=lambda: hashlib.sha256(data).digest())  # without the interpreter's lock
+    worker.start()
+    timing.settle(0.0, longest=60.0)
+    assert not timing._others_run()
+    worker.join()
+    assert timing.settle(0.0) < 60
