@@ -104,8 +104,10 @@ def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
         names = [v.name for v in variables]
         found = {sym.evaluate(rows, dict(zip(names, point, strict=True))) for point in itertools.product(*ranges)}
         return sorted(count for count in found if 1 <= count <= contract.max_rows)
-    low, high = sym.lower(rows), sym.upper(rows)
-    return list(range(max(1, low or 1), min(contract.max_rows, high or contract.max_rows) + 1))
+    # A name may have tighter bounds than what it stands for.
+    low = max(sym.lower(e) or 1 for e in (rows, contract.rows))
+    high = min(sym.upper(e) or contract.max_rows for e in (rows, contract.rows))
+    return list(range(max(1, low), min(contract.max_rows, high) + 1))
 
 
 def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int, ahead_steps: Int | None) -> TileFunction:

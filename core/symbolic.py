@@ -251,10 +251,10 @@ def _atom_lo(atom: Atom) -> Int | None:
     if isinstance(atom, Mod):
         return 0
     if isinstance(atom, FloorDiv):
-        low, high = lower(atom.num), upper(atom.den)
-        if low is None:
-            return None
-        return 0 if low >= 0 and high is None else None if high is None else low // (high if low >= 0 else 1)
+        low, least, most = lower(atom.num), lower(atom.den), upper(atom.den)
+        if low is None or low < 0:
+            return low  # divisors are not negative, and a quotient by 0 is 0
+        return low // most if most is not None and least is not None and least >= 1 else 0
     assert isinstance(atom, MinMax)
     a, b = lower(atom.a), lower(atom.b)
     if atom.which == "max":
@@ -268,10 +268,10 @@ def _atom_hi(atom: Atom) -> Int | None:
     if isinstance(atom, Mod):
         return atom.den - 1
     if isinstance(atom, FloorDiv):
-        high, low = upper(atom.num), lower(atom.den)
+        high, least = upper(atom.num), lower(atom.den) or 0
         if high is None:
             return None
-        return high // (low if low and high >= 0 else 1) if high >= 0 else -1
+        return high // max(least, 1) if high >= 0 else -1 if least >= 1 else 0
     assert isinstance(atom, MinMax)
     a, b = upper(atom.a), upper(atom.b)
     if atom.which == "min":

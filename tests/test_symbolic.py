@@ -348,3 +348,12 @@ def test_run_time_data_has_no_symbolic_value() -> None:
     joined = movement.concatenate([x, movement.reshape(ir.dim(S), [1])], 0)
     assert symval.value(joined) is None
     assert symval.value(movement.slice_(joined, 0, 3, 1)).tolist() == [S]
+
+
+def test_bounds_of_a_quotient_hold_where_those_of_its_divisor_are_loose() -> None:
+    x, y = sym.var("x", 0, 9), sym.var("y", 0, 9)
+    for numerator in (x, x - 12, x + 3):
+        quotient = sym.floordiv(numerator, x - y)  # somewhere else it is known that y < x
+        low, high = sym.lower(quotient), sym.upper(quotient)
+        found = [sym.evaluate(quotient, {"x": a, "y": b}) for a in range(10) for b in range(a)]
+        assert low is not None and high is not None and low <= min(found) and max(found) <= high

@@ -226,7 +226,7 @@ class _Streamed:
         column = sym.axis(f"{by.axis}_0", by.columns)
         start = (block * (by.block // by.columns) + panel) * by.columns
         b_offset = panel_start(sym.substitute(b.offset, {t.axis: start + column}), column, by.columns)
-        parts = sym.ceildiv(rows, by.first_rows)
+        parts = 1 if by.rows <= by.first_rows else sym.ceildiv(rows, by.first_rows)
         part = sym.axis(f"{by.m}_3", -(-by.rows // by.first_rows))
         top = sym.floordiv(part * rows, parts)
         height: list[ln.Statement] = []
