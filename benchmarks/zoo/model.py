@@ -35,12 +35,13 @@ def to_onnx(model: Model, path: Path, dynamic: bool = True) -> Path:
 
     # The exporter warns of every optional package that is missing.
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
+    inputs, shapes = dynamic_shapes(model.module, model.inputs, model.dims) if dynamic else (model.inputs, None)
     torch.onnx.export(
         model.module,
-        model.inputs,
+        inputs,
         path,
         dynamo=True,
-        dynamic_shapes=dynamic_shapes(model.module, model.inputs, model.dims) if dynamic else None,
+        dynamic_shapes=shapes,
         external_data=True,
         verbose=False,
     )

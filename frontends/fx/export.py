@@ -74,9 +74,13 @@ def _known(program: ExportedProgram) -> ExportedProgram:
         return program.run_decompositions(rules)
 
 
-def dynamic_shapes(model: torch.nn.Module, inputs: Inputs, dims: Mapping[str, Any] | None) -> Any:
-    """What ``dims`` describes, as ``torch.export.export`` and ``torch.onnx.export`` take it for ``dynamic_shapes``."""
-    return _dynamic(_bind(model, inputs), dimensions.parse(dims))[1]
+def dynamic_shapes(
+    model: torch.nn.Module, inputs: Inputs, dims: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], Any]:
+    """What ``dims`` describes, as ``torch.export.export`` and ``torch.onnx.export`` take it for ``dynamic_shapes``, and
+    the positional arguments to export with: PyTorch takes a dynamic axis of extent 1 for a fixed one."""
+    bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
+    return bound.args, shapes
 
 
 def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
