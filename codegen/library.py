@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from luminal.codegen import interface as public
 from luminal.codegen.cpp import Names, ctype
@@ -12,7 +13,7 @@ from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
-from luminal.core.program import Buffer, Entry, Launch, Program
+from luminal.core.program import Buffer, Entry, Launch, Program, Phase
 from luminal.core.symbolic import Int, Var, as_var
 
 
@@ -35,15 +36,23 @@ class SizeFunction:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of a kernel, and the source operators that it computes."""
+
+    text: str
+    origins: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Step:
-    """A launch: the member of the context that runs it, its number, the text of the task count (and of how many tasks
-    are worth a thread), and the call."""
+    """A launch, or a phase of several: the member of the context that runs it, the number of its step (of the one that
+    can raise a status, where one can), the text of the count of its tasks or shares (and of how many are worth a
+    thread), and the calls."""
 
     how: str
     number: int
     tasks: str
-    call: str
-    origins: tuple[str, ...]
+    calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True)
@@ -167,23 +176,51 @@ class _Describer:
             for space, tensors in (("in", entry.inputs), ("out", entry.outputs))
             for number, tensor in enumerate(tensors)
         }
-        steps = tuple(self._step(step, pointers) for step in entry.steps)
+        steps = tuple(self._phases(entry, pointers))
         tables = tuple(
             TensorTable(f"{face.identifier}_{which}", tuple(Row(t, self._axes(t.shape)) for t in tensors))
             for which, tensors in (("inputs", face.inputs), ("outputs", face.outputs))
         )
         return EntryText(face, steps, tables)
 
+    def _phases(self, entry: Entry, pointers: dict[str, str]) -> Iterator[Step]:
+        phases = {phase.first: phase for phase in entry.phases}
+        number = 0
+        while number < len(entry.steps):
+            phase = phases.get(number)
+            if phase is None:
+                yield self._step(entry.steps[number], pointers)
+            else:
+                yield self._phase(entry.steps[number : phase.last + 1], phase, pointers)
+            number = phase.last + 1 if phase else number + 1
+
     def _step(self, step: Launch, pointers: dict[str, str]) -> Step:
-        kernel = self.kernels[step.kernel]
-        number = len(self.steps)
-        self.steps.append("; ".join(step.origins) or kernel.kernel.name)
+        tasks = self.kernels[step.kernel].tasks
+        number = self._number(step)
+        call = self._call(step, 1, pointers)
+        if tasks == 1:
+            return Step("serial", number, "1", (call,))
+        return Step("parallel", number, f"{self._size(tasks)}, {step.grain}", (call,))
+
+    def _phase(self, steps: Sequence[Launch], phase: Phase, pointers: dict[str, str]) -> Step:
+        numbers = [self._number(step) for step in steps]
+        checked = (n for n, step in zip(numbers, steps, strict=True) if self.program.kernels[step.kernel].nest.checked)
+        calls = tuple(self._call(step, times, pointers) for step, times in zip(steps, phase.tasks, strict=True))
+        # A share takes as long as its tasks together.
+        work = sum(Fraction(times, step.grain) for step, times in zip(steps, phase.tasks, strict=True))
+        grain = max(1, int(1 / work))
+        return Step("parallel", next(checked, numbers[0]), f"{self._size(phase.shares)}, {grain}", calls)
+
+    def _number(self, step: Launch) -> int:
+        self.steps.append("; ".join(step.origins) or self.kernels[step.kernel].kernel.name)
+        return len(self.steps) - 1
+
+    def _call(self, step: Launch, times: int, pointers: dict[str, str]) -> Call:
+        signature = self.kernels[step.kernel].signature
         arguments = {"status": "context.status()", "dims": "dims"}
-        for pointer, name in zip(kernel.signature.pointers, step.arguments, strict=True):
+        for pointer, name in zip(signature.pointers, step.arguments, strict=True):
             arguments[pointer.array] = self._pointer(self.program.buffer(name), pointers)
-        how = "serial" if kernel.tasks == 1 else "parallel"
-        tasks = self._size(kernel.tasks) + ("" if how == "serial" else f", {step.grain}")
-        return Step(how, number, tasks, kernel.signature.call(arguments), step.origins)
+        return Call(signature.call(arguments, times), step.origins)
 
     def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
         if buffer.space == "arena":

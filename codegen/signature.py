@@ -49,12 +49,13 @@ class Signature:
         """The head of the definition: arrays do not overlap."""
         return f"void {self.name}({', '.join(self._parameters(' __restrict'))})"
 
-    def call(self, arguments: Mapping[str, str]) -> str:
+    def call(self, arguments: Mapping[str, str], times: int = 1) -> str:
         """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and ``status`` and
-        ``dims`` to theirs; the tasks are ``begin`` and ``end``."""
+        ``dims`` to theirs; the tasks are ``begin .. end-1``, or all tasks of those shares of ``times`` tasks."""
         values = [arguments[pointer.array] for pointer in self.pointers]
         values += [arguments[name] for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used]
-        return f"{self.name}({', '.join([*values, 'begin', 'end'])})"
+        values += [name if times == 1 else f"{name} * {times}" for name in ("begin", "end")]
+        return f"{self.name}({', '.join(values)})"
 
     def _parameters(self, qualifier: str) -> list[str]:
         parameters = [f"{pointer.type}{qualifier} {pointer.name}" for pointer in self.pointers]

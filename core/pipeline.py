@@ -11,10 +11,10 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, ScheduleError
 from luminal.core.ir import Graph, Node, Origins
-from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
+from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, Phase, TensorSpec
 from luminal.core.program import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import chain, choose, contraction, cost, fuse, layout, lower, plan
+from luminal.core.schedule import chain, choose, contraction, cost, fuse, layout, lower, plan, phases
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
@@ -133,10 +133,17 @@ class _Assembly:
         self.names |= {n: name for name, n in self.graph.outputs}
         for cluster in self.fusion.clusters:
             self._launch(cluster)
-        offsets, arena = plan.place(self._spans())
+        nests = list(self.kernels)
+        together = phases.phases(
+            [
+                phases.Step(nests[step.kernel], arguments)
+                for step, arguments in zip(self.steps, self.arguments, strict=True)
+            ]
+        )
+        offsets, arena = plan.place(self._spans(together))
         buffers = tuple(self._buffer(node, offsets) for node in self.names if self._used(node))
         constants = [n for n in self.names if n.op is ops.CONSTANT]
-        entry = Entry("main", inputs, outputs, tuple(self.steps), arena, self.graph.structure)
+        entry = Entry("main", inputs, outputs, tuple(self.steps), arena, self.graph.structure, together)
         return Program(
             self.graph.name, self.graph.dims, tuple(self.kernels.values()), buffers, (entry,),
             {self.names[n]: n.attr.array.transpose(self.layouts.order(n)) for n in constants},
@@ -198,12 +205,15 @@ class _Assembly:
     def _used(self, node: Node) -> bool:
         return any(node in arguments for arguments in self.arguments)
 
-    def _spans(self) -> list[plan.Span]:
+    def _spans(self, together: tuple[Phase, ...]) -> list[plan.Span]:
+        """The lives of values in the arena. The steps of a phase may run at once, so what one uses lives in all."""
+        inside = {step: phase for phase in together for step in range(phase.first, phase.last + 1)}
         lives: dict[Node, list[int]] = {}
         for number, arguments in enumerate(self.arguments):
             for node in arguments:
                 if node.op.kind is not ops.Kind.SOURCE and node not in self.graph.results:
-                    lives.setdefault(node, []).append(number)
+                    phase = inside.get(number)
+                    lives.setdefault(node, []).extend((phase.first, phase.last) if phase else (number,))
         return [plan.Span(self.names[n], _bytes(n), min(at), max(at)) for n, at in lives.items()]
 
     def _buffer(self, node: Node, offsets: Any) -> Buffer:

@@ -56,6 +56,18 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """Consecutive steps, ``first`` to ``last`` inclusive, between which no thread waits for another: each thread runs
+    its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
+    step. At most one step of a phase can raise a status."""
+
+    first: int
+    last: int
+    shares: Int
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """An input or output of an entry: contiguous, row-major, ``shape`` in elements."""
 
@@ -67,7 +79,8 @@ class TensorSpec:
 @dataclass(frozen=True)
 class Entry:
     """An entry point. ``arena_size`` is in bytes, at the upper bounds of the dimensions. ``structure`` is the front
-    end's description of nested inputs and outputs (anything that JSON can hold), for the loader."""
+    end's description of nested inputs and outputs (anything that JSON can hold), for the loader. A step that is in none
+    of the ``phases`` is one by itself."""
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -75,6 +88,7 @@ class Entry:
     steps: tuple[Launch, ...]
     arena_size: int
     structure: Any = None
+    phases: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,9 +158,16 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"  entry {entry.name}, arena {entry.arena_size} bytes"
         yield from (f"    in  {t.name}: {_tensor(t.dtype, t.shape)}" for t in entry.inputs)
         yield from (f"    out {t.name}: {_tensor(t.dtype, t.shape)}" for t in entry.outputs)
-        for step in entry.steps:
+        starts = {phase.first: phase for phase in entry.phases}
+        ends = {phase.last for phase in entry.phases}
+        indent = "    "
+        for number, step in enumerate(entry.steps):
+            if number in starts:
+                yield f"    {starts[number].shares} shares of {' + '.join(map(str, starts[number].tasks))} tasks"
+                indent = "      "
             origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
-            yield f"    {program.kernels[step.kernel].name}({', '.join(step.arguments)}){origins}"
+            yield f"{indent}{program.kernels[step.kernel].name}({', '.join(step.arguments)}){origins}"
+            indent = "    " if number in ends else indent
 
 
 def _tensor(dtype: DType, shape: tuple[Int, ...]) -> str:
@@ -176,6 +197,7 @@ def check(program: Program) -> None:
     for entry in program.entries:
         _check_entry(program, entry)
         _check_order(program, entry)
+        _check_phases(program, entry)
 
 
 def _expect(condition: bool, message: str) -> None:
@@ -246,6 +268,24 @@ def _check_entry(program: Program, entry: Entry) -> None:
             # Kernels take restrict pointers, so that loads need not wait for stores.
             shared = [b.name for j, b in enumerate(buffers) if array.written and j != i and _overlap(buffers[i], b)]
             _expect(not shared, f"{where}: {buffers[i].name}, which the step writes, overlaps {', '.join(shared)}")
+
+
+def _check_phases(program: Program, entry: Entry) -> None:
+    """Phases follow each other, divide the tasks of their steps, and keep what their steps use apart in the arena."""
+    free = 0
+    for phase in entry.phases:
+        where = f"entry {entry.name}, steps {phase.first} to {phase.last}"
+        _expect(free <= phase.first < phase.last < len(entry.steps), f"{where}: no phase can be there")
+        free = phase.last + 1
+        steps = entry.steps[phase.first : free]
+        nests = [program.kernels[step.kernel].nest for step in steps]
+        _expect(sum(nest.checked for nest in nests) <= 1, f"{where}: more than one can raise a status")
+        for nest, tasks in zip(nests, phase.tasks, strict=True):
+            count = sym.product(loop.extent for loop in nest.tasks)
+            _expect(phase.shares * tasks == count, f"{where}: {count} tasks are not {phase.shares} shares of {tasks}")
+        buffers = {program.buffer(name) for step in steps for name in step.arguments}
+        shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
+        _expect(not shared, f"{where}: {', '.join(shared)} overlap")
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:

@@ -7,14 +7,18 @@ from typing import Any
 import numpy as np
 
 from luminal.core import symbolic as sym
-from luminal.core.program import Buffer, Program
+from luminal.core.program import Buffer, Launch, Program, Phase
 from luminal.core.schedule import run_nest
 
 Array = np.ndarray[Any, Any]
 
 
-def run_program(program: Program, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The outputs of ``program``, every kernel run by ``run_nest`` on buffers in one real arena."""
+def run_program(program: Program, inputs: dict[str, Array], seed: int = 0) -> dict[str, Array]:
+    """The outputs of ``program``, every kernel run by ``run_nest`` on buffers in one real arena.
+
+    Each share of a phase runs through all its steps before the next begins, in an order drawn from ``seed``: as far
+    apart as threads can drift.
+    """
     (entry,) = program.entries
     sizes: dict[str, int] = {}
     for tensor in entry.inputs:
@@ -26,11 +30,24 @@ def run_program(program: Program, inputs: dict[str, Array]) -> dict[str, Array]:
     flat: dict[str, Array] = {}
     for buffer in program.buffers:
         flat[buffer.name] = _memory(program, buffer, sizes, arena, inputs)
-    for step in entry.steps:
+
+    def run(step: Launch, tasks: range | None) -> None:
         nest = program.kernels[step.kernel].nest
         arrays = {a.name: flat[name] for a, name in zip(nest.arrays, step.arguments, strict=True)}
-        if not run_nest.run(nest, arrays, sizes):
+        if not run_nest.run(nest, arrays, sizes, tasks):
             raise IndexError("a checked index was out of range")
+
+    phases = {phase.first: phase for phase in entry.phases}
+    number = 0
+    while number < len(entry.steps):
+        phase = phases.get(number, Phase(number, number, 1, (1,)))
+        if phase.last == number:
+            run(entry.steps[number], None)
+        else:
+            for share in np.random.default_rng(seed).permutation(int(sym.evaluate(phase.shares, sizes))).tolist():
+                for step, tasks in zip(entry.steps[number : phase.last + 1], phase.tasks, strict=True):
+                    run(step, range(share * tasks, (share + 1) * tasks))
+        number = phase.last + 1
     return {t.name: flat[t.name].reshape([int(sym.evaluate(d, sizes)) for d in t.shape]) for t in entry.outputs}
 
 

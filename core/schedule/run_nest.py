@@ -6,7 +6,7 @@ run as plain loops, parallel loops in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,8 +40,14 @@ from luminal.core.types import DType
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def run(nest: LoopNest, arrays: MutableMapping[str, Array], dims: Mapping[str, int] | None = None) -> bool:
-    """Runs ``nest`` on flat ``arrays`` by name, writing into those that it writes; ``dims`` are the sizes by name.
+def run(
+    nest: LoopNest,
+    arrays: MutableMapping[str, Array],
+    dims: Mapping[str, int] | None = None,
+    tasks: Iterable[int] | None = None,
+) -> bool:
+    """Runs ``nest`` on flat ``arrays`` by name, writing into those that it writes; ``dims`` are the sizes by name, and
+    ``tasks`` the numbers of the tasks to run, where it is not all.
 
     Returns whether every checked index was in range. Raises SpecError where the nest reads or writes outside an array,
     or uses a name that is not in scope.
@@ -53,7 +59,11 @@ def run(nest: LoopNest, arrays: MutableMapping[str, Array], dims: Mapping[str, i
         if array.finite and not np.isfinite(value).all():
             raise SpecError(f"array {array.name}: expected finite numbers alone")
     machine = _Machine(dict(arrays), dict(dims or {}))
-    machine.body(nest.body)
+    if tasks is None:
+        machine.body(nest.body)
+    else:
+        for task in tasks:
+            machine.task(nest, task)
     return machine.in_range
 
 
@@ -65,6 +75,12 @@ class _Machine:
         self.in_range = True
 
     # ---- statements -------------------------------------------------------------------------------------------------
+
+    def task(self, nest: LoopNest, number: int) -> None:
+        """One task: the axes of the parallel loops are the digits of its number, the last the least significant."""
+        for loop in reversed(nest.tasks):
+            number, self.variables[loop.axis.name] = divmod(number, self._int(loop.extent))
+        self.body(nest.tasks[-1].body)
 
     def body(self, statements: Sequence[Statement]) -> None:
         for statement in statements:

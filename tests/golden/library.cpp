@@ -19,20 +19,20 @@ constexpr int64_t weight0 = 0;  // weight: float32 [24]
 
 void run_main(Context& context, const int64_t* dims, const void* const* in, void* const* out) {
     (void)context, (void)dims, (void)in, (void)out;
-    // Mul 'square' (model.py:3)
     context.parallel(0, dims[0], 1, [&](int64_t begin, int64_t end) {
+        // Mul 'square' (model.py:3)
         square(context.arena<float>(0), static_cast<const float*>(in[0]), begin, end);
     });
-    // Mul 'weigh' (model.py:4)
     context.parallel(1, dims[0], 1, [&](int64_t begin, int64_t end) {
+        // Mul 'weigh' (model.py:4)
         weigh(static_cast<float*>(out[0]), context.arena<float>(0), context.weights<float>(weight0), begin, end);
     });
 }
 
 void run_weigh_only(Context& context, const int64_t* dims, const void* const* in, void* const* out) {
     (void)context, (void)dims, (void)in, (void)out;
-    // Mul 'weigh' (model.py:4)
     context.parallel(2, dims[0], 1, [&](int64_t begin, int64_t end) {
+        // Mul 'weigh' (model.py:4)
         weigh(static_cast<float*>(out[0]), static_cast<const float*>(in[0]), context.weights<float>(weight0), begin,
                 end);
     });

@@ -1,0 +1,187 @@
+"""Phases: consecutive steps between which no thread has to wait for another.
+
+The tasks of every step of a phase are divided into the same number of shares, so that a thread runs its shares of one
+step and then, at once, the same shares of the next. That is right for any division among threads if no share of one
+step touches what another share of another step writes. It is proved from the offsets: share ``s`` of every such access
+lies in ``[base + s*stride, base + (s+1)*stride)`` elements of the buffer, with one ``base`` and one ``stride``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+
+from luminal.core import symbolic as sym
+from luminal.core.program import Phase
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import typical
+from luminal.core.schedule.lower import accesses, statements
+from luminal.core.symbolic import Int, Var
+
+SHARES = 32  # as few as this are enough to divide among the threads of a desktop machine
+
+
+@dataclass(frozen=True)
+class Step:
+    """A launch of ``nest``: ``buffers`` are what its arrays are, in order; equal ones share memory, others do not."""
+
+    nest: ln.LoopNest
+    buffers: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True)
+class Slab:
+    """What consecutive parts of a nest touch of an array: part ``p`` of ``parts`` lies in ``[base + p*stride, base +
+    (p+1)*stride)`` elements for every ``base`` in ``first .. last``."""
+
+    parts: Int
+    stride: Int
+    first: int
+    last: int
+
+
+def phases(steps: Sequence[Step]) -> tuple[Phase, ...]:
+    """The phases of more than one step, in order; each is as long as can be, from the first step on."""
+    found: list[Phase] = []
+    first = 0
+    while first < len(steps):
+        last = first
+        best: Phase | None = None
+        while last + 1 < len(steps) and (longer := _phase(steps, first, last + 1)) is not None:
+            best, last = longer, last + 1
+        if best is not None:
+            found.append(best)
+        first = last + 1
+    return tuple(found)
+
+
+def _phase(steps: Sequence[Step], first: int, last: int) -> Phase | None:
+    inside = steps[first : last + 1]
+    if sum(step.nest.checked for step in inside) > 1:
+        return None  # a status says in which step it was raised, by the phase's one step that can
+    counts = sorted(set(chain.from_iterable(_prefixes(step.nest) for step in inside)), key=typical, reverse=True)
+    for shares in counts:
+        tasks = tuple(_times(_tasks(step.nest), shares) for step in inside)
+        even = typical(shares) >= SHARES or set(tasks) == {1}
+        if all(tasks) and even and _independent(inside, shares):
+            return Phase(first, last, shares, tasks)
+    return None
+
+
+def _independent(steps: Sequence[Step], shares: Int) -> bool:
+    """Whether no share of one step touches what another share of another step writes."""
+    users: dict[Hashable, list[tuple[int, ln.Array]]] = {}
+    for number, step in enumerate(steps):
+        for array, buffer in zip(step.nest.arrays, step.buffers, strict=True):
+            users.setdefault(buffer, []).append((number, array))
+    for used in users.values():
+        shared = len({number for number, _ in used}) > 1 and any(array.written for _, array in used)
+        if shared and not _apart([slabs(steps[number].nest, array.name) for number, array in used], shares):
+            return False
+    return True
+
+
+def _apart(uses: Sequence[tuple[Slab, ...]], shares: Int) -> bool:
+    """Whether one division into slabs, a slab for each share, holds all ``uses`` of a buffer."""
+    options = [{k: slab for slab in use if (k := _stride(slab, shares)) is not None} for use in uses]
+    common = set(options[0]).intersection(*options[1:])
+    return any(
+        max(option[stride].first for option in options) <= min(option[stride].last for option in options)
+        for stride in common
+    )
+
+
+def _stride(slab: Slab, shares: Int) -> Int | None:
+    """The stride from share to share; None where shares hold no whole number of parts."""
+    times = _times(slab.parts, shares)
+    return slab.stride * times if times else None
+
+
+def _times(count: Int, of: Int) -> int:
+    """How many times ``of`` makes ``count``; 0 where no whole number of times."""
+    quotient = sym.floordiv(count, of)
+    return quotient if isinstance(quotient, int) and quotient * of == count else 0
+
+
+# ---- what a nest touches -------------------------------------------------------------------------------------------
+
+
+def _tasks(nest: ln.LoopNest) -> Int:
+    return sym.product(loop.extent for loop in nest.tasks)
+
+
+@lru_cache(maxsize=1 << 10)
+def _prefixes(nest: ln.LoopNest) -> tuple[Int, ...]:
+    """Into how many parts the outermost one, two, ... parallel loops divide the tasks."""
+    loops = nest.tasks
+    counts = (sym.product(loop.extent for loop in loops[: k + 1]) for k in range(len(loops)))
+    return tuple(count for count in counts if typical(count) > 1)
+
+
+@lru_cache(maxsize=1 << 12)
+def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
+    """The slabs of ``array``, for each of the outermost parallel loops whose iterations touch slabs apart."""
+    loops = nest.tasks
+    dims = set(nest.dims)
+    found: list[Slab] = []
+    part: Int = 0
+    for depth, loop in enumerate(loops):
+        part = part * loop.extent + sym.var(loop.axis.name, loop.axis.lo, loop.axis.hi)
+        linear = [sym.coefficient(offset, loop.axis) for offset in offsets(nest, array)]
+        strides = {c[0] for c in linear if c is not None}
+        if None in linear or len(strides) != 1:
+            continue
+        (stride,) = strides
+        if not sym.always(stride - 1) or not sym.variables(stride) <= dims:
+            continue
+        inner = [offset - part * stride for offset in offsets(nest, array)]
+        ends = [sym.upper(offset + 1 - stride) for offset in inner]
+        starts = [sym.lower(offset) for offset in inner]
+        if None not in ends and None not in starts:
+            first, last = max(e for e in ends if e is not None), min(s for s in starts if s is not None)
+            if first <= last:
+                parts = sym.product(outer.extent for outer in loops[: depth + 1])
+                found.append(Slab(parts, stride, first, last))
+    return tuple(found)
+
+
+def offsets(nest: ln.LoopNest, array: str) -> tuple[Int, ...]:
+    """Every offset, over loop axes, at which ``nest`` may read or write ``array``, masks left out."""
+    body = statements(nest.body)
+    values: dict[Var, set[Int]] = {}
+    for statement in body:
+        if isinstance(statement, ln.Assign):
+            values.setdefault(statement.axis, set()).add(statement.value)
+    named = {axis: next(iter(given)) for axis, given in values.items() if len(given) == 1}
+    found = chain.from_iterable(_offsets(statement, array) for statement in body)
+    return tuple(dict.fromkeys(_spelled(offset, named) for offset in found))
+
+
+def _offsets(statement: ln.Statement, array: str) -> list[Int]:
+    match statement:
+        case ln.Store():
+            own = [statement.offset] if statement.array == array else []
+            return own + _read(statement.value, array)
+        case ln.Define() | ln.Let() | ln.Reduction():
+            return _read(statement.value, array)
+        case ln.Contract():
+            row, column = sym.axis("row", statement.rows), sym.axis("column", statement.columns)
+            a = [statement.a_offset + statement.a_row * row] if statement.a == array else []
+            return a + ([statement.b_offset + column] if statement.b == array else [])
+        case ln.Reductions():
+            return [offset for _, value in statement.terms for offset in _read(value, array)]
+        case ln.Loop() | ln.Alloc() | ln.Assign():
+            return []
+
+
+def _read(value: ln.Scalar, array: str) -> list[Int]:
+    return [access.offset for access in accesses(value) if access.array == array]
+
+
+def _spelled(offset: Int, named: dict[Var, Int]) -> Int:
+    """``offset`` with the names of index expressions replaced by what they stand for."""
+    while sym.variables(offset) & named.keys():
+        offset = sym.substitute(offset, named)
+    return offset

@@ -1,0 +1,224 @@
+"""Phases: what they may hold, and that programs compute the same however far their threads drift apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from luminal.core import interp, ir, ops, types
+from luminal.core import program as programs
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction
+from luminal.core.errors import SpecError
+from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graph
+from luminal.core.program import Phase
+from luminal.core.schedule import choose, phases
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.phases import Slab, Step, slabs
+from luminal.core.symbolic import Expr, Int
+from tests import schedule_support
+from tests.codegen_programs import scaled_rows
+from tests.codegen_support import array, axis, of, op, output
+from tests.test_schedule_random import Builder
+
+ROWS = 64
+
+
+def nest(reads: list[Int], writes: Int, *loops: tuple[sym.Var, Int], parallel: int = 1) -> ln.LoopNest:
+    """``out[writes]`` is the sum of ``in[r]`` for every ``r`` of ``reads``, in a nest of ``loops``."""
+    value = ln.load("in", reads[0], types.f32)
+    for offset in reads[1:]:
+        value = op(ops.ADD, value, ln.load("in", offset, types.f32))
+    body: tuple[ln.Statement, ...] = (ln.Store("out", writes, value),)
+    for depth, (variable, extent) in reversed(list(enumerate(loops))):
+        body = (ln.Loop(variable, extent, "parallel" if depth < parallel else "serial", body),)
+    dims = {v for _, extent in loops for v in sym.variables(extent)}
+    return ln.LoopNest((array("in"), output("out")), tuple(dims), body)
+
+
+ROW, row = axis("r", ROWS)
+COLUMN, column = axis("c", 8)
+PLACE = row * 8 + column
+LOOPS = ((ROW, ROWS), (COLUMN, 8))
+plain = nest([PLACE], PLACE, *LOOPS)
+
+
+def found(*steps: tuple[ln.LoopNest, str]) -> tuple[Phase, ...]:
+    """The phases of steps given as nests with the letters of what they read and write."""
+    return phases.phases([Step(made, tuple(letters)) for made, letters in steps])
+
+
+def test_rows_that_only_the_same_thread_needs() -> None:
+    assert found((plain, "ab"), (plain, "bc"), (plain, "cd")) == (Phase(0, 2, ROWS, (1, 1, 1)),)
+
+
+def test_independent_steps() -> None:
+    elsewhere = nest([7 - column], row * 8 + 7 - column, *LOOPS)
+    assert found((elsewhere, "ab"), (elsewhere, "ac")) == (Phase(0, 1, ROWS, (1, 1)),)
+
+
+@pytest.mark.parametrize("shift", [-8, -1, 1, 8])
+def test_what_another_row_needs_is_waited_for(shift: int) -> None:
+    shifted = nest([PLACE, PLACE + shift], PLACE, *LOOPS)
+    assert found((plain, "ab"), (shifted, "bc")) == ()  # reads what another share wrote
+    assert found((shifted, "ab"), (plain, "ca")) == ()  # writes over what another share reads
+    assert found((plain, "ac"), (nest([PLACE], PLACE + shift, *LOOPS), "bc")) == ()  # writes over what it wrote
+    assert found((shifted, "ab"), (plain, "bc")) == (Phase(0, 1, ROWS, (1, 1)),)
+
+
+def test_another_stride_is_waited_for() -> None:
+    wider = nest([row * 9 + column], PLACE, *LOOPS)
+    assert found((plain, "ab"), (wider, "bc")) == ()
+    across = nest([column * ROWS + row], PLACE, *LOOPS)
+    assert found((plain, "ab"), (across, "bc")) == ()
+
+
+def test_a_phase_ends_where_a_thread_would_wait() -> None:
+    shifted = nest([PLACE + 1], PLACE, *LOOPS)
+    steps = (plain, "ab"), (plain, "bc"), (shifted, "cd"), (plain, "de"), (plain, "ef")
+    assert found(*steps) == (Phase(0, 1, ROWS, (1, 1)), Phase(2, 4, ROWS, (1, 1, 1)))
+
+
+def test_shares_of_several_tasks() -> None:
+    fine = nest([PLACE], PLACE, *LOOPS, parallel=2)
+    assert found((plain, "ab"), (fine, "bc")) == (Phase(0, 1, ROWS, (1, 8)),)
+    four, quarter = axis("q", ROWS // 4)
+    within, place = axis("p", 32)
+    coarse = nest([quarter * 32 + place], quarter * 32 + place, (four, ROWS // 4), (within, 32))
+    assert found((coarse, "ab"), (plain, "bc")) == ()  # too few shares to divide evenly
+    assert found((coarse, "ab"), (coarse, "bc")) == (Phase(0, 1, ROWS // 4, (1, 1)),)
+
+
+def test_shares_between_the_loops_of_a_grid() -> None:
+    """Two grids of different width share their rows alone; a grid in the other order shares nothing."""
+    three, third = axis("t", 3)
+    grid = nest(
+        [row * 24 + third * 8 + column], row * 24 + third * 8 + column, *LOOPS[:1], (three, 3), LOOPS[1], parallel=2
+    )
+    turned = nest([row * 24 + third * 8 + column], row * 24 + third * 8 + column, (three, 3), *LOOPS, parallel=2)
+    wide, part = axis("w", 24)
+    whole = nest([row * 24 + part], row * 24 + part, LOOPS[0], (wide, 24), parallel=2)
+    assert found((grid, "ab"), (whole, "bc")) == (Phase(0, 1, 3 * ROWS, (1, 8)),)
+    flipped = nest([row * 24 + 23 - part], row * 24 + part, LOOPS[0], (wide, 24), parallel=2)
+    assert found((grid, "ab"), (flipped, "bc")) == (Phase(0, 1, ROWS, (3, 24)),)
+    assert found((turned, "ab"), (whole, "bc")) == ()
+
+
+def test_symbolic_sizes() -> None:
+    rows = sym.Var("rows", 1, 256)
+    r, place = axis("r", of(rows))
+    symbolic = nest([place * 8 + column], place * 8 + column, (r, of(rows)), LOOPS[1])
+    assert found((symbolic, "ab"), (symbolic, "bc")) == (Phase(0, 1, of(rows), (1, 1)),)
+    transposed = nest([column * of(rows) + place], place * 8 + column, (r, of(rows)), LOOPS[1])
+    assert found((symbolic, "ab"), (transposed, "bc")) == ()
+
+
+def test_one_step_at_most_can_raise_a_status() -> None:
+    checked = replace(plain, checked=True)
+    assert found((plain, "ab"), (checked, "bc"), (plain, "cd")) == (Phase(0, 2, ROWS, (1, 1, 1)),)
+    assert found((checked, "ab"), (checked, "bc"), (plain, "cd")) == (Phase(1, 2, ROWS, (1, 1)),)
+
+
+def test_serial_steps_stay_by_themselves() -> None:
+    serial = nest([PLACE], PLACE, *LOOPS, parallel=0)
+    assert found((serial, "ab"), (serial, "bc"), (plain, "de")) == ()
+
+
+def test_slabs_leave_room_for_what_is_not_touched() -> None:
+    inside = nest([row * 8 + 3], row * 8 + 3, (ROW, ROWS))
+    assert slabs(inside, "out") == (Slab(ROWS, 8, -4, 3),)
+    assert found((plain, "ab"), (inside, "bc")) == (Phase(0, 1, ROWS, (1, 1)),)
+
+
+def test_named_indices_and_tiles() -> None:
+    """A tile of four rows: its rows are named, and its operand is read through the tile operation."""
+    tiles, tile = axis("t", ROWS)
+    first = sym.Var("first", 0, 4 * ROWS - 4)
+    inner, i = axis("i", 4)
+    begin = ln.Assign(first, tile * 4)
+    k, kept = axis("k", 8)
+    contract = ln.Contract(
+        "tile", types.f32, "in", types.f32, of(first) * 8 + kept, 8, "w", types.f32, kept * 8,
+        (ln.Loop(k, 8, "serial", ()),), 4, 4, 8, 8,
+    )  # fmt: skip
+    value = ln.load("tile", i * 8 + column, types.f32)
+    place: Expr = (of(first) + i) * 8 + column
+    store = ln.Loop(inner, 4, "serial", (ln.Loop(COLUMN, 8, "serial", (ln.Store("out", place, value),)),))
+    body = (begin, ln.Alloc("tile", types.f32, 32), contract, store)
+    product = ln.LoopNest((array("in"), array("w"), output("out")), (), (ln.Loop(tiles, ROWS, "parallel", body),))
+    assert slabs(product, "in") == slabs(product, "out") == (Slab(ROWS, 32, 0, 0),)
+    assert found((product, "awb"), (product, "bwc")) == (Phase(0, 1, ROWS, (1, 1)),)
+    assert found((product, "awb"), (product, "abc")) == ()  # all of b, by every share
+
+
+def everything_parallel(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(choose, "SMALL", 1)
+    patch.setattr(phases, "SHARES", 1)
+
+
+def test_random_programs_in_any_order_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything_parallel(monkeypatch)
+    together = 0
+    for seed in range(1000, 1400):
+        builder = Builder(seed)
+        for _ in range(int(builder.random.integers(3, 10))):
+            builder.grow()
+        graph = builder.graph()
+        program = compile_graph(graph, targets.X86_64)
+        if not program.entries[0].phases:
+            continue
+        together += len(program.entries[0].phases)
+        expected = schedule_support.run_program(one_by_one(program), builder.arrays)
+        for order in range(2):
+            for name, value in schedule_support.run_program(program, builder.arrays, order).items():
+                assert value.tobytes() == expected[name].tobytes(), f"seed {seed}, {name}"
+    assert together > 40, together
+
+
+def test_what_a_phase_uses_lives_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow layers in a row: the last could overwrite the first, if threads waited for each other."""
+    everything_parallel(monkeypatch)
+    x = ir.input_("x", (96, 16), types.f32)
+    random = np.random.default_rng(0)
+    y = x
+    for _ in range(4):
+        y = contraction.matmul(y, ir.constant(random.standard_normal((16, 16)).astype(np.float32)))
+    graph = Graph("layers", (x,), (("y", y),), ())
+    program = compile_graph(graph, targets.AVX2)
+    (phase,) = program.entries[0].phases
+    assert (phase.first, phase.last) == (0, 3)
+    arrays = {"x": random.standard_normal((96, 16)).astype(np.float32)}
+    (expected,) = interp.run(graph, arrays).outputs
+    np.testing.assert_allclose(schedule_support.run_program(program, arrays)["y"], expected, rtol=1e-4, atol=1e-4)
+    moved = tuple(replace(b, offset=0) if b.space == "arena" else b for b in program.buffers)
+    with pytest.raises(SpecError, match="overlap"):
+        programs.check(replace(program, buffers=moved))
+
+
+def one_by_one(program: programs.Program) -> programs.Program:
+    (entry,) = program.entries
+    return replace(program, entries=(replace(entry, phases=()),))
+
+
+def test_the_specification_of_phases() -> None:
+    good = scaled_rows()
+    main, other = good.entries
+    rows = of(good.dims[0])
+
+    def check(*found: Phase, program: programs.Program = good) -> None:
+        programs.check(replace(program, entries=(replace(main, phases=found), other)))
+
+    check(Phase(0, 1, rows, (1, 1)))
+    with pytest.raises(SpecError, match="no phase can be there"):
+        check(Phase(1, 2, rows, (1, 1)))
+    with pytest.raises(SpecError, match="no phase can be there"):
+        check(Phase(0, 1, rows, (1, 1)), Phase(1, 1, rows, (1,)))
+    with pytest.raises(SpecError, match=r"rows tasks are not rows shares of 2"):
+        check(Phase(0, 1, rows, (1, 2)))
+    kernels = tuple(replace(kernel, nest=replace(kernel.nest, checked=True)) for kernel in good.kernels)
+    with pytest.raises(SpecError, match="more than one can raise a status"):
+        check(Phase(0, 1, rows, (1, 1)), program=replace(good, kernels=kernels))
