@@ -86,6 +86,33 @@ def test_the_pool_under_the_thread_sanitizer(tmp_path: Path) -> None:
     run(without_randomisation([program]))
 
 
+def test_the_quota_of_control_groups(tmp_path: Path) -> None:
+    program = tmp_path / "cpus_test"
+    source = NATIVE / "runtime_cpus_test.cpp"
+    run(["g++", *CXX_FLAGS, "-DLM_NAMESPACE=cpus", f"-I{INCLUDE}", source, "-o", program])
+    membership, root = tmp_path / "cgroup", tmp_path / "root"
+    (root / "outer" / "inner").mkdir(parents=True)
+
+    def cpus(groups: str, **limits: str) -> int:
+        membership.write_text(groups)
+        for name, folder in (("root", root), ("outer", root / "outer"), ("inner", root / "outer" / "inner")):
+            (folder / "cpu.max").unlink(missing_ok=True)
+            if name in limits:
+                (folder / "cpu.max").write_text(limits[name])
+        return int(run([program, membership, root]))
+
+    assert cpus("0::/outer/inner\n") == 0  # no limit
+    assert cpus("0::/outer/inner\n", inner="max 100000\n") == 0
+    assert cpus("0::/outer/inner\n", inner="100000 100000\n") == 1
+    assert cpus("0::/outer/inner\n", inner="10000 100000\n") == 1
+    assert cpus("0::/outer/inner\n", inner="150000 100000\n", outer="max 100000\n") == 2
+    assert cpus("0::/outer/inner\n", inner="800000 100000\n", outer="300000 100000\n") == 3  # the group around it
+    assert cpus("0::/\n", root="200000 50000\n") == 4  # as a container sees it
+    assert cpus("0::/outer\n", inner="100000 100000\n") == 0  # of a group that is not ours
+    assert cpus("9:cpu:/other\n0::/outer\n", outer="100000 100000\n") == 1  # beside version 1
+    assert cpus("9:cpu:/outer\n", outer="100000 100000\n") == 0 == cpus("")
+
+
 def test_blocks_are_aligned_and_given_back(tmp_path: Path) -> None:
     program = tmp_path / "memory_test"
     source = NATIVE / "runtime_memory_test.cpp"

@@ -15,6 +15,7 @@ int main() {
                 printf("round %d: no aligned block of %zu bytes\n", round, bytes);
                 return 1;
             }
+            if (round == 0) allocator.touch(memory, bytes);
             memory[0] = 1;
             memory[bytes - 1] = 2;
             allocator.deallocate(memory, bytes);

@@ -281,6 +281,7 @@ class Context : public InPlace {
         if (arena_bytes_ > 0) {
             arena_ = static_cast<unsigned char*>(allocator.allocate(arena_bytes_));
             if (arena_ == nullptr) return false;
+            if (model.dims.size == 0) allocator.touch(arena_, arena_bytes_);  // every run uses all of it
         }
         return true;
     }

@@ -37,6 +37,15 @@ class Allocator {
         return posix_memalign(&memory, ALIGNMENT, bytes) == 0 ? memory : nullptr;
     }
 
+    /// Brings in the pages of a block before they are needed. A wish, as huge pages are.
+    void touch(void* memory, size_t bytes) const {
+#ifdef MADV_POPULATE_WRITE
+        if (allocate_ == nullptr && bytes >= MAPPED) madvise(memory, round_up(bytes, PAGE), MADV_POPULATE_WRITE);
+#else
+        (void)memory, (void)bytes;
+#endif
+    }
+
     void deallocate(void* memory, size_t bytes) const {
         if (memory == nullptr) return;
         if (deallocate_ != nullptr) {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -13,24 +12,10 @@
 
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
+#include "luminal/cpus.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
-
-/// CPUs that this process may run on (its cpuset), at least 1.
-inline int available_cpus() {
-    // The kernel refuses a set that is too small for its CPUs: try larger ones.
-    for (int cpus = 1024; cpus <= 1 << 17; cpus *= 2) {
-        cpu_set_t* set = CPU_ALLOC(cpus);
-        if (set == nullptr) return 1;
-        const size_t bytes = CPU_ALLOC_SIZE(cpus);
-        const bool known = sched_getaffinity(0, bytes, set) == 0;
-        const int count = known ? CPU_COUNT_S(bytes, set) : 0;
-        CPU_FREE(set);
-        if (known) return count > 0 ? count : 1;
-    }
-    return 1;
-}
 
 class Pool {
   public:

@@ -1,5 +1,5 @@
 // The weights file: a header page, then the payload, in which every constant is aligned to 64 bytes. It is mapped
-// read-only, so processes share it and pages come in as they are read. luminal.codegen.weights writes it.
+// read-only, so processes share it. luminal.codegen.weights writes it.
 //
 //   offset  bytes
 //        0      8  "LUMINALW"
@@ -78,6 +78,7 @@ class Weights {
             munmap(mapping, bytes);
             return status;
         }
+        bring_in(mapping, bytes);
         release();
         mapping_ = mapping;
         mapped_bytes_ = bytes;
@@ -122,6 +123,16 @@ class Weights {
             return LM_OK;
         }
         return LM_BAD_WEIGHTS;
+    }
+
+    /// Maps the pages now, so that the first run does not fault for each, in huge ones where the file system has them.
+    /// All of it are wishes. A file that fills much of the memory comes in as it is read.
+    static void bring_in(void* mapping, size_t bytes) {
+        madvise(mapping, bytes, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_READ
+        const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        if (bytes <= memory / 2) madvise(mapping, bytes, MADV_POPULATE_READ);
+#endif
     }
 
     void release() {
