@@ -57,6 +57,38 @@ int run(int threads, int callers, int rounds, bool pause) {
     return failures;
 }
 
+/// Who does the tasks of a job.
+struct Watch {
+    pthread_t caller;
+    lm::Atomic<uint32_t> by_others;
+};
+
+void watch(void* argument, int64_t, int64_t) {
+    Watch& job = *static_cast<Watch*>(argument);
+    if (!pthread_equal(pthread_self(), job.caller)) job.by_others.fetch_add(1);
+}
+
+/// As many callers as threads leave no place for workers; neither do jobs too small to share. One caller alone shares.
+int who_works() {
+    lm::Pool pool;
+    if (!pool.start(3)) return 1;
+    Watch job{pthread_self(), {}};
+    pool.enter();
+    pool.parallel(100, watch, &job, 1);
+    pool.parallel(1, watch, &job);
+    int failures = job.by_others.load() != 0;
+    pool.parallel(100, watch, &job);
+    failures += job.by_others.load() != 2;
+    pool.enter();
+    pool.parallel(100, watch, &job);
+    failures += job.by_others.load() != 3;
+    pool.enter();
+    pool.parallel(100, watch, &job);
+    failures += job.by_others.load() != 3;
+    for (int i = 0; i < 3; ++i) pool.leave();
+    return failures;
+}
+
 }  // namespace
 
 int main() {
@@ -68,6 +100,7 @@ int main() {
         }
     }
     for (int i = 0; i < 50; ++i) failures += run(3, 1, 0, false);  // stopped before any job
+    failures += who_works();
     if (lm::available_cpus() < 1) ++failures;
     if (failures != 0) printf("%d tasks were not done exactly once\n", failures);
     return failures == 0 ? 0 : 1;
