@@ -13,7 +13,7 @@ from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
-from luminal.core.program import Buffer, Entry, Launch, Program, Phase
+from luminal.core.program import Buffer, Entry, Launch, Phase, Program
 from luminal.core.symbolic import Int, Var, as_var
 
 

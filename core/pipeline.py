@@ -11,10 +11,10 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, ScheduleError
 from luminal.core.ir import Graph, Node, Origins
-from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, Phase, TensorSpec
+from luminal.core.program import Buffer, Entry, Kernel, Launch, Phase, Program, TensorSpec
 from luminal.core.program import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import chain, choose, contraction, cost, fuse, layout, lower, plan, phases
+from luminal.core.schedule import chain, choose, contraction, cost, fuse, layout, lower, phases, plan
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest

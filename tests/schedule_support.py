@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from luminal.core import symbolic as sym
-from luminal.core.program import Buffer, Launch, Program, Phase
+from luminal.core.program import Buffer, Launch, Phase, Program
 from luminal.core.schedule import run_nest
 
 Array = np.ndarray[Any, Any]

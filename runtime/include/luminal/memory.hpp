@@ -40,7 +40,7 @@ class Allocator {
     /// Brings in the pages of a block before they are needed. A wish, as huge pages are.
     void touch(void* memory, size_t bytes) const {
 #ifdef MADV_POPULATE_WRITE
-        if (allocate_ == nullptr && bytes >= MAPPED) madvise(memory, round_up(bytes, PAGE), MADV_POPULATE_WRITE);
+        if (allocate_ == nullptr && bytes >= MAPPED) madvise(memory, round_up(bytes, page()), MADV_POPULATE_WRITE);
 #else
         (void)memory, (void)bytes;
 #endif
