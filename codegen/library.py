@@ -209,7 +209,8 @@ class _Describer:
         # A share takes as long as its tasks together.
         work = sum(Fraction(times, step.grain) for step, times in zip(steps, phase.tasks, strict=True))
         grain = max(1, int(1 / work))
-        return Step("parallel", next(checked, numbers[0]), f"{self._size(phase.shares)}, {grain}", calls)
+        how = "by_share" if phase.linked else "parallel"
+        return Step(how, next(checked, numbers[0]), f"{self._size(phase.shares)}, {grain}", calls)
 
     def _number(self, step: Launch) -> int:
         self.steps.append("; ".join(step.origins) or self.kernels[step.kernel].kernel.name)

@@ -59,12 +59,14 @@ class Launch:
 class Phase:
     """Consecutive steps, ``first`` to ``last`` inclusive, between which no thread waits for another: each thread runs
     its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
-    step. At most one step of a phase can raise a status."""
+    step. At most one step of a phase can raise a status. ``linked`` says that a step reads what an earlier one wrote:
+    then each share goes through all steps before the next begins, while what it wrote is in the cache."""
 
     first: int
     last: int
     shares: Int
     tasks: tuple[int, ...]
+    linked: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ def _lines(program: Program) -> Iterator[str]:
         indent = "    "
         for number, step in enumerate(entry.steps):
             if number in starts:
-                yield f"    {starts[number].shares} shares of {' + '.join(map(str, starts[number].tasks))} tasks"
+                phase = starts[number]
+                order = ", one by one" if phase.linked else ""
+                yield f"    {phase.shares} shares of {' + '.join(map(str, phase.tasks))} tasks{order}"
                 indent = "      "
             origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
             yield f"{indent}{program.kernels[step.kernel].name}({', '.join(step.arguments)}){origins}"

@@ -53,7 +53,7 @@ def found(*steps: tuple[ln.LoopNest, str]) -> tuple[Phase, ...]:
 
 
 def test_rows_that_only_the_same_thread_needs() -> None:
-    assert found((plain, "ab"), (plain, "bc"), (plain, "cd")) == (Phase(0, 2, ROWS, (1, 1, 1)),)
+    assert found((plain, "ab"), (plain, "bc"), (plain, "cd")) == (Phase(0, 2, ROWS, (1, 1, 1), True),)
 
 
 def test_independent_steps() -> None:
@@ -67,7 +67,7 @@ def test_what_another_row_needs_is_waited_for(shift: int) -> None:
     assert found((plain, "ab"), (shifted, "bc")) == ()  # reads what another share wrote
     assert found((shifted, "ab"), (plain, "ca")) == ()  # writes over what another share reads
     assert found((plain, "ac"), (nest([PLACE], PLACE + shift, *LOOPS), "bc")) == ()  # writes over what it wrote
-    assert found((shifted, "ab"), (plain, "bc")) == (Phase(0, 1, ROWS, (1, 1)),)
+    assert found((shifted, "ab"), (plain, "bc")) == (Phase(0, 1, ROWS, (1, 1), True),)
 
 
 def test_another_stride_is_waited_for() -> None:
@@ -80,17 +80,17 @@ def test_another_stride_is_waited_for() -> None:
 def test_a_phase_ends_where_a_thread_would_wait() -> None:
     shifted = nest([PLACE + 1], PLACE, *LOOPS)
     steps = (plain, "ab"), (plain, "bc"), (shifted, "cd"), (plain, "de"), (plain, "ef")
-    assert found(*steps) == (Phase(0, 1, ROWS, (1, 1)), Phase(2, 4, ROWS, (1, 1, 1)))
+    assert found(*steps) == (Phase(0, 1, ROWS, (1, 1), True), Phase(2, 4, ROWS, (1, 1, 1), True))
 
 
 def test_shares_of_several_tasks() -> None:
     fine = nest([PLACE], PLACE, *LOOPS, parallel=2)
-    assert found((plain, "ab"), (fine, "bc")) == (Phase(0, 1, ROWS, (1, 8)),)
+    assert found((plain, "ab"), (fine, "bc")) == (Phase(0, 1, ROWS, (1, 8), True),)
     four, quarter = axis("q", ROWS // 4)
     within, place = axis("p", 32)
     coarse = nest([quarter * 32 + place], quarter * 32 + place, (four, ROWS // 4), (within, 32))
     assert found((coarse, "ab"), (plain, "bc")) == ()  # too few shares to divide evenly
-    assert found((coarse, "ab"), (coarse, "bc")) == (Phase(0, 1, ROWS // 4, (1, 1)),)
+    assert found((coarse, "ab"), (coarse, "bc")) == (Phase(0, 1, ROWS // 4, (1, 1), True),)
 
 
 def test_shares_between_the_loops_of_a_grid() -> None:
@@ -102,9 +102,9 @@ def test_shares_between_the_loops_of_a_grid() -> None:
     turned = nest([row * 24 + third * 8 + column], row * 24 + third * 8 + column, (three, 3), *LOOPS, parallel=2)
     wide, part = axis("w", 24)
     whole = nest([row * 24 + part], row * 24 + part, LOOPS[0], (wide, 24), parallel=2)
-    assert found((grid, "ab"), (whole, "bc")) == (Phase(0, 1, 3 * ROWS, (1, 8)),)
+    assert found((grid, "ab"), (whole, "bc")) == (Phase(0, 1, 3 * ROWS, (1, 8), True),)
     flipped = nest([row * 24 + 23 - part], row * 24 + part, LOOPS[0], (wide, 24), parallel=2)
-    assert found((grid, "ab"), (flipped, "bc")) == (Phase(0, 1, ROWS, (3, 24)),)
+    assert found((grid, "ab"), (flipped, "bc")) == (Phase(0, 1, ROWS, (3, 24), True),)
     assert found((turned, "ab"), (whole, "bc")) == ()
 
 
@@ -112,15 +112,15 @@ def test_symbolic_sizes() -> None:
     rows = sym.Var("rows", 1, 256)
     r, place = axis("r", of(rows))
     symbolic = nest([place * 8 + column], place * 8 + column, (r, of(rows)), LOOPS[1])
-    assert found((symbolic, "ab"), (symbolic, "bc")) == (Phase(0, 1, of(rows), (1, 1)),)
+    assert found((symbolic, "ab"), (symbolic, "bc")) == (Phase(0, 1, of(rows), (1, 1), True),)
     transposed = nest([column * of(rows) + place], place * 8 + column, (r, of(rows)), LOOPS[1])
     assert found((symbolic, "ab"), (transposed, "bc")) == ()
 
 
 def test_one_step_at_most_can_raise_a_status() -> None:
     checked = replace(plain, checked=True)
-    assert found((plain, "ab"), (checked, "bc"), (plain, "cd")) == (Phase(0, 2, ROWS, (1, 1, 1)),)
-    assert found((checked, "ab"), (checked, "bc"), (plain, "cd")) == (Phase(1, 2, ROWS, (1, 1)),)
+    assert found((plain, "ab"), (checked, "bc"), (plain, "cd")) == (Phase(0, 2, ROWS, (1, 1, 1), True),)
+    assert found((checked, "ab"), (checked, "bc"), (plain, "cd")) == (Phase(1, 2, ROWS, (1, 1), True),)
 
 
 def test_serial_steps_stay_by_themselves() -> None:
@@ -131,7 +131,7 @@ def test_serial_steps_stay_by_themselves() -> None:
 def test_slabs_leave_room_for_what_is_not_touched() -> None:
     inside = nest([row * 8 + 3], row * 8 + 3, (ROW, ROWS))
     assert slabs(inside, "out") == (Slab(ROWS, 8, -4, 3),)
-    assert found((plain, "ab"), (inside, "bc")) == (Phase(0, 1, ROWS, (1, 1)),)
+    assert found((plain, "ab"), (inside, "bc")) == (Phase(0, 1, ROWS, (1, 1), True),)
 
 
 def test_named_indices_and_tiles() -> None:
@@ -151,7 +151,7 @@ def test_named_indices_and_tiles() -> None:
     body = (begin, ln.Alloc("tile", types.f32, 32), contract, store)
     product = ln.LoopNest((array("in"), array("w"), output("out")), (), (ln.Loop(tiles, ROWS, "parallel", body),))
     assert slabs(product, "in") == slabs(product, "out") == (Slab(ROWS, 32, 0, 0),)
-    assert found((product, "awb"), (product, "bwc")) == (Phase(0, 1, ROWS, (1, 1)),)
+    assert found((product, "awb"), (product, "bwc")) == (Phase(0, 1, ROWS, (1, 1), True),)
     assert found((product, "awb"), (product, "abc")) == ()  # all of b, by every share
 
 

@@ -66,8 +66,19 @@ def _phase(steps: Sequence[Step], first: int, last: int) -> Phase | None:
         tasks = tuple(_times(_tasks(step.nest), shares) for step in inside)
         even = typical(shares) >= SHARES or set(tasks) == {1}
         if all(tasks) and even and _independent(inside, shares):
-            return Phase(first, last, shares, tasks)
+            return Phase(first, last, shares, tasks, _linked(inside))
     return None
+
+
+def _linked(steps: Sequence[Step]) -> bool:
+    """Whether a step reads what an earlier one wrote."""
+    written: set[Hashable] = set()
+    for step in steps:
+        uses = list(zip(step.nest.arrays, step.buffers, strict=True))
+        if any(buffer in written and not array.written for array, buffer in uses):
+            return True
+        written |= {buffer for array, buffer in uses if array.written}
+    return False
 
 
 def _independent(steps: Sequence[Step], shares: Int) -> bool:

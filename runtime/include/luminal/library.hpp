@@ -238,6 +238,15 @@ class Context : public InPlace {
             const_cast<Body*>(&body));
     }
 
+    /// Runs a phase, several steps of which `step` is one: calls `body(share, share + 1)` for every share in [0, shares),
+    /// so that what one step writes of a share is still in the cache when the next step reads it.
+    template <class Body>
+    void by_share(int32_t step, int64_t shares, int64_t grain, const Body& body) {
+        parallel(step, shares, grain, [&body](int64_t begin, int64_t end) {
+            for (int64_t share = begin; share < end; ++share) body(share, share + 1);
+        });
+    }
+
     /// Runs step `step` on the calling thread: for steps too small to share.
     template <class Body>
     void serial(int32_t step, int64_t tasks, const Body& body) {
