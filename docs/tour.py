@@ -136,13 +136,13 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "chain", "text", narrow(schedule_printer.nest_text(serial))
     yield "stream", "text", narrow(schedule_printer.nest_text(choose.choose(chain, serial, TARGET).nest))
 
-    kept = ("^program", "dim ", r"kernel \d", "buffer", "entry", "    (in|out) ", "# aten")
+    kept = ("^program", "dim ", r"kernel \d", "buffer", "entry", "    (in|out) ", "# aten", " shares of ")
     yield "program", "text", bare(lines(program.text(compiled), *kept))
     files = render.render(compiled, TARGET).files
     kernel = next(kernel.name for kernel in compiled.kernels if kernel.nest == row)
     yield "kernel", "cpp", between(files[f"kernels/{kernel}.cpp"], "//", "}  // namespace LM")
-    step = between(files[render.LIBRARY], "void run_main", "constexpr Dim").split("    context.parallel")
-    yield "library", "cpp", f"{step[0]}    context.parallel{step[1].partition('});')[0]}}});\n    ...\n}}"
+    steps = between(files[render.LIBRARY], "void run_main", "constexpr Dim")
+    yield "library", "cpp", f"{steps.partition('    });')[0]}    }});\n    ...\n}}"
 
 
 def main() -> int:
