@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import luminal
-from luminal import api
+from luminal import api, profile
 from luminal.codegen import render
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
@@ -62,6 +62,14 @@ def test_results_do_not_depend_on_the_threads(module: Module) -> None:
         library = luminal.load(module.folder, threads=threads)
         for _ in range(20):
             assert_same_bits([library(*inputs)], expected)
+
+
+def test_the_steps_of_a_phase_are_timed_as_one(module: Module) -> None:
+    inputs = {"x": np.zeros((ROWS, 16), np.float32), "ids": np.zeros(ROWS, np.int64)}
+    found = {kernel.name: kernel for kernel in profile.profile(module, inputs, runs=1, threads=1)}
+    assert found.keys() >= {"contraction0 + map1 + contraction2", "map3 + contraction2 + row4"}
+    both = found["contraction0 + map1 + contraction2"]
+    assert both.launches == 1 and both.seconds > 0 and both.operations == 2 * 2 * ROWS * 16 * 16
 
 
 def test_eight_contexts_under_the_thread_sanitizer(module: Module, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from luminal.runtime import loader
 
 @dataclass(frozen=True)
 class KernelTime:
-    """One kernel in one run of a model, all its launches together.
+    """One kernel in one run of a model, all its launches together; or the kernels of a phase, which are timed as one.
 
     ``operations`` are the floating-point operations of its contractions (a multiply-add is two; what a mask makes
     unnecessary is counted, padding is not). ``bytes`` are those of its arrays that it touches, each counted once in a
@@ -48,29 +48,34 @@ def profile(
     program = module.program
     assert program is not None, "a module loaded from disk does not know its program"
     library = loader.load(module.folder, threads=threads, profile=True)
-    steps = program.entries[0].steps
-    seconds: list[list[float]] = [[] for _ in steps]
+    entry = program.entries[0]
+    steps = entry.steps
+    launches: dict[int, tuple[int, ...]] = {number: (number,) for number in range(len(steps))}
+    for phase in entry.phases:
+        numbers = tuple(range(phase.first, phase.last + 1))
+        launches |= dict.fromkeys(numbers, numbers)
+    seconds: dict[tuple[int, ...], list[float]] = {numbers: [] for numbers in launches.values()}
     for run in range(-2, runs):  # the first two bring weights and arena into memory
         _, times = library.profile(inputs)
         for number, time in times if run >= 0 else ():
-            seconds[number].append(time)
+            seconds[launches[number]].append(time)
         watch(max(run + 1, 0), runs)
     sizes = _sizes(program, inputs)
-    found: dict[int, list[int]] = {}
-    for number, step in enumerate(steps):
-        found.setdefault(step.kernel, []).append(number)
-    kernels = [
+    found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for numbers in seconds:
+        found.setdefault(tuple(steps[n].kernel for n in numbers), []).append(numbers)
+    times_of = [
         KernelTime(
-            program.kernels[kernel].name,
-            len(numbers),
-            sum(statistics.median(seconds[n]) for n in numbers),
-            sum(int(sym.evaluate(steps[n].operations, sizes)) for n in numbers),
-            sum(_bytes(program, steps[n], sizes) for n in numbers),
-            steps[numbers[0]].origins or program.kernels[kernel].origins,
+            " + ".join(program.kernels[kernel].name for kernel in kernels),
+            len(alike),
+            sum(statistics.median(seconds[numbers]) for numbers in alike),
+            sum(int(sym.evaluate(steps[n].operations, sizes)) for numbers in alike for n in numbers),
+            sum(_bytes(program, steps[n], sizes) for numbers in alike for n in numbers),
+            steps[alike[0][0]].origins or program.kernels[kernels[0]].origins,
         )
-        for kernel, numbers in found.items()
+        for kernels, alike in found.items()
     ]
-    return sorted(kernels, key=lambda kernel: -kernel.seconds)
+    return sorted(times_of, key=lambda kernel: -kernel.seconds)
 
 
 def _sizes(program: Program, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:

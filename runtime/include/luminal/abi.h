@@ -108,8 +108,8 @@ typedef struct lm_options {
     int32_t threads;
     int32_t reserved; /* 0 */
 
-    /* If set, called by NAME_run on the calling thread: with the number of each step of the model as it begins, and with
-     * -1 when the last one has ended. For profiling and tracing. */
+    /* If set, called by NAME_run on the calling thread: with the number of each step of the model as it begins (of steps
+     * that run together, with the number of one), and with -1 when the last one has ended. For profiling and tracing. */
     void (*on_step)(void* user, int32_t step);
 } lm_options;
 
