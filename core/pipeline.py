@@ -39,7 +39,8 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
     graph, prepared = prepare(graph, target)
     check_graph(graph)
     watch("prepared", graph)
-    fusion, layouts = arrange(fuse.fuse(prepared.roots, prepared.tiles), prepared.roots, target)
+    fusion, layouts, refused = arrange(fuse.fuse(prepared.roots, prepared.tiles), prepared.roots, target)
+    watch("refused", refused)
     watch("fusion", fusion)
     watch("layouts", layouts)
     program = _Assembly(graph, prepared, fusion, layouts, target).program()
@@ -64,24 +65,27 @@ def _check_names(graph: Graph) -> None:
         raise ModelError(f"{', '.join(both)} names an input and an output; give the output a name of its own")
 
 
-def arrange(fusion: Fusion, roots: tuple[Node, ...], target: Target) -> tuple[Fusion, Layouts]:
-    """Chains made one cluster each where they can run in one pass, and the layouts of what is stored then."""
-    refused: frozenset[int] = frozenset()
+def arrange(fusion: Fusion, roots: tuple[Node, ...], target: Target) -> tuple[Fusion, Layouts, dict[int, str]]:
+    """Chains made one cluster each where they can run in one pass, and the layouts of what is stored then; for the last
+    cluster of each chain that cannot, by number, why it stays apart."""
+    refused: dict[int, str] = {}
     while True:
-        linked = chain.link(fusion, refused)
+        linked = chain.link(fusion, frozenset(refused))
         layouts = layout.assign(linked, roots)
-        bad = {c.number for c in linked.clusters if c.chain is not None and not _runs(c, linked, layouts, target)}
-        if not bad:
-            return linked, layouts
-        refused |= bad
+        chains = [c for c in linked.clusters if c.chain is not None]
+        reasons = {c.number: reason for c in chains if (reason := _refusal(c, linked, layouts, target))}
+        if not reasons:
+            return linked, layouts, refused
+        refused |= reasons
 
 
-def _runs(cluster: fuse.Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> bool:
+def _refusal(cluster: fuse.Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> str:
+    """Why a chain cannot run in one pass; empty where it can."""
     try:
         choose.choose(cluster, lower.lower(cluster, fusion, layouts).nest, target)
-    except ScheduleError:
-        return False
-    return True
+    except ScheduleError as refusal:
+        return str(refusal)
+    return ""
 
 
 def prepare(graph: Graph, target: Target) -> tuple[Graph, contraction.Prepared]:
