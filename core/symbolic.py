@@ -425,14 +425,23 @@ def _split_by_sum(num: Int, den: Expr) -> tuple[Int, Int]:
     return quotient, rest
 
 
-def _common(num: Int, den: int) -> tuple[int, Int, Int] | None:
+def _common(num: Int, den: Int) -> tuple[int, Int, Int] | None:
     """``(g, high, low)`` with ``num == g*high + low``, ``g`` dividing ``den`` and ``0 <= low < g`` proven."""
-    factors = {math.gcd(c, den) for m, c in _terms(num) if m}
+    content = math.gcd(*(c for _, c in _terms(den)))
+    factors = {math.gcd(c, content) for m, c in _terms(num) if m}
     for g in sorted((f for f in factors if f > 1), reverse=True):
         high, low = _split(num, g)
         if always(low) and always(g - 1 - low):
             return g, high, low
     return None
+
+
+def _is_digit(value: Int, den: Int) -> bool:
+    """Whether ``value`` is a quotient ``a // b`` with ``0 <= a < b*den``, and so in ``0 .. den-1``."""
+    if not isinstance(value, Expr) or len(value.terms) != 1 or value.terms[0][1] != 1:
+        return False
+    (atom, *more) = value.terms[0][0]
+    return not more and isinstance(atom, FloorDiv) and always(atom.num) and always(atom.den * den - 1 - atom.num)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -445,18 +454,17 @@ def floordiv(num: Int, den: Int) -> Int:
     if isinstance(num, int) and isinstance(den, int):
         return num // den
     quotient, rest = _split(num, den)
-    if always(rest) and always(den - 1 - rest):
+    if (always(rest) and always(den - 1 - rest)) or _is_digit(rest, den):
         return quotient
     if quotient != 0:
         return quotient + floordiv(rest, den)
-    if isinstance(den, int):
-        common = _common(num, den)
-        if common is not None and common[0] < den:
-            return floordiv(common[1], den // common[0])
-        if isinstance(num, Expr) and len(num.terms) == 1 and num.terms[0][1] == 1:
-            (atom, *more) = num.terms[0][0]
-            if not more and isinstance(atom, FloorDiv) and isinstance(atom.den, int):
-                return floordiv(atom.num, atom.den * den)
+    common = _common(num, den)
+    if common is not None and common[0] != den:
+        return floordiv(common[1], floordiv(den, common[0]))
+    if isinstance(den, int) and isinstance(num, Expr) and len(num.terms) == 1 and num.terms[0][1] == 1:
+        (atom, *more) = num.terms[0][0]
+        if not more and isinstance(atom, FloorDiv) and isinstance(atom.den, int):
+            return floordiv(atom.num, atom.den * den)
     return _atom(FloorDiv(num, den))
 
 
@@ -468,17 +476,16 @@ def mod(num: Int, den: Int) -> Int:
     if isinstance(num, int) and isinstance(den, int):
         return num % den
     _, rest = _split(num, den)
-    if always(rest) and always(den - 1 - rest):
+    if (always(rest) and always(den - 1 - rest)) or _is_digit(rest, den):
         return rest
-    if isinstance(den, int):
-        common = _common(rest, den)
-        if common is not None and common[0] < den:
-            g, high, low = common
-            return mod(high, den // g) * g + low
-        if isinstance(rest, Expr) and len(rest.terms) == 1 and rest.terms[0][1] == 1:
-            (atom, *more) = rest.terms[0][0]
-            if not more and isinstance(atom, Mod) and isinstance(atom.den, int) and atom.den % den == 0:
-                return mod(atom.num, den)
+    common = _common(rest, den)
+    if common is not None and common[0] != den:
+        g, high, low = common
+        return mod(high, floordiv(den, g)) * g + low
+    if isinstance(den, int) and isinstance(rest, Expr) and len(rest.terms) == 1 and rest.terms[0][1] == 1:
+        (atom, *more) = rest.terms[0][0]
+        if not more and isinstance(atom, Mod) and isinstance(atom.den, int) and atom.den % den == 0:
+            return mod(atom.num, den)
     return _atom(Mod(rest, den))
 
 

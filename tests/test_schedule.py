@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from luminal.core import interp, ir, movement, ops, types
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction
 from luminal.core.errors import ScheduleError
@@ -13,7 +14,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, fuse, layout, lower, plan, transforms
 from luminal.core.schedule.contraction import Tile, prepare
 from luminal.core.schedule.tensorise import Tensorise
-from tests.schedule_graphs import GRAPHS, Source
+from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import run_program
 
 
@@ -195,3 +196,17 @@ def test_a_reduction_over_nothing_is_its_identity() -> None:
     found = run_program(compile_graph(graph, targets.X86_64), {"x": np.zeros((2, 0), np.float32)})
     np.testing.assert_array_equal(found["sum"], [0, 0])
     np.testing.assert_array_equal(found["max"], [-np.inf, -np.inf])
+
+
+def test_what_flattens_symbolic_sizes_is_tiled_and_fused_all_the_same() -> None:
+    """Products of ``[batch * length, features]``, as exporters write them, with attention-like axes and an epilogue."""
+    source = Source()
+    heads = source.input(BATCH, 3, SEQ, 8)
+    flat = movement.reshape(movement.permute(heads, (0, 2, 1, 3)), (BATCH * SEQ, 24))
+    y = movement.reshape(contraction.linear(flat, source.weight(40, 24)), (BATCH, SEQ, 40))
+    graph = ir.Graph("flat", tuple(source.nodes), (("y", activation.relu(y)),), (sym.as_var(BATCH), sym.as_var(SEQ)))
+    program = compile_graph(graph, targets.AVX512)
+    (kernel,) = program.kernels
+    assert "not tiled" not in kernel.schedule
+    (expected,) = interp.run(graph, source.arrays).outputs
+    np.testing.assert_allclose(run_program(program, source.arrays)["y"], expected, rtol=0, atol=1e-5)

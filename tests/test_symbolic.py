@@ -357,3 +357,16 @@ def test_bounds_of_a_quotient_hold_where_those_of_its_divisor_are_loose() -> Non
         low, high = sym.lower(quotient), sym.upper(quotient)
         found = [sym.evaluate(quotient, {"x": a, "y": b}) for a in range(10) for b in range(a)]
         assert low is not None and high is not None and low <= min(found) and max(found) <= high
+
+
+def test_digits_of_a_flattened_axis_need_no_remainder() -> None:
+    """An axis that numbers ``batch * length`` elements, seen again as the two: exporters flatten them for a product."""
+    batch, length = sym.var("batch", 1, 32), sym.var("length", 1, 256)
+    flat, column = sym.axis("flat", batch * length), sym.axis("column", 64)
+    row = sym.floordiv(flat, length)
+    assert sym.mod(row, batch) == row
+    assert sym.floordiv(row, batch) == 0
+    element = 64 * flat + column
+    assert sym.floordiv(element, 64 * length) == row
+    assert sym.mod(element, 64 * length) == 64 * sym.mod(flat, length) + column
+    assert row * length + sym.mod(flat, length) == flat

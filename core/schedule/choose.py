@@ -211,17 +211,12 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
 
 def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state = Scheduler(nest, target)
-    state.refine(frozenset(loop.axis.name for loop in state.loops()))
+    only_a, only_b = _sides(state)
+    state.refine(frozenset(loop.axis.name for loop in state.loops() if loop.axis not in only_a))
     reduction = _reduction(state)
-    # Preparation has put A first and B second.
-    factors = [accesses(x) for x in reduction.value.operands]
-    if reduction.value.op is not ops.MUL or any(len(found) != 1 for found in factors):
-        raise ScheduleError("the sum is not over a product of two array elements")
-    ((a,), (b,)) = factors
+    (_, (b,)) = _factors(reduction)
+    only_a, only_b = _sides(state)
     loops = [loop.axis for loop in state.loops()]
-    in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
-    only_a = [v for v in loops if v in in_a and v not in in_b]
-    only_b = [v for v in loops if v in in_b and v not in in_a]
     if not only_b:
         raise ScheduleError("no axis indexes the second operand alone")
     shared = [v for v in loops if v not in only_a and v not in only_b]
@@ -241,6 +236,24 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
         state.do(SumInBlocks(outer))
     _block(state, names[0])
     return state.finish()
+
+
+def _factors(reduction: ln.Reduction) -> tuple[list[ln.Access], list[ln.Access]]:
+    """What a sum of products reads for each factor; preparation has put A first and B second."""
+    if reduction.value.op is not ops.MUL:
+        raise ScheduleError("the sum is not over a product")
+    a, b = (accesses(x) for x in reduction.value.operands)
+    if len(a) != 1 or len(b) != 1:
+        raise ScheduleError("the sum is not over a product of two array elements")
+    return a, b
+
+
+def _sides(state: Scheduler) -> tuple[list[Var], list[Var]]:
+    """The outer loops that index A alone, and those that index B alone."""
+    (a,), (b,) = _factors(_reduction(state))
+    in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
+    loops = [loop.axis for loop in state.loops()]
+    return [v for v in loops if v in in_a and v not in in_b], [v for v in loops if v in in_b and v not in in_a]
 
 
 def _reduction(state: Scheduler) -> ln.Reduction:
