@@ -47,7 +47,7 @@ class Block(nn.Module):
         return weights @ h
 
 
-DIMS = {"batch": (1, 32), "x": {0: "batch"}}
+DIMS = {"batch": (8, 32), "x": {0: "batch"}}
 # [end]
 
 
@@ -107,7 +107,7 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "model", "python", between(Path(__file__).read_text(encoding="utf-8"), "class Block", "# [end]")
     yield "views", "text", views()
 
-    graph = luminal.read(block(), (torch.zeros(2, 24, 16),), dims=DIMS, name="block")
+    graph = luminal.read(block(), (torch.zeros(8, 24, 16),), dims=DIMS, name="block")
     reached: dict[str, Any] = {}
     compiled = compile_graph(graph, TARGET, reached.__setitem__)
     imported, canonical = printer.text(graph), printer.text(reached["canonical"])

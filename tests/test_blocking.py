@@ -17,7 +17,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, choose_blocking
-from luminal.core.schedule.contraction import choose_tile, roles
+from luminal.core.schedule.contraction import choose_tile, roles, typical
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise
 
 F32 = types.f32
@@ -168,3 +168,11 @@ def test_all_of_the_next_panel_is_fetched() -> None:
 def test_an_illegal_transform_of_tiles_says_why(schedule: transforms.Schedule, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         transforms.apply(serial_product(10, 24, 12), schedule)
+
+
+def test_a_size_between_bounds_stands_for_their_geometric_mean() -> None:
+    """Most runs are far below the bounds: a batch of up to 32 sequences of up to 256 tokens is about a hundred rows."""
+    batch, length = sym.var("batch", 1, 32), sym.var("length", 1, 256)
+    assert typical(batch * length) == 90
+    assert typical(length + 255) == 361
+    assert typical(7) == 7

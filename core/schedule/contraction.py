@@ -11,6 +11,7 @@ packed weights at compile time, for activations they are a copy kernel, whose pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
@@ -207,11 +208,13 @@ def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
 
 
 def typical(size: Int) -> int:
-    """A representative number for a size: itself, or half its bound."""
+    """A representative number for a size: itself, or the geometric mean of its bounds."""
     if isinstance(size, int):
         return size
-    high = sym.upper(size)
-    return 128 if high is None else max(1, high // 2)
+    low, high = sym.lower(size), sym.upper(size)
+    if low is None or high is None:
+        return 128
+    return max(1, math.isqrt(max(1, low) * max(1, high)))
 
 
 # ---- preparation ---------------------------------------------------------------------------------------------------
