@@ -2,7 +2,8 @@
 
 A tile reads a slab of A (its rows, along all of K) and a panel of B. Either the slab stays while panels pass (the inner
 loop is over panels), or the panel stays while slabs pass. The inner loop runs over a block, whose operand should stay
-in the second-level cache until the outer loop comes back to it.
+in the second-level cache until the outer loop comes back to it. The outermost loop is what threads divide: what it does
+not move, each of them reads.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from luminal.core.target import Target
 # Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products.
 _FROM_L3 = 0.06
 _FROM_L2 = 0.01
+_FROM_CORE = 0.4  # and from the cache of another core, where the step before left it
+_WAIT = 3000.0  # cycles until all threads have met; where tasks are whole rows, steps may follow each other without
 _FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
 
 
@@ -39,14 +42,15 @@ class Blocking:
     count: int
 
 
-def choose_blocking(product: Product, target: Target, tasks: int) -> Blocking:
+def choose_blocking(product: Product, target: Target, tasks: int, threads: int) -> Blocking:
     """The blocking that moves the fewest bytes, weighted by where they come from; the larger block where equal.
 
-    The loops outside blocks that differ in size are all that tasks can be made of; at least ``tasks`` are wanted.
+    ``threads`` divide the tiles. The loops outside blocks that differ in size are all that tasks can be made of; at
+    least ``tasks`` are wanted.
     """
     panels = [Blocking("panels", count) for count in _near_equal(product.panels, product.row_tiles, tasks)]
     rows = [Blocking("rows", count) for count in _near_equal(product.row_tiles, product.panels, tasks)]
-    return min([*panels, *rows], key=lambda blocking: _cycles(product, blocking, target))
+    return min([*panels, *rows], key=lambda b: _cycles(product, b, target) + _shared(product, b, threads))
 
 
 def _near_equal(whole: int, outer: int, tasks: int) -> Iterator[int]:
@@ -75,6 +79,24 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l1))
     near += outer * outer_count * blocks * (1 + (blocking.count - 1) * _missing(outer + inner, target.l1))
     return far * _FROM_L3 + near * _FROM_L2
+
+
+def _shared(product: Product, blocking: Blocking, threads: int) -> float:
+    """The cycles in which threads wait for what others have read too or have written, and for each other.
+
+    The outermost loop over tiles divides its operand among them; the other they read whole. Most of A lies in the cache
+    of a core that wrote it, in the step before, where rows divided that step too; B comes from a cache that all share.
+    """
+    counts = {"rows": product.row_tiles, "panels": product.panels}
+    other = "panels" if blocking.inner == "rows" else "rows"
+    blocks = -(-counts[blocking.inner] // blocking.count)
+    outermost, count = (blocking.inner, blocks) if blocks > 1 else (other, counts[other])
+    parts = min(threads, count)
+    readers_of_a, readers_of_b = (threads // parts, parts) if outermost == "rows" else (parts, threads // parts)
+    a = product.slab * product.row_tiles * (readers_of_a - 1)
+    b = product.panel * product.panels * (readers_of_b - 1)
+    whole_rows = blocking == Blocking("panels", product.panels)
+    return a * _FROM_CORE + b * _FROM_L3 + (0.0 if whole_rows else _WAIT)
 
 
 def _missing(touched: int, cache: int) -> float:

@@ -35,6 +35,7 @@ from luminal.core.target import Target
 from luminal.core.types import f32
 
 TASKS = 64  # enough to divide among the threads of a desktop machine
+THREADS = 2  # that the tiles of a product are divided among, at least
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
 BLOCK = 128  # columns of a chain that are computed at once, and
 GROUP = 64  # rows that read them while they are in the second-level cache
@@ -288,8 +289,9 @@ def _block(state: Scheduler, n: str) -> None:
     rows = [name for name in loops if name != panels and name not in batch]
     if rows and panels in loops:
         counts = [typical(loops[name].extent) for name in rows]
-        product = _product(state, contract, math.prod(counts), typical(loops[panels].extent))
-        blocking = choose_blocking(product, state.target, TASKS)
+        product = _product(state, contract, n, math.prod(counts), typical(loops[panels].extent))
+        sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
+        blocking = choose_blocking(product, state.target, TASKS, sharers)
         inner, count = (panels, product.panels) if blocking.inner == "panels" else (rows[-1], counts[-1])
         blocks: list[str] = []
         if blocking.count < count:
@@ -310,19 +312,33 @@ def _block(state: Scheduler, n: str) -> None:
     state.do(Parallelise(len(grid) if outer < TASKS and rectangular else len(grid) - 1))
 
 
-def _product(state: Scheduler, contract: ln.Contract, row_tiles: int, panels: int) -> Product:
+def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, panels: int) -> Product:
     depth = math.prod(typical(loop.extent) for loop in contract.loops)
     own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - {loop.axis for loop in contract.loops})
     span = 1 + sum(abs(_stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
     rows = contract.max_rows * row_tiles
-    beside = sum(x.dtype.itemsize for x in state.nest.arrays if x.name not in (contract.a, contract.b))
     return Product(
         row_tiles,
         panels,
         slab=min(span, rows * depth) * contract.a_type.itemsize // row_tiles,
         panel=contract.columns * depth * contract.b_type.itemsize,
-        tile=contract.max_rows * contract.columns * beside,
+        tile=_beside(state, contract, n),
     )
+
+
+def _beside(state: Scheduler, contract: ln.Contract, n: str) -> int:
+    """Bytes that are read and written where a tile is stored: of each array a tile, a row or a column of one, or an
+    element, whatever its offsets vary with. ``n`` is the axis of columns."""
+    columns = {f"{n}_0", f"{n}_1"}
+    counts: dict[str, int] = {}
+    for store in statements(state.nest.body):
+        if isinstance(store, ln.Store):
+            read = [(access.array, access.offset) for access in accesses(store.value)]
+            for array, offset in [(store.array, store.offset), *read]:
+                axes = {v.name for v in sym.variables(offset)}
+                count = (contract.columns if axes & columns else 1) * (contract.max_rows if axes - columns else 1)
+                counts[array] = max(counts.get(array, 0), count)
+    return sum(counts.get(x.name, 0) * x.dtype.itemsize for x in state.nest.arrays)
 
 
 def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
