@@ -57,28 +57,32 @@ int run(int threads, int callers, int rounds, bool pause) {
     return failures;
 }
 
-/// Who does the tasks of a job.
+/// Who does the tasks of a job. The caller goes on when as many others have come as it awaits.
 struct Watch {
     pthread_t caller;
     lm::Atomic<uint32_t> by_others;
+    uint32_t awaited;
 };
 
 void watch(void* argument, int64_t, int64_t) {
     Watch& job = *static_cast<Watch*>(argument);
     if (!pthread_equal(pthread_self(), job.caller)) job.by_others.fetch_add(1);
+    else while (job.by_others.load() < job.awaited) usleep(10);
 }
 
 /// As many callers as threads leave no place for workers; neither do jobs too small to share. One caller alone shares.
 int who_works() {
     lm::Pool pool;
     if (!pool.start(3)) return 1;
-    Watch job{pthread_self(), {}};
+    Watch job{pthread_self(), {}, 0};
     pool.enter();
     pool.parallel(100, watch, &job, 1);
     pool.parallel(1, watch, &job);
     int failures = job.by_others.load() != 0;
+    job.awaited = 2;
     pool.parallel(100, watch, &job);
     failures += job.by_others.load() != 2;
+    job.awaited = 3;
     pool.enter();
     pool.parallel(100, watch, &job);
     failures += job.by_others.load() != 3;
@@ -87,6 +91,20 @@ int who_works() {
     failures += job.by_others.load() != 3;
     for (int i = 0; i < 3; ++i) pool.leave();
     return failures;
+}
+
+/// The ranges of workers that sleep are done by the caller, which is there first.
+int who_comes_first() {
+    lm::Pool pool;
+    if (!pool.start(3)) return 1;
+    pool.enter();
+    for (int round = 0; round < 1000; ++round) {
+        Watch job{pthread_self(), {}, 0};
+        usleep(200);  // the workers fall asleep
+        pool.parallel(3, watch, &job);
+        if (job.by_others.load() < 2) return 0;
+    }
+    return 1;
 }
 
 }  // namespace
@@ -101,6 +119,7 @@ int main() {
     }
     for (int i = 0; i < 50; ++i) failures += run(3, 1, 0, false);  // stopped before any job
     failures += who_works();
+    failures += who_comes_first();
     if (lm::available_cpus() < 1) ++failures;
     if (failures != 0) printf("%d tasks were not done exactly once\n", failures);
     return failures == 0 ? 0 : 1;

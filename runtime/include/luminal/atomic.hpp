@@ -24,6 +24,7 @@ class Atomic {
     T load_acquire() const { return __atomic_load_n(&value_, __ATOMIC_ACQUIRE); }
     T load_relaxed() const { return __atomic_load_n(&value_, __ATOMIC_RELAXED); }
     void store(T value) { __atomic_store_n(&value_, value, __ATOMIC_SEQ_CST); }
+    void store_release(T value) { __atomic_store_n(&value_, value, __ATOMIC_RELEASE); }
     void store_relaxed(T value) { __atomic_store_n(&value_, value, __ATOMIC_RELAXED); }
     T exchange(T value) { return __atomic_exchange_n(&value_, value, __ATOMIC_SEQ_CST); }
     T fetch_add(T value) { return __atomic_fetch_add(&value_, value, __ATOMIC_SEQ_CST); }

@@ -1,12 +1,14 @@
 // A small thread pool: the caller and its workers split [0, tasks) into contiguous ranges, one each.
 //
 // One word, the epoch, starts a job; another, the number of workers still busy, ends it. Both sides spin for some tens
-// of microseconds, which covers the gap between two steps of a model, and then sleep on a futex.
+// of microseconds, which covers the gap between two steps of a model, and then sleep on a futex. A worker that sleeps
+// comes late: the ranges that no worker has begun when the caller has done its own, the caller does as well.
 #pragma once
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,7 +21,7 @@ inline namespace LM_NAMESPACE {
 
 class Pool {
   public:
-    static constexpr int MAX_THREADS = 1023;  // the epoch word has ten bits for them
+    static constexpr int MAX_THREADS = 1023;
 
     Pool() = default;
     Pool(const Pool&) = delete;
@@ -34,8 +36,11 @@ class Pool {
         // A spinning thread must not keep off the CPU the one that it waits for.
         spin_nanoseconds_ = threads <= available_cpus() ? SPIN_NANOSECONDS : 0;
         if (threads > 1) {
-            workers_ = static_cast<Worker*>(calloc(static_cast<size_t>(threads - 1), sizeof(Worker)));
-            if (workers_ == nullptr || !start_workers(threads - 1)) return false;
+            const size_t bytes = static_cast<size_t>(threads - 1) * sizeof(Worker);
+            workers_ = static_cast<Worker*>(aligned_alloc(CACHE_LINE, bytes));
+            if (workers_ == nullptr) return false;
+            memset(static_cast<void*>(workers_), 0, bytes);
+            if (!start_workers(threads - 1)) return false;
         }
         threads_.store(threads);
         return true;
@@ -66,31 +71,38 @@ class Pool {
             body(argument, 0, tasks);
             return;
         }
-        job_ = Job{body, argument, tasks, parts};
-        running_.store_relaxed(static_cast<uint32_t>(parts - 1));
-        publish(static_cast<uint32_t>(parts));
+        running_.store_relaxed(static_cast<uint32_t>(parts - 1));  // before a worker that comes late finds its range
+        for (int64_t part = 1; part < parts; ++part) {
+            Worker& worker = workers_[part - 1];
+            worker.range = Range{body, argument, range_begin(part, tasks, parts), range_begin(part + 1, tasks, parts)};
+            worker.waits.store_release(1);
+        }
+        publish(EPOCH);
         body(argument, 0, range_begin(1, tasks, parts));
+        for (int64_t part = 1; part < parts && running_.load_acquire() != 0; ++part) do_range(workers_[part - 1]);
         await_workers();
         busy_.store(0);
     }
 
   private:
     static constexpr int64_t SPIN_NANOSECONDS = 50'000;
-    static constexpr uint32_t PARTS_BITS = 10;
-    static constexpr uint32_t PARTS_MASK = (1u << PARTS_BITS) - 1;
+    static constexpr uint32_t STOP = 1;  // of the epoch word: the workers shall end
+    static constexpr uint32_t EPOCH = 2;
     static constexpr uint32_t CALLER_SLEEPS = 1u << 31;
 
-    struct Job {
+    struct Range {
         lm_task_range body;
         void* argument;
-        int64_t tasks;
-        int64_t parts;
+        int64_t begin;
+        int64_t end;
     };
 
-    struct Worker {
+    /// A worker and its range of a job. `waits` is 1 until somebody begins with the range.
+    struct alignas(CACHE_LINE) Worker {
         Pool* pool;
-        uint32_t part;
         pthread_t thread;
+        Range range;
+        Atomic<uint32_t> waits;
     };
 
     /// The workers block all signals: those are for the program's own threads.
@@ -102,7 +114,6 @@ class Pool {
         while (started_ < count) {
             Worker& worker = workers_[started_];
             worker.pool = this;
-            worker.part = static_cast<uint32_t>(started_ + 1);
             if (pthread_create(&worker.thread, nullptr, &Pool::worker_main, &worker) != 0) break;
             ++started_;
         }
@@ -119,11 +130,9 @@ class Pool {
         return part * base + (part < extra ? part : extra);
     }
 
-    /// Starts the job for the workers 1 .. parts - 1. The epoch word carries `parts`, so that a worker that is not part
-    /// of this job knows it without reading the job, which may already be the next one.
-    void publish(uint32_t parts) {
-        const uint32_t previous = epoch_.load_relaxed();
-        epoch_.store((((previous >> PARTS_BITS) + 1) << PARTS_BITS) | parts);
+    /// Tells the workers that there are ranges to do, or to end.
+    void publish(uint32_t change) {
+        epoch_.store(epoch_.load_relaxed() + change);
         // A worker announces itself in sleepers_ before the kernel compares the epoch: either it is seen here, or it
         // sees the new epoch and does not sleep.
         if (sleepers_.load() != 0) futex_wake(epoch_, INT32_MAX);
@@ -140,21 +149,22 @@ class Pool {
 
     static void* worker_main(void* argument) {
         Worker* worker = static_cast<Worker*>(argument);
-        worker->pool->work(worker->part);
+        worker->pool->work(*worker);
         return nullptr;
     }
 
-    void work(uint32_t part) {
+    void work(Worker& worker) {
         uint32_t seen = 0;  // the epoch before the first job, even if that job has already been published
-        while (true) {
-            seen = await_epoch(seen);
-            const uint32_t parts = seen & PARTS_MASK;
-            if (parts == 0) return;  // stop()
-            if (part >= parts) continue;
-            job_.body(job_.argument, range_begin(part, job_.tasks, job_.parts),
-                      range_begin(part + 1, job_.tasks, job_.parts));
-            if (running_.fetch_sub(1) == (CALLER_SLEEPS | 1)) futex_wake(running_, 1);
-        }
+        while (((seen = await_epoch(seen)) & STOP) == 0) do_range(worker);
+    }
+
+    /// Does the range of `worker`, unless it has none in this job or somebody has begun with it. A worker that comes so
+    /// late that it finds the range of the next job does that one.
+    void do_range(Worker& worker) {
+        if (worker.waits.exchange(0) == 0) return;
+        const Range& range = worker.range;
+        range.body(range.argument, range.begin, range.end);
+        if (running_.fetch_sub(1) == (CALLER_SLEEPS | 1)) futex_wake(running_, 1);
     }
 
     uint32_t await_epoch(uint32_t seen) {
@@ -191,7 +201,7 @@ class Pool {
 
     void stop() {
         if (started_ > 0 && getpid() == process_) {
-            publish(0);
+            publish(STOP);
             for (int i = 0; i < started_; ++i) pthread_join(workers_[i].thread, nullptr);
         }
         free(workers_);
@@ -204,7 +214,6 @@ class Pool {
     pid_t process_ = 0;
     Atomic<int> threads_;
     int64_t spin_nanoseconds_ = 0;
-    Job job_{};
 
     // Each on its own cache line: the epoch is polled by the workers, running_ by the caller.
     alignas(CACHE_LINE) Atomic<uint32_t> epoch_;
