@@ -345,11 +345,15 @@ def statements(body: tuple[ln.Statement, ...]) -> list[ln.Statement]:
     found: list[ln.Statement] = []
     for statement in body:
         found.append(statement)
-        if isinstance(statement, ln.Loop):
-            found += statements(statement.body)
-        elif isinstance(statement, ln.Reduction):
-            found += statements(statement.before)
+        found += statements(inside(statement))
     return found
+
+
+def inside(statement: ln.Statement) -> tuple[ln.Statement, ...]:
+    """The statements that a statement holds."""
+    if isinstance(statement, ln.Loop | ln.If):
+        return statement.body
+    return statement.before if isinstance(statement, ln.Reduction) else ()
 
 
 def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:
@@ -388,7 +392,9 @@ def expressions(statement: ln.Statement) -> list[Int]:
             own = [statement.a_offset, statement.a_row, statement.b_offset, statement.rows, statement.tile_offset]
             own += [statement.ahead] if statement.ahead is not None else []
             return own + [loop.extent for loop in statement.loops]
-        case ln.Alloc():
+        case ln.If():
+            return list(statement.valid)
+        case ln.Alloc() | ln.Barrier():
             return []
 
 

@@ -166,9 +166,16 @@ def postorder(
 class Loop:
     """``body`` for ``axis`` in ``0 .. extent-1``.
 
-    ``kind`` is ``parallel`` (outermost, perfectly nested; together they number the tasks, the first varying slowest),
-    ``serial``, or ``vector``: ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not
-    divide ``extent``.
+    ``kind`` is one of:
+
+    ``parallel``
+        outermost and perfectly nested; together they number the tasks, the first varying slowest.
+    ``serial``, ``unroll``
+        one iteration after the other; unrolled, the axis is a constant in each.
+    ``vector``
+        ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not divide ``extent``.
+    ``thread``
+        the iterations are divided among the ``lanes`` threads of the task: thread ``t`` does ``t``, ``t + lanes``, ...
     """
 
     axis: Var
@@ -200,8 +207,9 @@ class Define:
 class Reduction:
     """``name`` is the reduction with ``op`` (an ``ops`` row: SumReduce or MaxReduce) of ``value`` over ``loops``.
 
-    ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop. ``before`` are statements
-    that run in the innermost body before ``value`` is read. Partial results combine in one fixed order.
+    ``loops`` are headers (their bodies empty), the last innermost; it may be a vector loop, or a thread loop, whose
+    result all threads know. ``before`` are statements that run in the innermost body before ``value`` is read. Partial
+    results combine in one fixed order.
     """
 
     name: str
@@ -238,12 +246,31 @@ class Store:
 
 
 @dataclass(frozen=True)
+class If:
+    """``body`` where every condition of ``valid`` is at least zero."""
+
+    valid: tuple[Int, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
 class Alloc:
-    """A thread-local array of ``extent`` elements (a compile-time number), visible to the statements that follow."""
+    """An array of ``extent`` elements (a compile-time number), visible to the statements that follow.
+
+    ``space`` says whose it is: ``local``, of whoever runs this statement; ``shared``, one for all threads of the task;
+    ``registers``, an equal part for each thread of the task: offsets are ``t*part`` plus what is constant once loops
+    are unrolled, ``t`` being the axis of the thread loop around.
+    """
 
     name: str
     dtype: DType
     extent: int
+    space: str = "local"
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """No thread of the task passes before all have come here and see what all have written."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +322,7 @@ class Contract:
     outer: int = 0
 
 
-Statement: TypeAlias = Loop | Let | Define | Reduction | Reductions | Store | Alloc | Assign | Contract
+Statement: TypeAlias = Loop | Let | Define | Reduction | Reductions | Store | If | Alloc | Barrier | Assign | Contract
 
 
 @dataclass(frozen=True)
@@ -313,14 +340,16 @@ class Array:
 class LoopNest:
     """One kernel: array arguments in order, the dimension symbols that it reads, and its body.
 
-    ``checked`` says that a ``Let`` may raise the run's status. Two kernels are the same exactly when their nests are
-    equal; names inside are canonical.
+    ``checked`` says that a ``Let`` may raise the run's status. ``threads`` run each task: what stands outside thread
+    loops all of them compute alike, and one of them stores. Two kernels are the same exactly when their nests are equal;
+    names inside are canonical.
     """
 
     arrays: tuple[Array, ...]
     dims: tuple[Var, ...]
     body: tuple[Statement, ...]
     checked: bool = False
+    threads: int = 1
 
     @property
     def tasks(self) -> tuple[Loop, ...]:

@@ -13,7 +13,8 @@ from luminal.core.schedule.layout import Layouts
 def nest_text(nest: ln.LoopNest) -> str:
     """A nest, one statement a line."""
     arrays = ", ".join(map(_array, nest.arrays))
-    return "\n".join([f"nest({arrays})", *_body(nest.body, "  ")])
+    threads = f" of {nest.threads} threads" if nest.threads > 1 else ""
+    return "\n".join([f"nest({arrays}){threads}", *_body(nest.body, "  ")])
 
 
 def _array(array: ln.Array) -> str:
@@ -47,7 +48,12 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             mask = " if " + " and ".join(f"{v} >= 0" for v in statement.valid) if statement.valid else ""
             yield f"{indent}{statement.array}[{statement.offset}] = {statement.value}{mask}"
         case ln.Alloc():
-            yield f"{indent}{statement.name} = local {statement.dtype}[{statement.extent}]"
+            yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]"
+        case ln.If():
+            yield f"{indent}if " + " and ".join(f"{v} >= 0" for v in statement.valid) + ":"
+            yield from _body(statement.body, indent + "  ")
+        case ln.Barrier():
+            yield f"{indent}barrier"
         case ln.Assign():
             yield f"{indent}{statement.axis} = {statement.value}"
         case ln.Contract():
@@ -66,7 +72,7 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
 
 
 def _header(loop: ln.Loop) -> str:
-    lanes = f" by {loop.lanes}" if loop.kind == "vector" else ""
+    lanes = f" by {loop.lanes}" if loop.kind in ("vector", "thread") else ""
     return f"{loop.kind} {loop.axis} < {loop.extent}{lanes}"
 
 

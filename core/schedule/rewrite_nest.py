@@ -54,7 +54,7 @@ def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Bod
     result: list[ln.Statement] = []
     for statement in body:
         match statement:
-            case ln.Loop():
+            case ln.Loop() | ln.If():
                 statement = replace(statement, body=replace_scalars(statement.body, change))
             case ln.Let() | ln.Define() | ln.Store():
                 statement = replace(statement, value=change(statement.value))
@@ -110,7 +110,11 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                     moved = replace(moved, ahead=index(statement.ahead))
                 loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
                 result.append(replace(moved, loops=loops))
-            case ln.Alloc():
+            case ln.If():
+                inner = substitute(statement.body, by)
+                valid = _conditions(statement.valid, by)
+                result += [replace(statement, valid=valid, body=inner)] if valid else inner
+            case ln.Alloc() | ln.Barrier():
                 result.append(statement)
     return tuple(result)
 

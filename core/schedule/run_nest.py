@@ -1,7 +1,7 @@
 """Runs a loop nest in plain Python, as ``nest`` defines it: the oracle of code generation and of schedule transforms.
 
-Slow (one scalar at a time) and strict: an index outside an array or a name out of scope raises an error. Vector loops
-run as plain loops, parallel loops in order.
+Slow (one scalar at a time) and strict: an index outside an array or a name out of scope raises an error. Vector and
+thread loops run as plain loops, parallel loops in order.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from luminal.core.schedule.nest import (
     Access,
     Alloc,
     Assign,
+    Barrier,
     Contract,
     Define,
     Holds,
+    If,
     Index,
     Let,
     Literal,
@@ -102,6 +104,11 @@ class _Machine:
             if self._hold(statement.valid):
                 array, position = self._element(statement.array, statement.offset)
                 array[position] = self.value(statement.value)
+        elif isinstance(statement, If):
+            if self._hold(statement.valid):
+                self.body(statement.body)
+        elif isinstance(statement, Barrier):
+            pass  # what threads do in parallel happens here in order
         elif isinstance(statement, Alloc):
             self.arrays[statement.name] = np.zeros(statement.extent, statement.dtype.numpy)
         elif isinstance(statement, Assign):
