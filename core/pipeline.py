@@ -14,7 +14,7 @@ from luminal.core.ir import Graph, Node, Origins
 from luminal.core.program import Buffer, Entry, Kernel, Launch, Phase, Program, TensorSpec
 from luminal.core.program import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import chain, choose, contraction, cost, fuse, layout, lower, phases, plan
+from luminal.core.schedule import chain, choose, choose_grid, contraction, cost, fuse, layout, lower, phases, plan
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
@@ -82,10 +82,14 @@ def arrange(fusion: Fusion, roots: tuple[Node, ...], target: Target) -> tuple[Fu
 def _refusal(cluster: fuse.Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> str:
     """Why a chain cannot run in one pass; empty where it can."""
     try:
-        choose.choose(cluster, lower.lower(cluster, fusion, layouts).nest, target)
+        _schedule(cluster, lower.lower(cluster, fusion, layouts).nest, target)
     except ScheduleError as refusal:
         return str(refusal)
     return ""
+
+
+def _schedule(cluster: fuse.Cluster, nest: LoopNest, target: Target) -> choose.Chosen:
+    return (choose if target.grid is None else choose_grid).choose(cluster, nest, target)
 
 
 def prepare(graph: Graph, target: Target) -> tuple[Graph, contraction.Prepared]:
@@ -138,12 +142,12 @@ class _Assembly:
         for cluster in self.fusion.clusters:
             self._launch(cluster)
         nests = list(self.kernels)
-        together = phases.phases(
-            [
-                phases.Step(nests[step.kernel], arguments)
-                for step, arguments in zip(self.steps, self.arguments, strict=True)
-            ]
-        )
+        steps = [
+            phases.Step(nests[step.kernel], arguments)
+            for step, arguments in zip(self.steps, self.arguments, strict=True)
+        ]
+        # Threads of a CPU go through several steps without waiting; a grid is one step.
+        together = phases.phases(steps) if self.target.grid is None else ()
         offsets, arena = plan.place(self._spans(together))
         buffers = tuple(self._buffer(node, offsets) for node in self.names if self._used(node))
         constants = [n for n in self.names if n.op is ops.CONSTANT]
@@ -172,7 +176,7 @@ class _Assembly:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
         result: list[tuple[tuple[Node, ...], choose.Chosen]] = []
         for lowered in self._lowered(cluster):
-            chosen = choose.choose(cluster, lowered.nest, self.target)
+            chosen = _schedule(cluster, lowered.nest, self.target)
             if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
                 before = result.pop()[1]
                 dims = tuple(sorted({*before.nest.dims, *chosen.nest.dims}, key=lambda v: v.name))

@@ -15,6 +15,20 @@ _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-tr
 
 
 @dataclass(frozen=True)
+class Grid:
+    """What runs a kernel as a grid of tasks, each by a block of threads that share memory.
+
+    ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
+    bytes; ``processors`` is how many blocks that fill their threads' registers run at once.
+    """
+
+    threads: int = 256
+    warp: int = 32
+    shared: int = 48 << 10
+    processors: int = 128
+
+
+@dataclass(frozen=True)
 class Target:
     """A machine.
 
@@ -22,6 +36,8 @@ class Target:
     generated code needs, in the names of ``/proc/cpuinfo``. ``register_bytes`` and ``registers`` describe the vector
     registers; ``fused`` says whether a multiply-add is one instruction with one rounding; ``l1``, ``l2`` and ``l3`` are
     the sizes in bytes of the data caches that one core sees.
+
+    A GPU has a ``grid``; its registers are those of a thread. ``dialect`` names the language of its kernels.
     """
 
     name: str
@@ -34,11 +50,13 @@ class Target:
     l1: int = 32 << 10
     l2: int = 256 << 10
     l3: int = 8 << 20
+    dialect: str = "cpp"
+    grid: Grid | None = None
 
     def lanes(self, dtype: DType) -> int:
         """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of
         bools like the float32 values that it selects."""
-        return self.register_bytes // (4 if dtype.is_bool else dtype.compute.itemsize)
+        return max(1, self.register_bytes // (4 if dtype.is_bool else dtype.compute.itemsize))
 
 
 X86_64 = Target("x86-64", "x86_64", (), _COMMON, register_bytes=16, registers=16, fused=False)
@@ -65,6 +83,27 @@ AVX512 = Target(
 AARCH64 = Target(
     "aarch64", "aarch64", ("asimd",), _COMMON, register_bytes=16, registers=32, l1=64 << 10, l2=512 << 10
 )  # fmt: skip
+
+
+
+def _cuda(compute: str, processors: int) -> Target:
+    """NVIDIA's GPUs of one compute capability; the host code is for this machine's architecture."""
+    return Target(
+        f"cuda:{compute}", platform.machine(), (compute,), ("-std=c++17", "-O3", "-fmad=false"),
+        register_bytes=4, registers=255, dialect="cuda", grid=Grid(processors=processors),
+    )  # fmt: skip
+
+
+GPUS = {
+    target.name: target
+    for target in (
+        _cuda("sm_80", 108), _cuda("sm_89", 128), _cuda("sm_90", 132), _cuda("sm_100", 148),
+        Target(
+            "metal", "aarch64", (), (), register_bytes=4, registers=128, dialect="metal",
+            grid=Grid(shared=32 << 10, processors=40),
+        ),
+    )
+}  # fmt: skip
 
 # For each architecture from the most portable to the best.
 ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AARCH64)}
@@ -112,15 +151,16 @@ def detect() -> Target:
 
 
 def parse(name: str | Target) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL`` or of ``ALIASES``. Raises ValueError for any other."""
+    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS`` or ``ALIASES``. Raises ValueError for others."""
     if isinstance(name, Target):
         return name
     if name == "host":
         return detect()
     found = ALIASES.get(name, name)
-    if found not in ALL:
-        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *ALIASES])}")
-    return ALL[found]
+    known = ALL | GPUS
+    if found not in known:
+        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*known, *ALIASES])}")
+    return known[found]
 
 
 def _cpu_features() -> frozenset[str]:

@@ -349,9 +349,9 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
     candidates = inner if buffered else [*inner, *outer]
-    ranked = sorted(candidates, key=lambda v: (_score(v, state), v in inner), reverse=True)
+    ranked = sorted(candidates, key=lambda v: (score(v, state), v in inner), reverse=True)
     along = next((v for v in ranked if _may_vectorise(v, state)), None)
-    order = _by_stride([v for v in outer if v is not along], state)
+    order = by_stride([v for v in outer if v is not along], state)
     if along in outer:
         order.append(along)
     together = shared(state.nest, along, target) if along is not None else None
@@ -421,7 +421,7 @@ def _lanes(state: Scheduler) -> int:
     return state.target.lanes(f32)
 
 
-def _score(axis: Var, state: Scheduler) -> float:
+def score(axis: Var, state: Scheduler) -> float:
     """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
     strided stores more so, since a cache line must come in before a part of it is written."""
     total = 0.0
@@ -436,7 +436,7 @@ def _score(axis: Var, state: Scheduler) -> float:
 
 
 def _may_vectorise(axis: Var, state: Scheduler) -> bool:
-    if _score(axis, state) <= 0:
+    if score(axis, state) <= 0:
         return False
     loops, inside = prefix(state.nest.body)
     if any(loop.axis == axis for loop in loops):
@@ -446,7 +446,7 @@ def _may_vectorise(axis: Var, state: Scheduler) -> bool:
     )
 
 
-def _by_stride(axes: list[Var], state: Scheduler) -> list[Var]:
+def by_stride(axes: list[Var], state: Scheduler) -> list[Var]:
     """Axes in the order of the first store's strides, the largest outermost."""
     store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
     return sorted(axes, key=lambda axis: -_stride(store.offset, axis))

@@ -20,7 +20,7 @@ from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import Target
+from luminal.core.target import Grid, Target
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,25 @@ def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
     return min(tiles, key=cycles)
 
 
+# Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.
+RATES = {4: 0.7, 8: 1.0}
+
+
+def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
+    """The tile of a block of threads: the one whose blocks, all processors working on them at once, are done first.
+    Each thread has ``lanes`` rows and as many columns of it."""
+    shape = node.inputs[0].shape
+    batch, rows, columns = (
+        typical(sym.product(shape[k] for k in axes)) for axes in (found.batch, found.m, found.n)
+    )
+
+    def time(tile: Tile) -> float:
+        blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+        return -(-blocks // grid.processors) * tile.rows * tile.columns / RATES[tile.lanes]
+
+    return min((Tile(64, 16, 4), Tile(128, 16, 8), Tile(32, 8, 4)), key=time)
+
+
 def typical(size: Int) -> int:
     """A representative number for a size: itself, or the geometric mean of its bounds."""
     if isinstance(size, int):
@@ -368,12 +387,16 @@ class _Made:
 
 def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
     product = node.inputs[0]
-    tile = choose_tile(target, node, found)
-    in_place = direct(found.b, product, found, tile.columns)
+    if target.grid is not None and not found.m:
+        return None  # a block sums a single row faster without a tile
+    tile = choose_tile(target, node, found) if target.grid is None else block_tile(target.grid, node, found)
+    # Blocks copy what they read, wherever it lies and whatever masks it.
+    copies = target.grid is not None
+    in_place = direct(found.b, product, found, tile.columns) or (copies and not _constant(found.b.source))
     if not (in_place or found.m or _constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
-    a = without_mask(found.a, product) if found.a.valid else _read(found.a, product)
+    a = without_mask(found.a, product) if found.a.valid and not copies else _read(found.a, product)
     if a is None:
         return None
     panel = None

@@ -65,21 +65,23 @@ class Split:
         def headers(old: ln.Loop) -> list[ln.Loop]:
             return [ln.Loop(v, e, old.kind, (), old.lanes) for v, e in parts]
 
-        return replace(nest, body=substitute(_expand(nest.body, self.axis, headers), by))
+        return replace(nest, body=substitute(expand(nest.body, self.axis, headers), by))
 
 
-def _expand(body: Body, name: str, headers: Callable[[ln.Loop], list[ln.Loop]]) -> Body:
+def expand(body: Body, name: str, headers: Callable[[ln.Loop], list[ln.Loop]]) -> Body:
     """Every loop over ``name`` replaced by the loops that ``headers`` makes of it."""
     result: list[ln.Statement] = []
     for statement in body:
         if isinstance(statement, ln.Loop):
-            inner = _expand(statement.body, name, headers)
+            inner = expand(statement.body, name, headers)
             new = headers(statement) if statement.axis.name == name else [statement]
             result += wrap(new, inner)
         elif isinstance(statement, ln.Reduction):
             loops = [h for old in statement.loops for h in (headers(old) if old.axis.name == name else [old])]
-            before = _expand(statement.before, name, headers)
+            before = expand(statement.before, name, headers)
             result.append(replace(statement, loops=tuple(loops), before=before))
+        elif isinstance(statement, ln.If):
+            result.append(replace(statement, body=expand(statement.body, name, headers)))
         else:
             result.append(statement)
     return tuple(result)

@@ -1,0 +1,169 @@
+"""The default schedule of a nest where tasks are blocks of threads, from its structure and the target's description.
+
+A block is to a row what a vector is on a CPU, only wider: its threads divide the loop along which memory runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.choose import Chosen, Scheduler, by_stride, score
+from luminal.core.schedule.contraction import Tile, typical
+from luminal.core.schedule.fuse import Cluster
+from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.threads import Divide, Share, Stage
+from luminal.core.schedule.transforms import Merge, Parallelise, Reorder, Split, Vectorise
+from luminal.core.symbolic import Var
+from luminal.core.target import Grid, Target
+
+SHORT = 16  # elements of a row that one thread reduces alone
+EACH = 4  # elements of a long row for each thread
+WIDE = 16  # bytes that a thread reads or writes at once
+DEPTH = 64  # bytes of each row of A, or column of B, that are staged at once
+
+
+def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
+    """The default schedule of the serial nest of ``cluster``, and the nest under it.
+
+    Raises ScheduleError where the cluster is a chain.
+    """
+    if cluster.chain is not None:
+        raise ScheduleError("a chain keeps its running sums in the memory of one thread")
+    return schedule(nest, cluster.tile, target)
+
+
+def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
+    """The default schedule of a serial nest and the nest under it; ``tile`` is set for contractions. A nest over
+    nothing stays as it is."""
+    assert target.grid is not None
+    if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
+        return Chosen((), nest)
+    if tile is None:
+        return _pass(nest, target, target.grid)
+    try:
+        return _contraction(nest, tile, target, target.grid)
+    except ScheduleError as refusal:
+        return replace(_pass(nest, target, target.grid), refusal=str(refusal))
+
+
+def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> Chosen:
+    state = Scheduler(nest, target)
+    reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
+    # Preparation has put A first and B second.
+    factors = [accesses(x) for x in reduction.value.operands]
+    if reduction.value.op is not ops.MUL or any(len(found) != 1 for found in factors):
+        raise ScheduleError("the sum is not over a product of two array elements")
+    in_a, in_b = (
+        sym.variables(x.offset).union(*(sym.variables(v) for v in x.valid)) for found in factors for x in found
+    )
+    loops = [loop.axis for loop in state.loops()]
+    only_a = [v.name for v in loops if v in in_a and v not in in_b]
+    only_b = [v.name for v in loops if v in in_b and v not in in_a]
+    if not only_a or not only_b:
+        raise ScheduleError("the product has no rows, or no columns")
+    others = [v.name for v in loops if v.name not in (*only_a, *only_b)]
+    state.do(Reorder((*others, *only_a, *only_b)))
+    m, n = _merged(state, only_a), _merged(state, only_b)
+    size = max(x.dtype.itemsize for x in state.nest.arrays if x.name in {y.array for found in factors for y in found})
+    stage = Stage(m, n, tile.rows, tile.columns, DEPTH // size, tile.lanes)
+    state.do(stage)
+    state.do(Parallelise(len(state.loops())))
+    state.do(Share(stage.threads, grid.shared))
+    return state.finish()
+
+
+def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+    """One pass over memory: elementwise kernels, copies, rows."""
+    state = Scheduler(nest, target)
+    state.refine()
+    outer = [loop.axis for loop in state.loops()]
+    along = _row_axis(state)
+    if along is not None:
+        threads = _threads(typical(along.hi + 1), grid)
+        if outer:
+            state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
+            state.merge([loop.axis.name for loop in state.loops()])
+        state.do(Divide(along.name, threads))
+    elif any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
+        threads = 1
+    else:
+        threads = grid.threads
+        if outer:
+            state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
+            _flat(state, _merged(state, [loop.axis.name for loop in state.loops()]), threads)
+    tasks = [loop for loop in state.loops() if loop.kind == "serial"]
+    if tasks:
+        state.do(Parallelise(len(tasks)))
+    state.do(Share(threads, grid.shared))
+    return state.finish()
+
+
+def _row_axis(state: Scheduler) -> Var | None:
+    """The axis along memory that reductions run along, for a block to divide; None where each thread reduces alone."""
+    inner = statements(prefix(state.nest.body)[1])
+    reductions = [s for s in inner if isinstance(s, ln.Reduction)]
+    last = {s.loops[-1].axis for s in reductions}
+    earlier = {loop.axis for s in reductions for loop in s.loops[:-1]}
+    found = [v for v in state.inner_axes() if v in last - earlier and score(v, state) > 0]
+    kept = any(isinstance(s, ln.Alloc) for s in inner)
+    alone = not kept and bool(state.loops())
+    found = [v for v in found if not (alone and typical(v.hi + 1) < SHORT)]
+    return max(found, key=lambda v: score(v, state), default=None)
+
+
+def _threads(length: int, grid: Grid) -> int:
+    """Threads for a row of ``length`` elements: a power of two of warps."""
+    threads = grid.warp
+    while threads < grid.threads and threads * EACH < length:
+        threads *= 2
+    return threads
+
+
+def _merged(state: Scheduler, names: list[str]) -> str:
+    """One loop of several neighbours, outermost first, whatever quotients that takes; its name."""
+    names = list(names)
+    while len(names) > 1:
+        state.do(Merge(names[-2], names[-1]))
+        names[-2:] = [f"{names[-2]}{names[-1]}"]
+    return names[0]
+
+
+def _flat(state: Scheduler, name: str, threads: int) -> None:
+    """Blocks of one loop, whose elements the threads divide, several neighbours at once where all accesses allow it."""
+    axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
+    wide = _width(axis, state)
+    state.do(Split(name, threads * wide))
+    inner = f"{name}_0"
+    if wide > 1:
+        state.do(Split(inner, wide))
+        state.do(Vectorise(f"{inner}_0", wide))
+        inner = f"{inner}_1"
+    state.do(Divide(inner, threads))
+
+
+def _width(axis: Var, state: Scheduler) -> int:
+    """Elements of ``axis`` that lie side by side in all arrays that move with it, whole groups of them aligned."""
+    if state.inner_axes() or any(isinstance(s, ln.Let) for s in statements(state.nest.body)):
+        return 1
+    found = [x for s in statements(state.nest.body) if isinstance(s, ln.Store) for x in accesses(s.value)]
+    if any(x.valid for x in found):
+        return 1
+    width = WIDE // max(array.dtype.itemsize for array in state.nest.arrays)
+    while width > 1 and not _aligned(axis, width, state):
+        width //= 2
+    return max(1, width)
+
+
+def _aligned(axis: Var, width: int, state: Scheduler) -> bool:
+    if sym.mod(axis.hi + 1, width) != 0:
+        return False
+    for offset, _ in state.offsets():
+        linear = sym.coefficient(offset, axis)
+        if linear is None or linear[0] not in (0, 1) or (linear[0] == 1 and sym.mod(linear[1], width) != 0):
+            return False
+    return True
