@@ -136,7 +136,7 @@ def _merged(state: Scheduler, names: list[str]) -> str:
 def _flat(state: Scheduler, name: str, threads: int) -> None:
     """Blocks of one loop, whose elements the threads divide, several neighbours at once where all accesses allow it."""
     axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
-    wide = _width(axis, state)
+    wide = _width(axis, state) if typical(axis.hi + 1) > threads else 1  # a thread for each of a few elements
     state.do(Split(name, threads * wide))
     inner = f"{name}_0"
     if wide > 1:

@@ -1,7 +1,8 @@
 """Runs a loop nest in plain Python, as ``nest`` defines it: the oracle of code generation and of schedule transforms.
 
 Slow (one scalar at a time) and strict: an index outside an array or a name out of scope raises an error. Vector and
-thread loops run as plain loops, parallel loops in order.
+thread loops run as plain loops, parallel loops in order. Where the threads of a task share memory, an element that two
+of them touch, one writing, raises an error if no barrier lies between.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def run(
             raise SpecError(f"array {array.name}: expected flat {array.dtype}, found {value.dtype}{list(value.shape)}")
         if array.finite and not np.isfinite(value).all():
             raise SpecError(f"array {array.name}: expected finite numbers alone")
-    machine = _Machine(dict(arrays), dict(dims or {}))
+    machine = _Machine(dict(arrays), dict(dims or {}), nest.threads)
     if tasks is None:
         machine.body(nest.body)
     else:
@@ -69,12 +70,20 @@ def run(
     return machine.in_range
 
 
+_ALL = -1  # threads, where all of them run a statement
+
+
 class _Machine:
-    def __init__(self, arrays: dict[str, Array], variables: dict[str, int]) -> None:
+    def __init__(self, arrays: dict[str, Array], variables: dict[str, int], threads: int) -> None:
         self.arrays = arrays
         self.variables = variables
         self.temporaries: dict[str, Any] = {}
         self.in_range = True
+        self.threads = threads
+        self.thread = _ALL
+        # Who read or wrote an element since the last barrier of the task; several readers count as all.
+        self.readers: dict[tuple[str, int], int] = {}
+        self.writers: dict[tuple[str, int], int] = {}
 
     # ---- statements -------------------------------------------------------------------------------------------------
 
@@ -102,15 +111,18 @@ class _Machine:
             self._reduce_side_by_side(statement)
         elif isinstance(statement, Store):
             if self._hold(statement.valid):
+                value = self.value(statement.value)
                 array, position = self._element(statement.array, statement.offset)
-                array[position] = self.value(statement.value)
+                self._writes(statement.array, position)
+                array[position] = value
         elif isinstance(statement, If):
             if self._hold(statement.valid):
                 self.body(statement.body)
         elif isinstance(statement, Barrier):
-            pass  # what threads do in parallel happens here in order
+            self._meet()
         elif isinstance(statement, Alloc):
-            self.arrays[statement.name] = np.zeros(statement.extent, statement.dtype.numpy)
+            unwritten = np.full(statement.extent * statement.dtype.itemsize, 0xFF, np.uint8)
+            self.arrays[statement.name] = unwritten.view(statement.dtype.numpy)
         elif isinstance(statement, Assign):
             self.variables[statement.axis.name] = self._int(statement.value)
         else:
@@ -121,9 +133,46 @@ class _Machine:
         if not loops:
             yield
             return
-        for position in range(self._int(loops[0].extent)):
-            self.variables[loops[0].axis.name] = position
+        loop = loops[0]
+        for position in range(self._int(loop.extent)):
+            self.variables[loop.axis.name] = position
+            if loop.kind == "thread":
+                self.thread = position % loop.lanes
+            elif loop.kind == "parallel":
+                self._meet()
             yield from self._iterate(loops[1:])
+        if loop.kind == "thread":
+            self.thread = _ALL
+
+    # ---- threads ----------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        self.readers.clear()
+        self.writers.clear()
+
+    def _reads(self, array: str, position: int) -> None:
+        """Raises SpecError where another thread wrote the element since the last barrier."""
+        if self.threads == 1:
+            return
+        writer = self.writers.get((array, position), self.thread)
+        if writer != self.thread:
+            raise SpecError(f"{array}[{position}]: {_who(self.thread)} reads what {_who(writer)} wrote, with no barrier")
+        first = self.readers.setdefault((array, position), self.thread)
+        if first != self.thread:
+            self.readers[array, position] = _ALL
+
+    def _writes(self, array: str, position: int) -> None:
+        """Raises SpecError where another thread read or wrote the element since the last barrier."""
+        if self.threads == 1:
+            return
+        thread = max(self.thread, 0)  # of what all compute, one stores
+        for others, verb in ((self.readers, "read"), (self.writers, "wrote")):
+            other = others.get((array, position), thread)
+            if other != thread:
+                raise SpecError(
+                    f"{array}[{position}]: {_who(thread)} writes what {_who(other)} {verb}, with no barrier"
+                )
+        self.writers[array, position] = thread
 
     def _let(self, statement: Let) -> None:
         value = int(self.value(statement.value))
@@ -167,6 +216,8 @@ class _Machine:
             array, first = self._element(statement.tile, at)
             if first + statement.columns > len(array):
                 raise SpecError(f"{statement.tile}: row {row} of a tile ends beyond its {len(array)} elements")
+            for position in range(first, first + statement.columns):
+                self._writes(statement.tile, position)
             tile = array[first : first + statement.columns]
             tile[:] = tile + sums if statement.accumulate else sums
 
@@ -174,6 +225,8 @@ class _Machine:
         array, first = self._element(name, offset)
         if not 0 <= first + stride * (count - 1) < len(array):
             raise SpecError(f"{name}: elements {first}..{first + stride * (count - 1)} of {len(array)}")
+        for position in range(count):
+            self._reads(name, first + stride * position)
         return array[first + stride * np.arange(count)]
 
     # ---- values -----------------------------------------------------------------------------------------------------
@@ -195,6 +248,7 @@ class _Machine:
             if not self._hold(leaf.valid):
                 return _number(leaf.fill, dtype)
             array, position = self._element(leaf.array, leaf.offset)
+            self._reads(leaf.array, position)
             return array[position]
         if isinstance(leaf, Literal):
             return _number(leaf.bits, dtype)
@@ -224,6 +278,10 @@ class _Machine:
             return int(sym.evaluate(value, self.variables))
         except KeyError as error:
             raise SpecError(f"variable {error.args[0]} in {value} is not in scope") from None
+
+
+def _who(thread: int) -> str:
+    return "every thread" if thread == _ALL else f"thread {thread}"
 
 
 def _combined(op: ops.Op, values: list[Any], dtype: DType) -> Any:
