@@ -61,8 +61,10 @@ class Statements:
                 self._alloc(statement)
             elif isinstance(statement, Assign):
                 self._assign(statement)
-            else:
+            elif isinstance(statement, Contract):
                 self._contract(statement)
+            else:
+                raise SpecError(f"no text for {type(statement).__name__}")
 
     # ---- names -----------------------------------------------------------------------------------------------------
 

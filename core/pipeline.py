@@ -89,7 +89,9 @@ def _refusal(cluster: fuse.Cluster, fusion: Fusion, layouts: Layouts, target: Ta
 
 
 def _schedule(cluster: fuse.Cluster, nest: LoopNest, target: Target) -> choose.Chosen:
-    return (choose if target.grid is None else choose_grid).choose(cluster, nest, target)
+    if target.grid is None:
+        return choose.choose(cluster, nest, target)
+    return choose_grid.choose(cluster, nest, target)
 
 
 def prepare(graph: Graph, target: Target) -> tuple[Graph, contraction.Prepared]:

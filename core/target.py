@@ -8,24 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from luminal.core.errors import TargetError
+from luminal.core.grid import MMA, SIMDGROUP, Grid
 from luminal.core.types import DType
 
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
 _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-
-
-@dataclass(frozen=True)
-class Grid:
-    """What runs a kernel as a grid of tasks, each by a block of threads that share memory.
-
-    ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
-    bytes; ``processors`` is how many blocks that fill their threads' registers run at once.
-    """
-
-    threads: int = 256
-    warp: int = 32
-    shared: int = 48 << 10
-    processors: int = 128
 
 
 @dataclass(frozen=True)
@@ -85,12 +72,11 @@ AARCH64 = Target(
 )  # fmt: skip
 
 
-
 def _cuda(compute: str, processors: int) -> Target:
     """NVIDIA's GPUs of one compute capability; the host code is for this machine's architecture."""
     return Target(
         f"cuda:{compute}", platform.machine(), (compute,), ("-std=c++17", "-O3", "-fmad=false"),
-        register_bytes=4, registers=255, dialect="cuda", grid=Grid(processors=processors),
+        register_bytes=4, registers=255, dialect="cuda", grid=Grid(processors=processors, fragments=MMA),
     )  # fmt: skip
 
 
@@ -100,7 +86,7 @@ GPUS = {
         _cuda("sm_80", 108), _cuda("sm_89", 128), _cuda("sm_90", 132), _cuda("sm_100", 148),
         Target(
             "metal", "aarch64", (), (), register_bytes=4, registers=128, dialect="metal",
-            grid=Grid(shared=32 << 10, processors=40),
+            grid=Grid(shared=32 << 10, processors=40, fragments=SIMDGROUP),
         ),
     )
 }  # fmt: skip
@@ -151,7 +137,7 @@ def detect() -> Target:
 
 
 def parse(name: str | Target) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS`` or ``ALIASES``. Raises ValueError for others."""
+    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS`` or ``ALIASES``. Raises ValueError else."""
     if isinstance(name, Target):
         return name
     if name == "host":

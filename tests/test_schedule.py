@@ -18,7 +18,9 @@ from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import run_program
 
 
-@pytest.mark.parametrize("target", [targets.X86_64, targets.AVX512, targets.parse("cuda:sm_90")], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target", [targets.X86_64, targets.AVX512, targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]], ids=lambda t: t.name
+)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Target) -> None:
     case = GRAPHS[name]()

@@ -10,16 +10,19 @@ from dataclasses import replace
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.grid import Fragment, Grid
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.choose import Chosen, Scheduler, by_stride, score
 from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import Cluster
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.rewrite_nest import prefix
-from luminal.core.schedule.threads import Divide, Share, Stage
+from luminal.core.schedule.tensorise import stored_type
+from luminal.core.schedule.threads import Divide, Share, Square, Stage, Warps
 from luminal.core.schedule.transforms import Merge, Parallelise, Reorder, Split, Vectorise
 from luminal.core.symbolic import Var
-from luminal.core.target import Grid, Target
+from luminal.core.target import Target
+from luminal.core.types import f32
 
 SHORT = 16  # elements of a row that one thread reduces alone
 EACH = 4  # elements of a long row for each thread
@@ -69,12 +72,20 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> C
     others = [v.name for v in loops if v.name not in (*only_a, *only_b)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = _merged(state, only_a), _merged(state, only_b)
-    size = max(x.dtype.itemsize for x in state.nest.arrays if x.name in {y.array for found in factors for y in found})
-    stage = Stage(m, n, tile.rows, tile.columns, DEPTH // size, tile.lanes)
+    a, b = (stored_type(nest, x.array) for found in factors for x in found)
+    fragment = grid.fragment(a, b) if reduction.dtype == f32 else None
+    parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment)
+    stage = Stage(m, n, tile.rows, tile.columns, DEPTH // max(a.itemsize, b.itemsize), parts)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
     state.do(Share(stage.threads, grid.shared))
     return state.finish()
+
+
+def _warps(tile: Tile, fragment: Fragment) -> Warps:
+    """Four warps, two by two, or eight where a tile has a lot of rows: what a lane holds must fit its registers."""
+    columns = tile.columns // (4 if tile.rows > 64 else 2)
+    return Warps(tile.rows // 2, columns, fragment)
 
 
 def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:

@@ -18,9 +18,10 @@ from weakref import WeakKeyDictionary
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.grid import Grid
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import Grid, Target
+from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
@@ -215,9 +216,7 @@ def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
     """The tile of a block of threads: the one whose blocks, all processors working on them at once, are done first.
     Each thread has ``lanes`` rows and as many columns of it."""
     shape = node.inputs[0].shape
-    batch, rows, columns = (
-        typical(sym.product(shape[k] for k in axes)) for axes in (found.batch, found.m, found.n)
-    )
+    batch, rows, columns = (typical(sym.product(shape[k] for k in axes)) for axes in (found.batch, found.m, found.n))
 
     def time(tile: Tile) -> float:
         blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)

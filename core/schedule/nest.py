@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from luminal.core.grid import Fragment
 from luminal.core.ops import Op
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bool_, i64
@@ -297,6 +298,10 @@ class Contract:
     ``lanes``, and all of them can be read in ``B``. ``tile`` names an ``Alloc`` that holds ``max_rows`` such rows,
     ``tile_row`` (``columns``, where None) elements apart. With ``accumulate`` the sum is added to what the tile holds.
 
+    With ``fragment``, the lanes of a warp multiply together, and a thread's part of the tile holds its elements of
+    every fragment, one row of fragments after the other; ``a_offset`` and ``b_offset`` are those of the warp, and
+    ``loops`` is one loop, a multiple of the fragment's depth long.
+
     ``ahead``, where given, is an element of ``B`` that each step may bring into the cache for a later tile. It changes
     no value, and may lie beyond the end of ``B``.
     """
@@ -320,6 +325,7 @@ class Contract:
     accumulate: bool = False
     ahead: Int | None = None
     outer: int = 0
+    fragment: Fragment | None = None
 
 
 Statement: TypeAlias = Loop | Let | Define | Reduction | Reductions | Store | If | Alloc | Barrier | Assign | Contract
@@ -341,8 +347,8 @@ class LoopNest:
     """One kernel: array arguments in order, the dimension symbols that it reads, and its body.
 
     ``checked`` says that a ``Let`` may raise the run's status. ``threads`` run each task: what stands outside thread
-    loops all of them compute alike, and one of them stores. Two kernels are the same exactly when their nests are equal;
-    names inside are canonical.
+    loops all of them compute alike, and one of them stores. Two kernels are the same exactly when their nests are
+    equal; names inside are canonical.
     """
 
     arrays: tuple[Array, ...]

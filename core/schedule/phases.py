@@ -183,7 +183,7 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
             return a + ([statement.b_offset + column] if statement.b == array else [])
         case ln.Reductions():
             return [offset for _, value in statement.terms for offset in _read(value, array)]
-        case ln.Loop() | ln.Alloc() | ln.Assign():
+        case ln.Loop() | ln.If() | ln.Alloc() | ln.Barrier() | ln.Assign():
             return []
 
 

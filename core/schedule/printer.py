@@ -64,7 +64,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             headers = list(map(_header, statement.loops))
             over = ", ".join(headers[: statement.outer]) + " of blocks over " if statement.outer else ""
             over += ", ".join(headers[statement.outer :])
-            yield f"{indent}{tile} {sign} contract over {over}"
+            by = f" by {statement.fragment.name}" if statement.fragment is not None else ""
+            yield f"{indent}{tile} {sign} contract over {over}{by}"
             yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
             yield f"{indent}  {statement.b}[{statement.b_offset} + column]"
             if statement.ahead is not None:

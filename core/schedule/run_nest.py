@@ -15,6 +15,7 @@ import numpy as np
 from luminal.core import numerics, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
+from luminal.core.grid import ELEMENT, LANE, Fragment
 from luminal.core.schedule.nest import (
     Access,
     Alloc,
@@ -156,7 +157,9 @@ class _Machine:
             return
         writer = self.writers.get((array, position), self.thread)
         if writer != self.thread:
-            raise SpecError(f"{array}[{position}]: {_who(self.thread)} reads what {_who(writer)} wrote, with no barrier")
+            raise SpecError(
+                f"{array}[{position}]: {_who(self.thread)} reads what {_who(writer)} wrote, with no barrier"
+            )
         first = self.readers.setdefault((array, position), self.thread)
         if first != self.thread:
             self.readers[array, position] = _ALL
@@ -211,7 +214,11 @@ class _Machine:
                     block = block + np.outer(numerics.convert(left, compute), numerics.convert(right, compute))
             with np.errstate(all="ignore"):
                 total = total + block
-        for row, sums in enumerate(numerics.convert(total, statement.dtype)):
+        total = numerics.convert(total, statement.dtype)
+        if statement.fragment is not None:
+            self._hold_fragments(statement, statement.fragment, total)
+            return
+        for row, sums in enumerate(total):
             at = statement.tile_offset + row * (statement.tile_row or statement.columns)
             array, first = self._element(statement.tile, at)
             if first + statement.columns > len(array):
@@ -220,6 +227,19 @@ class _Machine:
                 self._writes(statement.tile, position)
             tile = array[first : first + statement.columns]
             tile[:] = tile + sums if statement.accumulate else sums
+
+    def _hold_fragments(self, statement: Contract, fragment: Fragment, total: Array) -> None:
+        """Puts the thread's elements of every fragment of ``total`` into its part of the tile."""
+        array, position = self._element(statement.tile, statement.tile_offset)
+        for top in range(0, total.shape[0], fragment.rows):
+            for left in range(0, total.shape[1], fragment.columns):
+                for element in range(fragment.elements):
+                    by = {LANE.name: self.thread % fragment.warp, ELEMENT.name: element}
+                    row, column = (int(sym.evaluate(e, by)) for e in (fragment.row, fragment.column))
+                    self._writes(statement.tile, position)
+                    before = array[position] if statement.accumulate else 0
+                    array[position] = before + total[top + row, left + column]
+                    position += 1
 
     def _strip(self, name: str, offset: Int, stride: int, count: int) -> Array:
         array, first = self._element(name, offset)

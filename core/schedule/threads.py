@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.grid import ELEMENT, LANE, Fragment
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import accesses, inside, statements
 from luminal.core.schedule.rewrite_nest import Body, prefix, replace_leaves, replace_scalars, substitute, wrap
@@ -26,8 +27,8 @@ class Divide:
 
     for a < E:  body(a)        =>      for a in t, t + threads, .. < E:  body(a)        (t: each of the threads)
 
-    Everywhere that the axis is looped over. Iterations are independent there, or those of a reduction, of which the axis
-    must be the innermost.
+    Everywhere that the axis is looped over. Iterations are independent there, or those of a reduction, of which the
+    axis must be the innermost.
     """
 
     axis: str
@@ -41,7 +42,9 @@ class Divide:
                 raise ScheduleError(f"divide: {self.axis!r} is not the innermost loop of {statement}")
             around = isinstance(statement, ln.Loop) and statement.axis.name == self.axis
             if around and any(_is_divided(inner) for inner in statements(inside(statement))):
-                raise ScheduleError(f"divide: a loop inside the one over {self.axis!r} is divided among threads already")
+                raise ScheduleError(
+                    f"divide: a loop inside the one over {self.axis!r} is divided among threads already"
+                )
         return replace(nest, body=expand(nest.body, self.axis, self._divided))
 
     def _divided(self, loop: ln.Loop) -> list[ln.Loop]:
@@ -51,6 +54,92 @@ class Divide:
 def _is_divided(statement: ln.Statement) -> bool:
     loops = statement.loops if isinstance(statement, ln.Reduction) else (statement,)
     return any(isinstance(loop, ln.Loop) and loop.kind == "thread" for loop in loops)
+
+
+@dataclass(frozen=True)
+class Square:
+    """A tile divided among threads: ``side x side`` neighbouring elements for each."""
+
+    side: int
+
+    def threads(self, rows: int, columns: int) -> int:
+        """Threads of a tile; raises ScheduleError where the parts do not fill it."""
+        if rows % self.side or columns % self.side:
+            raise ScheduleError(f"stage: squares of {self.side} do not fill {rows} x {columns} elements")
+        return (rows // self.side) * (columns // self.side)
+
+    def held(self, thread: Int, rows: int, columns: int) -> Held:
+        """What ``thread`` has of a tile."""
+        across = columns // self.side
+        top, left = sym.floordiv(thread, across) * self.side, sym.mod(thread, across) * self.side
+        axes = tuple(Var(name, 0, self.side - 1) for name in "ij")
+        row, column = map(_expr, axes)
+        return Held(top, left, (self.side, self.side), axes, top + row, left + column, None)
+
+
+@dataclass(frozen=True)
+class Warps:
+    """A tile divided among warps: ``rows x columns`` for each, as a matrix of fragments."""
+
+    rows: int
+    columns: int
+    fragment: Fragment
+
+    def threads(self, rows: int, columns: int) -> int:
+        """Threads of a tile; raises ScheduleError where the parts do not fill it."""
+        if rows % self.rows or columns % self.columns:
+            raise ScheduleError(f"stage: warps of {self.rows} x {self.columns} do not fill {rows} x {columns} elements")
+        if self.rows % self.fragment.rows or self.columns % self.fragment.columns:
+            raise ScheduleError(f"stage: {self.fragment.name} does not fill {self.rows} x {self.columns} elements")
+        return (rows // self.rows) * (columns // self.columns) * self.fragment.warp
+
+    def held(self, thread: Int, rows: int, columns: int) -> Held:
+        """What ``thread`` has of a tile."""
+        fragment, across = self.fragment, columns // self.columns
+        warp, lane = sym.floordiv(thread, fragment.warp), sym.mod(thread, fragment.warp)
+        top, left = sym.floordiv(warp, across) * self.rows, sym.mod(warp, across) * self.columns
+        extents = (self.rows // fragment.rows, self.columns // fragment.columns, fragment.elements)
+        axes = tuple(Var(name, 0, extent - 1) for name, extent in zip("ije", extents, strict=True))
+        i, j, e = map(_expr, axes)
+        by = {LANE: lane, ELEMENT: e}
+        row = top + i * fragment.rows + sym.substitute(fragment.row, by)
+        column = left + j * fragment.columns + sym.substitute(fragment.column, by)
+        return Held(top, left, (self.rows, self.columns), axes, row, column, fragment)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a thread has of a tile: the elements at ``row`` and ``column`` for all values of ``axes``, within the
+    ``shape`` at ``top`` and ``left`` that it computes, alone or with its warp."""
+
+    top: Int
+    left: Int
+    shape: tuple[int, int]
+    axes: tuple[Var, ...]
+    row: Int
+    column: Int
+    fragment: Fragment | None
+
+    @property
+    def size(self) -> int:
+        """Elements of the thread."""
+        return sym.product(_extent(axis) for axis in self.axes)  # type: ignore[return-value]
+
+    @property
+    def number(self) -> Int:
+        """The place of the element at ``axes`` among them."""
+        total: Int = 0
+        for axis in self.axes:
+            total = total * _extent(axis) + _expr(axis)
+        return total
+
+    def loops(self, body: Body) -> Body:
+        """``body`` for each of the elements."""
+        return wrap([ln.Loop(axis, _extent(axis), "unroll", ()) for axis in self.axes], body)
+
+
+def _extent(axis: Var) -> Int:
+    return axis.hi + 1
 
 
 @dataclass(frozen=True)
@@ -64,8 +153,8 @@ class Stage:
                                                        tile[thread] += stage_a * stage_b             (in registers)
                                                    for the elements of tile[thread]:  store f(s)
 
-    Each thread has ``part x part`` elements of the tile. What is staged may lie anywhere in memory and may be masked by
-    zeros: all K axes become one. Beyond M, N and K zeros are staged, and nothing is stored.
+    ``parts`` divides the tile among threads. What is staged may lie anywhere in memory and may be masked by zeros: all
+    K axes become one. Beyond M, N and K zeros are staged, and nothing is stored.
     """
 
     m: str
@@ -73,63 +162,55 @@ class Stage:
     rows: int
     columns: int
     depth: int
-    part: int
+    parts: Square | Warps
 
     @property
     def threads(self) -> int:
         """Threads of a task."""
-        return (self.rows // self.part) * (self.columns // self.part)
+        return self.parts.threads(self.rows, self.columns)
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, (reduction, *rest) = prefix(nest.body)
         by_name = {loop.axis.name: loop for loop in loops}
         if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or reduction.before:
             raise ScheduleError("stage: the nest is not a sum over a product inside loops over rows and columns")
-        m_loop, n_loop = by_name.get(self.m), by_name.get(self.n)
-        if m_loop is None or n_loop is None:
+        if self.m not in by_name or self.n not in by_name:
             raise ScheduleError(f"stage: the nest has no outer loops over {self.m!r} and {self.n!r}")
-        if self.rows % self.part or self.columns % self.part:
-            raise ScheduleError(f"stage: parts of {self.part} do not fill {self.rows} x {self.columns} elements")
         a, b = self._factors(reduction)
-        m_1, n_1 = self._tiles(m_loop, self.rows), self._tiles(n_loop, self.columns)
+        rows, columns = _Side(by_name[self.m], self.rows), _Side(by_name[self.n], self.columns)
         terms = sym.product(loop.extent for loop in reduction.loops)
-        k_1 = sym.axis("k_1", sym.ceildiv(terms, self.depth))
-        pitch = self.rows + 4  # rows of both stages begin at 16 bytes, and in different banks
+        steps = sym.ceildiv(terms, self.depth)
+        k_1, k_0 = sym.axis("k_1", steps), Var("k_0", 0, self.depth - 1)
         strips = (
-            self._strip(nest, "stage_a", a, reduction, (m_loop, m_1, self.rows), k_1, pitch),
-            self._strip(nest, "stage_b", b, reduction, (n_loop, n_1, self.columns), k_1, self.columns),
+            self._strip(nest, "stage_a", a, reduction, rows, k_1),
+            self._strip(nest, "stage_b", b, reduction, columns, k_1),
         )
         thread = Var("t", 0, self.threads - 1)
-        across = self.columns // self.part
-        top, left = sym.floordiv(_expr(thread), across) * self.part, sym.mod(_expr(thread), across) * self.part
-        k_0 = sym.as_var(sym.axis("k_0", self.depth))
-        assert k_0 is not None
-        size, first = self.part * self.part, _expr(thread) * (self.part * self.part)
+        held = self.parts.held(_expr(thread), self.rows, self.columns)
+        first = _expr(thread) * held.size
         contract = ln.Contract(
-            "tile", reduction.dtype, "stage_a", stored_type(nest, a.array), _expr(k_0) * pitch + top, 1,
-            "stage_b", stored_type(nest, b.array), _expr(k_0) * self.columns + left,
-            (ln.Loop(k_0, self.depth, "serial", ()),), self.part, self.part, self.part, self.part,
-            tile_offset=first, accumulate=True,
+            "tile", reduction.dtype, "stage_a", strips[0].dtype, _expr(k_0) * strips[0].pitch + held.top, 1,
+            "stage_b", strips[1].dtype, _expr(k_0) * strips[1].pitch + held.left,
+            (ln.Loop(k_0, self.depth, "serial", ()),), held.shape[0], held.shape[0], held.shape[1], held.shape[1],
+            tile_offset=first, accumulate=True, fragment=held.fragment,
         )  # fmt: skip
-        element = Var("e", 0, size - 1)
+        element = ln.load("tile", first + held.number, reduction.dtype)
         zero = ln.literal(bytes(reduction.dtype.itemsize), reduction.dtype)
-        clear = ln.Loop(element, size, "unroll", (ln.Store("tile", first + _expr(element), zero),))
-        steps = (*(strip.copy for strip in strips), self._by_threads(thread, contract))
-        row, column = sym.axis("i", self.part), sym.axis("j", self.part)
-        at = {
-            m_loop.axis: m_1 * self.rows + top + row,
-            n_loop.axis: n_1 * self.columns + left + column,
-        }
+        clear = held.loops((ln.Store("tile", first + held.number, zero),))
+        by = {ln.temporary(reduction.name, reduction.dtype): element}
+        at = {rows.loop.axis: rows.at(held.row), columns.loop.axis: columns.at(held.column)}
+        after = substitute(replace_scalars(tuple(rest), lambda value: replace_leaves(value, by)), at)
+        valid = tuple(v for side in (rows, columns) if not sym.always(v := side.loop.extent - 1 - at[side.loop.axis]))
+        after = held.loops((ln.If(valid, after),) if valid else after)
         body = (
-            *(ln.Alloc(strip.name, strip.dtype, strip.extent, "shared") for strip in strips),
-            ln.Alloc("tile", reduction.dtype, size * self.threads, "registers"),
-            self._by_threads(thread, clear),
-            *_loop(k_1, sym.ceildiv(terms, self.depth), "serial", steps),
-            self._by_threads(thread, *self._epilogue(tuple(rest), reduction, first, row, column, at, m_loop, n_loop)),
+            *(ln.Alloc(strip.name, strip.dtype, strip.pitch * self.depth, "shared") for strip in strips),
+            ln.Alloc("tile", reduction.dtype, held.size * self.threads, "registers"),
+            self._by_threads(thread, *clear),
+            *_loop(k_1, steps, (*(strip.copy for strip in strips), self._by_threads(thread, contract))),
+            self._by_threads(thread, *after),
         )
-        others = [loop for loop in loops if loop is not m_loop and loop is not n_loop]
-        grid = [*others, *_headers(n_1, n_loop, self.columns), *_headers(m_1, m_loop, self.rows)]
-        return replace(nest, body=wrap(grid, body), threads=self.threads)
+        others = [loop for loop in loops if loop not in (rows.loop, columns.loop)]
+        return replace(nest, body=wrap([*others, *columns.header, *rows.header], body), threads=self.threads)
 
     def _factors(self, reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
         """The elements whose product is summed: A, then B."""
@@ -144,84 +225,74 @@ class Stage:
         a, b = found
         return a, b
 
-    def _tiles(self, loop: ln.Loop, size: int) -> Int:
-        return sym.axis(f"{loop.axis.name}_1", sym.ceildiv(loop.extent, size))
-
     def _by_threads(self, thread: Var, *body: ln.Statement) -> ln.Loop:
         return ln.Loop(thread, self.threads, "thread", body, self.threads)
 
     def _strip(
-        self,
-        nest: ln.LoopNest,
-        name: str,
-        access: ln.Access,
-        reduction: ln.Reduction,
-        side: tuple[ln.Loop, Int, int],
-        k_1: Int,
-        pitch: int,
+        self, nest: ln.LoopNest, name: str, access: ln.Access, reduction: ln.Reduction, side: _Side, k_1: Int
     ) -> _Strip:
-        """Copies ``depth`` terms of ``size`` rows of A, or columns of B, into shared memory, the terms ``pitch`` apart."""
-        loop, tile, size = side
-        copied = Var("c", 0, size * self.depth - 1)
+        """Copies ``depth`` terms of the rows of A, or of the columns of B, into shared memory, term by term."""
+        copied = Var("c", 0, side.size * self.depth - 1)
         terms = sym.product(header.extent for header in reduction.loops)
+        # Neighbouring threads read neighbouring elements.
         along = _stride(access.offset, reduction.loops[-1].axis) == 1
-        inner = self.depth if along else size
+        inner = self.depth if along else side.size
         slow, fast = sym.floordiv(_expr(copied), inner), sym.mod(_expr(copied), inner)
         line, term = (slow, fast) if along else (fast, slow)
-        position, number = tile * size + line, k_1 * self.depth + term
-        by: dict[Var, Int] = {loop.axis: position}
+        position, number = side.at(line), k_1 * self.depth + term
+        by = {side.loop.axis: position}
         rest = number
         for header in reversed(reduction.loops):
             by[header.axis] = rest if header is reduction.loops[0] else sym.mod(rest, header.extent)
             rest = sym.floordiv(rest, header.extent)
-        valid = [sym.substitute(v, by) for v in access.valid]
-        valid += [loop.extent - 1 - position, terms - 1 - number]
-        dtype = stored_type(nest, access.array)
+        valid = [sym.substitute(v, by) for v in access.valid] + [side.loop.extent - 1 - position, terms - 1 - number]
         masks = tuple(v for v in valid if not sym.always(v))
+        dtype = stored_type(nest, access.array)
         value = ln.load(access.array, sym.substitute(access.offset, by), dtype, masks, bytes(dtype.itemsize))
+        # Where threads write down a column of the stage, its elements lie in different banks.
+        pitch = side.size + (16 // dtype.itemsize if along else 0)
         copy = ln.Store(name, term * pitch + line, value)
-        divided = ln.Loop(copied, size * self.depth, "thread", (copy,), self.threads)
-        return _Strip(name, dtype, self.depth * pitch, divided)
+        divided = ln.Loop(copied, side.size * self.depth, "thread", (copy,), self.threads)
+        return _Strip(name, dtype, pitch, divided)
 
-    def _epilogue(
-        self,
-        rest: Body,
-        reduction: ln.Reduction,
-        first: Int,
-        row: Int,
-        column: Int,
-        at: dict[Var, Int],
-        m_loop: ln.Loop,
-        n_loop: ln.Loop,
-    ) -> Body:
-        """What follows the sum, for each element that a thread has."""
-        total = ln.load("tile", first + row * self.part + column, reduction.dtype)
-        by_name = {ln.temporary(reduction.name, reduction.dtype): total}
-        body = substitute(replace_scalars(rest, lambda value: replace_leaves(value, by_name)), at)
-        valid = [loop.extent - 1 - at[loop.axis] for loop in (m_loop, n_loop)]
-        valid = [v for v in valid if not sym.always(v)]
-        if valid:
-            body = (ln.If(tuple(valid), body),)
-        return _loop(row, self.part, "unroll", _loop(column, self.part, "unroll", body))
+
+@dataclass(frozen=True)
+class _Side:
+    """The rows, or the columns: the loop over them, and how many a tile has."""
+
+    loop: ln.Loop
+    size: int
+
+    @property
+    def tile(self) -> Int:
+        """The number of the tile."""
+        return sym.axis(f"{self.loop.axis.name}_1", sym.ceildiv(self.loop.extent, self.size))
+
+    @property
+    def header(self) -> list[ln.Loop]:
+        """The loop over tiles, where there are several."""
+        variable = sym.as_var(self.tile)
+        return [] if variable is None else [ln.Loop(variable, sym.ceildiv(self.loop.extent, self.size), "serial", ())]
+
+    def at(self, inside: Int) -> Int:
+        """The row, or column, that is ``inside`` the tile."""
+        return self.tile * self.size + inside
 
 
 @dataclass(frozen=True)
 class _Strip:
+    """An operand in shared memory: its terms ``pitch`` elements apart, and the loop that copies them there."""
+
     name: str
     dtype: DType
-    extent: int
+    pitch: int
     copy: ln.Loop
 
 
-def _loop(axis: Int, extent: Int, kind: str, body: Body) -> Body:
+def _loop(axis: Int, extent: Int, body: Body) -> Body:
     """``body`` in a loop, where the axis has more than one value."""
     variable = sym.as_var(axis)
-    return body if variable is None else (ln.Loop(variable, extent, kind, body),)
-
-
-def _headers(tile: Int, loop: ln.Loop, size: int) -> list[ln.Loop]:
-    variable = sym.as_var(tile)
-    return [] if variable is None else [ln.Loop(variable, sym.ceildiv(loop.extent, size), "serial", ())]
+    return body if variable is None else (ln.Loop(variable, extent, "serial", body),)
 
 
 def _stride(offset: Int, axis: Var) -> Int:
@@ -246,15 +317,12 @@ class Share:
         body = wrap(loops[len(tasks) :], body)
         if self.threads > 1:
             body = _sharing(body)
-            taken = sum(s.extent * s.dtype.itemsize for s in statements(body) if _is_shared(s))
+            shared = [s for s in statements(body) if isinstance(s, ln.Alloc) and s.space == "shared"]
+            taken = sum(array.extent * array.dtype.itemsize for array in shared)
             if taken > self.memory:
                 raise ScheduleError(f"share: {taken} bytes of shared arrays, {self.memory} are there")
             body = _Barriers().body(body)
         return replace(nest, body=wrap(tasks, body), threads=self.threads)
-
-
-def _is_shared(statement: ln.Statement) -> bool:
-    return isinstance(statement, ln.Alloc) and statement.space == "shared"
 
 
 def _sharing(body: Body) -> Body:

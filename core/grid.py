@@ -1,0 +1,77 @@
+"""Grids of blocks of threads: what the scheduler must know about a GPU, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luminal.core import symbolic as sym
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType, bf16, f16, f32
+
+LANE = Var("lane", 0, 31)
+ELEMENT = Var("e", 0, 3)
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A product of small matrices that the lanes of a warp compute together.
+
+    ``rows x depth`` times ``depth x columns``, of type ``dtype``, summed in float32. Each lane holds as many elements
+    of the result: its element ``ELEMENT`` is at ``row`` and ``column``, expressions over ``LANE`` and ``ELEMENT``.
+    """
+
+    name: str
+    dtype: DType
+    rows: int
+    columns: int
+    depth: int
+    row: Int
+    column: Int
+    warp: int = 32
+
+    @property
+    def elements(self) -> int:
+        """Elements of the result that a lane holds."""
+        return self.rows * self.columns // self.warp
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What runs a kernel as a grid of tasks, each by a block of threads that share memory.
+
+    ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
+    bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``fragments`` are the
+    products that warps compute.
+    """
+
+    threads: int = 256
+    warp: int = 32
+    shared: int = 48 << 10
+    processors: int = 128
+    fragments: tuple[Fragment, ...] = ()
+
+    def fragment(self, a: DType, b: DType) -> Fragment | None:
+        """The product of matrices of these types, where there is one."""
+        return next((f for f in self.fragments if f.dtype == a == b), None)
+
+
+_L, _E = (sym.Expr((((v,), 1),)) for v in (LANE, ELEMENT))
+
+# PTX ISA, "Matrix Fragments for mma.m16n8k16": a lane holds pairs of neighbouring columns in two rows.
+MMA = tuple(
+    Fragment(
+        "m16n8k16", dtype, 16, 8, 16,
+        sym.floordiv(_L, 4) + 8 * sym.floordiv(_E, 2), 2 * sym.mod(_L, 4) + sym.mod(_E, 2),
+    )
+    for dtype in (f16, bf16)
+)  # fmt: skip
+
+# Metal does not document which lane holds what of a simdgroup_matrix; measured by others, and checked on a device.
+SIMDGROUP = tuple(
+    Fragment(
+        "simdgroup8x8", dtype, 8, 8, 8,
+        sym.mod(sym.floordiv(_L, 2), 4) + 4 * sym.floordiv(_L, 16),
+        2 * sym.mod(_L, 2) + 4 * sym.mod(sym.floordiv(_L, 8), 2) + _E,
+    )
+    for dtype in (f32, f16, bf16)
+)  # fmt: skip
