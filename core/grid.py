@@ -12,7 +12,7 @@ LANE = Var("lane", 0, 31)
 ELEMENT = Var("e", 0, 3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fragment:
     """A product of small matrices that the lanes of a warp compute together.
 
@@ -28,6 +28,9 @@ class Fragment:
     row: Int
     column: Int
     warp: int = 32
+
+    def __repr__(self) -> str:
+        return f"Fragment({self.name}, {self.dtype})"
 
     @property
     def elements(self) -> int:

@@ -16,12 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.grid import Grid
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
+from luminal.core.types import DType
 
 
 @dataclass(frozen=True)
@@ -395,6 +398,9 @@ def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
     if not (in_place or found.m or _constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
+    narrow = found.a.source.dtype
+    if target.grid is not None and target.grid.fragment(narrow, narrow) is not None:
+        found = replace(found, b=_narrowed(found.b, narrow))
     a = without_mask(found.a, product) if found.a.valid and not copies else _read(found.a, product)
     if a is None:
         return None
@@ -412,6 +418,17 @@ def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
 def _in_memory(x: Operand) -> Operand:
     """The operand with a source that is stored, where it was a number or a formula of positions."""
     return x if _is_stored(x.source) else replace(x, source=ir.unary(ops.CONTIGUOUS, x.source))
+
+
+def _narrowed(x: Operand, dtype: DType) -> Operand:
+    """The operand with a source of ``dtype``, where it is of constants that this type holds exactly."""
+    if x.source.dtype == dtype or not _constant(x.source):
+        return x
+    (wide,) = interp.evaluate([x.source])
+    narrow = wide.astype(dtype.numpy)
+    if not np.array_equal(narrow.astype(wide.dtype), wide):
+        return x
+    return replace(x, source=ir.constant(narrow), fill=bytes(dtype.itemsize) if x.valid else b"")
 
 
 def _is_stored(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from luminal.core import ops
@@ -72,9 +73,9 @@ class Square:
         """What ``thread`` has of a tile."""
         across = columns // self.side
         top, left = sym.floordiv(thread, across) * self.side, sym.mod(thread, across) * self.side
-        axes = tuple(Var(name, 0, self.side - 1) for name in "ij")
-        row, column = map(_expr, axes)
-        return Held(top, left, (self.side, self.side), axes, top + row, left + column, None)
+        row, column = sym.axis("i", self.side), sym.axis("j", self.side)
+        shape = (self.side, self.side)
+        return Held(top, left, shape, (row, column), shape, top + row, left + column, None)
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,12 @@ class Warps:
         warp, lane = sym.floordiv(thread, fragment.warp), sym.mod(thread, fragment.warp)
         top, left = sym.floordiv(warp, across) * self.rows, sym.mod(warp, across) * self.columns
         extents = (self.rows // fragment.rows, self.columns // fragment.columns, fragment.elements)
-        axes = tuple(Var(name, 0, extent - 1) for name, extent in zip("ije", extents, strict=True))
-        i, j, e = map(_expr, axes)
+        axes = tuple(sym.axis(name, extent) for name, extent in zip("ije", extents, strict=True))
+        i, j, e = axes
         by = {LANE: lane, ELEMENT: e}
         row = top + i * fragment.rows + sym.substitute(fragment.row, by)
         column = left + j * fragment.columns + sym.substitute(fragment.column, by)
-        return Held(top, left, (self.rows, self.columns), axes, row, column, fragment)
+        return Held(top, left, (self.rows, self.columns), axes, extents, row, column, fragment)
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class Held:
     top: Int
     left: Int
     shape: tuple[int, int]
-    axes: tuple[Var, ...]
+    axes: tuple[Int, ...]
+    extents: tuple[int, ...]
     row: Int
     column: Int
     fragment: Fragment | None
@@ -123,23 +125,20 @@ class Held:
     @property
     def size(self) -> int:
         """Elements of the thread."""
-        return sym.product(_extent(axis) for axis in self.axes)  # type: ignore[return-value]
+        return math.prod(self.extents)
 
     @property
     def number(self) -> Int:
         """The place of the element at ``axes`` among them."""
         total: Int = 0
-        for axis in self.axes:
-            total = total * _extent(axis) + _expr(axis)
+        for axis, extent in zip(self.axes, self.extents, strict=True):
+            total = total * extent + axis
         return total
 
     def loops(self, body: Body) -> Body:
         """``body`` for each of the elements."""
-        return wrap([ln.Loop(axis, _extent(axis), "unroll", ()) for axis in self.axes], body)
-
-
-def _extent(axis: Var) -> Int:
-    return axis.hi + 1
+        axes = zip(self.axes, self.extents, strict=True)
+        return wrap([ln.Loop(v, extent, "unroll", ()) for axis, extent in axes if (v := sym.as_var(axis))], body)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,138 @@
+"""Schedules for blocks of threads: what they are made of, and that what would be wrong is refused or found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from luminal.core import interp, ir, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction as decompose
+from luminal.core.errors import ScheduleError, SpecError
+from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, Fragment
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule import fuse, layout, lower, run_nest
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import prepare
+from luminal.core.schedule.threads import Divide, Share, Square, Stage, Warps
+from luminal.core.schedule.transforms import Transform, apply
+from luminal.core.target import Target
+from luminal.core.types import DType
+from tests.schedule_graphs import Source
+from tests.schedule_support import run_program
+
+Array = np.ndarray[Any, Any]
+
+CUDA, METAL = targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]
+ROWS, DEPTH, COLUMNS = 37, 40, 50
+
+
+def product(dtype: DType) -> tuple[ir.Graph, dict[str, Array]]:
+    """A product of two matrices of ``dtype``, summed in float32 and rounded once."""
+    source = Source()
+    a, b = source.input(ROWS, DEPTH, dtype=dtype), source.input(DEPTH, COLUMNS, dtype=dtype)
+    return ir.Graph("product", tuple(source.nodes), (("y", decompose.matmul(a, b)),)), source.arrays
+
+
+def the_nest(graph: ir.Graph, target: Target = CUDA) -> ln.LoopNest:
+    (kernel,) = compile_graph(graph, target).kernels
+    return kernel.nest
+
+
+def changed(body: tuple[ln.Statement, ...], change: Callable[[ln.Statement], list[ln.Statement]]) -> Any:
+    """``body`` with every statement replaced by those that ``change`` makes of it."""
+    inner = (replace(s, body=changed(s.body, change)) if isinstance(s, ln.Loop | ln.If) else s for s in body)
+    return tuple(new for statement in inner for new in change(statement))
+
+
+def run(nest: ln.LoopNest, arrays: dict[str, Array]) -> Array:
+    flat = {a.name: x.reshape(-1) for a, x in zip(nest.arrays, arrays.values(), strict=False)}
+    result = nest.arrays[-1]
+    flat[result.name] = np.zeros(ROWS * COLUMNS, result.dtype.numpy)
+    run_nest.run(nest, flat)
+    return flat[result.name]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "name"),
+    [
+        (types.f16, CUDA, "m16n8k16"),
+        (types.bf16, CUDA, "m16n8k16"),
+        (types.f32, CUDA, None),
+        (types.f32, METAL, "simdgroup8x8"),
+        (types.bf16, METAL, "simdgroup8x8"),
+    ],
+)
+def test_products_use_the_fragments_of_their_type(dtype: DType, target: Target, name: str | None) -> None:
+    graph, arrays = product(dtype)
+    program = compile_graph(graph, target)
+    (contract,) = (s for k in program.kernels for s in lower.statements(k.nest.body) if isinstance(s, ln.Contract))
+    assert (contract.fragment.name if contract.fragment else None) == name
+    (expected,) = (x.astype(np.float64) for x in interp.run(graph, arrays).outputs)
+    error = np.abs(run_program(program, arrays)["y"].astype(np.float64) - expected).max()
+    assert error <= 4 * np.sqrt(DEPTH) * max(dtype.eps, types.f32.eps) * np.abs(expected).max()
+
+
+def test_weights_that_a_fragment_multiplies_stay_narrow() -> None:
+    source = Source()
+    y = decompose.linear(source.input(ROWS, DEPTH, dtype=types.bf16), source.weight(COLUMNS, DEPTH, dtype=types.bf16))
+    program = compile_graph(ir.Graph("linear", tuple(source.nodes), (("y", y),)), CUDA)
+    assert [value.dtype.name for value in program.constants.values()] == ["bfloat16"]
+
+
+@pytest.mark.parametrize("fragment", [*MMA, *SIMDGROUP], ids=str)
+def test_the_lanes_of_a_fragment_hold_every_element_once(fragment: Fragment) -> None:
+    held = [
+        tuple(sym.evaluate(e, {LANE.name: lane, ELEMENT.name: element}) for e in (fragment.row, fragment.column))
+        for lane in range(fragment.warp)
+        for element in range(fragment.elements)
+    ]
+    assert sorted(held) == [(row, column) for row in range(fragment.rows) for column in range(fragment.columns)]
+
+
+def test_a_fragment_whose_lanes_hold_other_elements_gives_another_product() -> None:
+    graph, arrays = product(types.bf16)
+    nest = the_nest(graph)
+    upside_down = replace(MMA[1], row=MMA[1].rows - 1 - MMA[1].row)
+
+    def swapped(statement: ln.Statement) -> list[ln.Statement]:
+        return [replace(statement, fragment=upside_down) if isinstance(statement, ln.Contract) else statement]
+
+    assert not np.array_equal(run(nest, arrays), run(replace(nest, body=changed(nest.body, swapped)), arrays))
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    graph, arrays = product(types.f32)
+    nest = the_nest(graph)
+    run(nest, arrays)
+    without = changed(nest.body, lambda s: [] if isinstance(s, ln.Barrier) else [s])
+    with pytest.raises(SpecError, match="with no barrier"):
+        run(replace(nest, body=without), arrays)
+
+
+def serial() -> ln.LoopNest:
+    prepared = prepare(product(types.f32)[0].results, CUDA, {})
+    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    return lower.lower(fusion.clusters[0], fusion, layout.assign(fusion, prepared.roots)).nest
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        ((Stage("a0", "a9", 32, 32, 16, Square(4)),), "no outer loops over 'a0' and 'a9'"),
+        ((Stage("a0", "a1", 32, 32, 16, Square(5)),), "squares of 5 do not fill 32 x 32"),
+        ((Stage("a0", "a1", 32, 32, 16, Warps(24, 16, MMA[0])),), "do not fill 32 x 32"),
+        ((Stage("a0", "a1", 32, 32, 16, Warps(8, 16, MMA[0])),), "m16n8k16 does not fill 8 x 16"),
+        ((Stage("a0", "a1", 64, 64, 16, Square(4)), Share(256, 4096)), "of shared arrays, 4096 are there"),
+        ((Divide("a1", 32), Divide("a0", 32)), "is divided among threads already"),
+        ((Divide("k7", 32),), "no loop over 'k7'"),
+    ],
+)
+def test_what_is_not_legal_says_why(schedule: tuple[Transform, ...], reason: str) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        apply(serial(), schedule)
