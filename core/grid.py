@@ -43,14 +43,15 @@ class Grid:
     """What runs a kernel as a grid of tasks, each by a block of threads that share memory.
 
     ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
-    bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``fragments`` are the
-    products that warps compute.
+    bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``ahead`` says that copies
+    into shared memory need not be waited for; ``fragments`` are the products that warps compute.
     """
 
     threads: int = 256
     warp: int = 32
     shared: int = 48 << 10
     processors: int = 128
+    ahead: bool = False
     fragments: tuple[Fragment, ...] = ()
 
     def fragment(self, a: DType, b: DType) -> Fragment | None:

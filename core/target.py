@@ -76,7 +76,7 @@ def _cuda(compute: str, processors: int) -> Target:
     """NVIDIA's GPUs of one compute capability; the host code is for this machine's architecture."""
     return Target(
         f"cuda:{compute}", platform.machine(), (compute,), ("-std=c++17", "-O3", "-fmad=false"),
-        register_bytes=4, registers=255, dialect="cuda", grid=Grid(processors=processors, fragments=MMA),
+        register_bytes=4, registers=255, dialect="cuda", grid=Grid(processors=processors, ahead=True, fragments=MMA),
     )  # fmt: skip
 
 

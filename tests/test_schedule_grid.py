@@ -19,7 +19,9 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import fuse, layout, lower, run_nest
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import prepare
-from luminal.core.schedule.threads import Divide, Share, Square, Stage, Warps
+from luminal.core.schedule.parts import Square, Warps
+from luminal.core.schedule.stage import Stage
+from luminal.core.schedule.threads import Divide, Share
 from luminal.core.schedule.transforms import Transform, apply
 from luminal.core.target import Target
 from luminal.core.types import DType
@@ -71,8 +73,9 @@ def run(nest: ln.LoopNest, arrays: dict[str, Array]) -> Array:
 def test_products_use_the_fragments_of_their_type(dtype: DType, target: Target, name: str | None) -> None:
     graph, arrays = product(dtype)
     program = compile_graph(graph, target)
-    (contract,) = (s for k in program.kernels for s in lower.statements(k.nest.body) if isinstance(s, ln.Contract))
-    assert (contract.fragment.name if contract.fragment else None) == name
+    (kernel,) = program.kernels
+    contracts = [s for s in lower.statements(kernel.nest.body) if isinstance(s, ln.Contract)]
+    assert {contract.fragment.name if contract.fragment else None for contract in contracts} == {name}
     (expected,) = (x.astype(np.float64) for x in interp.run(graph, arrays).outputs)
     error = np.abs(run_program(program, arrays)["y"].astype(np.float64) - expected).max()
     assert error <= 4 * np.sqrt(DEPTH) * max(dtype.eps, types.f32.eps) * np.abs(expected).max()
@@ -136,3 +139,16 @@ def serial() -> ln.LoopNest:
 def test_what_is_not_legal_says_why(schedule: tuple[Transform, ...], reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         apply(serial(), schedule)
+
+
+@pytest.mark.parametrize("depth", [8, 16, 24, 32, 40, 80, 100])
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.name)
+def test_any_number_of_steps_is_staged(depth: int, target: Target) -> None:
+    source = Source()
+    a, b = source.input(9, depth, dtype=types.bf16), source.input(11, depth, dtype=types.bf16)
+    y = decompose.linear(a, b)
+    graph = ir.Graph("steps", tuple(source.nodes), (("y", y),))
+    (expected,) = interp.run(graph, source.arrays).outputs
+    found = run_program(compile_graph(graph, target), source.arrays)["y"]
+    scale = np.abs(expected.astype(np.float64)).max()
+    assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale

@@ -16,9 +16,11 @@ from luminal.core.schedule.choose import Chosen, Scheduler, by_stride, score
 from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import Cluster
 from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.parts import Square, Warps
 from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.stage import Stage
 from luminal.core.schedule.tensorise import stored_type
-from luminal.core.schedule.threads import Divide, Share, Square, Stage, Warps
+from luminal.core.schedule.threads import Divide, Share
 from luminal.core.schedule.transforms import Merge, Parallelise, Reorder, Split, Vectorise
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
@@ -75,7 +77,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> C
     a, b = (stored_type(nest, x.array) for found in factors for x in found)
     fragment = grid.fragment(a, b) if reduction.dtype == f32 else None
     parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment)
-    stage = Stage(m, n, tile.rows, tile.columns, DEPTH // max(a.itemsize, b.itemsize), parts)
+    stage = Stage(m, n, tile.rows, tile.columns, DEPTH // max(a.itemsize, b.itemsize), parts, grid.ahead)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
     state.do(Share(stage.threads, grid.shared))

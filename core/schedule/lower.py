@@ -389,7 +389,8 @@ def expressions(statement: ln.Statement) -> list[Int]:
         case ln.Assign():
             return [statement.value]
         case ln.Contract():
-            own = [statement.a_offset, statement.a_row, statement.b_offset, statement.rows, statement.tile_offset]
+            own = [statement.a_offset, statement.a_row, statement.b_offset, statement.b_column, statement.rows]
+            own += [statement.tile_offset]
             own += [statement.ahead] if statement.ahead is not None else []
             return own + [loop.extent for loop in statement.loops]
         case ln.If():

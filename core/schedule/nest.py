@@ -238,12 +238,17 @@ class Reductions:
 
 @dataclass(frozen=True)
 class Store:
-    """``array[offset] = value``. Where ``valid`` is given, only where every condition is at least zero."""
+    """``array[offset] = value``. Where ``valid`` is given, only where every condition is at least zero.
+
+    With ``ahead``, which a copy of an array's element to a shared one may have, nobody sees it before the next barrier,
+    the thread that stores it included: it need not wait.
+    """
 
     array: str
     offset: Int
     value: Scalar
     valid: tuple[Int, ...] = ()
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -291,7 +296,7 @@ class Contract:
 
     Meaning, for ``i < rows`` and ``j < columns``, with ``K`` running over ``loops`` in order::
 
-        tile[tile_offset + i*tile_row + j] = sum over K of  A[a_offset + i*a_row] * B[b_offset + j]
+        tile[tile_offset + i*tile_row + j] = sum over K of  A[a_offset + i*a_row] * B[b_offset + j*b_column]
 
     ``a_offset`` and ``b_offset`` are over the axes of ``loops`` too. Operands of type ``a_type`` and ``b_type`` convert
     to ``dtype`` when they are loaded. ``rows`` is an expression in ``1 .. max_rows``; ``columns`` is a multiple of
@@ -325,6 +330,7 @@ class Contract:
     accumulate: bool = False
     ahead: Int | None = None
     outer: int = 0
+    b_column: Int = 1
     fragment: Fragment | None = None
 
 

@@ -180,7 +180,7 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
         case ln.Contract():
             row, column = sym.axis("row", statement.rows), sym.axis("column", statement.columns)
             a = [statement.a_offset + statement.a_row * row] if statement.a == array else []
-            return a + ([statement.b_offset + column] if statement.b == array else [])
+            return a + ([statement.b_offset + statement.b_column * column] if statement.b == array else [])
         case ln.Reductions():
             return [offset for _, value in statement.terms for offset in _read(value, array)]
         case ln.Loop() | ln.If() | ln.Alloc() | ln.Barrier() | ln.Assign():

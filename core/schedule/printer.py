@@ -46,7 +46,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield from (f"{indent}  {name}: {value}" for name, value in statement.terms)
         case ln.Store():
             mask = " if " + " and ".join(f"{v} >= 0" for v in statement.valid) if statement.valid else ""
-            yield f"{indent}{statement.array}[{statement.offset}] = {statement.value}{mask}"
+            sign = "<-" if statement.ahead else "="
+            yield f"{indent}{statement.array}[{statement.offset}] {sign} {statement.value}{mask}"
         case ln.Alloc():
             yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]"
         case ln.If():
@@ -67,7 +68,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             by = f" by {statement.fragment.name}" if statement.fragment is not None else ""
             yield f"{indent}{tile} {sign} contract over {over}{by}"
             yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
-            yield f"{indent}  {statement.b}[{statement.b_offset} + column]"
+            column = "column" if statement.b_column == 1 else f"column*{statement.b_column}"
+            yield f"{indent}  {statement.b}[{statement.b_offset} + {column}]"
             if statement.ahead is not None:
                 yield f"{indent}  fetching {statement.b}[{statement.ahead}]"
 

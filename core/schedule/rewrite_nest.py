@@ -104,7 +104,8 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                 result.append(replace(statement, value=index(statement.value)))
             case ln.Contract():
                 moved = replace(statement, a_offset=index(statement.a_offset), a_row=index(statement.a_row))
-                moved = replace(moved, b_offset=index(statement.b_offset), rows=index(statement.rows))
+                moved = replace(moved, b_offset=index(statement.b_offset), b_column=index(statement.b_column))
+                moved = replace(moved, rows=index(statement.rows))
                 moved = replace(moved, tile_offset=index(statement.tile_offset))
                 if statement.ahead is not None:
                     moved = replace(moved, ahead=index(statement.ahead))

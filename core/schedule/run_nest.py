@@ -72,6 +72,7 @@ def run(
 
 
 _ALL = -1  # threads, where all of them run a statement
+_COPY = -2  # what copies without any thread waiting for it
 
 
 class _Machine:
@@ -115,6 +116,8 @@ class _Machine:
                 value = self.value(statement.value)
                 array, position = self._element(statement.array, statement.offset)
                 self._writes(statement.array, position)
+                if statement.ahead:
+                    self.writers[statement.array, position] = _COPY
                 array[position] = value
         elif isinstance(statement, If):
             if self._hold(statement.valid):
@@ -209,7 +212,7 @@ class _Machine:
             block = np.zeros_like(total)
             for _ in self._iterate(statement.loops[statement.outer :]):
                 left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
-                right = self._strip(statement.b, statement.b_offset, 1, statement.columns)
+                right = self._strip(statement.b, statement.b_offset, self._int(statement.b_column), statement.columns)
                 with np.errstate(all="ignore"):
                     block = block + np.outer(numerics.convert(left, compute), numerics.convert(right, compute))
             with np.errstate(all="ignore"):
@@ -301,7 +304,7 @@ class _Machine:
 
 
 def _who(thread: int) -> str:
-    return "every thread" if thread == _ALL else f"thread {thread}"
+    return {_ALL: "every thread", _COPY: "a copy"}.get(thread, f"thread {thread}")
 
 
 def _combined(op: ops.Op, values: list[Any], dtype: DType) -> Any:
