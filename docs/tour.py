@@ -28,6 +28,7 @@ from luminal.core.schedule import printer as schedule_printer
 PAGE = Path(__file__).with_name("architecture.md")
 BLOCK = re.compile(r"(<!-- tour: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TARGET = targets.AVX2
+GRID = targets.GPUS["cuda:sm_90"]
 
 
 # [model]
@@ -135,6 +136,12 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     serial = lower.lower(chain, fusion, layouts).nest
     yield "chain", "text", narrow(schedule_printer.nest_text(serial))
     yield "stream", "text", narrow(schedule_printer.nest_text(choose.choose(chain, serial, TARGET).nest))
+
+    on_grid = compile_graph(graph, GRID)
+    staged = next(k.nest for k in on_grid.kernels if k.name.startswith("contraction"))
+    yield "grid", "text", narrow(schedule_printer.nest_text(staged))
+    rows = next(k.nest for k in on_grid.kernels if k.name.startswith("row"))
+    yield "threads", "text", narrow(schedule_printer.nest_text(rows))
 
     kept = ("^program", "dim ", r"kernel \d", "buffer", "entry", "    (in|out) ", "# aten", " shares of ")
     yield "program", "text", bare(lines(program.text(compiled), *kept))
