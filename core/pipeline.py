@@ -18,6 +18,7 @@ from luminal.core.schedule import chain, choose, choose_grid, contraction, cost,
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
+from luminal.core.schedule.scheduler import Chosen
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
@@ -88,7 +89,7 @@ def _refusal(cluster: fuse.Cluster, fusion: Fusion, layouts: Layouts, target: Ta
     return ""
 
 
-def _schedule(cluster: fuse.Cluster, nest: LoopNest, target: Target) -> choose.Chosen:
+def _schedule(cluster: fuse.Cluster, nest: LoopNest, target: Target) -> Chosen:
     if target.grid is None:
         return choose.choose(cluster, nest, target)
     return choose_grid.choose(cluster, nest, target)
@@ -174,16 +175,16 @@ class _Assembly:
             self.steps.append(Launch(number, tuple(self.names[n] for n in arguments), origins, grain, operations))
             self.arguments.append(arguments)
 
-    def _nests(self, cluster: fuse.Cluster) -> list[tuple[tuple[Node, ...], choose.Chosen]]:
+    def _nests(self, cluster: fuse.Cluster) -> list[tuple[tuple[Node, ...], Chosen]]:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
-        result: list[tuple[tuple[Node, ...], choose.Chosen]] = []
+        result: list[tuple[tuple[Node, ...], Chosen]] = []
         for lowered in self._lowered(cluster):
             chosen = _schedule(cluster, lowered.nest, self.target)
             if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
                 before = result.pop()[1]
                 dims = tuple(sorted({*before.nest.dims, *chosen.nest.dims}, key=lambda v: v.name))
                 joined = replace(before.nest, dims=dims, body=before.nest.body + chosen.nest.body)
-                chosen = choose.Chosen(before.schedule + chosen.schedule, joined)
+                chosen = Chosen(before.schedule + chosen.schedule, joined)
             result.append((lowered.arguments, chosen))
         return result
 

@@ -80,6 +80,7 @@ def _cuda(compute: str, processors: int) -> Target:
     )  # fmt: skip
 
 
+# Nests are scheduled for these, and not yet written out: ``parse`` does not know them.
 GPUS = {
     target.name: target
     for target in (
@@ -137,16 +138,15 @@ def detect() -> Target:
 
 
 def parse(name: str | Target) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS`` or ``ALIASES``. Raises ValueError else."""
+    """The target called ``name``: ``host``, or one of ``ALL`` or of ``ALIASES``. Raises ValueError for others."""
     if isinstance(name, Target):
         return name
     if name == "host":
         return detect()
     found = ALIASES.get(name, name)
-    known = ALL | GPUS
-    if found not in known:
-        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*known, *ALIASES])}")
-    return known[found]
+    if found not in ALL:
+        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *ALIASES])}")
+    return ALL[found]
 
 
 def _cpu_features() -> frozenset[str]:

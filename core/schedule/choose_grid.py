@@ -12,12 +12,12 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.choose import Chosen, Scheduler, by_stride, score
 from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import Cluster
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.parts import Square, Warps
 from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.scheduler import Chosen, Scheduler, by_stride, score
 from luminal.core.schedule.stage import Stage
 from luminal.core.schedule.tensorise import stored_type
 from luminal.core.schedule.threads import Divide, Share

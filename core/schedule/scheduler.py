@@ -1,0 +1,161 @@
+"""A schedule in the making: the transforms so far, the nest under them, and what a choice needs to know of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import typical
+from luminal.core.schedule.fuse import cuts, digits
+from luminal.core.schedule.lower import accesses, expressions, statements
+from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.transforms import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+from luminal.core.types import f32
+
+TASKS = 64  # enough to divide among the threads of a desktop machine
+SMALL = 16384  # elements that one thread writes sooner than it could wake another
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A schedule and the nest under it; ``refusal`` says why a contraction was not tiled, where it was not."""
+
+    schedule: Schedule
+    nest: ln.LoopNest
+    refusal: str = ""
+
+    @property
+    def text(self) -> str:
+        """The schedule, one transform a line."""
+        return "\n".join([*([f"not tiled: {self.refusal}"] if self.refusal else []), *map(str, self.schedule)])
+
+
+class Scheduler:
+    """Builds a schedule step by step; each step sees the nest as the steps before left it."""
+
+    def __init__(self, nest: ln.LoopNest, target: Target) -> None:
+        self.nest = nest
+        self.target = target
+        self.schedule: list[Transform] = []
+
+    def do(self, transform: Transform) -> None:
+        self.nest = transform(self.nest)
+        self.schedule.append(transform)
+
+    # ---- facts about the nest --------------------------------------------------------------------------------------
+
+    def loops(self) -> list[ln.Loop]:
+        return prefix(self.nest.body)[0]
+
+    def inner_axes(self) -> list[Var]:
+        """Axes of loops and reductions inside the perfectly nested ones, in order of first use."""
+        found: dict[Var, None] = {}
+        for statement in statements(prefix(self.nest.body)[1]):
+            if isinstance(statement, ln.Loop):
+                found[statement.axis] = None
+            elif isinstance(statement, ln.Reduction | ln.Reductions):
+                found |= dict.fromkeys(loop.axis for loop in statement.loops)
+        return list(found)
+
+    def offsets(self) -> list[tuple[Int, bool]]:
+        """Every offset that the nest reads or writes at, and whether it writes."""
+        found: list[tuple[Int, bool]] = []
+        for statement in statements(self.nest.body):
+            if isinstance(statement, ln.Store):
+                found.append((statement.offset, True))
+            if isinstance(statement, ln.Store | ln.Reduction | ln.Define | ln.Let):
+                found += [(access.offset, False) for access in accesses(statement.value)]
+        return found
+
+    def expressions(self) -> tuple[Int, ...]:
+        return tuple(e for s in statements(self.nest.body) for e in expressions(s))
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def refine(self, skip: frozenset[str] = frozenset()) -> None:
+        """Split axes where indices divide them, so that no quotient or remainder of an axis is left."""
+        for axis in [loop.axis for loop in self.loops()] + self.inner_axes():
+            if axis.name in skip:
+                continue
+            at = cuts(axis, self.expressions())
+            if at and digits(axis, axis.hi + 1, at, "") is not None:
+                for cut in reversed(at):
+                    self.do(Split(axis.name, cut))
+                    # The slower part keeps the coarser cuts; the faster one is split on by the finer.
+                    axis = next(a for a in self._axes() if a.name == f"{axis.name}_0")
+
+    def _axes(self) -> list[Var]:
+        return [loop.axis for loop in self.loops()] + self.inner_axes()
+
+    def merge(self, names: list[str]) -> list[str]:
+        """Merge neighbouring loops among ``names`` (outermost first) wherever every offset stays free of quotients."""
+        position = len(names) - 2
+        while position >= 0:
+            transform = Merge(names[position], names[position + 1])
+            merged = transform(self.nest)
+            name = f"{names[position]}{names[position + 1]}"
+            before = _divided(self.expressions())
+            after = Scheduler(merged, self.target).expressions()
+            if _divided(after) <= before:
+                self.do(transform)
+                names[position : position + 2] = [name]
+            position -= 1
+        return names
+
+    def parallelise(self) -> None:
+        """Make tasks of the outermost loops, as few of them as give enough tasks."""
+        loops = [loop for loop in self.loops() if loop.kind == "serial"]
+        reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
+        small = math.prod(typical(loop.extent) for loop in self.loops()) < SMALL
+        if small and not reduces and not self.inner_axes():
+            return
+        count, tasks = 0, 1
+        for loop in loops:
+            if tasks >= TASKS or sym.variables(loop.extent) & {other.axis for other in loops}:
+                break
+            count, tasks = count + 1, tasks * typical(loop.extent)
+        if count:
+            self.do(Parallelise(count))
+
+    def finish(self) -> Chosen:
+        if self.nest.checked:
+            self.do(HoistLookups())
+        return Chosen(tuple(self.schedule), self.nest)
+
+
+def _divided(expressions: tuple[Int, ...]) -> int:
+    """How many quotients and remainders occur."""
+    total = 0
+    for atom in (a for e in expressions for a in sym.atoms(e)):
+        total += _divided((atom.a, atom.b)) if isinstance(atom, sym.MinMax) else not isinstance(atom, Var)
+    return total
+
+
+def score(axis: Var, state: Scheduler) -> float:
+    """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
+    strided stores more so, since a cache line must come in before a part of it is written."""
+    total = 0.0
+    for offset, written in state.offsets():
+        linear = sym.coefficient(offset, axis)
+        if linear is None or linear[0] not in (0, 1):
+            total -= 3 if written else 1
+        elif linear[0] == 1:
+            total += 2
+    extent = axis.hi + 1
+    return total - (3 if typical(extent) < state.target.lanes(f32) // 2 else 0)
+
+
+def by_stride(axes: list[Var], state: Scheduler) -> list[Var]:
+    """Axes in the order of the first store's strides, the largest outermost."""
+    store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
+    return sorted(axes, key=lambda axis: -stride(store.offset, axis))
+
+
+def stride(offset: Int, axis: Var) -> int:
+    """The stride of ``offset`` along ``axis`` at the bounds of the dimensions; 0 where it is not linear."""
+    linear = sym.coefficient(offset, axis)
+    return 0 if linear is None else sym.upper(linear[0]) or 0
