@@ -14,7 +14,7 @@ from luminal import api, profile
 from luminal.codegen import render
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose, cost, phases
+from luminal.core.schedule import cost, phases, scheduler
 from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
@@ -43,7 +43,7 @@ def module() -> Module:
     """Compiled with everything divided among threads, however small."""
     inputs = torch.randn(ROWS, 16), torch.randint(0, 9, (ROWS,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choose, "SMALL", 1)
+        patch.setattr(scheduler, "SMALL", 1)
         patch.setattr(cost, "WAKE", 1)
         patch.setattr(phases, "SHARES", 1)
         graph = api.read(Layers().eval(), inputs, name="layers")

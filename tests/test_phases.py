@@ -16,8 +16,8 @@ from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.core.program import Phase
-from luminal.core.schedule import choose, phases
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule import phases, scheduler
 from luminal.core.schedule.phases import Slab, Step, slabs
 from luminal.core.symbolic import Expr, Int
 from tests import schedule_support
@@ -156,7 +156,7 @@ def test_named_indices_and_tiles() -> None:
 
 
 def everything_parallel(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(choose, "SMALL", 1)
+    patch.setattr(scheduler, "SMALL", 1)
     patch.setattr(phases, "SHARES", 1)
 
 
