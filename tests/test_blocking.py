@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -58,6 +59,10 @@ def of_shape(rows: int, columns: int, depth: int) -> Product:
     return Product(tiles, panels, rows * depth * 4 // tiles, 32 * depth * 4, 14 * 32 * 8)
 
 
+def chosen(shape: Product, threads: int) -> Blocking:
+    return choose_blocking([shape], {"rows": shape.row_tiles, "panels": shape.panels}, targets.AVX512, 64, threads)
+
+
 def passes_over_a(shape: Product, blocking: Blocking) -> float:
     """How often A comes from beyond the second-level cache, by the order of loops alone."""
     if blocking.inner == "panels":
@@ -69,12 +74,12 @@ def passes_over_a(shape: Product, blocking: Blocking) -> float:
 def test_a_small_b_lets_a_pass_once() -> None:
     shape = of_shape(50176, 256, 64)
     assert shape.slab * shape.row_tiles > targets.AVX512.l3
-    assert passes_over_a(shape, choose_blocking(shape, targets.AVX512, 64, 1)) == 1
+    assert passes_over_a(shape, chosen(shape, 1)) == 1
 
 
 def test_few_rows_let_b_pass_once() -> None:
     shape = of_shape(49, 2048, 512)
-    assert choose_blocking(shape, targets.AVX512, 64, 1) == Blocking("rows", shape.row_tiles)
+    assert chosen(shape, 1) == Blocking("rows", shape.row_tiles)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +97,20 @@ def test_few_rows_let_b_pass_once() -> None:
 )
 def test_threads_divide_the_rows_unless_weights_are_many(shape: tuple[int, int, int], divided: str) -> None:
     tiles = of_shape(*shape)
-    blocking = choose_blocking(tiles, targets.AVX512, 64, 2)
+    blocking = chosen(tiles, 2)
     whole = {"rows": tiles.row_tiles, "panels": tiles.panels}[blocking.inner]
     other = "panels" if blocking.inner == "rows" else "rows"
     assert (blocking.inner if blocking.count < whole else other) == divided
+
+
+def test_blocks_of_a_batch_divide_one_sample() -> None:
+    """The rows of a sample are divided as if it came alone, though a batch has blocks enough without that."""
+    sample = Product(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
+    batch = replace(sample, row_tiles=6 * 196)
+    extents: dict[str, sym.Int] = {"rows": 196 * sym.var("batch", 1, 32), "panels": 2}
+    together = choose_blocking([batch, sample], extents, targets.AVX512, 64, 2)
+    assert together.inner == "rows" and together.count <= 98 and 196 % together.count == 0
+    assert choose_blocking([batch], extents, targets.AVX512, 64, 2).count > 98
 
 
 def order_of_tiles(scaled: bool) -> str:
@@ -122,7 +137,7 @@ def test_vectors_beside_a_tile_do_not_decide_the_order() -> None:
 def test_blocks_leave_enough_tasks(rows: int, columns: int) -> None:
     """Blocks are equal, so that the loop inside them can number tasks as well, or there are many."""
     shape = of_shape(14 * rows, columns, 300)
-    blocking = choose_blocking(shape, targets.AVX512, 64, 1)
+    blocking = chosen(shape, 1)
     whole, other = (shape.panels, shape.row_tiles) if blocking.inner == "panels" else (shape.row_tiles, shape.panels)
     assert whole % blocking.count == 0 or -(-whole // blocking.count) * other >= 64
 
@@ -192,6 +207,13 @@ def test_all_of_the_next_panel_is_fetched() -> None:
     ]  # fmt: skip
     assert points[0] == 8 * 12 and points[-1] < 8 * 12 * 2 + 3 * 12
     assert max(b - a for a, b in pairwise(points)) <= 3
+
+
+def test_a_single_tile_fetches_what_is_next() -> None:
+    """It reads a panel once: its steps are a stream, of which the next panel would be fetched too early."""
+    nest = transforms.apply(serial_product(4, 48, 40), (Tensorise("i", "j", 4, 8, 8), FetchAhead("j_1")))
+    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+    assert contract.ahead is not None and contract.ahead - contract.b_offset == 16 * 8
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ not move, each of them reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from luminal.core import symbolic as sym
+from luminal.core.symbolic import Int
 from luminal.core.target import Target
 
 # Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products.
@@ -23,7 +25,7 @@ _FETCHED = 0.3  # the share of it that is left where the next panel is fetched w
 
 @dataclass(frozen=True)
 class Product:
-    """A product at typical sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
+    """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
     which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
     and writes where its result is stored."""
 
@@ -42,24 +44,35 @@ class Blocking:
     count: int
 
 
-def choose_blocking(product: Product, target: Target, tasks: int, threads: int) -> Blocking:
+def choose_blocking(
+    sizes: Sequence[Product], extents: Mapping[str, Int], target: Target, tasks: int, threads: int
+) -> Blocking:
     """The blocking that moves the fewest bytes, weighted by where they come from; the larger block where equal.
 
-    ``threads`` divide the tiles. The loops outside blocks that differ in size are all that tasks can be made of; at
-    least ``tasks`` are wanted.
+    ``sizes`` are those that count, all alike: blocks that suit a batch must not leave one sample undivided.
+    ``extents`` are the numbers of tiles of ``rows`` and of ``panels``, which may be symbolic. ``threads`` divide the
+    tiles. The loops outside blocks that differ in size are all that tasks can be made of; at least ``tasks`` are
+    wanted, at the first of the sizes.
     """
-    panels = [Blocking("panels", count) for count in _near_equal(product.panels, product.row_tiles, tasks)]
-    rows = [Blocking("rows", count) for count in _near_equal(product.row_tiles, product.panels, tasks)]
-    return min([*panels, *rows], key=lambda b: _cycles(product, b, target) + _shared(product, b, threads))
+    panels, rows = [size.panels for size in sizes], [size.row_tiles for size in sizes]
+    found = [
+        *_blockings("panels", panels, rows[0], extents, tasks),
+        *_blockings("rows", rows, panels[0], extents, tasks),
+    ]
+    return min(found, key=lambda b: sum(_cycles(size, b, target) + _shared(size, b, threads) for size in sizes))
 
 
-def _near_equal(whole: int, outer: int, tasks: int) -> Iterator[int]:
-    """Sizes of blocks that divide ``whole`` into near-equal parts, the largest first. A block of one is left out: the
-    inner loop would be none."""
-    yield whole
-    for size in sorted({-(-whole // parts) for parts in range(2, whole)} - {1, whole}, reverse=True):
-        if whole % size == 0 or -(-whole // size) * outer >= tasks:
-            yield size
+def _blockings(
+    inner: str, counts: Sequence[int], outer: int, extents: Mapping[str, Int], tasks: int
+) -> Iterator[Blocking]:
+    """All of the loop over ``inner``, and blocks that divide its ``counts`` into near-equal parts, the largest first. A
+    block of one is left out: the inner loop would be none."""
+    whole = counts[0]
+    yield Blocking(inner, whole)
+    parts = {-(-count // parts) for count in counts for parts in range(1, count)} - {1, whole}
+    for size in sorted(parts, reverse=True):
+        if sym.mod(extents[inner], size) == 0 or -(-whole // size) * outer >= tasks:
+            yield Blocking(inner, size)
 
 
 def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
@@ -67,17 +80,18 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     slabs = (product.slab, product.row_tiles)
     panels = (product.panel, product.panels)
     (outer, outer_count), (inner, inner_count) = (slabs, panels) if blocking.inner == "panels" else (panels, slabs)
-    blocks = -(-inner_count // blocking.count)
-    block = inner * blocking.count
+    together = min(blocking.count, inner_count)
+    blocks = -(-inner_count // together)
+    block = inner * together
     first = _FETCHED if blocking.inner == "rows" else 1.0
     # What one turn of the inner loop touches lies between two uses of an element of the block; what all turns over a
     # block touch, between two uses of an element of the outer operand.
-    turn = block + outer + product.tile * blocking.count
-    whole = block + outer_count * (outer + product.tile * blocking.count)
+    turn = block + outer + product.tile * together
+    whole = block + outer_count * (outer + product.tile * together)
     far = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l2))
     far += outer * outer_count * (first + (blocks - 1) * _missing(whole, target.l2))
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l1))
-    near += outer * outer_count * blocks * (1 + (blocking.count - 1) * _missing(outer + inner, target.l1))
+    near += outer * outer_count * blocks * (1 + (together - 1) * _missing(outer + inner, target.l1))
     return far * _FROM_L3 + near * _FROM_L2
 
 
@@ -95,7 +109,7 @@ def _shared(product: Product, blocking: Blocking, threads: int) -> float:
     readers_of_a, readers_of_b = (threads // parts, parts) if outermost == "rows" else (parts, threads // parts)
     a = product.slab * product.row_tiles * (readers_of_a - 1)
     b = product.panel * product.panels * (readers_of_b - 1)
-    whole_rows = blocking == Blocking("panels", product.panels)
+    whole_rows = blocking.inner == "panels" and blocking.count >= product.panels
     return a * _FROM_CORE + b * _FROM_L3 + (0.0 if whole_rows else _WAIT)
 
 

@@ -60,7 +60,8 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     if not outer:
         raise ScheduleError("a chain of a single row has no tiles")
     first = chain.tile
-    panels = min(max(1, BLOCK // first.columns), -(-typical(chain.along.hi + 1) // first.columns))
+    longest = sym.upper(chain.along.hi + 1) or BLOCK
+    panels = min(max(1, BLOCK // first.columns), -(-longest // first.columns))
     height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
     bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.scores.dtype.itemsize
     group = min(GROUP, SUMS_BYTES // bytes_of_row) // height
@@ -169,18 +170,20 @@ def _block(state: Scheduler, n: str) -> None:
     batch = [name for name in loops if name != panels and loops[name].axis in sym.variables(contract.b_offset)]
     rows = [name for name in loops if name != panels and name not in batch]
     if rows and panels in loops:
-        counts = [typical(loops[name].extent) for name in rows]
-        product = _product(state, contract, n, math.prod(counts), typical(loops[panels].extent))
+        extents = {"rows": sym.product(loops[name].extent for name in rows), "panels": loops[panels].extent}
+        sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
+        products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
         sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
-        blocking = choose_blocking(product, state.target, TASKS, sharers)
-        inner, count = (panels, product.panels) if blocking.inner == "panels" else (rows[-1], counts[-1])
+        blocking = choose_blocking(products, extents, state.target, TASKS, sharers)
+        by_panels = blocking.inner == "panels"
+        inner, count = (panels, products[0].panels) if by_panels else (rows[-1], typical(loops[rows[-1]].extent))
         blocks: list[str] = []
         if blocking.count < count:
             state.do(Split(inner, blocking.count))
             blocks, inner = [f"{inner}_1"], f"{inner}_0"
         if blocking.inner == "panels":
             order = [*blocks, *rows, inner]
-        elif blocking.count < product.row_tiles:
+        elif blocking.count < products[0].row_tiles:
             order = [*rows[:-1], *blocks, panels, inner]
         else:
             order = [panels, *rows]
@@ -191,6 +194,11 @@ def _block(state: Scheduler, n: str) -> None:
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
     state.do(Parallelise(len(grid) if outer < TASKS and rectangular else len(grid) - 1))
+
+
+def _least(size: Int) -> int:
+    """The least that a size can be, or 1."""
+    return max(1, sym.lower(size) or 1)
 
 
 def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, panels: int) -> Product:

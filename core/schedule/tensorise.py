@@ -193,6 +193,9 @@ class SumInBlocks:
         return replace(contract, outer=self.outer)
 
 
+NEAR = 16  # steps by which a stream is fetched ahead
+
+
 @dataclass(frozen=True)
 class FetchAhead:
     """::
@@ -200,7 +203,8 @@ class FetchAhead:
     for n_1 < panels:  for m_1 < tiles:  tile = Contract(A rows, panel n_1)
 
     While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
-    next into the cache. Legal where nothing between that loop and the tile moves B, and a panel is contiguous.
+    next into the cache; a single tile, what lies ``NEAR`` steps ahead. Legal where nothing between that loop and the
+    tile moves B, and a panel is contiguous.
     """
 
     panels: str
@@ -224,10 +228,13 @@ class FetchAhead:
         if not contiguous(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
         steps = _flat(contract.loops)
-        following = sym.substitute(start, {panels.axis: _expr(panels.axis) + 1})
-        part = sym.ceildiv(contract.columns, sym.product(loop.extent for loop in tiles))
+        panel = sym.substitute(start, {panels.axis: _expr(panels.axis) + 1}) - start
+        count = sym.product(loop.extent for loop in tiles)
+        # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
+        distance = sym.minimum(panel, sym.maximum(NEAR * contract.columns, (count - 1) * panel))
+        part = sym.ceildiv(contract.columns, count)
         number = _flat(tiles) * sym.product(loop.extent for loop in contract.loops) + steps
-        return replace(contract, ahead=following + number * part)
+        return replace(contract, ahead=start + distance + number * part)
 
 
 def contiguous(contract: ln.Contract) -> bool:
