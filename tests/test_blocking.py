@@ -106,7 +106,7 @@ def test_threads_divide_the_rows_unless_weights_are_many(shape: tuple[int, int, 
 def test_blocks_of_a_batch_divide_one_sample() -> None:
     """The rows of a sample are divided as if it came alone, though a batch has blocks enough without that."""
     sample = Product(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
-    batch = replace(sample, row_tiles=6 * 196)
+    batch = replace(sample, row_tiles=1108)
     extents: dict[str, sym.Int] = {"rows": 196 * sym.var("batch", 1, 32), "panels": 2}
     together = choose_blocking([batch, sample], extents, targets.AVX512, 64, 2)
     assert together.inner == "rows" and together.count <= 98 and 196 % together.count == 0
