@@ -1,0 +1,121 @@
+// What the threads of a warp, or of a block, do together. All of them make the same calls in the same order; a warp is 32
+// threads, which Metal calls a simdgroup.
+#pragma once
+
+#include "luminal/device/emulated.hpp"
+#include "luminal/device/lanes.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+/// No thread of the block passes before all have come here and see what all have written to shared arrays.
+LM_DEVICE void barrier() {
+#if defined(LM_METAL)
+    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+#elif defined(LM_CUDA)
+    __syncthreads();
+#else
+    lm_emulated_barrier();
+#endif
+}
+
+/// The same for the lanes of a warp.
+LM_DEVICE void warp_barrier() {
+#if defined(LM_METAL)
+    metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
+#elif defined(LM_CUDA)
+    __syncwarp();
+#else
+    lm_emulated_warp_barrier();
+#endif
+}
+
+// ---- Exchange between lanes ---------------------------------------------------------------------------------------
+
+namespace detail {
+
+LM_DEVICE uint32_t shuffle_word(uint32_t v, int mask) {
+#if defined(LM_METAL)
+    return metal::simd_shuffle_xor(v, static_cast<ushort>(mask));
+#elif defined(LM_CUDA)
+    return __shfl_xor_sync(0xffffffff, v, mask);
+#else
+    uint32_t all[32];
+    lm_emulated_exchange(&v, all, sizeof v);
+    return all[lm_emulated_lane() ^ mask];
+#endif
+}
+
+}  // namespace detail
+
+/// The value of lane (own lane ^ mask); 0 <= mask < 32.
+template <class T> LM_DEVICE T shuffle_xor(T v, int mask) {
+    if constexpr (is_bool<T>()) {
+        return detail::shuffle_word(v, mask) != 0;
+    } else if constexpr (sizeof(T) == 8) {
+        const uint64_t bits = bitcast<uint64_t>(v);
+        const uint32_t low = detail::shuffle_word(static_cast<uint32_t>(bits), mask);
+        const uint32_t high = detail::shuffle_word(static_cast<uint32_t>(bits >> 32), mask);
+        return bitcast<T>(static_cast<uint64_t>(high) << 32 | low);
+    } else if constexpr (sizeof(T) == 4) {
+        return bitcast<T>(detail::shuffle_word(bitcast<uint32_t>(v), mask));
+    } else {
+        return static_cast<T>(detail::shuffle_word(static_cast<uint32_t>(v), mask));
+    }
+}
+
+// ---- Reductions ---------------------------------------------------------------------------------------------------
+
+/// The sum of all lanes of the warp: in five steps each lane adds the sum of the lane whose number differs in one bit,
+/// the highest first. Every lane gets the same bits.
+template <class T> LM_DEVICE T warp_reduce_add(T x) {
+    LM_UNROLL for (int mask = 16; mask > 0; mask /= 2) x = add(x, shuffle_xor(x, mask));
+    return x;
+}
+
+/// The maximum of all lanes of the warp, as max() has it.
+template <class T> LM_DEVICE T warp_reduce_max(T x) {
+    LM_UNROLL for (int mask = 16; mask > 0; mask /= 2) x = max(x, shuffle_xor(x, mask));
+    return x;
+}
+
+namespace detail {
+
+/// Every warp's `x` in `scratch`, known to the block.
+template <class Scratch, class T> LM_DEVICE void share(T x, Scratch scratch, int index) {
+    if (index % 32 == 0) scratch[index / 32] = x;
+    barrier();
+}
+
+}  // namespace detail
+
+/// The sum of all `threads` of the block (a multiple of 32): of each warp, then of the warps in order. Every thread gets
+/// the same bits. `scratch` is a shared array of threads / 32 elements, and may be used again at once; `index` is the
+/// thread's in its block.
+template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_add(T x, Scratch scratch, int index) {
+    static_assert(threads % 32 == 0, "whole warps");
+    x = warp_reduce_add(x);
+    if constexpr (threads > 32) {
+        detail::share(x, scratch, index);
+        x = scratch[0];
+        LM_UNROLL for (int warp = 1; warp < threads / 32; ++warp) x = add(x, static_cast<T>(scratch[warp]));
+        barrier();
+    }
+    return x;
+}
+
+/// The maximum of all `threads` of the block, likewise.
+template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_max(T x, Scratch scratch, int index) {
+    static_assert(threads % 32 == 0, "whole warps");
+    x = warp_reduce_max(x);
+    if constexpr (threads > 32) {
+        detail::share(x, scratch, index);
+        x = scratch[0];
+        LM_UNROLL for (int warp = 1; warp < threads / 32; ++warp) x = max(x, static_cast<T>(scratch[warp]));
+        barrier();
+    }
+    return x;
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

@@ -1,0 +1,39 @@
+// What an emulator gives to the emulated bodies of these headers: where a thread is, and what threads do together. All
+// threads of the block (of the warp, for functions of a warp) make the same calls in the same order.
+#pragma once
+
+#include "luminal/device/language.hpp"
+
+#if defined(LM_EMULATED)
+
+extern "C" {
+
+/// The calling thread's lane in its warp: 0 .. 31.
+int32_t lm_emulated_lane(void);
+
+/// No thread of the block, or of the warp, goes on before all have come here.
+void lm_emulated_barrier(void);
+void lm_emulated_warp_barrier(void);
+
+/// Every lane of the warp gives `bytes` at `mine` (at most 32) and receives those of all 32 lanes, in order, at `all`.
+void lm_emulated_exchange(const void* mine, void* all, uint32_t bytes);
+
+/// Copies `bytes` to shared memory in the background: nobody may read them there, nor write the source, before the
+/// group of copies that the thread commits next has been waited for, and others not before a barrier after that.
+/// wait: at most `groups` of the thread's committed groups, the last ones, may still be under way.
+void lm_emulated_copy_async(void* shared, const void* global, uint32_t bytes);
+void lm_emulated_copy_commit(void);
+void lm_emulated_copy_wait(uint32_t groups);
+
+/// One access of `bytes`, a power of two, at p: a fault where p is not aligned to as many.
+void lm_emulated_access(const void* p, uint32_t bytes);
+
+}
+
+#define LM_EMULATED_ACCESS(p, bytes) lm_emulated_access((p), (bytes))
+
+#else
+
+#define LM_EMULATED_ACCESS(p, bytes)
+
+#endif

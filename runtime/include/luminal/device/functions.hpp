@@ -1,0 +1,11 @@
+// Everything that a kernel may call.
+#pragma once
+
+#include "luminal/device/atomic.hpp"
+#include "luminal/device/collective.hpp"
+#include "luminal/device/copy_async.hpp"
+#include "luminal/device/fragment.hpp"
+#include "luminal/device/index.hpp"
+#include "luminal/device/lanes.hpp"
+#include "luminal/device/memory.hpp"
+#include "luminal/device/tile.hpp"

@@ -1,0 +1,74 @@
+// Types: questions about them, the storage types, vectors.
+#pragma once
+
+#include "luminal/device/language.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+/// IEEE binary16 and bfloat16 as they lie in memory.
+struct float16 { uint16_t bits; };
+struct bfloat16 { uint16_t bits; };
+
+namespace detail {
+
+template <class A, class B> struct same { enum { value = 0 }; };
+template <class A> struct same<A, A> { enum { value = 1 }; };
+
+template <bool condition, class A, class B> struct choose { using type = A; };
+template <class A, class B> struct choose<false, A, B> { using type = B; };
+
+template <int bytes> struct unsigned_of_size;
+template <> struct unsigned_of_size<1> { using type = uint8_t; };
+template <> struct unsigned_of_size<2> { using type = uint16_t; };
+template <> struct unsigned_of_size<4> { using type = uint32_t; };
+template <> struct unsigned_of_size<8> { using type = uint64_t; };
+
+template <class T> struct plain { using type = T; };
+template <class T> struct plain<const T> { using type = T; };
+
+/// What a pointer points to, without its address space.
+template <class P> struct pointed;
+#if defined(LM_METAL)
+template <class T> struct pointed<thread T*> { using type = typename plain<T>::type; };
+template <class T> struct pointed<device T*> { using type = typename plain<T>::type; };
+template <class T> struct pointed<constant T*> { using type = typename plain<T>::type; };
+template <class T> struct pointed<threadgroup T*> { using type = typename plain<T>::type; };
+#else
+template <class T> struct pointed<T*> { using type = typename plain<T>::type; };
+#endif
+
+}  // namespace detail
+
+template <class A, class B> LM_DEVICE constexpr bool is_same() { return detail::same<A, B>::value != 0; }
+template <class T> LM_DEVICE constexpr bool is_half() { return is_same<T, float16>() || is_same<T, bfloat16>(); }
+template <class T> LM_DEVICE constexpr bool is_float() {
+#if defined(LM_DOUBLE)
+    if (is_same<T, double>()) return true;
+#endif
+    return is_same<T, float>();
+}
+template <class T> LM_DEVICE constexpr bool is_bool() { return is_same<T, bool>(); }
+template <class T> LM_DEVICE constexpr bool is_integer() { return !is_float<T>() && !is_half<T>() && !is_bool<T>(); }
+template <class T> LM_DEVICE constexpr bool is_signed_integer() {
+    return is_same<T, int8_t>() || is_same<T, int16_t>() || is_same<T, int32_t>() || is_same<T, int64_t>();
+}
+
+template <bool condition, class A, class B> using choose_t = typename detail::choose<condition, A, B>::type;
+
+/// The unsigned integer of as many bytes.
+template <class T> using bits_t = typename detail::unsigned_of_size<sizeof(T)>::type;
+
+/// The type in which a value of storage type T is computed.
+template <class T> using compute_t =
+    choose_t<detail::same<T, float16>::value || detail::same<T, bfloat16>::value, float, T>;
+
+/// The element type of a pointer in any address space.
+template <class P> using pointed_t = typename detail::pointed<P>::type;
+
+/// N values of a compute type T that one thread holds: N is 2, 4 or 8. Aligned as memory wants it for one access, of 16
+/// bytes at most.
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec { T lane[N]; };
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm
