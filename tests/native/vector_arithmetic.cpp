@@ -1,14 +1,27 @@
 // The vector arithmetic behind a C interface. Types and operators are numbered as in TYPES and OPERATORS of
 // tests/test_vector_arithmetic.py.
 //
-// Compiled with -DLANES=N once per instruction set. Arrays have any length: the last vector is partial.
+// Compiled with -DLANES=N once per instruction set, and with -DDEVICE for the same functions of GPU kernels. Arrays have
+// any length: the last vector is partial.
+#include <type_traits>
+
 #define LM_NAMESPACE vector_arithmetic_test
+#if defined(DEVICE)
+#include "device_emulated.hpp"
+#include "luminal/device/functions.hpp"
+#else
 #include "luminal/simd.hpp"
+#endif
 
 namespace {
 
 constexpr int N = LANES;
-using lm::vec;
+
+#if defined(DEVICE)
+constexpr bool rounds_once = true;
+#else
+constexpr bool rounds_once = lm::fused;
+#endif
 
 template <class T, class V> void store_tail(T* out, int64_t i, int64_t count, V v) {
     lm::store_partial(out + i, v, count - i);
@@ -250,4 +263,4 @@ extern "C" void multiply_add_f64(const double* a, const double* b, const double*
         store_tail(out, i, count, lm::multiply_add(load(a), load(b), load(c)));
     }
 }
-extern "C" int fused() { return lm::fused; }
+extern "C" int fused() { return rounds_once; }

@@ -1,8 +1,14 @@
 // The vector math library behind a C interface: one function of arrays per function, type and lane count.
 //
-// Compiled by tests/test_vector_math.py with -DLANES=N, once per instruction set.
+// Compiled by tests/test_vector_math.py with -DLANES=N, once per instruction set, and by tests/test_device_math.py with
+// -DDEVICE for the same functions of GPU kernels.
 #define LM_NAMESPACE vector_math_test
+#if defined(DEVICE)
+#include "device_emulated.hpp"
+#include "device_math.hpp"
+#else
 #include "luminal/math.hpp"
+#endif
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The reduction of angles: x = quadrant * pi/2 + (r + tail), |r| <= pi/4 and a little.
+// The reduction of angles: x = quadrant * pi/2 + (r + tail), |r| <= pi/4 and a little. Floats have no tail.
 #pragma once
 
 #include "luminal/device/math_common.hpp"
@@ -122,26 +122,29 @@ template <class T> LM_DEVICE Reduced<T> reduce_large(T x) {
 
 // ---- All arguments ------------------------------------------------------------------------------------------------
 
+/// The error of difference = a - b (Knuth).
+template <class T> LM_DEVICE T difference_error(T a, T b, T difference) {
+    const T b_used = a - difference, a_used = difference + b_used;
+    return (a - a_used) + (b_used - b);
+}
+
 /// pi/2 in three parts: n multiples of the first leave x without rounding, being multiples of its last place.
 LM_DEVICE Reduced<float> reduce(float x) {
     // Beyond, the quotient's rounding would move r too far.
-    if (!(abs(x) <= 0x1p16f)) return reduce_large(x);
+    if (!(abs(x) <= 0x1p16f)) {
+        const Reduced<float> large = reduce_large(x);
+        return {large.r + large.tail, 0.0f, large.quadrant};
+    }
     const float shifted = fma(x, 0x1.45f306p-1f, integer_shift<float>());
     const float n = shifted - integer_shift<float>();
-    const float first = fma(n, -0x1.921fb6p+0f, x);
-    const float second = fma(n, 0x1.777a5cp-25f, first);
-    const float error = fma(n, 0x1.777a5cp-25f, first - second);
-    const float r = second + fma(n, 0x1.ee59dap-50f, error);
+    const float part1 = fma(n, -0x1.921fb6p+0f, x);
+    const float second = n * -0x1.777a5cp-25f, second_error = fma(n, -0x1.777a5cp-25f, -second);
+    const float part2 = part1 - second, error2 = difference_error(part1, second, part2);
+    const float r = part2 + (fma(n, 0x1.ee59dap-50f, error2) - second_error);
     return {r, 0.0f, bitcast<uint32_t>(shifted)};
 }
 
 #if defined(LM_DOUBLE)
-/// The error of difference = a - b (Knuth).
-LM_DEVICE double difference_error(double a, double b, double difference) {
-    const double b_used = a - difference, a_used = difference + b_used;
-    return (a - a_used) + (b_used - b);
-}
-
 /// pi/2 in four parts; multiples of the first three are exact, and each subtraction's error joins the tail.
 LM_DEVICE Reduced<double> reduce(double x) {
     if (!(abs(x) <= 0x1p19)) return reduce_large(x);

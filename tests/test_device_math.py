@@ -1,0 +1,22 @@
+"""The math functions of GPU kernels, under emulation, by the tests of the vector math library: 2 ULP, special values."""
+
+from typing import Any
+
+import pytest
+
+from luminal.core import target as targets
+from tests.test_vector_math import (  # noqa: F401
+    references,
+    samples,
+    test_a_scale_that_is_no_known_constant_counts_as_written,
+    test_doubles_closest_to_multiples_of_half_pi,
+    test_scalars_give_the_bits_of_vectors,
+    test_special_values_as_the_c_library_has_them,
+    test_within_two_units_in_the_last_place,
+)
+from tests.vector_support import build
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return build("vector_math.cpp", targets.detect(), tmp_path_factory.mktemp("math"), "-DLANES=4", "-DDEVICE", "-O1")
