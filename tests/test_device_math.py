@@ -1,4 +1,4 @@
-"""The math functions of GPU kernels, under emulation, by the tests of the vector math library: 2 ULP, special values."""
+"""The math functions of GPU kernels, under emulation, by the tests of the vector math library: 2 ULP."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ def _key(bundle: SourceBundle, program: Program) -> str:
     digest = hashlib.sha256(repr(bundle.target).encode())
     for path, text in sorted(bundle.files.items()):
         digest.update(f"{path}\0{text}\0".encode())
-    for header in sorted((INCLUDE / "luminal").iterdir()):
+    for header in sorted(path for path in (INCLUDE / "luminal").rglob("*") if path.is_file()):
         digest.update(header.read_bytes())
     for name, value in program.constants.items():
         digest.update(f"{name} {value.dtype} {value.shape}".encode() + program.digests[name])

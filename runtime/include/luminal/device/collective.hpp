@@ -1,5 +1,5 @@
-// What the threads of a warp, or of a block, do together. All of them make the same calls in the same order; a warp is 32
-// threads, which Metal calls a simdgroup.
+// What the threads of a warp, or of a block, do together. All of them make the same calls in the same order; a warp is
+// 32 threads, which Metal calls a simdgroup.
 #pragma once
 
 #include "luminal/device/emulated.hpp"
@@ -89,9 +89,9 @@ template <class Scratch, class T> LM_DEVICE void share(T x, Scratch scratch, int
 
 }  // namespace detail
 
-/// The sum of all `threads` of the block (a multiple of 32): of each warp, then of the warps in order. Every thread gets
-/// the same bits. `scratch` is a shared array of threads / 32 elements, and may be used again at once; `index` is the
-/// thread's in its block.
+/// The sum of all `threads` of the block (a multiple of 32): of each warp, then of the warps in order. Every thread
+/// gets the same bits. `scratch` is a shared array of threads / 32 elements, and may be used again at once; `index` is
+/// the thread's in its block.
 template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_add(T x, Scratch scratch, int index) {
     static_assert(threads % 32 == 0, "whole warps");
     x = warp_reduce_add(x);

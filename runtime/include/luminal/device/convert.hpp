@@ -44,7 +44,7 @@ template <class T> LM_DEVICE float float_for_half(T v) {
     const float nearest = static_cast<float>(v);
     if constexpr (is_integer<T>() && sizeof(T) >= 4) {
         const T back = saturate<T>(nearest);
-        return round_to_odd(nearest, back == v, v < 0 ? back < v : v < back);
+        return round_to_odd(nearest, back == v, nearest < 0 ? back < v : v < back);
 #if defined(LM_DOUBLE)
     } else if constexpr (is_same<T, double>()) {
         const double back = static_cast<double>(nearest);

@@ -1,7 +1,7 @@
 // float16 and bfloat16: exact decoding, encoding rounded once to nearest even.
 //
-// Overflow gives infinity, underflow is gradual. NaN stays NaN; only bfloat16, and float16 under emulation, keep its sign
-// and upper payload.
+// Overflow gives infinity, underflow is gradual. NaN stays NaN; only bfloat16, and float16 under emulation, keep its
+// sign and upper payload.
 #pragma once
 
 #include "luminal/device/arithmetic.hpp"

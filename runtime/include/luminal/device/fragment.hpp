@@ -1,7 +1,7 @@
 // Products of small matrices that the lanes of a warp compute together, and the tile of a warp that is made of them.
 //
-// A fragment F has the extents F::rows x F::depth times F::depth x F::columns, and F::elements, how many elements of the
-// result a lane holds: element e of a lane is at F::row(lane, e) and F::column(lane, e). Sums are in float.
+// A fragment F has the extents F::rows x F::depth times F::depth x F::columns, and F::elements, how many elements of
+// the result a lane holds: element e of a lane is at F::row(lane, e) and F::column(lane, e). Sums are in float.
 #pragma once
 
 #include "luminal/device/fragment_mma.hpp"

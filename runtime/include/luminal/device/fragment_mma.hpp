@@ -43,8 +43,9 @@ template <int N, bool transposed, class P> LM_DEVICE Words<N> load_matrices(P ro
 #endif
 
 #if defined(LM_EMULATED)
-/// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "... for mma.m16n8k8", type .tf32: element e
-/// of lane l is at row l / 4 + row_of[e] and column `step` * (l % 4) + column_of[e]; B has rows and columns exchanged.
+/// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "... for mma.m16n8k8", type .tf32:
+/// element e of lane l is at row l / 4 + row_of[e] and column `step` * (l % 4) + column_of[e]; B has rows and columns
+/// exchanged.
 struct MmaLayout {
     int a_row_of[8], a_column_of[8], b_row_of[4];
     int a_elements, b_elements, step;
@@ -75,8 +76,8 @@ template <class T> struct m16n8k16 : detail::MmaSums {
     using A = detail::Words<4>;
     using B = detail::Words<2>;
 
-    /// 16 x 16 elements a[i * row + k * depth]. Where one stride is 1, the other is best a multiple of 8 (and a aligned to
-    /// 16 bytes): then rows are loaded as a whole.
+    /// 16 x 16 elements a[i * row + k * depth]. Where one stride is 1 and the other a multiple of 8, a is aligned to 16
+    /// bytes, and eight elements are loaded at once.
     template <class P> LM_MEMBER A load_a(P a, int row, int depth, int lane) {
         static_assert(is_same<pointed_t<P>, T>(), "an operand of the fragment's type");
 #if defined(LM_CUDA)
@@ -114,12 +115,14 @@ template <class T> struct m16n8k16 : detail::MmaSums {
             asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
                          "{%8, %9}, {%0, %1, %2, %3};"
                          : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                         : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]), "r"(b.word[1]));
+                         : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]),
+                           "r"(b.word[1]));
         } else {
             asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
                          "{%8, %9}, {%0, %1, %2, %3};"
                          : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                         : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]), "r"(b.word[1]));
+                         : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]),
+                           "r"(b.word[1]));
         }
 #else
         float left[8], right[4];

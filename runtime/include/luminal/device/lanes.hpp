@@ -110,7 +110,7 @@ template <class T, int N> struct lanes_of { using type = vec<T, N>; };
 template <class T> struct lanes_of<T, 1> { using type = T; };
 template <class T, int N> using lanes_t = typename lanes_of<T, N>::type;
 
-/// A lane of a vector, or a scalar, which is a vector of one lane; v with another value in that lane; how many there are.
+/// A lane of a vector, or a scalar, which is a vector of one lane; v with another value in that lane; how many lanes.
 template <class T, int N> LM_DEVICE T lane(vec<T, N> v, int i) { return v.lane[i]; }
 template <class T> LM_DEVICE T lane(T v, int) { return v; }
 template <class T, int N> LM_DEVICE vec<T, N> with_lane(vec<T, N> v, int i, T value) {

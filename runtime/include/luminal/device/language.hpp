@@ -1,11 +1,12 @@
-// What differs between the languages that read these headers: CUDA, Metal's shading language (MSL), and plain C++, which
-// emulates either.
+// What differs between the languages that read these headers: CUDA, Metal's shading language (MSL), and plain C++,
+// which emulates either.
 //
 // LM_DEVICE stands before every function, LM_MEMBER before those that belong to a type.
 //
 // The headers are one text in what the three have in common: C++14 and `if constexpr`, no standard library, no lambdas,
-// no recursion, no static data (MSL wants it in an address space of its own), pointers as template parameters (MSL has a
-// type of pointer for each address space). A function that a device has an instruction for has up to three bodies.
+// no recursion, no static data (MSL wants it in an address space of its own), pointers as template parameters (MSL has
+// a type of pointer for each address space), no `half`, `device` or `thread` as names. A function that a device has an
+// instruction for has up to three bodies.
 //
 // Compile without contraction of products and sums (nvcc -fmad=false, Metal's math mode `safe`, -ffp-contract=off), so
 // that results are the same everywhere; fma() says where one rounding is wanted.

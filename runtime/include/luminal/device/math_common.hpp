@@ -1,7 +1,7 @@
 // What the math functions share: polynomials, parts of floats, and constants held in two parts.
 //
-// The polynomials' coefficients are those of ../math_*.hpp, from tests/native/fit_polynomials.py (Remez exchange; errors
-// quoted there).
+// The polynomials' coefficients are those of ../math_*.hpp, from tests/native/fit_polynomials.py (Remez exchange;
+// errors quoted there).
 #pragma once
 
 #include "luminal/device/arithmetic.hpp"

@@ -75,8 +75,8 @@ template <class T> LM_DEVICE T log2_positive(T x, TwoPart<T> scale) {
 
 /// log2(x) * scale, 2^-60 <= |scale| <= 2^60; within 2 ULP.
 ///
-/// The scale is hi + lo: hi the T nearest to it, lo what is left. ln(2) gives the natural logarithm, log10(2) the decimal
-/// one. Zero gives minus infinity (times the scale's sign), negative numbers NaN.
+/// The scale is hi + lo: hi the T nearest to it, lo what is left. ln(2) gives the natural logarithm, log10(2) the
+/// decimal one. Zero gives minus infinity (times the scale's sign), negative numbers NaN.
 template <class T> LM_DEVICE T log2_scaled(T x, T hi, T lo) {
     static_assert(is_float<T>(), "a float type");
     // A negative scale negates last, which gives the zero at 1 its sign.
