@@ -16,6 +16,7 @@ from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import Contract
 from luminal.core.symbolic import Int, Var
 
@@ -42,6 +43,8 @@ class Contraction:
 
     def render(self, contract: Contract, name: str) -> TileFunction:
         """Adds the call of the tile function ``name`` to the frame; returns the function."""
+        if contract.fragment is not None or contract.b_column != 1:
+            raise SpecError(f"contract {contract.tile}: no register tile of a CPU")
         axes = frozenset(loop.axis for loop in contract.loops)
         a_start, a_steps = split(self.frame.resolve(contract.a_offset), axes)
         b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -48,39 +49,39 @@ def ctype(dtype: DType) -> str:
     return _TYPES[dtype.name]
 
 
-def literal(bits: bytes, dtype: DType) -> str:
-    """An element as a C++ expression of exactly its value and of the type in which it is computed."""
+LIMITS = {
+    "int32_t": "INT32_MIN",
+    "int64_t": "INT64_MIN",
+    "float": "__builtin_inff()",
+    "double": "__builtin_inf()",
+}
+
+
+def literal(bits: bytes, dtype: DType, limits: Mapping[str, str] = LIMITS) -> str:
+    """An element as a C++ expression of exactly its value and of the type in which it is computed. ``limits`` says how
+    infinity and the least integer are written, by type."""
     ctype(dtype)
     element = np.frombuffer(bits, dtype.numpy)[0]
     if dtype.is_bool:
         return "true" if element else "false"
     if dtype.is_integer:
-        return _integer(int(element), dtype)
-    return _float64(float(element)) if dtype.bits == 64 else _float32(np.float32(element))
+        return _integer(int(element), dtype, limits)
+    compute = dtype.compute
+    value = compute.numpy.type(element)
+    if np.isfinite(value):
+        return _decimal(str(value)) + ("f" if compute.bits == 32 else "")
+    if np.isnan(value):
+        unsigned = value.view(f"u{compute.itemsize}")
+        return f"bitcast<{ctype(compute)}>(uint{compute.bits}_t{{{int(unsigned):#0{compute.bits // 4 + 2}x}u}})"
+    return ("-" if value < 0 else "") + limits[ctype(compute)]
 
 
-def _integer(value: int, dtype: DType) -> str:
-    if dtype.name == "int32" and value != dtype.min:
+def _integer(value: int, dtype: DType, limits: Mapping[str, str]) -> str:
+    if value == dtype.min and ctype(dtype) in limits:
+        return limits[ctype(dtype)]
+    if dtype.name == "int32":
         return str(value)
-    if dtype.name in ("int32", "int64") and value == dtype.min:
-        return f"INT{dtype.bits}_MIN"
     return f"{ctype(dtype)}{{{value}{'u' if dtype.kind == 'u' else ''}}}"
-
-
-def _float32(value: np.float32) -> str:
-    if np.isfinite(value):
-        return _decimal(str(value)) + "f"
-    if np.isnan(value):
-        return f"bitcast<float>(uint32_t{{{int(value.view(np.uint32)):#010x}u}})"
-    return ("-" if value < 0 else "") + "__builtin_inff()"
-
-
-def _float64(value: float) -> str:
-    if np.isfinite(value):
-        return _decimal(repr(value))
-    if np.isnan(value):
-        return f"bitcast<double>(uint64_t{{{int(np.float64(value).view(np.uint64)):#018x}u}})"
-    return ("-" if value < 0 else "") + "__builtin_inf()"
 
 
 def _decimal(shortest: str) -> str:

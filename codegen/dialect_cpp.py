@@ -1,4 +1,4 @@
-"""The C++ text of every primitive that a loop nest can hold: one table row each, keyed by ``core.ops``.
+"""C++ for CPUs: the text of every primitive that a loop nest can hold, one table row each, keyed by ``core.ops``.
 
 A row gives a call of the runtime headers (``luminal/simd.hpp``, ``luminal/math.hpp``). The same text serves scalars and
 vectors: there a scalar is a vector of one lane.
@@ -6,46 +6,27 @@ vectors: there a scalar is a vector of one lane.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
-
 import numpy as np
 
-from luminal.codegen.cpp import ctype, literal
+from luminal.codegen import cpp
+from luminal.codegen.cpp import ctype
+from luminal.codegen.dialect import Call, Dialect, Fold, Head, Row, round_to
 from luminal.core import ops
 from luminal.core.ops import Op
 from luminal.core.types import DType, u16
 
-Text: TypeAlias = Callable[..., str]
 
-
-@dataclass(frozen=True)
-class Call:
-    """One primitive on operands: their texts and types, the attribute, and the type of the result."""
-
-    operands: tuple[str, ...]
-    types: tuple[DType, ...]
-    attr: Any
-    dtype: DType
-
-
-def _function(name: str) -> Callable[[Call], str]:
+def _function(name: str) -> Row:
     return lambda call: f"{name}({', '.join(call.operands)})"
 
 
-def _rounded(name: str) -> Callable[[Call], str]:
+def _rounded(name: str) -> Row:
     """A function whose result has to be rounded to a 16-bit type: arithmetic is in float."""
     exact = _function(name)
     return lambda call: round_to(exact(call), call.dtype)
 
 
-def round_to(text: str, dtype: DType) -> str:
-    """``text``, computed in the compute type of ``dtype``, rounded to ``dtype``."""
-    return f"convert<{ctype(dtype)}>({text})" if dtype.compute != dtype else text
-
-
-def _scaled(name: str) -> Callable[[Call], str]:
+def _scaled(name: str) -> Row:
     return lambda call: round_to(f"{name}({call.operands[0]}, {float(call.attr.scale)!r})", call.dtype)
 
 
@@ -78,7 +59,7 @@ def _bitcast(call: Call) -> str:
     return text if bits == target else f"bitcast<{ctype(target)}>({text})"
 
 
-TABLE: dict[Op, Callable[[Call], str]] = {
+TABLE: dict[Op, Row] = {
     ops.LOG2: _scaled("log2_scaled"),
     ops.EXP2: _scaled("exp2_scaled"),
     ops.SIN: _sin,
@@ -105,22 +86,12 @@ TABLE: dict[Op, Callable[[Call], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A reduction: the function that combines two partial results, the one that combines the lanes of a vector, and
-    the element that changes nothing."""
-
-    combine: str
-    lanes: str
-    identity: Callable[[DType], str]
+def _zero(dtype: DType) -> bytes:
+    return bytes(dtype.itemsize)
 
 
-def _zero(dtype: DType) -> str:
-    return literal(bytes(dtype.itemsize), dtype)
-
-
-def _lowest(dtype: DType) -> str:
-    return literal(np.array(-np.inf if dtype.is_float else dtype.min, dtype.numpy).tobytes(), dtype)
+def _lowest(dtype: DType) -> bytes:
+    return np.array(-np.inf if dtype.is_float else dtype.min, dtype.numpy).tobytes()
 
 
 REDUCTIONS: dict[Op, Fold] = {
@@ -128,7 +99,20 @@ REDUCTIONS: dict[Op, Fold] = {
     ops.MAX_REDUCE: Fold("max", "reduce_max", _lowest),
 }
 
-
-def render(op: Op, call: Call) -> str:
-    """The expression for ``op``; raises KeyError for a primitive that is no elementwise one."""
-    return TABLE[op](call)
+CPP = Dialect(
+    "cpp",
+    "C++",
+    Head(
+        "void {name}",
+        "const {type}* __restrict {name}",
+        "{type}* __restrict {name}",
+        "Status* status",
+        "const int64_t* dims",
+        last=("int64_t begin", "int64_t end"),
+    ),
+    TABLE,
+    REDUCTIONS,
+    cpp.LIMITS,
+    "status->raise({code});",
+    "#pragma GCC unroll {count}",
+)

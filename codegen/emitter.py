@@ -1,4 +1,4 @@
-"""A kernel's loop nest as the parts of a C++ translation unit."""
+"""A kernel's loop nest as the parts of a translation unit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from luminal.codegen import signature
+from luminal.codegen import integers, signature
 from luminal.codegen.cpp import Names
+from luminal.codegen.dialect import Dialect, Grid
+from luminal.codegen.dialect_cpp import CPP
 from luminal.codegen.frame import Frame, Value, written
 from luminal.codegen.signature import Signature
 from luminal.codegen.statements import Statements
@@ -29,27 +31,33 @@ class KernelText:
     tasks: Int
 
 
-def emit(kernel: Kernel, dims: Mapping[str, int]) -> KernelText:
-    """Renders a kernel. ``dims`` numbers the program's dimensions, as the library passes their sizes.
+def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> KernelText:
+    """Renders a kernel in ``dialect``. ``dims`` numbers the program's dimensions, as the library passes their sizes.
 
-    Raises SpecError where the nest breaks its own rules, UnsupportedError for element types without C++ code.
+    Raises SpecError where the nest breaks its own rules, UnsupportedError for element types that the language has not.
     """
     nest = kernel.nest
-    names = Names()
-    sign = signature.of(kernel.name, nest, names)
-    frame = Frame(names)
-    statements = Statements(kernel.name, frame, {pointer.array: pointer for pointer in sign.pointers})
+    names = Names(dialect.reserved)
+    sign = signature.of(kernel.name, nest, names, dialect)
+    frame = Frame(names, dialect, "int64_t" if dialect.grid is None else integers.of(nest))
+    statements = Statements(kernel.name, frame, nest, {pointer.array: pointer for pointer in sign.pointers})
     with frame.open("") as scope:
         sizes = {frame.declare(dim): dims[dim.name] for dim in nest.dims}
-        _tasks(frame, statements, nest)
+        if dialect.grid is None:
+            _tasks(frame, statements, nest)
+        else:
+            _block(frame, statements, nest, dialect.grid)
     # Some sizes only decide how many tasks there are, which the caller knows.
     words = set(re.findall(r"\w+", "\n".join(scope.lines)))
-    read = [f"const int64_t {name} = dims[{number}];" for name, number in sizes.items() if name in words]
+    passed = "dims[{}]" if frame.integer == "int64_t" else "static_cast<int>(dims[{}])"
+    read = [
+        f"const {frame.integer} {name} = {passed.format(number)};" for name, number in sizes.items() if name in words
+    ]
     return KernelText(
         kernel,
         replace(sign, reads_dims=bool(read)),
         tuple(function.lines for function in statements.functions),
-        (*read, *scope.lines),
+        (*statements.threads.shared, *read, *scope.lines),
         sym.product(loop.extent for loop in nest.tasks),
     )
 
@@ -73,6 +81,20 @@ def _tasks(frame: Frame, statements: Statements, nest: LoopNest) -> None:
         statements.body(body)
 
 
+def _block(frame: Frame, statements: Statements, nest: LoopNest, grid: Grid) -> None:
+    """The task of one block of threads."""
+    loops = nest.tasks
+    if loops:
+        axis = frame.names.like(loops[0].axis.name if len(loops) == 1 else "task")
+        frame.line(f"const {frame.integer} {axis} = {grid.block};")
+        if len(loops) == 1:
+            frame.bind(loops[0].axis, Value(axis))
+        else:
+            _decode(frame, statements, loops, axis)
+    statements.threads.begin()
+    statements.body(loops[-1].body if loops else nest.body)
+
+
 def _decode(frame: Frame, statements: Statements, loops: tuple[Loop, ...], task: str) -> None:
     """Declares the axes of ``loops``: digits of the task's number, the first the most significant."""
     rest = task
@@ -80,10 +102,11 @@ def _decode(frame: Frame, statements: Statements, loops: tuple[Loop, ...], task:
         last = position == len(loops) - 1
         name = frame.declare(loop.axis)
         extent = statements.indices.factor(loop.extent)
-        frame.line(f"const int64_t {name} = {rest};" if last else f"const int64_t {name} = {rest} % {extent};")
+        value = rest if last else f"{rest} % {extent}"
+        frame.line(f"const {frame.integer} {name} = {value};")
         if not last and position < len(loops) - 2:
             outer = frame.names.fresh("rest")
-            frame.line(f"const int64_t {outer} = {rest} / {extent};")
+            frame.line(f"const {frame.integer} {outer} = {rest} / {extent};")
             rest = outer
         elif not last:
             rest = f"{rest} / {extent}"

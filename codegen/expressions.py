@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from luminal.codegen import dialect_cpp, patterns
-from luminal.codegen.cpp import ctype, literal
+from luminal.codegen import patterns
+from luminal.codegen.dialect import Call
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
+from luminal.codegen.threads import Threads
 from luminal.core import ops
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Store, Temporary, load, postorder
@@ -22,9 +23,10 @@ from luminal.core.types import DType
 class Expressions:
     """Renders scalars into a frame. ``arrays`` are the arrays in scope, by their names in the nest."""
 
-    def __init__(self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer]) -> None:
+    def __init__(self, frame: Frame, indices: Indices, threads: Threads, arrays: Mapping[str, Pointer]) -> None:
         self.frame = frame
         self.indices = indices
+        self.threads = threads
         self.arrays = arrays
 
     # ---- values ----------------------------------------------------------------------------------------------------
@@ -51,12 +53,12 @@ class Expressions:
 
     def type(self, dtype: DType, varying: bool) -> str:
         """The C++ type of a value of ``dtype`` as it is computed."""
-        element = ctype(dtype.compute)
+        element = self.frame.dialect.type(dtype.compute)
         return f"vec<{element}, {self.frame.group.lanes}>" if varying and self.frame.group else element
 
     def _known(self, scalar: Scalar) -> Value | None:
         if isinstance(scalar.leaf, Literal):
-            return Value(literal(scalar.leaf.bits, scalar.dtype))
+            return Value(self.frame.dialect.literal(scalar.leaf.bits, scalar.dtype))
         if isinstance(scalar.leaf, Temporary):
             return self.frame.temporary(scalar.leaf.name)
         return self.frame.find(self.frame.key(scalar))
@@ -95,7 +97,8 @@ class Expressions:
     def _index(self, value: Int) -> tuple[str, bool]:
         if self.indices.stride(value) == 0:
             return self.indices.text(value), False
-        return self.indices.vector(value), True
+        at = self.indices.vector(value)
+        return at if self.frame.integer == "int64_t" else f"convert<int64_t>({at})", True
 
     def _holds(self, leaf: Holds) -> tuple[str, bool]:
         uniform, varying = self.indices.split(leaf.valid)
@@ -107,16 +110,27 @@ class Expressions:
 
     def pointer(self, array: str, offset: Int) -> str:
         """The address of an element (the first lane's)."""
-        text = self.indices.text(offset)
-        name = self._array(array).name
+        name, text = self.array(array).name, self.place(array, offset)
         return name if text == "0" else f"{name} - {text[1:]}" if text.startswith("-") else f"{name} + {text}"
 
     def element(self, array: str, offset: Int) -> str:
         """The element at ``offset``, one scalar, in its compute type."""
-        dtype = self._array(array).dtype
+        dtype = self.array(array).dtype
         if dtype.is_bool or dtype.compute != dtype:
             return f"load<1>({self.pointer(array, offset)})"
-        return f"{self._array(array).name}[{self.indices.text(offset)}]"
+        return f"{self.array(array).name}[{self.place(array, offset)}]"
+
+    def place(self, array: str, offset: Int) -> str:
+        """The text of the offset of an element (the first lane's)."""
+        pointer = self.array(array)
+        return self.indices.text(self.threads.part(offset, pointer.extent) if pointer.space == "registers" else offset)
+
+    def together(self, array: str, offset: Int) -> bool:
+        """Whether consecutive elements from ``offset`` on, one for each lane, are read and written by one access. On
+        a GPU they have to be aligned."""
+        if self.frame.dialect.grid is None:
+            return True
+        return self.array(array).space in ("global", "shared") and self.indices.aligned(offset)
 
     def stored(self, store: Store, value: Value) -> None:
         """``value`` has just been stored: what is read from there until the next store is known."""
@@ -125,14 +139,15 @@ class Expressions:
         if value.varying == (self.indices.stride(store.offset) != 0) and not isinstance(store.value.leaf, Literal):
             self.frame.remember(self.frame.key(element), value, self.frame.depth)
 
-    def _array(self, name: str) -> Pointer:
+    def array(self, name: str) -> Pointer:
+        """The array of that name in the nest. Raises SpecError where it is not in scope."""
         if name not in self.arrays:
             raise SpecError(f"loop nest: array {name} is used out of its scope")
         return self.arrays[name]
 
     def _load(self, leaf: Access, dtype: DType) -> tuple[str, bool]:
         uniform, masked = self.indices.split(leaf.valid)
-        fill = literal(leaf.fill, dtype) if leaf.valid else ""
+        fill = self.frame.dialect.literal(leaf.fill, dtype) if leaf.valid else ""
         stride = self.indices.stride(leaf.offset)
         varying = stride != 0 or bool(masked)
         text = self._load_lanes(leaf, masked, stride, fill) if varying else self.element(leaf.array, leaf.offset)
@@ -146,6 +161,8 @@ class Expressions:
         group = self.frame.group
         assert group is not None
         lanes, offset = group.lanes, leaf.offset
+        if stride == 1 and not masked and not group.count and not self.together(leaf.array, offset):
+            return f"load_strided<{lanes}>({self.pointer(leaf.array, offset)}, 1)"
         if stride == 1 and not masked:
             pointer = self.pointer(leaf.array, offset)
             return f"load_partial<{lanes}>({pointer}, {group.count})" if group.count else f"load<{lanes}>({pointer})"
@@ -158,7 +175,7 @@ class Expressions:
             return f"load_masked<{lanes}>({self.pointer(leaf.array, offset)}, {mask}{otherwise})"
         if stride is not None and not mask:
             return f"load_strided<{lanes}>({self.pointer(leaf.array, offset)}, {self.indices.text(stride)})"
-        array, at = self._array(leaf.array).name, ""
+        array, at = self.array(leaf.array).name, ""
         if isinstance(stride, int) and abs(stride) * lanes < 1 << 31:
             array, at = self.pointer(leaf.array, offset), f"multiples<{lanes}>({stride})"
         at = at or self.indices.vector(offset)
@@ -184,4 +201,5 @@ class Expressions:
         if shared:
             return f"{texts[0]} ? {texts[1]} : {texts[2]}", varying
         types = tuple(operand.dtype for operand in scalar.operands)
-        return dialect_cpp.render(scalar.op, dialect_cpp.Call(texts, types, scalar.attr, scalar.dtype)), varying
+        call = Call(texts, types, scalar.attr, scalar.dtype)
+        return self.frame.dialect.table[scalar.op](call), varying

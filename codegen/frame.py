@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from luminal.codegen.cpp import Names
+from luminal.codegen.dialect import Dialect
+from luminal.codegen.dialect_cpp import CPP
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import (
     Access,
     Contract,
     Holds,
+    If,
     Index,
     Loop,
     Reduction,
@@ -43,20 +46,23 @@ class Value:
 @dataclass(frozen=True)
 class Group:
     """The lanes that an open vector loop runs at once: ``axis`` is the first lane's index. ``count`` is the text of
-    how many of them are active in the partial group at the loop's end, None in a full one."""
+    how many of them are active in the partial group at the loop's end, None in a full one. ``only``: the loop has no
+    other group, and ``axis`` no text."""
 
     axis: Var
     lanes: int
     count: str | None = None
+    only: bool = False
 
 
 @dataclass
 class Scope:
     """An open block. ``certain``: it is entered whenever the scope around it is. ``writes``: the arrays that a loop
-    writes, in all its iterations."""
+    writes, in all its iterations. ``unrolled``: its axis is a constant."""
 
     certain: bool = True
     writes: frozenset[str] = frozenset()
+    unrolled: bool = False
     lines: list[str] = field(default_factory=list)
     known: dict[Hashable, Value] = field(default_factory=dict)
     variables: dict[Var, Value] = field(default_factory=dict)
@@ -77,10 +83,15 @@ class Needs:
 
 
 class Frame:
-    """The scopes that are open at one point of the emission, the innermost last."""
+    """The scopes that are open at one point of the emission, the innermost last.
 
-    def __init__(self, names: Names) -> None:
+    ``dialect`` is the language of the text, ``integer`` the type in which it computes indices.
+    """
+
+    def __init__(self, names: Names, dialect: Dialect = CPP, integer: str = "int64_t") -> None:
         self.names = names
+        self.dialect = dialect
+        self.integer = integer
         self.scopes: list[Scope] = []
         self.group: Group | None = None
         self.definitions: dict[Var, Int] = {}  # what Assign statements gave to variables
@@ -99,19 +110,32 @@ class Frame:
     def open(
         self, head: str, *, certain: bool = True, writes: frozenset[str] = frozenset(), tail: str = "}"
     ) -> Iterator[Scope]:
-        """A block after the line ``head`` (which ends in an opening brace) for the duration of the ``with``."""
-        scope = Scope(certain, writes)
-        self._invalidate(writes)
+        """A block after the lines ``head`` (which end in an opening brace) for the duration of the ``with``."""
+        with self._opened(Scope(certain, writes)) as scope:
+            yield scope
+        for name in scope.names:
+            self.names.release(name)
+        if self.scopes:
+            inner = (INDENT + line if line else line for line in scope.lines)
+            self.scopes[-1].lines += [*head.splitlines(), *inner, tail]
+
+    @contextmanager
+    def unbraced(self, *, writes: frozenset[str] = frozenset()) -> Iterator[Scope]:
+        """A scope of the nest whose text belongs to the block around it."""
+        with self._opened(Scope(True, writes)) as scope:
+            yield scope
+        self.scopes[-1].lines += scope.lines
+        self.scopes[-1].names += scope.names
+
+    @contextmanager
+    def _opened(self, scope: Scope) -> Iterator[Scope]:
+        self._invalidate(scope.writes)
         self.scopes.append(scope)
         yield scope
         self.scopes.pop()
-        self._invalidate(writes)
-        for name in scope.names:
-            self.names.release(name)
+        self._invalidate(scope.writes)
         for axis in scope.aliases:
             del self._aliases[axis]
-        if self.scopes:
-            self.scopes[-1].lines += [head, *(INDENT + line if line else line for line in scope.lines), tail]
 
     @contextmanager
     def vector(self, group: Group) -> Iterator[None]:
@@ -255,7 +279,7 @@ def written(statements: Sequence[Statement]) -> frozenset[str]:
             found.add(statement.array)
         elif isinstance(statement, Contract):
             found.add(statement.tile)
-        elif isinstance(statement, Loop):
+        elif isinstance(statement, Loop | If):
             found |= written(statement.body)
         elif isinstance(statement, Reduction):
             found |= written(statement.before)

@@ -1,4 +1,4 @@
-"""Index expressions as C++: ``int64_t`` for one lane, ``vec<int64_t, N>`` where lanes differ, masks for conditions."""
+"""Index expressions as C++: an integer for one lane, a ``vec`` of them where lanes differ, masks for conditions."""
 
 from __future__ import annotations
 
@@ -39,13 +39,21 @@ class Indices:
         linear = sym.coefficient(sym.substitute(value, {group.axis: aligned}), lane)
         return linear[0] if linear is not None and isinstance(linear[0], int) else None
 
+    def aligned(self, value: Int) -> bool:
+        """Whether ``value`` of the first lane is a multiple of the number of lanes, in every group."""
+        group = self.frame.group
+        assert group is not None
+        groups = Var("lane group", 0, sym.ceildiv(group.axis.hi + 1, group.lanes) - 1)
+        first: Int = 0 if group.only else _expression(groups) * group.lanes
+        return sym.mod(sym.substitute(self.frame.resolve(value), {group.axis: first}), group.lanes) == 0
+
     # ---- one lane --------------------------------------------------------------------------------------------------
 
     def text(self, value: Int) -> str:
         """``value`` for the first lane, as a sum whose terms can be added to a pointer."""
-        value = self.frame.resolve(value)
+        value = self._first_lane(self.frame.resolve(value))
         if isinstance(value, int):
-            return _integer(value)
+            return self._integer(value)
         known = self.frame.find(("index", value))
         if known is not None:
             return known.text
@@ -53,6 +61,8 @@ class Indices:
         for monomial, coefficient in value.terms:
             term: Int = Expr(((monomial, coefficient),)) if monomial else coefficient
             depth = self.frame.place(term) if monomial else -1
+            if depth >= 0 and self.frame.scopes[depth].unrolled:
+                depth = self.frame.depth  # a number, which needs no name
             levels[depth] = levels.get(depth, 0) + term
         constant = levels.pop(-1, 0)
         *outer, innermost = sorted(levels)
@@ -96,9 +106,24 @@ class Indices:
             depth = self.frame.place(value)
             text = f"{self.factor(value)} / {step} * {step}"
             name = self.frame.names.fresh("full")
-            self.frame.line(f"const int64_t {name} = {text};", depth)
+            self.frame.line(f"const {self.frame.integer} {name} = {text};", depth)
             known = self.frame.remember(key, Value(name), depth)
         return known.text
+
+    def _first_lane(self, value: Int) -> Int:
+        """``value``, where the axis of the only group of lanes is 0."""
+        group = self.frame.group
+        return sym.substitute(value, {group.axis: 0}) if group is not None and group.only else value
+
+    def _integer(self, value: int) -> str:
+        if abs(value) < 1 << 31:
+            return str(value)
+        return f"INT64_C({value})" if self.frame.dialect.grid is None else f"int64_t{{{value}}}"
+
+    def _typed(self, value: Int) -> str:
+        """``value`` for the first lane, of the type of indices also where it is a number."""
+        value = self._first_lane(self.frame.resolve(value))
+        return f"{self.frame.integer}{{{value}}}" if isinstance(value, int) else self.text(value)
 
     def _named(self, value: Int, text: str, depth: int) -> str:
         if _simple(text):
@@ -106,19 +131,23 @@ class Indices:
         known = self.frame.find(("index", value))
         if known is None:
             name = self.frame.names.fresh("n")
-            self.frame.line(f"const int64_t {name} = {text};", depth)
+            self.frame.line(f"const {self.frame.integer} {name} = {text};", depth)
             known = self.frame.remember(("index", value), Value(name), depth)
         return known.text
 
     def _sum(self, value: Int, start: str = "") -> str:
         """``start`` plus ``value``; positive terms first."""
         if isinstance(value, int):
-            return f"{start} {'-' if value < 0 else '+'} {abs(value)}" if start and value else start or _integer(value)
+            return (
+                f"{start} {'-' if value < 0 else '+'} {abs(value)}"
+                if start and value
+                else start or self._integer(value)
+            )
         text = start
         for monomial, coefficient in sorted(value.terms, key=lambda t: (t[1] < 0, not t[0])):
             factors = [self._atom(atom) for atom in monomial]
             if abs(coefficient) != 1 or not factors:
-                factors.insert(0, _integer(abs(coefficient)))
+                factors.insert(0, self._integer(abs(coefficient)))
             product = "*".join(factors)
             if text:
                 text += f" {'-' if coefficient < 0 else '+'} {product}"
@@ -156,20 +185,20 @@ class Indices:
             depth = self.frame.place(value)
             text = self._vector(value, group.lanes)
             name = self.frame.names.fresh("at")
-            self.frame.line(f"const vec<int64_t, {group.lanes}> {name} = {text};", depth)
+            self.frame.line(f"const vec<{self.frame.integer}, {group.lanes}> {name} = {text};", depth)
             known = self.frame.remember(key, Value(name, True), depth)
         return known.text
 
     def _vector(self, value: Int, lanes: int) -> str:
         stride = self.stride(value)
         if stride is not None:
-            first = f"int64_t{{{value}}}" if isinstance(value, int) else self.text(value)
+            first = self._typed(value)
             if stride == 0:
                 return f"broadcast<{lanes}>({first})"
             if stride == 1:
                 return f"iota<{lanes}>({first})"
-            step = f"int64_t{{{stride}}}" if isinstance(stride, int) else self.text(stride)
-            return f"add(broadcast<{lanes}>({first}), mul(iota<{lanes}>(int64_t{{0}}), broadcast<{lanes}>({step})))"
+            start, numbers = f"broadcast<{lanes}>({first})", f"iota<{lanes}>({self._typed(0)})"
+            return f"add({start}, mul({numbers}, broadcast<{lanes}>({self._typed(stride)})))"
         assert isinstance(value, Expr)
         uniform: Int = 0
         terms: list[str] = []
@@ -194,14 +223,14 @@ class Indices:
         return text
 
     def _broadcast(self, value: Int, lanes: int) -> str:
-        text = f"int64_t{{{value}}}" if isinstance(value, int) else self.text(value)
-        return f"broadcast<{lanes}>({text})"
+        return f"broadcast<{lanes}>({self._typed(value)})"
 
     def _vector_atom(self, atom: Atom, lanes: int) -> str:
         group = self.frame.group
         assert group is not None
         if isinstance(atom, Var):
-            return f"iota<{lanes}>({self.text(_expression(atom))})" if atom == group.axis else (
+            atom_value = _expression(atom)
+            return f"iota<{lanes}>({self._typed(atom_value)})" if atom == group.axis else (
                 self.frame.variable(atom).text
             )  # fmt: skip
         if isinstance(atom, MinMax):
@@ -280,10 +309,6 @@ class Indices:
 
 def _expression(atom: Atom) -> Expr:
     return Expr((((atom,), 1),))
-
-
-def _integer(value: int) -> str:
-    return str(value) if abs(value) < 1 << 31 else f"INT64_C({value})"
 
 
 def _simple(text: str) -> bool:

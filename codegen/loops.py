@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from luminal.codegen.frame import Frame, Group, Value
 from luminal.codegen.indices import Indices
 from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import Loop
 from luminal.core.symbolic import Int
 
@@ -24,15 +25,28 @@ class Loops:
         """The loop ``for (axis = start; axis < end; axis += step)``; gives the name of the axis."""
         name = self.frame.names.like(loop.axis.name)
         advance = f"++{name}" if step == 1 else f"{name} += {step}"
-        head = f"for (int64_t {name} = {start}; {name} < {end}; {advance}) {{"
+        head = f"for ({self.frame.integer} {name} = {start}; {name} < {end}; {advance}) {{"
+        if loop.kind == "unroll":
+            head = f"{self._unrolled(loop)}\n{head}"
         with self.frame.open(head, certain=sym.always(loop.extent - 1), writes=writes) as scope:
             self.frame.bind(loop.axis, Value(name))
             scope.names.append(name)
+            scope.unrolled = loop.kind == "unroll"
             yield name
+
+    def _unrolled(self, loop: Loop) -> str:
+        if not isinstance(loop.extent, int):
+            raise SpecError(f"loop {loop.axis} is unrolled, but has {loop.extent} iterations")
+        return self.frame.dialect.unroll.format(count=loop.extent)
 
     def groups(self, loop: Loop, writes: frozenset[str], start: str = "0") -> Iterator[Group]:
         """Opens the loop over full groups of lanes from ``start`` on, then the block for the partial group at the end,
         where there may be one; yields in each."""
+        if self.frame.dialect.grid is not None and loop.extent == loop.lanes:
+            with self.frame.unbraced(writes=writes):
+                self.frame.bind(loop.axis, Value("0"))
+                yield Group(loop.axis, loop.lanes, only=True)
+            return
         lanes, full = loop.lanes, self.full(loop.extent, loop.lanes)
         if full != "0" and full != start:
             with self.counted(loop, start, full, lanes, writes):
@@ -59,9 +73,9 @@ class Loops:
         end = self.indices.text(loop.extent)
         with self.frame.open(head, certain=sym.always(loop.extent - 1), writes=writes):
             name = self.frame.declare(loop.axis)
-            self.frame.line(f"const int64_t {name} = {full};")
+            self.frame.line(f"const {self.frame.integer} {name} = {full};")
             count = str(rest)
             if not isinstance(rest, int):
                 count = self.frame.names.fresh("count")
-                self.frame.line(f"const int64_t {count} = {end} - {name};")
+                self.frame.line(f"const {self.frame.integer} {count} = {end} - {name};")
             yield Group(loop.axis, loop.lanes, count)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TypeAlias
 
-from luminal.codegen import dialect_cpp
-from luminal.codegen.cpp import ctype
+from luminal.codegen.dialect import round_to
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Group, Value, written
 from luminal.codegen.loops import Loops
+from luminal.codegen.threads import Threads
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
@@ -26,18 +26,22 @@ class Accumulation:
     """One reduction: partial results in a fixed number of accumulators, combined in a fixed order. ``body`` renders the
     statements that run before each value.
 
-    A long innermost loop is run several steps at a time, each step with an accumulator of its own; the steps' values
-    then come from one lambda. Lanes beyond the end of a vector loop take part as the identity.
+    On a CPU, a long innermost loop is run several steps at a time, each step with an accumulator of its own; the steps'
+    values then come from one lambda. Lanes beyond the end of a vector loop take part as the identity. The threads that
+    divide an innermost loop each reduce their part, and combine what they have.
     """
 
-    def __init__(self, loops: Loops, expressions: Expressions, body: Body, reduction: Reduction) -> None:
+    def __init__(
+        self, loops: Loops, threads: Threads, expressions: Expressions, body: Body, reduction: Reduction
+    ) -> None:
         self.loops = loops
+        self.threads = threads
         self.expressions = expressions
         self.body = body
         self.frame = loops.frame
         self.indices = loops.indices
         self.reduction = reduction
-        self.fold = dialect_cpp.REDUCTIONS[reduction.op]
+        self.fold = self.frame.dialect.reductions[reduction.op]
         self.inner = reduction.loops[-1]
         self.step = self.inner.lanes if self.inner.kind == "vector" else 1
         self.writes = written(reduction.before)
@@ -48,10 +52,11 @@ class Accumulation:
 
     def render(self) -> Value:
         """The result, in the innermost open scope."""
-        if any(loop.kind != "serial" for loop in self.reduction.loops[:-1]) or self.inner.kind == "parallel":
-            raise SpecError(f"reduction {self.reduction.name}: only the innermost loop may be a vector loop")
+        one_by_one = all(loop.kind in ("serial", "unroll") for loop in self.reduction.loops[:-1])
+        if not one_by_one or self.inner.kind == "parallel":
+            raise SpecError(f"reduction {self.reduction.name}: only the innermost loop may be a vector or thread loop")
         groups = sym.floordiv(self.inner.extent, self.step)
-        long = (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS
+        long = (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS and self.frame.dialect.grid is None
         name = self.frame.names.fresh("sum" if self.fold.combine == "add" else "most")
         self.names = [self.frame.names.like(name + letter) for letter in "abcd"[:CHAINS]] if long else [name]
         self._outer(self.reduction.loops[:-1])
@@ -66,6 +71,10 @@ class Accumulation:
             self._outer(loops[1:])
 
     def _inner(self) -> None:
+        if self.inner.kind == "thread":
+            with self.threads.loop(self.inner, self.writes):
+                self._accumulate(None)
+            return
         start = "0"
         if len(self.names) > 1:
             start = self.loops.full(self.inner.extent, self.step * len(self.names))
@@ -110,7 +119,7 @@ class Accumulation:
         with self.frame.vector(group) if group else nullcontext():
             value = self._value()
             if group is not None and group.count:
-                identity = self.expressions.broadcast(self.fold.identity(self.reduction.dtype))
+                identity = self.expressions.broadcast(self._identity())
                 value = f"select({self.indices.active()}, {value}, {identity})"
             self.frame.line(f"{self.names[0]} = {self.fold.combine}({self.names[0]}, {value});")
 
@@ -128,11 +137,14 @@ class Accumulation:
         lanes = self.step
         if self.varying and self.frame.group is not None:
             lanes = self.frame.group.lanes
-        return ctype(self.reduction.dtype.compute), lanes
+        return self.frame.dialect.type(self.reduction.dtype.compute), lanes
+
+    def _identity(self) -> str:
+        return self.frame.dialect.identity(self.reduction.op, self.reduction.dtype)
 
     def _declare(self) -> None:
         element, lanes = self._type()
-        identity = self.fold.identity(self.reduction.dtype)
+        identity = self._identity()
         start = f"broadcast<{lanes}>({identity})" if lanes > 1 else identity
         type_ = f"vec<{element}, {lanes}>" if lanes > 1 else element
         declared = ", ".join(f"{name} = {start}" for name in self.names)
@@ -143,7 +155,9 @@ class Accumulation:
         while len(texts) > 1:
             texts = [f"{self.fold.combine}({a}, {b})" for a, b in zip(texts[::2], texts[1::2], strict=True)]
         text = f"{self.fold.lanes}({texts[0]})" if self.step > 1 else texts[0]
-        text = dialect_cpp.round_to(text, self.reduction.dtype) if self.fold.combine == "add" else text
+        if self.inner.kind == "thread":
+            text = self.threads.combined(self.fold, text, self.reduction.dtype)
+        text = round_to(text, self.reduction.dtype) if self.fold.combine == "add" else text
         if text == self.names[0]:
             return Value(text, self.varying)
         name = self.frame.names.fresh("v" if self.varying else "s")
@@ -161,22 +175,22 @@ class SideBySide:
         self.frame = loops.frame
         self.indices = loops.indices
         self.reductions = reductions
-        self.fold = dialect_cpp.REDUCTIONS[reductions.op]
+        self.fold = self.frame.dialect.reductions[reductions.op]
         prefix = "sum" if self.fold.combine == "add" else "most"
         self.sums = {name: self.frame.names.fresh(prefix) for name in reductions.names}
 
     def render(self) -> dict[str, Value]:
         """The results by name, in the innermost open scope."""
         dtype, group = self.reductions.dtype, self.frame.group
-        element, varying = ctype(dtype.compute), group is not None
-        identity = self.fold.identity(dtype)
+        element, varying = self.frame.dialect.type(dtype.compute), group is not None
+        identity = self.frame.dialect.identity(self.reductions.op, dtype)
         start = self.expressions.broadcast(identity) if varying else identity
         type_ = f"vec<{element}, {group.lanes}>" if group is not None else element
         self.frame.line(f"{type_} " + ", ".join(f"{name} = {start}" for name in self.sums.values()) + ";")
         self._over(self.reductions.loops)
         if self.fold.combine == "add" and dtype.compute != dtype:
             for name in self.sums.values():
-                self.frame.line(f"{name} = {dialect_cpp.round_to(name, dtype)};")
+                self.frame.line(f"{name} = {round_to(name, dtype)};")
         return {name: Value(text, varying) for name, text in self.sums.items()}
 
     def _over(self, loops: tuple[Loop, ...]) -> None:

@@ -20,9 +20,11 @@ from luminal.codegen.weights import WeightsPlan
 from luminal.core.program import Kernel, Program
 from luminal.core.target import Target
 
-TEMPLATES = Path(__file__).parent / "templates" / "cpp"
+TEMPLATES = Path(__file__).parent / "templates"
 INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
 
+# The template of a kernel, by dialect.
+KERNELS = {"cpp": "cpp/kernel.cpp.j2", "cuda": "cuda/kernel.cu.j2", "metal": "metal/kernel.metal.j2"}
 LIBRARY = "library.cpp"
 # Flags of every file; those of the target are for the kernels alone, because the library has to be able to say that a
 # machine lacks an instruction set.
@@ -78,8 +80,8 @@ def environment() -> jinja2.Environment:
 
 
 def kernel_text(text: KernelText) -> str:
-    """The translation unit of one kernel."""
-    return environment().get_template("kernel.cpp.j2").render(text=text)
+    """The translation unit of one kernel, in the dialect that it was emitted in."""
+    return environment().get_template(KERNELS[text.signature.dialect.name]).render(text=text)
 
 
 def render(program: Program, target: Target) -> SourceBundle:
@@ -116,7 +118,7 @@ def render(program: Program, target: Target) -> SourceBundle:
         ("CMakeLists.txt.j2", "CMakeLists.txt"),
         ("python_module.cpp.j2", "python_module.cpp"),
     ):
-        files[path] = environment().get_template(name).render(context)
+        files[path] = environment().get_template(f"cpp/{name}").render(context)
     origins = {path: text.kernel for path, text in kernels.items()}
     return SourceBundle(
         program.name, target, face, MappingProxyType(files), MappingProxyType(origins), plan, digest
@@ -149,4 +151,4 @@ def _library(
     )
     lines = [interface.c_string(metadata[start : start + 100]) for start in range(0, len(metadata), 100)]
     octets = [f"{byte:#04x}" for byte in source_hash]
-    return environment().get_template("library.cpp.j2").render(context, metadata=lines, source_hash=octets)
+    return environment().get_template("cpp/library.cpp.j2").render(context, metadata=lines, source_hash=octets)

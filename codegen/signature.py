@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from luminal.codegen.cpp import RESERVED, Names, ctype
+from luminal.codegen.dialect import Dialect
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import LoopNest
 from luminal.core.types import DType
@@ -13,12 +14,15 @@ from luminal.core.types import DType
 
 @dataclass(frozen=True)
 class Pointer:
-    """An array parameter: its name in the nest and in the C++ text, and whether the kernel writes it."""
+    """An array: its name in the nest and in the text, and whether the kernel writes it. ``space`` is that of an
+    ``Alloc``, of ``extent`` elements; parameters of the kernel are ``global``."""
 
     array: str
     name: str
     dtype: DType
     written: bool
+    space: str = "global"
+    extent: int = 0
 
     @property
     def type(self) -> str:
@@ -31,10 +35,12 @@ class Signature:
     """``void name(arrays..., Status* status, const int64_t* dims, int64_t begin, int64_t end)``.
 
     ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size. A kernel
-    carries out its tasks ``begin .. end-1``.
+    carries out its tasks ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``.
     """
 
     name: str
+    dialect: Dialect
+    threads: int
     pointers: tuple[Pointer, ...]
     checked: bool
     reads_dims: bool
@@ -42,33 +48,52 @@ class Signature:
     @property
     def declaration(self) -> str:
         """The prototype, without a semicolon."""
-        return f"void {self.name}({', '.join(self._parameters(''))})"
+        if self.dialect.grid is not None:
+            return self.definition
+        arrays = [f"{pointer.type} {pointer.name}" for pointer in self.pointers]
+        return f"{self._kernel}({', '.join(self._parameters(arrays))})"
 
     @property
     def definition(self) -> str:
         """The head of the definition: arrays do not overlap."""
-        return f"void {self.name}({', '.join(self._parameters(' __restrict'))})"
+        return f"{self._kernel}({', '.join(self._parameters(self._arrays))})"
+
+    @property
+    def _kernel(self) -> str:
+        return self.dialect.head.kernel.format(name=self.name, threads=self.threads)
+
+    @property
+    def _arrays(self) -> list[str]:
+        head = self.dialect.head
+        forms = [(pointer, head.written if pointer.written else head.read) for pointer in self.pointers]
+        return [form.format(type=ctype(pointer.dtype), name=pointer.name) for pointer, form in forms]
 
     def call(self, arguments: Mapping[str, str], times: int = 1) -> str:
         """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and ``status`` and
         ``dims`` to theirs; the tasks are ``begin .. end-1``, or all tasks of those shares of ``times`` tasks."""
         values = [arguments[pointer.array] for pointer in self.pointers]
         values += [arguments[name] for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used]
+        if self.dialect.grid is not None:
+            return f"{self.name}({', '.join(values)})"
         values += [name if times == 1 else f"{name} * {times}" for name in ("begin", "end")]
         return f"{self.name}({', '.join(values)})"
 
-    def _parameters(self, qualifier: str) -> list[str]:
-        parameters = [f"{pointer.type}{qualifier} {pointer.name}" for pointer in self.pointers]
-        if self.checked:
-            parameters.append("Status* status")
-        if self.reads_dims:
-            parameters.append("const int64_t* dims")
-        return [*parameters, "int64_t begin", "int64_t end"]
+    def _parameters(self, arrays: list[str]) -> list[str]:
+        head = self.dialect.head
+        parameters = [*arrays]
+        parameters += [form for form, used in ((head.status, self.checked), (head.dims, self.reads_dims)) if used]
+        bound = [text + head.binding.format(number=number) for number, text in enumerate(parameters)]
+        return [*bound, *head.last]
 
 
-def of(name: str, nest: LoopNest, names: Names) -> Signature:
-    """The signature of the kernel ``name`` for ``nest``; its parameters' names are taken from ``names``."""
-    if name in RESERVED:
+def of(name: str, nest: LoopNest, names: Names, dialect: Dialect) -> Signature:
+    """The signature of the kernel ``name`` for ``nest``; its parameters' names are taken from ``names``.
+
+    Raises SpecError for a name that the runtime headers use, UnsupportedError for types that ``dialect`` has not.
+    """
+    if name in RESERVED | dialect.reserved:
         raise SpecError(f"a kernel cannot be called {name!r}: the runtime headers use that name")
+    for array in nest.arrays:
+        dialect.type(array.dtype)
     pointers = tuple(Pointer(a.name, names.like(a.name), a.dtype, a.written) for a in nest.arrays)
-    return Signature(name, pointers, nest.checked, bool(nest.dims))
+    return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims))

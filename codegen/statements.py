@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from luminal.codegen import products
 from luminal.codegen.contraction import Contraction, TileFunction
-from luminal.codegen.cpp import ctype
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Frame, Value, written
 from luminal.codegen.indices import Indices
 from luminal.codegen.loops import Loops
 from luminal.codegen.reductions import Accumulation, SideBySide
 from luminal.codegen.signature import Pointer
+from luminal.codegen.threads import Threads
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import (
+    Access,
     Alloc,
     Assign,
+    Barrier,
     Contract,
     Define,
+    If,
     Let,
     Loop,
+    LoopNest,
     Reduction,
     Reductions,
     Statement,
@@ -27,17 +32,20 @@ from luminal.core.schedule.nest import (
 )
 from luminal.core.symbolic import Expr, Int
 
+COPIES = (4, 8, 16)  # bytes that a thread can copy ahead
+
 
 class Statements:
-    """Renders the statements of the kernel ``name`` into a frame. ``functions`` collects the tile functions that must
-    precede the kernel."""
+    """Renders the statements of ``nest``, the kernel ``name``, into a frame. ``functions`` collects the tile functions
+    that must precede the kernel."""
 
-    def __init__(self, name: str, frame: Frame, arrays: dict[str, Pointer]) -> None:
+    def __init__(self, name: str, frame: Frame, nest: LoopNest, arrays: dict[str, Pointer]) -> None:
         self.name = name
         self.frame = frame
         self.arrays = arrays
         self.indices = Indices(frame)
-        self.expressions = Expressions(frame, self.indices, arrays)
+        self.threads = Threads(frame, self.indices, nest)
+        self.expressions = Expressions(frame, self.indices, self.threads, arrays)
         self.loops = Loops(frame, self.indices)
         self.functions: list[TileFunction] = []
 
@@ -57,6 +65,10 @@ class Statements:
                     self._temporary(name, result)
             elif isinstance(statement, Store):
                 self._store(statement)
+            elif isinstance(statement, If):
+                self._if(statement)
+            elif isinstance(statement, Barrier):
+                self.threads.barrier()
             elif isinstance(statement, Alloc):
                 self._alloc(statement)
             elif isinstance(statement, Assign):
@@ -73,8 +85,12 @@ class Statements:
 
     def _alloc(self, statement: Alloc) -> None:
         name = self.frame.names.like(statement.name)
-        self.frame.line(f"alignas(64) {ctype(statement.dtype)} {name}[{statement.extent}];")
-        self.arrays[statement.name] = Pointer(statement.name, name, statement.dtype, True)
+        pointer = Pointer(statement.name, name, statement.dtype, True, statement.space, statement.extent)
+        self.arrays[statement.name] = pointer
+        if self.frame.dialect.grid is None and statement.space == "local":
+            self.frame.line(f"alignas(64) {self.frame.dialect.type(statement.dtype)} {name}[{statement.extent}];")
+        else:
+            self.threads.declare(statement, pointer)
 
     def _assign(self, statement: Assign) -> None:
         if self.indices.stride(statement.value) != 0:
@@ -83,17 +99,21 @@ class Statements:
         text = self.indices.expression(statement.value)
         self.frame.definitions[statement.axis] = statement.value
         name = self.frame.declare(statement.axis)
-        self.frame.line(f"const int64_t {name} = {text};")
+        self.frame.line(f"const {self.frame.integer} {name} = {text};")
         self.indices.named(statement.value, name)
 
     def _let(self, statement: Let) -> None:
         value = self.expressions.value(statement.value)
+        raising = self.frame.dialect.raising.format(code="LM_INDEX_OUT_OF_RANGE")
+        if not value.varying and self.frame.dialect.grid is not None:
+            self._let_on_grid(statement, value.text, raising)
+            return
         if not value.varying:
             extent = self.indices.text(statement.extent)
             name = self.frame.declare(statement.axis)
             self.frame.line(f"int64_t {name} = {value.text};")
             self.frame.line(f"if ({name} < 0 || {name} >= {extent}) {{")
-            self.frame.line("    status->raise(LM_INDEX_OUT_OF_RANGE);")
+            self.frame.line(f"    {raising}")
             self.frame.line(f"    {name} = 0;")
             self.frame.line("}")
             return
@@ -105,18 +125,33 @@ class Statements:
         below = f"less({value.text}, {broadcast(f'int64_t{{{extent}}}')})"
         self.frame.line(f"const vec<bool, {group.lanes}> {inside} = bit_and({above}, {below});")
         expected = f"bit_or({inside}, bit_not({self.indices.active()}))" if group.count else inside
-        self.frame.line(f"if (!all({expected})) status->raise(LM_INDEX_OUT_OF_RANGE);")
+        self.frame.line(f"if (!all({expected})) {raising}")
         name = self.frame.declare(statement.axis, varying=True)
-        zero = broadcast("int64_t{0}")
-        self.frame.line(f"const vec<int64_t, {group.lanes}> {name} = select({inside}, {value.text}, {zero});")
+        chosen = f"select({inside}, {value.text}, {broadcast('int64_t{0}')})"
+        if self.frame.integer != "int64_t":
+            chosen = f"convert<int32_t>({chosen})"
+        self.frame.line(f"const vec<{self.frame.integer}, {group.lanes}> {name} = {chosen};")
+
+    def _let_on_grid(self, statement: Let, value: str, raising: str) -> None:
+        """The index may be of a wider type than those that are in range."""
+        inside, name = self.frame.names.fresh("inside"), self.frame.declare(statement.axis)
+        self.frame.line(f"const bool {inside} = 0 <= {value} && {value} < {self.indices.text(statement.extent)};")
+        self.frame.line(f"if (!{inside}) {raising}")
+        integer = self.frame.integer
+        self.frame.line(f"const {integer} {name} = {inside} ? static_cast<{integer}>({value}) : 0;")
 
     # ---- loops -----------------------------------------------------------------------------------------------------
 
     def _loop(self, loop: Loop) -> None:
         if loop.kind == "parallel":
             raise SpecError(f"parallel loop {loop.axis} inside another statement")
-        writes = written(loop.body)
-        if loop.kind == "serial":
+        writes = self._writes(loop.body)
+        if loop.kind == "thread":
+            with self.threads.loop(loop, writes):
+                self.body(loop.body)
+            return
+        self.threads.enter(loop.body)
+        if loop.kind in ("serial", "unroll"):
             with self.loops.counted(loop, "0", self.indices.text(loop.extent), 1, writes):
                 self.body(loop.body)
             return
@@ -124,15 +159,29 @@ class Statements:
             with self.frame.vector(group):
                 self.body(loop.body)
 
+    def _if(self, statement: If) -> None:
+        uniform, varying = self.indices.split(statement.valid)
+        if varying:
+            raise SpecError(f"the condition {varying[0]} >= 0 differs between the lanes of a vector loop")
+        head = f"if ({self.indices.holds(uniform)}) {{"
+        with self.frame.open(head, certain=False, writes=self._writes(statement.body)):
+            self.body(statement.body)
+
+    def _writes(self, body: Sequence[Statement]) -> frozenset[str]:
+        """The arrays that may have changed from one iteration of ``body`` to the next."""
+        return written(body) | self.threads.moved(body)
+
     # ---- reductions ------------------------------------------------------------------------------------------------
 
     def _reduction(self, statement: Reduction) -> None:
-        result = Accumulation(self.loops, self.expressions, self.body, statement).render()
+        result = Accumulation(self.loops, self.threads, self.expressions, self.body, statement).render()
         self._temporary(statement.name, result)
 
     # ---- stores ----------------------------------------------------------------------------------------------------
 
     def _store(self, statement: Store) -> None:
+        if statement.ahead and self._copy(statement):
+            return
         uniform, masked = self.indices.split(statement.valid)
         stride = self.indices.stride(statement.offset)
         value = self.expressions.value(statement.value)
@@ -140,8 +189,9 @@ class Statements:
             text = self._store_one(statement, value.text)
         else:
             text = self._store_lanes(statement, stride, masked, self.expressions.vector(statement.value))
-        guard = f"if ({self.indices.holds(uniform)}) " if uniform else ""
-        self.frame.line(guard + text)
+        conditions = (self.threads.one(self.arrays[statement.array]), self.indices.holds(uniform))
+        guard = " && ".join(filter(None, conditions))
+        self.frame.line(f"if ({guard}) {text}" if guard else text)
         self.frame.wrote(statement.array)
         if not statement.valid:
             self.expressions.stored(statement, value)
@@ -150,12 +200,37 @@ class Statements:
         pointer = self.arrays[statement.array]
         if pointer.dtype.is_bool or pointer.dtype.compute != pointer.dtype:
             return f"store({self.expressions.pointer(statement.array, statement.offset)}, {value});"
-        return f"{pointer.name}[{self.indices.text(statement.offset)}] = {value};"
+        return f"{pointer.name}[{self.expressions.place(statement.array, statement.offset)}] = {value};"
+
+    def _copy(self, store: Store) -> bool:
+        """Writes a store as a copy that the thread need not wait for, where the dialect has those and it is one."""
+        leaf, group, dialect = store.value.leaf, self.frame.group, self.frame.dialect
+        if dialect.grid is None or not dialect.grid.ahead or not isinstance(leaf, Access) or store.valid:
+            return False
+        lanes = 1 if group is None else group.lanes
+        source, target, size = self.arrays[leaf.array], self.arrays[store.array], lanes * store.value.dtype.itemsize
+        same = source.dtype == target.dtype == store.value.dtype and not any(leaf.fill)
+        uniform, masked = self.indices.split(leaf.valid)
+        ends = ((store.array, store.offset), (leaf.array, leaf.offset))
+        if not same or masked or size not in COPIES or target.space != "shared":
+            return False
+        if group is not None:
+            beside = all(self.indices.stride(at) == 1 and self.expressions.together(name, at) for name, at in ends)
+            if not beside or group.count:
+                return False
+        arguments = [self.expressions.pointer(name, at) for name, at in ends]
+        arguments += [self.indices.holds(uniform)] if uniform else []
+        self.frame.line(f"copy_async<{size}>({', '.join(arguments)});")
+        self.frame.wrote(store.array)
+        self.threads.copies()
+        return True
 
     def _store_lanes(self, statement: Store, stride: int | Expr | None, masked: list[Int], value: str) -> str:
         group = self.frame.group
         assert group is not None
         name, offset = statement.array, statement.offset
+        if stride == 1 and not masked and not group.count and not self.expressions.together(name, offset):
+            return f"store_strided({self.expressions.pointer(name, offset)}, 1, {value});"
         if stride == 1 and not masked:
             address = self.expressions.pointer(name, offset)
             return (
@@ -175,6 +250,10 @@ class Statements:
     # ---- tiles -----------------------------------------------------------------------------------------------------
 
     def _contract(self, statement: Contract) -> None:
+        if self.frame.dialect.grid is not None:
+            products.render(self.loops, self.threads, self.expressions, statement)
+            self.frame.wrote(statement.tile)
+            return
         name = f"{self.name}_tile{len(self.functions)}"
         self.functions.append(Contraction(self.frame, self.indices, self.arrays).render(statement, name))
         self.frame.wrote(statement.tile)

@@ -1,0 +1,26 @@
+"""CUDA: NVIDIA's GPUs."""
+
+from __future__ import annotations
+
+from luminal.codegen import dialect_cpp, dialect_device
+from luminal.codegen.dialect import Dialect, Grid, Head
+
+CUDA = Dialect(
+    "cuda",
+    "CUDA",
+    Head(
+        'extern "C" __global__ void __launch_bounds__({threads}) {name}',
+        "const {type}* __restrict__ {name}",
+        "{type}* __restrict__ {name}",
+        "Status* status",
+        "const int64_t* __restrict__ dims",
+    ),
+    dialect_device.TABLE,
+    dialect_cpp.REDUCTIONS,
+    dialect_device.LIMITS,
+    dialect_device.RAISING,
+    dialect_device.UNROLL,
+    reserved=dialect_device.RESERVED
+    | {"blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize", "float2", "float4", "int2", "int4", "uint4", "half"},
+    grid=Grid("blockIdx.x", "threadIdx.x", "__shared__", ahead=True),
+)

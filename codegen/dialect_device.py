@@ -1,0 +1,50 @@
+"""What CUDA and Metal share where they differ from C++ for CPUs: the functions of ``luminal/device/``."""
+
+from __future__ import annotations
+
+from luminal.codegen import dialect_cpp
+from luminal.codegen.dialect import Call, Row, round_to
+from luminal.core import ops
+from luminal.core.ops import Op
+from luminal.core.types import DType
+
+# Least integers without macros: Metal has not the C library's.
+LIMITS = {
+    "int32_t": "int32_t{-2147483647 - 1}",
+    "int64_t": "int64_t{-9223372036854775807 - 1}",
+    "float": "infinity<float>()",
+    "double": "infinity<double>()",
+}
+RAISING = "raise(status, {code});"
+UNROLL = "#pragma unroll"
+
+RESERVED = frozenset(
+    """barrier warp_barrier shuffle_xor warp_reduce_add warp_reduce_max block_reduce_add block_reduce_max atomic_add
+    atomic_max raise tile_step warp_tile_step copy_async copy_commit copy_wait infinity nan copy_sign lesser greater
+    multiples lanes_below lanes_from""".split()  # noqa: SIM905
+)
+
+
+def two_parts(value: float, dtype: DType) -> tuple[str, str]:
+    """Literals of ``hi + lo``, which is ``value``: ``hi`` the element of the compute type of ``dtype`` that is nearest
+    to it, ``lo`` what is left."""
+    compute = dtype.compute
+    hi = compute.numpy.type(value)
+    lo = compute.numpy.type(value - float(hi))
+    high, low = (dialect_cpp.CPP.literal(part.tobytes(), compute) for part in (hi, lo))
+    return high, low
+
+
+def _scaled(name: str) -> Row:
+    def row(call: Call) -> str:
+        hi, lo = two_parts(float(call.attr.scale), call.dtype)
+        return round_to(f"{name}({call.operands[0]}, {hi}, {lo})", call.dtype)
+
+    return row
+
+
+TABLE: dict[Op, Row] = {
+    **dialect_cpp.TABLE,
+    ops.LOG2: _scaled("log2_scaled"),
+    ops.EXP2: _scaled("exp2_scaled"),
+}

@@ -1,0 +1,9 @@
+"""The languages that kernels are written in, by the name that targets give them."""
+
+from __future__ import annotations
+
+from luminal.codegen.dialect_cpp import CPP
+from luminal.codegen.dialect_cuda import CUDA
+from luminal.codegen.dialect_metal import METAL
+
+ALL = {dialect.name: dialect for dialect in (CPP, CUDA, METAL)}

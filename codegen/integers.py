@@ -1,0 +1,43 @@
+"""The type in which a kernel computes its indices: 32 bits where they suffice."""
+
+from __future__ import annotations
+
+import math
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule.lower import expressions, statements
+from luminal.core.schedule.nest import LoopNest
+from luminal.core.symbolic import Atom, Expr, FloorDiv, Int, MinMax, Mod
+
+LIMIT = (1 << 31) - (1 << 12)  # what a loop adds to its axis at the end is left free
+
+
+def of(nest: LoopNest) -> str:
+    """``int`` where every index of ``nest``, and all that it is made of, is smaller than ``LIMIT`` for all sizes that
+    there may be; else ``int64_t``."""
+    found = [e for statement in statements(nest.body) for e in expressions(statement)]
+    return "int" if all(map(_fits, [*found, sym.product(loop.extent for loop in nest.tasks)])) else "int64_t"
+
+
+def _fits(value: Int) -> bool:
+    return _magnitude(value) < LIMIT and all(_fits(part) for atom in sym.atoms(value) for part in _parts(atom))
+
+
+def _parts(atom: Atom) -> tuple[Int, ...]:
+    if isinstance(atom, FloorDiv | Mod):
+        return atom.num, atom.den
+    return (atom.a, atom.b) if isinstance(atom, MinMax) else ()
+
+
+def _magnitude(value: Int) -> float:
+    """A bound of the absolute value of ``value``, and of every sum and product of atoms on the way to it."""
+    if isinstance(value, int):
+        return abs(value)
+    return sum(abs(factor) * math.prod(max(1.0, _bound(atom)) for atom in atoms) for atoms, factor in value.terms)
+
+
+def _bound(atom: Atom) -> float:
+    """A bound of the absolute value of ``atom``; infinite where none is known."""
+    value = Expr((((atom,), 1),))
+    ends = sym.lower(value), sym.upper(value)
+    return max(math.inf if end is None else abs(end) for end in ends)

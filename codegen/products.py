@@ -1,0 +1,107 @@
+"""The tile operation of a contraction where threads hold the tile: calls of ``luminal/device/``'s tile functions.
+
+A thread multiplies its own rows and columns of what is staged; with a fragment, the lanes of a warp do so together.
+"""
+
+from __future__ import annotations
+
+from luminal.codegen.expressions import Expressions
+from luminal.codegen.loops import Loops
+from luminal.codegen.threads import Threads
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.grid import Fragment
+from luminal.core.schedule.nest import Contract, Loop
+from luminal.core.symbolic import Int
+
+
+def render(loops: Loops, threads: Threads, expressions: Expressions, contract: Contract) -> None:
+    """Adds the products of ``contract`` to the frame.
+
+    Raises SpecError outside loops that are divided among threads, and for tiles that no thread can hold: of a number of
+    rows that is not fixed, not in registers, summed in blocks, or of sums that are rounded on the way.
+    """
+    _check(threads, expressions, contract)
+    if not contract.accumulate:
+        _clear(loops, expressions, contract)
+    _over(loops, threads, expressions, contract, contract.loops)
+
+
+def _check(threads: Threads, expressions: Expressions, contract: Contract) -> None:
+    dense = contract.tile_row in (None, contract.columns) or contract.fragment is not None
+    held = expressions.array(contract.tile).space in ("registers", "local") and threads.apart
+    exact = contract.dtype.compute == contract.dtype
+    if not (held and dense and exact and contract.rows == contract.max_rows and not contract.outer):
+        raise SpecError(f"contract {contract.tile}: the tile is not one that a thread can hold")
+
+
+def _clear(loops: Loops, expressions: Expressions, contract: Contract) -> None:
+    """Zeros in the thread's part of the tile."""
+    fragment = contract.fragment
+    size = contract.max_rows * contract.columns
+    size = size if fragment is None else size // fragment.warp
+    element, zero = sym.axis("e", size), bytes(contract.dtype.itemsize)
+    axis = sym.as_var(element)
+    text = expressions.frame.dialect.literal(zero, contract.dtype)
+    if axis is None:
+        expressions.frame.line(f"{expressions.element(contract.tile, contract.tile_offset)} = {text};")
+        return
+    with loops.counted(Loop(axis, size, "unroll", ()), "0", str(size), 1, frozenset({contract.tile})):
+        expressions.frame.line(f"{expressions.element(contract.tile, contract.tile_offset + element)} = {text};")
+
+
+def _over(
+    loops: Loops, threads: Threads, expressions: Expressions, contract: Contract, headers: tuple[Loop, ...]
+) -> None:
+    if not headers:
+        call = _tile_step if contract.fragment is None else _warp_tile_step
+        expressions.frame.line(call(threads, expressions, contract))
+        return
+    loop, step = headers[0], 1
+    if contract.fragment is not None:
+        step = contract.fragment.depth
+        if len(contract.loops) != 1 or sym.mod(loop.extent, step) != 0:
+            raise SpecError(f"contract {contract.tile}: {contract.fragment.name} takes {step} terms at a time")
+    if isinstance(loop.extent, int):
+        loop = Loop(loop.axis, loop.extent, "unroll", ())
+    with loops.counted(loop, "0", loops.indices.text(loop.extent), step, frozenset({contract.tile})):
+        _over(loops, threads, expressions, contract, headers[1:])
+
+
+def _tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:
+    text = expressions.indices.text
+    arguments = (
+        expressions.pointer(contract.tile, contract.tile_offset),
+        expressions.pointer(contract.a, contract.a_offset), text(contract.a_row),
+        expressions.pointer(contract.b, contract.b_offset), text(contract.b_column),
+    )  # fmt: skip
+    return f"tile_step<{contract.max_rows}, {contract.columns}>({', '.join(arguments)});"
+
+
+def _warp_tile_step(threads: Threads, expressions: Expressions, contract: Contract) -> str:
+    fragment, text = contract.fragment, expressions.indices.text
+    assert fragment is not None
+    arguments = (
+        expressions.pointer(contract.tile, contract.tile_offset),
+        expressions.pointer(contract.a, contract.a_offset),
+        text(contract.a_row),
+        text(_depth(contract, contract.a_offset)),
+        expressions.pointer(contract.b, contract.b_offset),
+        text(_depth(contract, contract.b_offset)),
+        text(contract.b_column),
+        threads.lane,
+    )
+    tall, wide = contract.max_rows // fragment.rows, contract.columns // fragment.columns
+    return f"warp_tile_step<{_name(fragment, expressions)}, {tall}, {wide}>({', '.join(arguments)});"
+
+
+def _name(fragment: Fragment, expressions: Expressions) -> str:
+    return f"{fragment.name}<{expressions.frame.dialect.type(fragment.dtype)}>"
+
+
+def _depth(contract: Contract, offset: Int) -> Int:
+    """From one term of an operand to the next."""
+    linear = sym.coefficient(offset, contract.loops[0].axis)
+    if linear is None:
+        raise SpecError(f"contract {contract.tile}: terms that are not equally far apart")
+    return linear[0]

@@ -1,0 +1,201 @@
+"""What the threads of a block do: divided loops, what one of them does for all, shared arrays, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from luminal.codegen.dialect import Fold, Grid
+from luminal.codegen.frame import Frame, Value
+from luminal.codegen.indices import Indices
+from luminal.codegen.signature import Pointer
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.schedule.lower import statements
+from luminal.core.schedule.nest import Alloc, Barrier, Contract, Loop, LoopNest, Reduction, Statement, Store
+from luminal.core.symbolic import Expr, Int, Var
+from luminal.core.types import DType
+
+WARP = 32
+ALIGNMENT = 16  # bytes that a thread copies at once
+
+
+class Threads:
+    """The threads of a block, in a dialect that has them; of a CPU's task, one. ``shared`` collects the declarations of
+    shared arrays, which stand at the head of the kernel."""
+
+    def __init__(self, frame: Frame, indices: Indices, nest: LoopNest) -> None:
+        self.frame = frame
+        self.indices = indices
+        self.nest = nest
+        self.shared: list[str] = []
+        self.variable = Var("tid", 0, nest.threads - 1)
+        self._number: Int = Expr((((self.variable,), 1),))
+        self._axis: Var | None = None  # of the open loop that is divided
+        self._scratch: dict[str, str] = {}
+        self._copying = False  # copies have been started that no barrier has waited for
+        self._exchanged = _exchanged(nest)
+
+    def begin(self) -> None:
+        """Declares the number of the thread, for which the axes of loops with an iteration for each thread stand."""
+        grid = self._grid()
+        if self.nest.threads == 1:
+            return
+        name = self.frame.declare(self.variable)
+        self.frame.line(f"const {self.frame.integer} {name} = {grid.thread};")
+        for axis in _whole(self.nest):
+            self.frame.alias(axis, self._number)
+        if any(isinstance(s, Contract) and s.fragment is not None for s in statements(self.nest.body)):
+            lane = self.frame.names.like("lane")
+            self.frame.line(f"const {self.frame.integer} {lane} = {name} % {WARP};")
+            self.indices.named(sym.mod(self._number, WARP), lane)
+
+    @property
+    def number(self) -> str:
+        """The text of the thread's number."""
+        return self.indices.text(self._number)
+
+    @property
+    def lane(self) -> str:
+        """The text of the thread's number in its warp."""
+        return self.indices.text(sym.mod(self._number, WARP))
+
+    @property
+    def apart(self) -> bool:
+        """Whether the threads do different things here."""
+        return self._axis is not None
+
+    @contextmanager
+    def loop(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
+        """The iterations of ``loop`` that fall to the thread, for the duration of the ``with``.
+
+        Raises SpecError inside another such loop, and where ``loop`` is not divided among the threads of the nest.
+        """
+        if loop.lanes != self.nest.threads:
+            raise SpecError(f"loop {loop.axis} is divided among {loop.lanes} threads of {self.nest.threads}")
+        if self._axis is not None:
+            raise SpecError(f"loop {loop.axis} is divided inside {self._axis}")
+        axis = self.frame.resolve(Expr((((loop.axis,), 1),)))
+        self._axis = sym.as_var(axis)
+        with self._iterations(loop, writes):
+            yield
+        self._axis = None
+
+    @contextmanager
+    def _iterations(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
+        number = self.number if self.nest.threads > 1 else "0"
+        if loop.extent == loop.lanes:
+            with self.frame.unbraced(writes=writes):
+                if self._axis == loop.axis:
+                    self.frame.bind(loop.axis, Value(number))
+                yield
+            return
+        extent = self.indices.text(loop.extent)
+        if sym.always(loop.lanes - loop.extent):
+            with self.frame.open(f"if ({number} < {extent}) {{", certain=False, writes=writes):
+                self.frame.bind(loop.axis, Value(number))
+                yield
+            return
+        name = self.frame.names.like(loop.axis.name)
+        step = f"{name} += {loop.lanes}" if loop.lanes > 1 else f"++{name}"
+        head = f"for ({self.frame.integer} {name} = {number}; {name} < {extent}; {step}) {{"
+        with self.frame.open(head, certain=sym.always(loop.extent - loop.lanes), writes=writes) as scope:
+            self.frame.bind(loop.axis, Value(name))
+            scope.names.append(name)
+            yield
+
+    # ---- together --------------------------------------------------------------------------------------------------
+
+    def combined(self, fold: Fold, text: str, dtype: DType) -> str:
+        """The reduction of all threads' values, known to each."""
+        if self.nest.threads == 1:
+            return text
+        self._together("a reduction")
+        if self.nest.threads == WARP:
+            return f"warp_{fold.lanes}({text})"
+        element = self.frame.dialect.type(dtype.compute)
+        if element not in self._scratch:
+            name = self._scratch[element] = self.frame.names.like("scratch")
+            self.shared.append(f"{self._grid().shared} {element} {name}[{self.nest.threads // WARP}];")
+        return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[element]}, {self.number})"
+
+    def barrier(self) -> None:
+        """All threads meet; copies that were started ahead have come."""
+        self._together("a barrier")
+        if self._copying:
+            self.frame.line("copy_commit();")
+            self.frame.line("copy_wait<0>();")
+            self._copying = False
+        self.frame.line("barrier();")
+
+    def _together(self, what: str) -> None:
+        if self._axis is not None:
+            raise SpecError(f"{what} of all threads inside loop {self._axis}, which is divided among them")
+
+    def copies(self) -> None:
+        """A copy has been started."""
+        self._copying = True
+
+    def enter(self, body: Sequence[Statement]) -> None:
+        """A loop over ``body`` begins: what one iteration has started may be under way in the next."""
+        self._copying = self._copying or any(isinstance(s, Store) and s.ahead for s in statements(tuple(body)))
+
+    def moved(self, body: Sequence[Statement]) -> frozenset[str]:
+        """The arrays that others may have written after a barrier in ``body``: nothing is read from them before."""
+        found = any(isinstance(s, Barrier) for s in statements(tuple(body)))
+        return self._exchanged if found else frozenset()
+
+    def one(self, pointer: Pointer) -> str:
+        """The condition under which the thread is the one that stores into an array which all have in common."""
+        alone = self._axis is not None or self.nest.threads == 1
+        return "" if alone or pointer.space not in ("global", "shared") else f"{self.number} == 0"
+
+    # ---- arrays ----------------------------------------------------------------------------------------------------
+
+    def declare(self, statement: Alloc, pointer: Pointer) -> None:
+        """Declares an array."""
+        element = self.frame.dialect.type(pointer.dtype)
+        if statement.space == "shared":
+            declared = f"{self._grid().shared} {element} {pointer.name}[{statement.extent}];"
+            self.shared.append(f"alignas({ALIGNMENT}) {declared}")
+            return
+        parts = self.nest.threads if statement.space == "registers" else 1
+        if statement.extent % parts:
+            raise SpecError(f"array {statement.name}: {statement.extent} elements for {parts} threads")
+        self.frame.line(f"{element} {pointer.name}[{statement.extent // parts}];")
+
+    def part(self, offset: Int, extent: int) -> Int:
+        """The place in the thread's part of an array in registers, of ``extent`` elements in all. Raises SpecError for
+        an element of another thread's."""
+        if self._axis is None:
+            raise SpecError("an array in registers is used outside the loops that are divided among threads")
+        size = extent // self.nest.threads
+        rest = self.frame.resolve(offset) - size * Expr((((self._axis,), 1),))
+        if self._axis in sym.variables(rest):
+            raise SpecError(f"element {offset} of an array in registers is not in the part of thread {self._axis}")
+        return rest
+
+    def _grid(self) -> Grid:
+        grid = self.frame.dialect.grid
+        if grid is None:
+            raise SpecError(f"kernels in {self.frame.dialect.language} are run by one thread")
+        return grid
+
+
+def _exchanged(nest: LoopNest) -> frozenset[str]:
+    """The arrays through which threads can exchange values."""
+    shared = {s.name for s in statements(nest.body) if isinstance(s, Alloc) and s.space == "shared"}
+    return frozenset(shared | {array.name for array in nest.arrays if array.written})
+
+
+def _whole(nest: LoopNest) -> list[Var]:
+    """The axes of which every loop has an iteration for each thread."""
+    loops = [s for s in statements(nest.body) if isinstance(s, Loop)]
+    loops += [loop for s in statements(nest.body) if isinstance(s, Reduction) for loop in s.loops]
+    whole = {loop.axis: None for loop in loops if _is_whole(loop, nest)}
+    others = {loop.axis for loop in loops if not _is_whole(loop, nest)}
+    return [axis for axis in whole if axis not in others]
+
+
+def _is_whole(loop: Loop, nest: LoopNest) -> bool:
+    return loop.kind == "thread" and loop.extent == loop.lanes == nest.threads
