@@ -71,8 +71,8 @@ class Dialect:
 
     ``lacks`` are element types that it does not have, ``reserved`` words that no name may hide beside those of C++,
     ``limits`` what stands for infinity or the least integer, by C++ type. ``table`` and ``reductions`` have a row for
-    each primitive. ``raising`` formats the ``code`` of a status, ``unroll`` the ``count`` of a loop. ``grid`` is None
-    where a kernel is a loop over tasks, each run by one thread.
+    each primitive. ``raising`` formats the ``code`` of a status, ``unroll`` the ``count`` of iterations of a loop that
+    stand side by side. ``grid`` is None where a kernel is a loop over tasks, each run by one thread.
     """
 
     name: str
@@ -86,6 +86,9 @@ class Dialect:
     lacks: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
     grid: Grid | None = None
+
+    def __str__(self) -> str:
+        return self.name
 
     def type(self, dtype: DType) -> str:
         """The type of an element in memory. Raises UnsupportedError for types that the language has not."""

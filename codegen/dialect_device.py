@@ -16,7 +16,7 @@ LIMITS = {
     "double": "infinity<double>()",
 }
 RAISING = "raise(status, {code});"
-UNROLL = "#pragma unroll"
+UNROLL = "#pragma unroll {count}"
 
 RESERVED = frozenset(
     """barrier warp_barrier shuffle_xor warp_reduce_add warp_reduce_max block_reduce_add block_reduce_max atomic_add

@@ -21,23 +21,27 @@ class Loops:
         self.indices = indices
 
     @contextmanager
-    def counted(self, loop: Loop, start: str, end: str, step: int, writes: frozenset[str]) -> Iterator[str]:
-        """The loop ``for (axis = start; axis < end; axis += step)``; gives the name of the axis."""
+    def counted(
+        self, loop: Loop, start: str, end: str, step: int, writes: frozenset[str], *, unroll: int | None = None
+    ) -> Iterator[str]:
+        """The loop ``for (axis = start; axis < end; axis += step)``; gives the name of the axis. ``unroll`` iterations
+        stand side by side, all where it is of that kind."""
         name = self.frame.names.like(loop.axis.name)
         advance = f"++{name}" if step == 1 else f"{name} += {step}"
         head = f"for ({self.frame.integer} {name} = {start}; {name} < {end}; {advance}) {{"
-        if loop.kind == "unroll":
-            head = f"{self._unrolled(loop)}\n{head}"
+        if loop.kind == "unroll" or unroll is not None:
+            count = self._all(loop) if unroll is None else unroll
+            head = f"{self.frame.dialect.unroll.format(count=count)}\n{head}"
         with self.frame.open(head, certain=sym.always(loop.extent - 1), writes=writes) as scope:
             self.frame.bind(loop.axis, Value(name))
             scope.names.append(name)
             scope.unrolled = loop.kind == "unroll"
             yield name
 
-    def _unrolled(self, loop: Loop) -> str:
+    def _all(self, loop: Loop) -> int:
         if not isinstance(loop.extent, int):
             raise SpecError(f"loop {loop.axis} is unrolled, but has {loop.extent} iterations")
-        return self.frame.dialect.unroll.format(count=loop.extent)
+        return loop.extent
 
     def groups(self, loop: Loop, writes: frozenset[str], start: str = "0") -> Iterator[Group]:
         """Opens the loop over full groups of lanes from ``start`` on, then the block for the partial group at the end,

@@ -14,6 +14,8 @@ from luminal.core.grid import Fragment
 from luminal.core.schedule.nest import Contract, Loop
 from luminal.core.symbolic import Int
 
+SIDE_BY_SIDE = 4  # steps of a product: their loads overlap, and the sums still stay in registers
+
 
 def render(loops: Loops, threads: Threads, expressions: Expressions, contract: Contract) -> None:
     """Adds the products of ``contract`` to the frame.
@@ -62,9 +64,10 @@ def _over(
         step = contract.fragment.depth
         if len(contract.loops) != 1 or sym.mod(loop.extent, step) != 0:
             raise SpecError(f"contract {contract.tile}: {contract.fragment.name} takes {step} terms at a time")
-    if isinstance(loop.extent, int):
-        loop = Loop(loop.axis, loop.extent, "unroll", ())
-    with loops.counted(loop, "0", loops.indices.text(loop.extent), step, frozenset({contract.tile})):
+    steps = sym.floordiv(loop.extent, step)
+    unroll = min(SIDE_BY_SIDE, steps) if isinstance(steps, int) else SIDE_BY_SIDE
+    extent, writes = loops.indices.text(loop.extent), frozenset({contract.tile})
+    with loops.counted(loop, "0", extent, step, writes, unroll=None if headers[1:] else unroll):
         _over(loops, threads, expressions, contract, headers[1:])
 
 

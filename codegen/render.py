@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,6 +82,12 @@ def environment() -> jinja2.Environment:
 def kernel_text(text: KernelText) -> str:
     """The translation unit of one kernel, in the dialect that it was emitted in."""
     return environment().get_template(KERNELS[text.signature.dialect.name]).render(text=text)
+
+
+def emulated_kernels(texts: Sequence[KernelText]) -> str:
+    """The table of ``texts``, kernels that run as grids, by which an emulator calls them: ``lm_emulated_kernels``."""
+    signatures = [text.signature for text in texts]
+    return environment().get_template("emulated.cpp.j2").render(signatures=signatures)
 
 
 def render(program: Program, target: Target) -> SourceBundle:

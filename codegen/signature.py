@@ -73,10 +73,17 @@ class Signature:
         ``dims`` to theirs; the tasks are ``begin .. end-1``, or all tasks of those shares of ``times`` tasks."""
         values = [arguments[pointer.array] for pointer in self.pointers]
         values += [arguments[name] for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used]
-        if self.dialect.grid is not None:
-            return f"{self.name}({', '.join(values)})"
-        values += [name if times == 1 else f"{name} * {times}" for name in ("begin", "end")]
+        last = [form.split()[1] for form in self.dialect.head.last]
+        values += [name if times == 1 else f"{name} * {times}" for name in last]
         return f"{self.name}({', '.join(values)})"
+
+    def call_of(self, pointers: str) -> str:
+        """A call with the arguments in the order of the parameters, which ``pointers`` are, without types."""
+        types = {pointer.array: pointer.type for pointer in self.pointers}
+        types |= {"status": "Status*"} if self.checked else {}
+        types |= {"dims": "const int64_t*"} if self.reads_dims else {}
+        casts = {name: f"static_cast<{of}>({pointers}[{place}])" for place, (name, of) in enumerate(types.items())}
+        return self.call(casts)
 
     def _parameters(self, arrays: list[str]) -> list[str]:
         head = self.dialect.head

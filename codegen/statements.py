@@ -150,9 +150,9 @@ class Statements:
             with self.threads.loop(loop, writes):
                 self.body(loop.body)
             return
-        self.threads.enter(loop.body)
         if loop.kind in ("serial", "unroll"):
-            with self.loops.counted(loop, "0", self.indices.text(loop.extent), 1, writes):
+            end = self.indices.text(loop.extent)
+            with self.loops.counted(loop, "0", end, 1, writes), self.threads.repeated(loop.body):
                 self.body(loop.body)
             return
         for group in self.loops.groups(loop, writes):
@@ -164,7 +164,8 @@ class Statements:
         if varying:
             raise SpecError(f"the condition {varying[0]} >= 0 differs between the lanes of a vector loop")
         head = f"if ({self.indices.holds(uniform)}) {{"
-        with self.frame.open(head, certain=False, writes=self._writes(statement.body)):
+        writes = self._writes(statement.body)
+        with self.frame.open(head, certain=False, writes=writes), self.threads.repeated(statement.body):
             self.body(statement.body)
 
     def _writes(self, body: Sequence[Statement]) -> frozenset[str]:

@@ -31,7 +31,8 @@ class Threads:
         self.shared: list[str] = []
         self.variable = Var("tid", 0, nest.threads - 1)
         self._number: Int = Expr((((self.variable,), 1),))
-        self._axis: Var | None = None  # of the open loop that is divided
+        self._loop: Loop | None = None  # that is open and divided
+        self._axis: Var | None = None  # which its axis is called
         self._scratch: dict[str, str] = {}
         self._copying = False  # copies have been started that no barrier has waited for
         self._exchanged = _exchanged(nest)
@@ -63,7 +64,7 @@ class Threads:
     @property
     def apart(self) -> bool:
         """Whether the threads do different things here."""
-        return self._axis is not None
+        return self._loop is not None
 
     @contextmanager
     def loop(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
@@ -71,15 +72,16 @@ class Threads:
 
         Raises SpecError inside another such loop, and where ``loop`` is not divided among the threads of the nest.
         """
+        self._grid()
         if loop.lanes != self.nest.threads:
             raise SpecError(f"loop {loop.axis} is divided among {loop.lanes} threads of {self.nest.threads}")
-        if self._axis is not None:
-            raise SpecError(f"loop {loop.axis} is divided inside {self._axis}")
-        axis = self.frame.resolve(Expr((((loop.axis,), 1),)))
-        self._axis = sym.as_var(axis)
+        if self._loop is not None:
+            raise SpecError(f"loop {loop.axis} is divided inside {self._loop.axis}")
+        self._loop = loop
+        self._axis = sym.as_var(self.frame.resolve(Expr((((loop.axis,), 1),))))
         with self._iterations(loop, writes):
             yield
-        self._axis = None
+        self._loop = self._axis = None
 
     @contextmanager
     def _iterations(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
@@ -129,16 +131,21 @@ class Threads:
         self.frame.line("barrier();")
 
     def _together(self, what: str) -> None:
-        if self._axis is not None:
-            raise SpecError(f"{what} of all threads inside loop {self._axis}, which is divided among them")
+        if self._loop is not None:
+            raise SpecError(f"{what} of all threads inside loop {self._loop.axis}, which is divided among them")
 
     def copies(self) -> None:
         """A copy has been started."""
         self._copying = True
 
-    def enter(self, body: Sequence[Statement]) -> None:
-        """A loop over ``body`` begins: what one iteration has started may be under way in the next."""
-        self._copying = self._copying or any(isinstance(s, Store) and s.ahead for s in statements(tuple(body)))
+    @contextmanager
+    def repeated(self, body: Sequence[Statement]) -> Iterator[None]:
+        """A loop over ``body``, which may have no iteration: copies that one has started may be under way in the next,
+        and what was under way before the loop may still be after it."""
+        before = self._copying
+        self._copying = before or _leaves_copies(body)
+        yield
+        self._copying = self._copying or before
 
     def moved(self, body: Sequence[Statement]) -> frozenset[str]:
         """The arrays that others may have written after a barrier in ``body``: nothing is read from them before."""
@@ -147,7 +154,7 @@ class Threads:
 
     def one(self, pointer: Pointer) -> str:
         """The condition under which the thread is the one that stores into an array which all have in common."""
-        alone = self._axis is not None or self.nest.threads == 1
+        alone = self._loop is not None or self.nest.threads == 1
         return "" if alone or pointer.space not in ("global", "shared") else f"{self.number} == 0"
 
     # ---- arrays ----------------------------------------------------------------------------------------------------
@@ -167,12 +174,12 @@ class Threads:
     def part(self, offset: Int, extent: int) -> Int:
         """The place in the thread's part of an array in registers, of ``extent`` elements in all. Raises SpecError for
         an element of another thread's."""
-        if self._axis is None:
+        if self._loop is None or self._axis is None:
             raise SpecError("an array in registers is used outside the loops that are divided among threads")
         size = extent // self.nest.threads
         rest = self.frame.resolve(offset) - size * Expr((((self._axis,), 1),))
         if self._axis in sym.variables(rest):
-            raise SpecError(f"element {offset} of an array in registers is not in the part of thread {self._axis}")
+            raise SpecError(f"element {offset} of an array in registers is not in the part of thread {self._loop.axis}")
         return rest
 
     def _grid(self) -> Grid:
@@ -180,6 +187,16 @@ class Threads:
         if grid is None:
             raise SpecError(f"kernels in {self.frame.dialect.language} are run by one thread")
         return grid
+
+
+def _leaves_copies(body: Sequence[Statement]) -> bool:
+    """Whether copies that ``body`` starts may be under way at its end."""
+    for statement in reversed(body):
+        if isinstance(statement, Barrier):
+            return False
+        if any(isinstance(s, Store) and s.ahead for s in statements((statement,))):
+            return True
+    return False
 
 
 def _exchanged(nest: LoopNest) -> frozenset[str]:

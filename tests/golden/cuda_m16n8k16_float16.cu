@@ -1,0 +1,65 @@
+// cuda_m16n8k16_float16, made for:
+//     Op 'layer/op' (model.py:7)
+//
+// Schedule:
+//     parallel row
+//     thread column by 64
+#include "luminal/device/kernel.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+extern "C" __global__ void __launch_bounds__(64) cuda_m16n8k16_float16(float* __restrict__ out,
+        const float16* __restrict__ a, const float16* __restrict__ b) {
+    alignas(16) __shared__ float16 stage_a[512];
+    alignas(16) __shared__ float16 stage_b[512];
+    const int tid = threadIdx.x;
+    const int lane = tid % 32;
+    float tile[16];
+    #pragma unroll 4
+    for (int j = 0; j < 4; ++j) {
+        #pragma unroll 4
+        for (int e = 0; e < 4; ++e) {
+            tile[e + 4*j] = 0.0f;
+        }
+    }
+    const int n4 = tid / 32;
+    const int n5 = 256*n4;
+    for (int k = 0; k < 2; ++k) {
+        barrier();
+        const int n0 = 16*k;
+        for (int l = tid; l < 512; l += 64) {
+            const int n1 = l % 16;
+            const int n2 = l / 16;
+            const float s0 = load<1>(a + n0 + n1 + 32*n2);
+            store(stage_a + l, s0);
+        }
+        const int n3 = 512*k;
+        for (int c = tid; c < 128; c += 64) {
+            copy_async<8>(stage_b + 4*c, b + n3 + 4*c);
+        }
+        copy_commit();
+        copy_wait<0>();
+        barrier();
+        #pragma unroll 1
+        for (int term = 0; term < 16; term += 16) {
+            warp_tile_step<m16n8k16<float16>, 1, 4>(tile, stage_a + n5 + term, 16, 1, stage_b + 32*term, 32, 1, lane);
+        }
+    }
+    const int n6 = lane / 4;
+    const int n7 = tid % 4;
+    const int n8 = 32*n6 + 2*n7 + 512*n4;
+    #pragma unroll 4
+    for (int j = 0; j < 4; ++j) {
+        #pragma unroll 4
+        for (int e = 0; e < 4; ++e) {
+            const float s1 = tile[e + 4*j];
+            const int n9 = e % 2;
+            const int n10 = e / 2;
+            out[n8 + n9 + 256*n10 + 8*j] = s1;
+        }
+    }
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

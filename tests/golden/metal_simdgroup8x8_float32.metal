@@ -1,0 +1,73 @@
+// metal_simdgroup8x8_float32, made for:
+//     Op 'layer/op' (model.py:7)
+//
+// Schedule:
+//     parallel row
+//     thread column by 64
+#include "luminal/device/kernel.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+[[host_name("metal_simdgroup8x8_float32")]] kernel void metal_simdgroup8x8_float32(device float* out [[buffer(0)]],
+        device const float* a [[buffer(1)]], device const float* b [[buffer(2)]],
+        uint block_index [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
+    alignas(16) threadgroup float stage_a[512];
+    alignas(16) threadgroup float stage_b[512];
+    const int tid = thread_index;
+    const int lane = tid % 32;
+    float tile[16];
+    #pragma unroll 2
+    for (int i = 0; i < 2; ++i) {
+        #pragma unroll 4
+        for (int j = 0; j < 4; ++j) {
+            #pragma unroll 2
+            for (int e = 0; e < 2; ++e) {
+                tile[e + 8*i + 2*j] = 0.0f;
+            }
+        }
+    }
+    const int n4 = tid / 32;
+    const int n5 = 256*n4;
+    for (int k = 0; k < 2; ++k) {
+        barrier();
+        const int n0 = 16*k;
+        for (int l = tid; l < 512; l += 64) {
+            const int n1 = l % 16;
+            const int n2 = l / 16;
+            const float s0 = a[n0 + n1 + 32*n2];
+            stage_a[l] = s0;
+        }
+        const int n3 = 512*k;
+        for (int c = tid; c < 128; c += 64) {
+            const vec<float, 4> v0 = load<4>(b + n3 + 4*c);
+            store(stage_b + 4*c, v0);
+        }
+        barrier();
+        #pragma unroll 2
+        for (int term = 0; term < 16; term += 8) {
+            warp_tile_step<simdgroup8x8<float>, 2, 4>(tile, stage_a + n5 + term, 16, 1, stage_b + 32*term, 32, 1, lane);
+        }
+    }
+    const int n6 = lane / 2;
+    const int n7 = n6 % 4;
+    const int n8 = lane / 8;
+    const int n9 = n8 % 2;
+    const int n10 = lane / 16;
+    const int n11 = tid % 2;
+    const int n12 = 32*n7 + 4*n9 + 128*n10 + 2*n11 + 512*n4;
+    #pragma unroll 2
+    for (int i = 0; i < 2; ++i) {
+        #pragma unroll 4
+        for (int j = 0; j < 4; ++j) {
+            #pragma unroll 2
+            for (int e = 0; e < 2; ++e) {
+                const float s1 = tile[e + 8*i + 2*j];
+                out[n12 + e + 256*i + 8*j] = s1;
+            }
+        }
+    }
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

@@ -1,0 +1,35 @@
+// rows_of_a_table, made for:
+//     Op 'layer/op' (model.py:7)
+//
+// Schedule:
+//     parallel row
+//     thread column by 64
+#include "luminal/device/kernel.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+[[host_name("rows_of_a_table")]] kernel void rows_of_a_table(device float* out [[buffer(0)]],
+        device const int64_t* rows [[buffer(1)]], device const int64_t* columns [[buffer(2)]],
+        device const float* table [[buffer(3)]], device Status* status [[buffer(4)]],
+        uint block_index [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]]) {
+    const int row = block_index;
+    const int tid = thread_index;
+    const int64_t s0 = rows[row];
+    const bool inside0 = 0 <= s0 && s0 < 10;
+    if (!inside0) raise(status, LM_INDEX_OUT_OF_RANGE);
+    const int chosen = inside0 ? static_cast<int>(s0) : 0;
+    const int n0 = 40*chosen;
+    const int n1 = 40*row;
+    if (tid < 40) {
+        const int64_t s1 = columns[tid];
+        const bool inside1 = 0 <= s1 && s1 < 40;
+        if (!inside1) raise(status, LM_INDEX_OUT_OF_RANGE);
+        const int column = inside1 ? static_cast<int>(s1) : 0;
+        const float s2 = table[n0 + column];
+        out[n1 + tid] = s2;
+    }
+}
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

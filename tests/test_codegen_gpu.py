@@ -1,0 +1,177 @@
+"""Kernels for GPUs: their text, that compilers take it, and what it computes when it runs as C++."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from luminal.codegen import dialects, render
+from luminal.codegen.dialect import Dialect
+from luminal.codegen.dialect_cuda import CUDA
+from luminal.codegen.dialect_device import two_parts
+from luminal.codegen.dialect_metal import METAL
+from luminal.codegen.emitter import emit
+from luminal.core import ops, types
+from luminal.core import target as targets
+from luminal.core.errors import SpecError, UnsupportedError
+from luminal.core.ops import Kind
+from luminal.core.program import Kernel
+from luminal.core.schedule import nest as ir
+from tests import device_support
+from tests.codegen_gpu_cases import CASES, FRAGMENTS, thread
+from tests.codegen_gpu_support import Emulated, compare, rendered
+from tests.codegen_support import array, axis, number, output
+from tests.conftest import Golden
+
+GPUS = (CUDA, METAL)
+needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
+needs_clang = pytest.mark.skipif(bool(device_support.without_clang()), reason=device_support.without_clang())
+
+
+def has_doubles(nest: ir.LoopNest) -> bool:
+    return "float64" in str(nest)
+
+
+def cases(dialect: Dialect) -> dict[str, ir.LoopNest]:
+    """The nests that a dialect can say."""
+    found = {name: case.nest for name, case in CASES.items() if dialect is CUDA or not has_doubles(case.nest)}
+    return found | {name: case.nest for name, case in FRAGMENTS.items() if name.startswith(dialect.name)}
+
+
+# ---- tables and refusals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", dialects.ALL.values(), ids=lambda d: d.name)
+def test_every_dialect_has_a_row_for_every_primitive(dialect: Dialect) -> None:
+    assert set(dialect.table) == {row for row in ops.TABLE.values() if row.kind is Kind.ELEMENTWISE}
+    assert set(dialect.reductions) == {row for row in ops.TABLE.values() if row.kind is Kind.REDUCE}
+
+
+def test_every_target_has_a_dialect() -> None:
+    assert {t.dialect for t in (*targets.ALL.values(), *targets.GPUS.values())} == set(dialects.ALL)
+
+
+@pytest.mark.parametrize("dtype", [types.f32, types.f16, types.f64], ids=str)
+def test_constants_are_split_in_two_parts(dtype: types.DType) -> None:
+    exact = 1.4426950408889634
+    read = dtype.compute.numpy.type
+    hi, lo = (read(part.removesuffix("f")) for part in two_parts(exact, dtype))
+    assert hi == read(exact)
+    assert abs(float(hi) + float(lo) - exact) <= abs(exact) * 2.0**-48
+
+
+def test_metal_has_no_float64() -> None:
+    doubles = [name for name, case in CASES.items() if has_doubles(case.nest)]
+    assert len(doubles) > 4
+    for name in doubles:
+        with pytest.raises(UnsupportedError, match="float64: Metal has none"):
+            rendered(name, CASES[name].nest, METAL)
+
+
+def test_nests_that_break_the_rules_of_blocks_are_refused() -> None:
+    i, at = axis("i", 64)
+    j, _ = axis("j", 64)
+    store = ir.Store("out", at, number(1.0))
+
+    def refusal(*body: ir.Statement, dialect: Dialect = CUDA) -> str:
+        with pytest.raises(SpecError) as caught:
+            emit(Kernel("k0", ir.LoopNest((output("out"),), (), body, threads=64)), {}, dialect)
+        return str(caught.value)
+
+    assert "inside i" in refusal(thread(i, 64, thread(j, 64, store)))
+    assert "32 threads of 64" in refusal(thread(i, 64, store, threads=32))
+    assert "a barrier of all threads inside" in refusal(thread(i, 64, ir.Barrier()))
+    total = ir.Reduction("s", ops.SUM_REDUCE, types.f32, (thread(j, 64),), (), number(1.0))
+    assert "divided inside i" in refusal(thread(i, 64, total))
+    held = ir.Alloc("held", types.f32, 128, "registers")
+    assert "not in the part of thread" in refusal(held, thread(i, 64, ir.Store("held", at, number(1.0))))
+    assert "outside the loops" in refusal(held, ir.Store("held", 0, number(1.0)))
+    assert "run by one thread" in refusal(thread(i, 64, store), dialect=dialects.ALL["cpp"])
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+GOLDEN = ("wide_elements", "staged_rows", "rows_of_a_table", "product", "far_apart")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"), [(d, n) for d in GPUS for n in cases(d) if n in (*GOLDEN, *FRAGMENTS)], ids=str
+)
+def test_golden_kernel(dialect: Dialect, name: str, golden: Golden) -> None:
+    nest = (CASES | FRAGMENTS)[name].nest
+    kernel = Kernel(name, nest, ("Op 'layer/op' (model.py:7)",), "parallel row\nthread column by 64")
+    dims = {dim.name: place for place, dim in enumerate(nest.dims)}
+    suffix = {"cuda": "cu", "metal": "metal"}[dialect.name]
+    golden.check(f"{name}.{suffix}", render.kernel_text(emit(kernel, dims, dialect)))
+
+
+def test_golden_table_of_kernels(golden: Golden) -> None:
+    texts = [rendered(name, CASES[name].nest, METAL) for name in ("staged_rows", "rows_of_a_table", "far_apart")]
+    golden.check("emulated.cpp", render.emulated_kernels(texts))
+
+
+def test_nothing_is_read_before_the_barrier_that_it_waits_for() -> None:
+    for dialect in GPUS:
+        for name in ("turns", "seen_after_a_barrier"):
+            lines = [line.strip() for line in rendered(name, CASES[name].nest, dialect).body]
+            shared = "one[0]" if name == "turns" else "all_2["
+            first = next(n for n, line in enumerate(lines) if line.startswith("const") and f"= {shared}" in line)
+            assert any(line.startswith("for (") for line in lines[:first]) and "barrier();" in lines[:first]
+
+
+def test_indices_take_64_bits_only_where_they_may_need_them() -> None:
+    assert "int64_t row" in "\n".join(rendered("far_apart", CASES["far_apart"].nest, CUDA).body)
+    assert "int64_t" not in "\n".join(rendered("staged_rows", CASES["staged_rows"].nest, CUDA).body)
+
+
+def test_conditions_guard_statements_on_cpus() -> None:
+    i, at = axis("i", 9)
+    body = ir.Loop(i, 9, "unroll", (ir.If((-at + 6, at - 2), (ir.Store("out", at, ir.load("x", at - 2, types.f32)),)),))
+    text = emit(Kernel("k0", ir.LoopNest((output("out"), array("x")), (), (body,))), {}).body
+    assert text[:3] == (
+        "#pragma GCC unroll 9",
+        "for (int64_t i = 0; i < 9; ++i) {",
+        "    if (6 - i >= 0 && i - 2 >= 0) {",
+    )
+
+
+# ---- compilers -----------------------------------------------------------------------------------------------------
+
+
+@needs_nvcc
+@pytest.mark.parametrize("compute", ["sm_80", "sm_90", "sm_100"])
+def test_nvcc_takes_every_kernel(compute: str, tmp_path: Path) -> None:
+    source = tmp_path / "kernels.cu"
+    source.write_text("".join(render.kernel_text(rendered(name, nest, CUDA)) for name, nest in cases(CUDA).items()))
+    said, _ = device_support.compile_cuda(source, compute, tmp_path)
+    assert "warning" not in said
+
+
+@needs_clang
+def test_clang_finds_the_metal_text_well_typed(tmp_path: Path) -> None:
+    text = "".join(render.kernel_text(rendered(name, nest, METAL)) for name, nest in cases(METAL).items())
+    assert device_support.check_metal(text, tmp_path) == []
+
+
+# ---- results -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gpu")
+
+
+@cache
+def compiled(dialect_name: str, folder: Path) -> Emulated:
+    dialect = dialects.ALL[dialect_name]
+    return Emulated(cases(dialect), dialect, folder / dialect_name)
+
+
+@pytest.mark.parametrize(("dialect", "name"), [(d, n) for d in GPUS for n in cases(d)], ids=str)
+def test_kernel(dialect: Dialect, name: str, folder: Path) -> None:
+    case = (CASES | FRAGMENTS)[name]
+    for arrays, dims in case.runs:
+        results = compare(compiled(dialect.name, folder), name, arrays, dims, case.ulps)
+        written = [array.name for array in case.nest.arrays if array.written]
+        assert any(np.any(results[name] != 0) for name in written) or not any(results[name].size for name in written)
