@@ -15,7 +15,8 @@ from luminal.codegen.signature import Signature
 from luminal.codegen.statements import Statements
 from luminal.core import symbolic as sym
 from luminal.core.program import Kernel
-from luminal.core.schedule.nest import Loop, LoopNest
+from luminal.core.schedule.lower import statements as nested
+from luminal.core.schedule.nest import Alloc, Loop, LoopNest
 from luminal.core.symbolic import Int
 
 
@@ -36,11 +37,22 @@ def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> Ker
 
     Raises SpecError where the nest breaks its own rules, UnsupportedError for element types that the language has not.
     """
+    text, read = _emit(kernel, dims, dialect, frozenset())
+    arrays = {s.name for s in nested(kernel.nest.body) if isinstance(s, Alloc)}
+    if dialect.grid is None or arrays <= read:
+        return text  # what nobody reads, a CPU's compiler removes
+    return _emit(kernel, dims, dialect, frozenset(arrays - read))[0]
+
+
+def _emit(
+    kernel: Kernel, dims: Mapping[str, int], dialect: Dialect, unread: frozenset[str]
+) -> tuple[KernelText, set[str]]:
+    """The kernel without the arrays that are ``unread``, and the arrays of which it reads an element."""
     nest = kernel.nest
     names = Names(dialect.reserved)
     sign = signature.of(kernel.name, nest, names, dialect)
     frame = Frame(names, dialect, "int64_t" if dialect.grid is None else integers.of(nest))
-    statements = Statements(kernel.name, frame, nest, {pointer.array: pointer for pointer in sign.pointers})
+    statements = Statements(kernel.name, frame, nest, {pointer.array: pointer for pointer in sign.pointers}, unread)
     with frame.open("") as scope:
         sizes = {frame.declare(dim): dims[dim.name] for dim in nest.dims}
         if dialect.grid is None:
@@ -53,13 +65,14 @@ def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> Ker
     read = [
         f"const {frame.integer} {name} = {passed.format(number)};" for name, number in sizes.items() if name in words
     ]
-    return KernelText(
+    text = KernelText(
         kernel,
         replace(sign, reads_dims=bool(read)),
         tuple(function.lines for function in statements.functions),
         (*statements.threads.shared, *read, *scope.lines),
         sym.product(loop.extent for loop in nest.tasks),
     )
+    return text, statements.expressions.read
 
 
 def _tasks(frame: Frame, statements: Statements, nest: LoopNest) -> None:

@@ -21,13 +21,15 @@ from luminal.core.types import DType
 
 
 class Expressions:
-    """Renders scalars into a frame. ``arrays`` are the arrays in scope, by their names in the nest."""
+    """Renders scalars into a frame. ``arrays`` are the arrays in scope, by their names in the nest; ``read`` collects
+    those of which an element is read."""
 
     def __init__(self, frame: Frame, indices: Indices, threads: Threads, arrays: Mapping[str, Pointer]) -> None:
         self.frame = frame
         self.indices = indices
         self.threads = threads
         self.arrays = arrays
+        self.read: set[str] = set()
 
     # ---- values ----------------------------------------------------------------------------------------------------
 
@@ -146,6 +148,7 @@ class Expressions:
         return self.arrays[name]
 
     def _load(self, leaf: Access, dtype: DType) -> tuple[str, bool]:
+        self.read.add(leaf.array)
         uniform, masked = self.indices.split(leaf.valid)
         fill = self.frame.dialect.literal(leaf.fill, dtype) if leaf.valid else ""
         stride = self.indices.stride(leaf.offset)

@@ -37,10 +37,14 @@ COPIES = (4, 8, 16)  # bytes that a thread can copy ahead
 
 class Statements:
     """Renders the statements of ``nest``, the kernel ``name``, into a frame. ``functions`` collects the tile functions
-    that must precede the kernel."""
+    that must precede the kernel. Arrays that are ``unread``, because what they hold still has a name wherever it is
+    read, are left out."""
 
-    def __init__(self, name: str, frame: Frame, nest: LoopNest, arrays: dict[str, Pointer]) -> None:
+    def __init__(
+        self, name: str, frame: Frame, nest: LoopNest, arrays: dict[str, Pointer], unread: frozenset[str]
+    ) -> None:
         self.name = name
+        self.unread = unread
         self.frame = frame
         self.arrays = arrays
         self.indices = Indices(frame)
@@ -87,6 +91,8 @@ class Statements:
         name = self.frame.names.like(statement.name)
         pointer = Pointer(statement.name, name, statement.dtype, True, statement.space, statement.extent)
         self.arrays[statement.name] = pointer
+        if statement.name in self.unread:
+            return
         if self.frame.dialect.grid is None and statement.space == "local":
             self.frame.line(f"alignas(64) {self.frame.dialect.type(statement.dtype)} {name}[{statement.extent}];")
         else:
@@ -186,13 +192,16 @@ class Statements:
         uniform, masked = self.indices.split(statement.valid)
         stride = self.indices.stride(statement.offset)
         value = self.expressions.value(statement.value)
-        if self.frame.group is None:
+        if statement.array in self.unread:
+            text = ""
+        elif self.frame.group is None:
             text = self._store_one(statement, value.text)
         else:
             text = self._store_lanes(statement, stride, masked, self.expressions.vector(statement.value))
         conditions = (self.threads.one(self.arrays[statement.array]), self.indices.holds(uniform))
         guard = " && ".join(filter(None, conditions))
-        self.frame.line(f"if ({guard}) {text}" if guard else text)
+        if text:
+            self.frame.line(f"if ({guard}) {text}" if guard else text)
         self.frame.wrote(statement.array)
         if not statement.valid:
             self.expressions.stored(statement, value)
@@ -221,6 +230,7 @@ class Statements:
                 return False
         arguments = [self.expressions.pointer(name, at) for name, at in ends]
         arguments += [self.indices.holds(uniform)] if uniform else []
+        self.expressions.read.add(leaf.array)
         self.frame.line(f"copy_async<{size}>({', '.join(arguments)});")
         self.frame.wrote(store.array)
         self.threads.copies()
@@ -252,6 +262,7 @@ class Statements:
 
     def _contract(self, statement: Contract) -> None:
         if self.frame.dialect.grid is not None:
+            self.expressions.read |= {statement.tile, statement.a, statement.b}
             products.render(self.loops, self.threads, self.expressions, statement)
             self.frame.wrote(statement.tile)
             return

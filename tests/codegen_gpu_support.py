@@ -33,6 +33,7 @@ class Emulated:
     def __init__(self, nests: Mapping[str, ir.LoopNest], dialect: Dialect, folder: Path) -> None:
         self.texts = {name: rendered(name, nest, dialect) for name, nest in nests.items()}
         self.numbers = {name: number for number, name in enumerate(self.texts)}
+        self.names = {nest: name for name, nest in nests.items()}
         folder.mkdir(parents=True, exist_ok=True)
         parts = [render.kernel_text(text) for text in self.texts.values()]
         sources = {
@@ -50,6 +51,13 @@ class Emulated:
         result = compiler.link(["-shared", *objects, "-lm", "-pthread", "-o", "kernels.so"], folder)
         assert result.returncode == 0, result.stderr[:4000]
         self.library = ctypes.CDLL(str(folder / "kernels.so"))
+
+    def run_nest(
+        self, nest: ir.LoopNest, arrays: Mapping[str, np.ndarray], dims: Mapping[str, int], tasks: range | None
+    ) -> bool:
+        """Runs a kernel as ``core.schedule.run_nest`` does: whether every checked index was in range."""
+        assert tasks is None, "a grid runs all its blocks"
+        return self.run(self.names[nest], arrays, dims) == 0
 
     def run(self, name: str, arrays: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> int:
         """Runs all blocks of a kernel on ``arrays``; returns the status."""

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from luminal.core import symbolic as sym
+from luminal.core import types
+from luminal.core.ir import Graph
 from luminal.core.program import Buffer, Launch, Phase, Program
 from luminal.core.schedule import run_nest
 
 Array = np.ndarray[Any, Any]
 
 
-def run_program(program: Program, inputs: dict[str, Array], seed: int = 0) -> dict[str, Array]:
-    """The outputs of ``program``, every kernel run by ``run_nest`` on buffers in one real arena.
+def check_outputs(graph: Graph, expected: Sequence[Array], found: Mapping[str, Array], depth: int) -> None:
+    """The outputs of ``graph``: exact, or for floats as near as sums of ``depth`` terms are in any order."""
+    for (output, node), value in zip(graph.outputs, expected, strict=True):
+        assert found[output].shape == value.shape and found[output].dtype == value.dtype
+        if not node.dtype.is_float:
+            np.testing.assert_array_equal(found[output], value)
+            continue
+        # Both sum in float32, in different orders: the error of a sum of n terms grows as sqrt(n).
+        eps = max(node.dtype.eps, types.f32.eps)
+        scale = float(np.abs(value.astype(np.float64)).max(initial=1.0))
+        difference = np.abs(found[output].astype(np.float64) - value.astype(np.float64))
+        assert difference.max(initial=0.0) <= 4 * np.sqrt(depth) * eps * scale
+
+
+def run_program(
+    program: Program, inputs: dict[str, Array], seed: int = 0, run_kernel: Callable[..., bool] = run_nest.run
+) -> dict[str, Array]:
+    """The outputs of ``program``, every kernel run by ``run_kernel`` on buffers in one real arena.
 
     Each share of a phase runs through all its steps before the next begins, in an order drawn from ``seed``: as far
     apart as threads can drift.
@@ -34,7 +53,7 @@ def run_program(program: Program, inputs: dict[str, Array], seed: int = 0) -> di
     def run(step: Launch, tasks: range | None) -> None:
         nest = program.kernels[step.kernel].nest
         arrays = {a.name: flat[name] for a, name in zip(nest.arrays, step.arguments, strict=True)}
-        if not run_nest.run(nest, arrays, sizes, tasks):
+        if not run_kernel(nest, arrays, sizes, tasks):
             raise IndexError("a checked index was out of range")
 
     phases = {phase.first: phase for phase in entry.phases}

@@ -12,17 +12,21 @@ from luminal.codegen.dialect_cuda import CUDA
 from luminal.codegen.dialect_device import two_parts
 from luminal.codegen.dialect_metal import METAL
 from luminal.codegen.emitter import emit
-from luminal.core import ops, types
+from luminal.core import interp, ops, types
 from luminal.core import target as targets
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.ops import Kind
-from luminal.core.program import Kernel
+from luminal.core.pipeline import compile_graph
+from luminal.core.program import Kernel, Program
 from luminal.core.schedule import nest as ir
+from luminal.core.target import Target
 from tests import device_support
 from tests.codegen_gpu_cases import CASES, FRAGMENTS, thread
 from tests.codegen_gpu_support import Emulated, compare, rendered
 from tests.codegen_support import array, axis, number, output
 from tests.conftest import Golden
+from tests.schedule_graphs import GRAPHS
+from tests.schedule_support import check_outputs, run_program
 
 GPUS = (CUDA, METAL)
 needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
@@ -175,3 +179,28 @@ def test_kernel(dialect: Dialect, name: str, folder: Path) -> None:
         results = compare(compiled(dialect.name, folder), name, arrays, dims, case.ulps)
         written = [array.name for array in case.nest.arrays if array.written]
         assert any(np.any(results[name] != 0) for name in written) or not any(results[name].size for name in written)
+
+
+@cache
+def programs(target: Target, folder: Path) -> tuple[dict[str, Program], Emulated]:
+    """The graphs of tests/schedule_graphs.py as they are scheduled for ``target``, and all their kernels."""
+    found = {name: compile_graph(GRAPHS[name]().graph, target) for t, name in PROGRAMS if t is target}
+    kernels = {f"{name}_{k.name}": k.nest for name, program in found.items() for k in program.kernels}
+    return found, Emulated(kernels, dialects.ALL[target.dialect], folder / f"{target.dialect}_programs")
+
+
+# One of the graphs has a constant of float64, which Metal has not.
+PROGRAMS = [
+    (target, name)
+    for target in (targets.GPUS["cuda:sm_90"], targets.GPUS["metal"])
+    for name in GRAPHS
+    if (target.dialect, name) != ("metal", "views_as_outputs")
+]
+
+
+@pytest.mark.parametrize(("target", "name"), PROGRAMS, ids=lambda x: x if isinstance(x, str) else x.dialect)
+def test_program(target: Target, name: str, folder: Path) -> None:
+    case = GRAPHS[name]()
+    compiled_programs, emulated = programs(target, folder)
+    found = run_program(compiled_programs[name], case.inputs, run_kernel=emulated.run_nest)
+    check_outputs(case.graph, interp.run(case.graph, case.inputs).outputs, found, case.depth)

@@ -15,7 +15,7 @@ from luminal.core.schedule import choose, fuse, layout, lower, plan, transforms
 from luminal.core.schedule.contraction import Tile, prepare
 from luminal.core.schedule.tensorise import Tensorise
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
-from tests.schedule_support import run_program
+from tests.schedule_support import check_outputs, run_program
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,7 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
     case = GRAPHS[name]()
     expected = interp.run(case.graph, case.inputs).outputs
     found = run_program(compile_graph(case.graph, target), case.inputs)
-    for (output, node), value in zip(case.graph.outputs, expected, strict=True):
-        assert found[output].shape == value.shape and found[output].dtype == value.dtype
-        if not node.dtype.is_float:
-            np.testing.assert_array_equal(found[output], value)
-            continue
-        # Both sum in float32, in different orders: the error of a sum of n terms grows as sqrt(n).
-        eps = max(node.dtype.eps, types.f32.eps)
-        scale = float(np.abs(value.astype(np.float64)).max(initial=1.0))
-        difference = np.abs(found[output].astype(np.float64) - value.astype(np.float64))
-        assert difference.max(initial=0.0) <= 4 * np.sqrt(case.depth) * eps * scale
+    check_outputs(case.graph, expected, found, case.depth)
 
 
 def clusters(source: Source, *outputs: ir.Node) -> tuple[fuse.Fusion, layout.Layouts]:
