@@ -1,5 +1,6 @@
 """Kernels for GPUs: their text, that compilers take it, and what it computes when it runs as C++."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +42,33 @@ def cases(dialect: Dialect) -> dict[str, ir.LoopNest]:
     """The nests that a dialect can say."""
     found = {name: case.nest for name, case in CASES.items() if dialect is CUDA or not has_doubles(case.nest)}
     return found | {name: case.nest for name, case in FRAGMENTS.items() if name.startswith(dialect.name)}
+
+
+# One of the graphs has a constant of float64, which Metal has not.
+PROGRAMS = [
+    (target, name)
+    for target in (targets.GPUS["cuda:sm_90"], targets.GPUS["metal"])
+    for name in GRAPHS
+    if (target.dialect, name) != ("metal", "views_as_outputs")
+]
+
+
+@cache
+def program(target: Target, name: str) -> Program:
+    """A graph of tests/schedule_graphs.py as it is scheduled for ``target``."""
+    return compile_graph(GRAPHS[name]().graph, target)
+
+
+def kernels(dialect: Dialect) -> dict[str, ir.LoopNest]:
+    """The kernels of all those graphs."""
+    found = ((name, program(target, name)) for target, name in PROGRAMS if target.dialect == dialect.name)
+    return {f"{name}_{kernel.name}": kernel.nest for name, made in found for kernel in made.kernels}
+
+
+def source(dialect: Dialect) -> str:
+    """The text of all kernels."""
+    texts = (rendered(name, nest, dialect) for name, nest in (cases(dialect) | kernels(dialect)).items())
+    return "".join(map(render.kernel_text, texts))
 
 
 # ---- tables and refusals -------------------------------------------------------------------------------------------
@@ -146,16 +174,15 @@ def test_conditions_guard_statements_on_cpus() -> None:
 @needs_nvcc
 @pytest.mark.parametrize("compute", ["sm_80", "sm_90", "sm_100"])
 def test_nvcc_takes_every_kernel(compute: str, tmp_path: Path) -> None:
-    source = tmp_path / "kernels.cu"
-    source.write_text("".join(render.kernel_text(rendered(name, nest, CUDA)) for name, nest in cases(CUDA).items()))
-    said, _ = device_support.compile_cuda(source, compute, tmp_path)
-    assert "warning" not in said
+    path = tmp_path / "kernels.cu"
+    path.write_text(source(CUDA))
+    said, _ = device_support.compile_cuda(path, compute, tmp_path)
+    assert "warning" not in said and set(re.findall(r"(\d+) bytes spill stores", said)) == {"0"}
 
 
 @needs_clang
 def test_clang_finds_the_metal_text_well_typed(tmp_path: Path) -> None:
-    text = "".join(render.kernel_text(rendered(name, nest, METAL)) for name, nest in cases(METAL).items())
-    assert device_support.check_metal(text, tmp_path) == []
+    assert device_support.check_metal(source(METAL), tmp_path) == []
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
@@ -182,25 +209,14 @@ def test_kernel(dialect: Dialect, name: str, folder: Path) -> None:
 
 
 @cache
-def programs(target: Target, folder: Path) -> tuple[dict[str, Program], Emulated]:
-    """The graphs of tests/schedule_graphs.py as they are scheduled for ``target``, and all their kernels."""
-    found = {name: compile_graph(GRAPHS[name]().graph, target) for t, name in PROGRAMS if t is target}
-    kernels = {f"{name}_{k.name}": k.nest for name, program in found.items() for k in program.kernels}
-    return found, Emulated(kernels, dialects.ALL[target.dialect], folder / f"{target.dialect}_programs")
-
-
-# One of the graphs has a constant of float64, which Metal has not.
-PROGRAMS = [
-    (target, name)
-    for target in (targets.GPUS["cuda:sm_90"], targets.GPUS["metal"])
-    for name in GRAPHS
-    if (target.dialect, name) != ("metal", "views_as_outputs")
-]
+def compiled_kernels(dialect_name: str, folder: Path) -> Emulated:
+    dialect = dialects.ALL[dialect_name]
+    return Emulated(kernels(dialect), dialect, folder / f"{dialect_name}_programs")
 
 
 @pytest.mark.parametrize(("target", "name"), PROGRAMS, ids=lambda x: x if isinstance(x, str) else x.dialect)
 def test_program(target: Target, name: str, folder: Path) -> None:
     case = GRAPHS[name]()
-    compiled_programs, emulated = programs(target, folder)
-    found = run_program(compiled_programs[name], case.inputs, run_kernel=emulated.run_nest)
+    emulated = compiled_kernels(target.dialect, folder)
+    found = run_program(program(target, name), case.inputs, run_kernel=emulated.run_nest)
     check_outputs(case.graph, interp.run(case.graph, case.inputs).outputs, found, case.depth)
