@@ -227,7 +227,7 @@ def test_tf32_rounds_operands_to_eleven_bits(library: Any) -> None:
 
 SWAPS = [
     ("fragment_mma.hpp", "{0, 1, 0, 1, 8, 9, 8, 9}", "{0, 1, 0, 1, 9, 8, 8, 9}", "m16n8k16_bfloat16"),
-    ("fragment_mma.hpp", "{0, 1, 8, 9}, 8, 4, 2", "{0, 8, 1, 9}, 8, 4, 2", "m16n8k16_float16"),
+    ("fragment_mma.hpp", "{0, 1, 8, 9}, 2", "{0, 8, 1, 9}, 2", "m16n8k16_float16"),
     ("fragment_mma.hpp", "{0, 8, 0, 8}", "{8, 0, 0, 8}", "m16n8k8_tf32"),
     ("fragment_simdgroup.hpp", "rows[32] = {0, 0, 1, 1,", "rows[32] = {0, 1, 0, 1,", "simdgroup8x8_float"),
     ("fragment_mma.hpp", "pair(corner + 8 * row, depth)", "pair(corner + 4 * row, depth)", "m16n8k16_bfloat16"),

@@ -8,6 +8,9 @@ inline namespace LM_NAMESPACE {
 
 namespace detail {
 
+/// The bits of a float's fraction.
+template <class T> LM_DEVICE constexpr int fraction_bits() { return sizeof(T) == 4 ? 23 : 52; }
+
 /// Unsigned and at least as wide as int: arithmetic modulo 2^bits that is never promoted to a signed type.
 template <class T> using wrapping_t = choose_t<(sizeof(T) < 4), uint32_t, bits_t<T>>;
 

@@ -14,12 +14,10 @@ struct Parts {
     uint64_t mantissa;
 };
 
-template <class T> LM_DEVICE constexpr int mantissa_bits() { return sizeof(T) == 4 ? 23 : 52; }
-
 /// The parts of a finite magnitude.
 template <class T> LM_DEVICE Parts parts(T magnitude) {
-    const uint64_t bits = bitcast<bits_t<T>>(magnitude), one = uint64_t{1} << mantissa_bits<T>();
-    const int exponent = static_cast<int>(bits >> mantissa_bits<T>());
+    const uint64_t bits = bitcast<bits_t<T>>(magnitude), one = uint64_t{1} << fraction_bits<T>();
+    const int exponent = static_cast<int>(bits >> fraction_bits<T>());
     const uint64_t mantissa = bits & (one - 1);
     return exponent == 0 ? Parts{1, mantissa} : Parts{exponent, mantissa | one};
 }
@@ -31,7 +29,7 @@ template <class T> LM_DEVICE T truncated_remainder(T a, T b) {
     if (x < y) return a;
     const Parts dividend = parts(x), divisor = parts(y);
     // The remainder is below the divisor, so that as many bits of 64 are free.
-    const int free = 63 - mantissa_bits<T>();
+    const int free = 63 - fraction_bits<T>();
     uint64_t rest = dividend.mantissa % divisor.mantissa;
     for (int left = dividend.exponent - divisor.exponent; left > 0 && rest != 0; left -= free) {
         rest = (rest << (left < free ? left : free)) % divisor.mantissa;
@@ -41,7 +39,7 @@ template <class T> LM_DEVICE T truncated_remainder(T a, T b) {
     const int missing = leading_zeros(rest) - free;
     const int shift = missing < divisor.exponent ? missing : divisor.exponent - 1;
     const uint64_t mantissa = rest << shift;
-    const uint64_t exponent = static_cast<uint64_t>(divisor.exponent - shift - 1) << mantissa_bits<T>();
+    const uint64_t exponent = static_cast<uint64_t>(divisor.exponent - shift - 1) << fraction_bits<T>();
     return copy_sign(bitcast<T>(static_cast<bits_t<T>>(exponent + mantissa)), a);
 }
 

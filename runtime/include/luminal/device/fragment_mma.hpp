@@ -48,7 +48,7 @@ template <int N, bool transposed, class P> LM_DEVICE Words<N> load_matrices(P ro
 /// exchanged.
 struct MmaLayout {
     int a_row_of[8], a_column_of[8], b_row_of[4];
-    int a_elements, b_elements, step;
+    int step;
 
     int a_row(int lane, int e) const { return lane / 4 + a_row_of[e]; }
     int a_column(int lane, int e) const { return step * (lane % 4) + a_column_of[e]; }
@@ -56,9 +56,9 @@ struct MmaLayout {
     int b_column(int lane, int) const { return lane / 4; }
 };
 LM_DEVICE MmaLayout layout_m16n8k16() {
-    return {{0, 0, 8, 8, 0, 0, 8, 8}, {0, 1, 0, 1, 8, 9, 8, 9}, {0, 1, 8, 9}, 8, 4, 2};
+    return {{0, 0, 8, 8, 0, 0, 8, 8}, {0, 1, 0, 1, 8, 9, 8, 9}, {0, 1, 8, 9}, 2};
 }
-LM_DEVICE MmaLayout layout_m16n8k8() { return {{0, 8, 0, 8}, {0, 0, 4, 4}, {0, 4}, 4, 2, 1}; }
+LM_DEVICE MmaLayout layout_m16n8k8() { return {{0, 8, 0, 8}, {0, 0, 4, 4}, {0, 4}, 1}; }
 #endif
 
 /// What both shapes share: 16 x 8 sums, of which a lane holds two neighbouring columns in two rows.

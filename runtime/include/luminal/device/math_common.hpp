@@ -10,7 +10,6 @@ namespace lm {
 inline namespace LM_NAMESPACE {
 namespace detail {
 
-template <class T> LM_DEVICE constexpr int fraction_bits() { return sizeof(T) == 4 ? 23 : 52; }
 template <class T> LM_DEVICE constexpr int exponent_bias() { return sizeof(T) == 4 ? 127 : 1023; }
 
 /// 1.5 * 2^fraction_bits: its last place is 1, so adding it rounds to an integer, which then stands in the low bits.
