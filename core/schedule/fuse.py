@@ -136,13 +136,17 @@ class Fuser:
         users = self.consumers[node]
         if users and all(user in self.tiles for user in users):
             return True  # the product of a contraction exists only inside its tile operation
+        if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
+            return True  # operands of tile operations convert as they are loaded
         if len(users) != 1:
             return False
         (user,) = users
-        if user.op is ops.MUL and all(c in self.tiles for c in self.consumers[user]) and node.op is ops.CAST:
-            return True  # operands of a tile operation convert as they are loaded
         # A reduction over overlapping windows would compute the value once for each window.
         return user.op.kind is Kind.REDUCE and user not in self.tiles and user.inputs[0].size == node.size
+
+    def _is_multiplied(self, node: Node) -> bool:
+        """Whether ``node`` is a product that exists only inside tile operations."""
+        return node.op is ops.MUL and all(user in self.tiles for user in self.consumers[node])
 
     # ---- where a node goes -----------------------------------------------------------------------------------------
 
