@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
 from luminal.codegen.dialect import round_to
@@ -52,8 +52,10 @@ class Accumulation:
 
     def render(self) -> Value:
         """The result, in the innermost open scope."""
-        one_by_one = all(loop.kind in ("serial", "unroll") for loop in self.reduction.loops[:-1])
-        if not one_by_one or self.inner.kind == "parallel":
+        kinds = [loop.kind for loop in self.reduction.loops]
+        if kinds[-2:] == ["thread", "vector"]:
+            kinds.pop()
+        if "parallel" in kinds or not {"serial", "unroll"}.issuperset(kinds[:-1]):
             raise SpecError(f"reduction {self.reduction.name}: only the innermost loop may be a vector or thread loop")
         groups = sym.floordiv(self.inner.extent, self.step)
         long = (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS and self.frame.dialect.grid is None
@@ -67,15 +69,16 @@ class Accumulation:
         if not loops:
             self._inner()
             return
-        with self.loops.counted(loops[0], "0", self.indices.text(loops[0].extent), 1, self.writes):
+        with self._counted(loops[0]):
             self._outer(loops[1:])
 
+    def _counted(self, loop: Loop) -> AbstractContextManager[object]:
+        """The iterations of a loop, or those that fall to the thread."""
+        if loop.kind == "thread":
+            return self.threads.loop(loop, self.writes)
+        return self.loops.counted(loop, "0", self.indices.text(loop.extent), 1, self.writes)
+
     def _inner(self) -> None:
-        if self.inner.kind == "thread":
-            with self.threads.loop(self.inner, self.writes):
-                self._accumulate(None)
-            return
-        start = "0"
         if len(self.names) > 1:
             start = self.loops.full(self.inner.extent, self.step * len(self.names))
             lambda_name = self._lambda()
@@ -98,7 +101,7 @@ class Accumulation:
             for group in self.loops.groups(self.inner, self.writes):
                 self._accumulate(group)
             return
-        with self.loops.counted(self.inner, start, self.indices.text(self.inner.extent), 1, self.writes):
+        with self._counted(self.inner):
             self._accumulate(None)
 
     def _lambda(self) -> str:
@@ -155,7 +158,7 @@ class Accumulation:
         while len(texts) > 1:
             texts = [f"{self.fold.combine}({a}, {b})" for a, b in zip(texts[::2], texts[1::2], strict=True)]
         text = f"{self.fold.lanes}({texts[0]})" if self.step > 1 else texts[0]
-        if self.inner.kind == "thread":
+        if any(loop.kind == "thread" for loop in self.reduction.loops):
             text = self.threads.combined(self.fold, text, self.reduction.dtype)
         text = round_to(text, self.reduction.dtype) if self.fold.combine == "add" else text
         if text == self.names[0]:

@@ -97,11 +97,13 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     outer = [loop.axis for loop in state.loops()]
     along = _row_axis(state)
     if along is not None:
-        threads = _threads(typical(along.hi + 1), grid)
+        length = typical(along.hi + 1)
+        wide = min(_width(along, state), 1 << max(0, (length // grid.warp).bit_length() - 1))  # work for a whole warp
+        threads = _threads(length, wide, grid)
         if outer:
             state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
             state.merge([loop.axis.name for loop in state.loops()])
-        state.do(Divide(along.name, threads))
+        state.do(Divide(_groups(along.name, wide, state), threads))
     elif any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
         threads = 1
     else:
@@ -129,10 +131,10 @@ def _row_axis(state: Scheduler) -> Var | None:
     return max(found, key=lambda v: score(v, state), default=None)
 
 
-def _threads(length: int, grid: Grid) -> int:
-    """Threads for a row of ``length`` elements: a power of two of warps."""
+def _threads(length: int, wide: int, grid: Grid) -> int:
+    """Threads for a row of ``length`` elements, ``wide`` at once: a power of two of warps."""
     threads = grid.warp
-    while threads < grid.threads and threads * EACH < length:
+    while threads < grid.threads and threads * max(EACH, wide) < length:
         threads *= 2
     return threads
 
@@ -151,22 +153,32 @@ def _flat(state: Scheduler, name: str, threads: int) -> None:
     axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
     wide = _width(axis, state) if typical(axis.hi + 1) > threads else 1  # a thread for each of a few elements
     state.do(Split(name, threads * wide))
-    inner = f"{name}_0"
-    if wide > 1:
-        state.do(Split(inner, wide))
-        state.do(Vectorise(f"{inner}_0", wide))
-        inner = f"{inner}_1"
-    state.do(Divide(inner, threads))
+    state.do(Divide(_groups(f"{name}_0", wide, state), threads))
+
+
+def _groups(name: str, wide: int, state: Scheduler) -> str:
+    """A loop over groups of ``wide`` neighbours, each of them a vector; its name."""
+    if wide == 1:
+        return name
+    state.do(Split(name, wide))
+    state.do(Vectorise(f"{name}_0", wide))
+    return f"{name}_1"
 
 
 def _width(axis: Var, state: Scheduler) -> int:
     """Elements of ``axis`` that lie side by side in all arrays that move with it, whole groups of them aligned."""
-    if state.inner_axes() or any(isinstance(s, ln.Let) for s in statements(state.nest.body)):
+    body = list(statements(state.nest.body))
+    around = [s for s in body if isinstance(s, ln.Loop) and s.axis == axis]
+    inside = [inner for loop in around for inner in statements(loop.body)]
+    if any(isinstance(s, ln.Loop | ln.Reduction | ln.Alloc) for s in inside):
         return 1
-    found = [x for s in statements(state.nest.body) if isinstance(s, ln.Store) for x in accesses(s.value)]
-    if any(x.valid for x in found):
+    if any(isinstance(s, ln.Let | ln.Reductions) for s in body):
         return 1
-    width = WIDE // max(array.dtype.itemsize for array in state.nest.arrays)
+    valued = [s for s in body if isinstance(s, ln.Store | ln.Define | ln.Reduction)]
+    if any(x.valid for s in valued for x in accesses(s.value)):
+        return 1
+    types = [array.dtype for array in state.nest.arrays] + [s.dtype for s in body if isinstance(s, ln.Alloc)]
+    width = WIDE // max(dtype.itemsize for dtype in types)
     while width > 1 and not _aligned(axis, width, state):
         width //= 2
     return max(1, width)

@@ -121,8 +121,8 @@ class Stage:
             a.copy(a.name, 2 * pair + 2), b.copy(b.name, 2 * pair + 2), second,
         )  # fmt: skip
         variable = sym.as_var(pair)
-        loop = (ln.Loop(variable, pairs, "serial", body),) if variable is not None else body if pairs == 1 else ()
-        return (a.copy(a.name, 0), b.copy(b.name, 0), *loop, *last)
+        loop: Body = body if variable is None else (ln.Loop(variable, pairs, "serial", body),)
+        return (a.copy(a.name, 0), b.copy(b.name, 0), *(() if pairs == 0 else loop), *last)
 
     def _by_threads(self, thread: Var, *body: ln.Statement) -> ln.Loop:
         return ln.Loop(thread, self.threads, "thread", body, self.threads)

@@ -24,7 +24,7 @@ class Divide:
     for a < E:  body(a)        =>      for a in t, t + threads, .. < E:  body(a)        (t: each of the threads)
 
     Everywhere that the axis is looped over. Iterations are independent there, or those of a reduction, of which the
-    axis must be the innermost.
+    axis must be the innermost that is no vector.
     """
 
     axis: str
@@ -34,7 +34,8 @@ class Divide:
         find(nest.body, self.axis)
         for statement in statements(nest.body):
             headers = statement.loops if isinstance(statement, ln.Reduction) else ()
-            if any(loop.axis.name == self.axis for loop in headers[:-1]):
+            counted = [loop.axis.name for loop in headers if loop.kind != "vector"]
+            if self.axis in counted[:-1]:
                 raise ScheduleError(f"divide: {self.axis!r} is not the innermost loop of {statement}")
             around = isinstance(statement, ln.Loop) and statement.axis.name == self.axis
             if around and any(_is_divided(inner) for inner in statements(inside(statement))):
