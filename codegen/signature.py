@@ -68,6 +68,11 @@ class Signature:
         forms = [(pointer, head.written if pointer.written else head.read) for pointer in self.pointers]
         return [form.format(type=ctype(pointer.dtype), name=pointer.name) for pointer, form in forms]
 
+    @property
+    def parameters(self) -> int:
+        """How many pointers it takes: arrays, then ``status`` and ``dims``."""
+        return len(self.pointers) + self.checked + self.reads_dims
+
     def call(self, arguments: Mapping[str, str], times: int = 1) -> str:
         """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and ``status`` and
         ``dims`` to theirs; the tasks are ``begin .. end-1``, or all tasks of those shares of ``times`` tasks."""

@@ -21,7 +21,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.program import Kernel, Program
 from luminal.core.schedule import nest as ir
 from luminal.core.target import Target
-from tests import device_support
+from tests import device_support, metal_check
 from tests.codegen_gpu_cases import CASES, FRAGMENTS, thread
 from tests.codegen_gpu_support import Emulated, compare, rendered
 from tests.codegen_support import array, axis, number, output
@@ -31,7 +31,6 @@ from tests.schedule_support import check_outputs, run_program
 
 GPUS = (CUDA, METAL)
 needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
-needs_clang = pytest.mark.skipif(bool(device_support.without_clang()), reason=device_support.without_clang())
 
 
 def has_doubles(nest: ir.LoopNest) -> bool:
@@ -180,9 +179,17 @@ def test_nvcc_takes_every_kernel(compute: str, tmp_path: Path) -> None:
     assert "warning" not in said and set(re.findall(r"(\d+) bytes spill stores", said)) == {"0"}
 
 
-@needs_clang
-def test_clang_finds_the_metal_text_well_typed(tmp_path: Path) -> None:
-    assert device_support.check_metal(source(METAL), tmp_path) == []
+def test_clang_finds_the_metal_text_well_typed() -> None:
+    assert metal_check.errors(source(METAL)) == []
+
+
+def test_metal_kernels_bind_arrays_then_status_then_dims() -> None:
+    for name, nest in (cases(METAL) | kernels(METAL)).items():
+        text = rendered(name, nest, METAL)
+        sign = text.signature
+        passed = [f"device {pointer.type}" for pointer in sign.pointers]
+        passed += ["device Status*"] * sign.checked + ["constant int64_t*"] * sign.reads_dims
+        assert metal_check.binding_errors(render.kernel_text(text), name, passed) == []
 
 
 # ---- results -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from luminal.core import interp, ir, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
+from luminal.core.decompose import reduction as rows
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, Fragment
 from luminal.core.pipeline import compile_graph
@@ -88,7 +89,7 @@ def test_weights_that_a_fragment_multiplies_stay_narrow() -> None:
     assert [value.dtype.name for value in program.constants.values()] == ["bfloat16"]
 
 
-@pytest.mark.parametrize("fragment", [*MMA, *SIMDGROUP], ids=str)
+@pytest.mark.parametrize("fragment", [*MMA, *SIMDGROUP], ids=lambda target: target.name)
 def test_the_lanes_of_a_fragment_hold_every_element_once(fragment: Fragment) -> None:
     held = [
         tuple(sym.evaluate(e, {LANE.name: lane, ELEMENT.name: element}) for e in (fragment.row, fragment.column))
@@ -152,3 +153,27 @@ def test_any_number_of_steps_is_staged(depth: int, target: Target) -> None:
     found = run_program(compile_graph(graph, target), source.arrays)["y"]
     scale = np.abs(expected.astype(np.float64)).max()
     assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= types.bf16.eps * scale
+
+
+@pytest.mark.parametrize("target", [CUDA, METAL, targets.AVX512], ids=lambda target: target.name)
+def test_products_of_one_operand_convert_it_where_they_load_it(target: Target) -> None:
+    """Two products of the same shape share the conversion of their operand, which no kernel makes real for that."""
+    random, x = np.random.default_rng(0), ir.input_("x", (16, 32), types.bf16)
+    weights = [random.standard_normal((24, 32)).astype(types.bf16.numpy) for _ in range(2)]
+    sums = [decompose.linear(x, ir.constant(weight), None) for weight in weights]
+    graph = ir.Graph("two", (x,), (("first", sums[0]), ("second", sums[1])))
+    kernels = compile_graph(graph, target).kernels
+    assert all("Stage(" in k.schedule or "Tensorise(" in k.schedule for k in kernels)
+
+
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda target: target.name)
+def test_rows_are_read_sixteen_bytes_at_once(target: Target) -> None:
+    x = ir.input_("x", (6, 256), types.f32)
+    graph = ir.Graph("rows", (x,), (("y", rows.softmax(x, 1)),))
+    (kernel,) = compile_graph(graph, target).kernels
+    loops = [s.loops for s in lower.statements(kernel.nest.body) if isinstance(s, ln.Reduction)]
+    assert [[(loop.kind, loop.lanes) for loop in found] for found in loops] == [[("thread", 64), ("vector", 4)]] * 2
+    values = np.random.default_rng(0).standard_normal((6, 256)).astype(np.float32)
+    arrays = {"x": values}
+    found = run_program(compile_graph(graph, target), arrays)["y"]
+    np.testing.assert_allclose(found, interp.run(graph, arrays).outputs[0], rtol=1e-6)

@@ -39,8 +39,8 @@ static void call_far_apart(void* const* arguments, uint32_t block_index, uint32_
 }  // namespace lm
 
 extern "C" const lm_emulated_kernel lm_emulated_kernels[] = {
-    {"staged_rows", lm::call_staged_rows, 64},
-    {"rows_of_a_table", lm::call_rows_of_a_table, 64},
-    {"far_apart", lm::call_far_apart, 64},
-    {nullptr, nullptr, 0},
+    {"staged_rows", lm::call_staged_rows, 64, 3},
+    {"rows_of_a_table", lm::call_rows_of_a_table, 64, 5},
+    {"far_apart", lm::call_far_apart, 64, 3},
+    {nullptr, nullptr, 0, 0},
 };

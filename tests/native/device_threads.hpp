@@ -20,7 +20,7 @@ struct Copy {
 
 struct Warp {
     pthread_barrier_t meeting;
-    alignas(16) unsigned char given[32][32];
+    void* given[32];
 };
 
 inline pthread_barrier_t meeting;
@@ -55,13 +55,11 @@ extern "C" inline int32_t lm_emulated_lane(void) { return emulated::self % 32; }
 extern "C" inline void lm_emulated_barrier(void) { pthread_barrier_wait(&emulated::meeting); }
 extern "C" inline void lm_emulated_warp_barrier(void) { pthread_barrier_wait(&emulated::warp().meeting); }
 
-extern "C" inline void lm_emulated_exchange(const void* mine, void* all, uint32_t bytes) {
+extern "C" inline void lm_emulated_together(void* mine, void (*together)(void* const* lanes)) {
     emulated::Warp& warp = emulated::warp();
-    std::memcpy(warp.given[emulated::self % 32], mine, bytes);
+    warp.given[emulated::self % 32] = mine;
     pthread_barrier_wait(&warp.meeting);
-    for (uint32_t lane = 0; lane < 32; ++lane) {
-        std::memcpy(static_cast<char*>(all) + lane * bytes, warp.given[lane], bytes);
-    }
+    if (emulated::self % 32 == 0) together(warp.given);
     pthread_barrier_wait(&warp.meeting);
 }
 
@@ -74,7 +72,8 @@ extern "C" inline void lm_emulated_copy_wait(uint32_t groups) {
     std::vector<emulated::Copy> later;
     for (const emulated::Copy& copy : emulated::copies) {
         if (copy.group + groups < emulated::group) {
-            std::memcpy(copy.to, copy.from, copy.bytes);
+            if (copy.from != nullptr) std::memcpy(copy.to, copy.from, copy.bytes);
+            else std::memset(copy.to, 0, copy.bytes);
         } else {
             later.push_back(copy);
         }

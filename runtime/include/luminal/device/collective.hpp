@@ -34,15 +34,30 @@ LM_DEVICE void warp_barrier() {
 
 namespace detail {
 
+#if defined(LM_EMULATED)
+/// What a lane gives, and receives from lane (own lane ^ mask).
+struct LaneOfShuffle {
+    uint32_t given, received;
+    int mask;
+
+    __attribute__((no_sanitize("thread"))) static void exchange(void* const* lanes) {
+        for (int l = 0; l < 32; ++l) {
+            LaneOfShuffle* lane = static_cast<LaneOfShuffle*>(lanes[l]);
+            lane->received = static_cast<const LaneOfShuffle*>(lanes[l ^ lane->mask])->given;
+        }
+    }
+};
+#endif
+
 LM_DEVICE uint32_t shuffle_word(uint32_t v, int mask) {
 #if defined(LM_METAL)
     return metal::simd_shuffle_xor(v, static_cast<ushort>(mask));
 #elif defined(LM_CUDA)
     return __shfl_xor_sync(0xffffffff, v, mask);
 #else
-    uint32_t all[32];
-    lm_emulated_exchange(&v, all, sizeof v);
-    return all[lm_emulated_lane() ^ mask];
+    LaneOfShuffle lane = {v, 0, mask};
+    lm_emulated_together(&lane, LaneOfShuffle::exchange);
+    return lane.received;
 #endif
 }
 

@@ -26,12 +26,8 @@ LM_DEVICE void copy_async(Shared to, Global from, bool valid = true) {
     }
 #else
     LM_EMULATED_ACCESS(to, bytes);
-    if (valid) {
-        LM_EMULATED_ACCESS(from, bytes);
-        lm_emulated_copy_async(to, from, bytes);
-    } else {
-        __builtin_memset(to, 0, bytes);
-    }
+    if (valid) LM_EMULATED_ACCESS(from, bytes);
+    lm_emulated_copy_async(to, valid ? from : nullptr, bytes);
 #endif
 }
 

@@ -15,11 +15,12 @@ int32_t lm_emulated_lane(void);
 void lm_emulated_barrier(void);
 void lm_emulated_warp_barrier(void);
 
-/// Every lane of the warp gives `bytes` at `mine` (at most 32) and receives those of all 32 lanes, in order, at `all`.
-void lm_emulated_exchange(const void* mine, void* all, uint32_t bytes);
+/// Every lane of the warp gives something; once all have, `together` is called with what they gave, in order of lanes.
+void lm_emulated_together(void* mine, void (*together)(void* const* lanes));
 
-/// Copies `bytes` to shared memory in the background: nobody may read them there, nor write the source, before the
-/// group of copies that the thread commits next has been waited for, and others not before a barrier after that.
+/// Copies `bytes`, or zeros where `global` is null, to shared memory in the background: nobody may read them there, nor
+/// write the source, before the group of copies that the thread commits next has been waited for, and others not before
+/// a barrier after that.
 /// wait: at most `groups` of the thread's committed groups, the last ones, may still be under way.
 void lm_emulated_copy_async(void* shared, const void* global, uint32_t bytes);
 void lm_emulated_copy_commit(void);

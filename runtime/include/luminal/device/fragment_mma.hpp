@@ -55,10 +55,12 @@ struct MmaLayout {
     int b_row(int lane, int e) const { return step * (lane % 4) + b_row_of[e]; }
     int b_column(int lane, int) const { return lane / 4; }
 };
-LM_DEVICE MmaLayout layout_m16n8k16() {
-    return {{0, 0, 8, 8, 0, 0, 8, 8}, {0, 1, 0, 1, 8, 9, 8, 9}, {0, 1, 8, 9}, 2};
-}
-LM_DEVICE MmaLayout layout_m16n8k8() { return {{0, 8, 0, 8}, {0, 0, 4, 4}, {0, 4}, 1}; }
+struct LayoutM16N8K16 : MmaLayout {
+    LayoutM16N8K16() : MmaLayout{{0, 0, 8, 8, 0, 0, 8, 8}, {0, 1, 0, 1, 8, 9, 8, 9}, {0, 1, 8, 9}, 2} {}
+};
+struct LayoutM16N8K8 : MmaLayout {
+    LayoutM16N8K8() : MmaLayout{{0, 8, 0, 8}, {0, 0, 4, 4}, {0, 4}, 1} {}
+};
 #endif
 
 /// What both shapes share: 16 x 8 sums, of which a lane holds two neighbouring columns in two rows.
@@ -109,8 +111,8 @@ template <class T> struct m16n8k16 : detail::MmaSums {
 
     /// sum[e] += the product's element e; `sum` is an array of the lane.
     LM_MEMBER void multiply(float* sum, A a, B b, int lane) {
-#if defined(LM_CUDA)
         static_cast<void>(lane);
+#if defined(LM_CUDA)
         if constexpr (is_same<T, float16>()) {
             asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
                          "{%8, %9}, {%0, %1, %2, %3};"
@@ -128,7 +130,7 @@ template <class T> struct m16n8k16 : detail::MmaSums {
         float left[8], right[4];
         for (int e = 0; e < 8; ++e) left[e] = decode<T>(static_cast<uint16_t>(a.word[e / 2] >> (16 * (e % 2))));
         for (int e = 0; e < 4; ++e) right[e] = decode<T>(static_cast<uint16_t>(b.word[e / 2] >> (16 * (e % 2))));
-        detail::emulated_product<m16n8k16>(sum, left, right, detail::layout_m16n8k16(), lane);
+        detail::emulated_product<m16n8k16, detail::LayoutM16N8K16>(sum, left, right);
 #endif
     }
 };
@@ -165,8 +167,8 @@ struct m16n8k8_tf32 : detail::MmaSums {
 
     /// sum[e] += the product's element e; `sum` is an array of the lane.
     LM_MEMBER void multiply(float* sum, A a, B b, int lane) {
-#if defined(LM_CUDA)
         static_cast<void>(lane);
+#if defined(LM_CUDA)
         asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                      "{%0, %1, %2, %3};"
                      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
@@ -175,7 +177,7 @@ struct m16n8k8_tf32 : detail::MmaSums {
         float left[4], right[2];
         for (int e = 0; e < 4; ++e) left[e] = bitcast<float>(a.word[e]);
         for (int e = 0; e < 2; ++e) right[e] = bitcast<float>(b.word[e]);
-        detail::emulated_product<m16n8k8_tf32>(sum, left, right, detail::layout_m16n8k8(), lane);
+        detail::emulated_product<m16n8k8_tf32, detail::LayoutM16N8K8>(sum, left, right);
 #endif
     }
 };

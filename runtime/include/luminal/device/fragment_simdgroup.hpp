@@ -83,6 +83,7 @@ template <class T> struct simdgroup8x8 {
 
     /// sum[e] += the product's element e; `sum` is an array of the lane.
     template <class Sum> LM_MEMBER void multiply(Sum sum, A a, B b, int lane) {
+        static_cast<void>(lane);
 #if defined(LM_METAL)
         metal::simdgroup_float8x8 total;
         total.thread_elements()[0] = sum[0];
@@ -90,9 +91,8 @@ template <class T> struct simdgroup8x8 {
         metal::simdgroup_multiply_accumulate(total, a, b, total);
         sum[0] = total.thread_elements()[0];
         sum[1] = total.thread_elements()[1];
-        static_cast<void>(lane);
 #else
-        detail::emulated_product<simdgroup8x8>(sum, a.element, b.element, detail::SimdgroupLayout(), lane);
+        detail::emulated_product<simdgroup8x8, detail::SimdgroupLayout>(sum, a.element, b.element);
 #endif
     }
 };

@@ -1,0 +1,545 @@
+// Runs kernels of a GPU on the CPU, one thread after the other, and looks at every access to memory.
+//
+// The threads of a block are fibers: each runs until it waits for others. When none can go on, those that wait for each
+// other are let go together; where some wait for threads that will never come, that is a fault. Kernels are compiled
+// with -fsanitize=thread, which puts a call of __tsan_readN or __tsan_writeN beside every access; those are defined
+// here and compare the address with the buffers and shared arrays that exist, and with who touched it since the threads
+// last met.
+#include "emulator.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fiber.hpp"
+
+namespace {
+
+constexpr uint32_t WARP = 32;
+constexpr size_t STACK_BYTES = 64 << 10;
+constexpr size_t MOST_FAULTS = 4;  // of each kind that are told of a launch
+
+// ---- who touched what ------------------------------------------------------------------------------------------------
+
+/// Four bytes of memory: who wrote and who read them last in this launch, and when. `bytes` of an access is a mask.
+struct Cell {
+    struct Touch {
+        uint32_t launch = 0, thread = 0, epoch = 0;
+        uint8_t bytes = 0;
+    };
+    Touch writer, readers[2];  // two, so that a thread's own reads do not hide another's
+    uint8_t written = 0;  // bytes that hold a value
+};
+
+struct Memory {
+    std::string name;
+    uintptr_t begin = 0;
+    size_t bytes = 0;
+    bool shared = false;
+    bool touched = false;  // by the running block, where it is shared
+    std::vector<Cell> cells;
+};
+
+enum class State { ready, at_barrier, at_warp_barrier, together, finished };
+
+struct Copy {
+    void* to;
+    const void* from;
+    uint32_t bytes;
+};
+
+struct Fiber {
+    lm_emulated::Context context;
+    std::unique_ptr<char[]> stack;
+    uint32_t thread = 0;
+    State state = State::ready;
+    uint32_t warp_epoch = 0;
+    void* given = nullptr;  // to the lanes of its warp
+    void (*together)(void* const* lanes) = nullptr;
+    std::vector<Copy> copies;              // since the last commit
+    std::vector<std::vector<Copy>> groups;  // committed, the oldest first
+};
+
+struct Emulator {
+    std::map<uintptr_t, Memory> buffers;  // by address
+    std::vector<Memory> shared;           // the arrays of all kernels of the image, by place in its thread storage
+    bool shared_known = false;
+    std::vector<Memory*> touched;
+    std::string faults;
+    std::map<std::string, size_t> fault_counts;  // of the launch, by kind
+    size_t unnamed = 0;
+
+    const lm_emulated_kernel* kernel = nullptr;
+    void* const* arguments = nullptr;
+    uint32_t launch = 0, block = 0;
+    uint32_t epoch = 0;  // barriers that the block has passed
+    std::vector<Fiber> fibers;
+    Fiber* current = nullptr;
+    lm_emulated::Context scheduler;
+    bool stopped = false;
+    Memory* last = nullptr;  // where the last access was
+};
+
+Emulator& emulator() {
+    static Emulator one;
+    return one;
+}
+
+// ---- faults ----------------------------------------------------------------------------------------------------------
+
+void record(const char* kind, const std::string& what) {
+    Emulator& e = emulator();
+    if (++e.fault_counts[kind] > MOST_FAULTS) return;
+    e.faults += std::string(kind) + ": kernel " + (e.kernel != nullptr ? e.kernel->name : "?") + ", block " +
+                std::to_string(e.block);
+    if (e.current != nullptr) e.faults += ", thread " + std::to_string(e.current->thread);
+    e.faults += ": " + what + "\n";
+}
+
+/// Records a fault after which the launch cannot go on: the running thread does not return.
+void stop(const char* kind, const std::string& what) {
+    record(kind, what);
+    emulator().stopped = true;
+    emulator().scheduler.resume(emulator().current->context);
+}
+
+// ---- memory ----------------------------------------------------------------------------------------------------------
+
+/// The name of a variable in a function, from the symbol that a compiler makes of it: `_ZZ3addvE5stage` is `stage`.
+std::string own_name(const std::string& symbol) {
+    const size_t end = symbol.rfind('E');
+    const size_t length = end == std::string::npos ? 0 : strtoul(symbol.c_str() + end + 1, nullptr, 10);
+    const size_t start = symbol.find_first_not_of("0123456789", end + 1);
+    return length == 0 || start == std::string::npos ? symbol : symbol.substr(start, length);
+}
+
+/// The storage of a thread exists once one of its variables has been used.
+thread_local volatile char anchor;
+
+/// The shared arrays: thread-local symbols of the image, by name, from its symbol table.
+void find_shared() {
+    Emulator& e = emulator();
+    e.shared_known = true;
+    anchor = 1;
+    Dl_info info;
+    if (dladdr(reinterpret_cast<const void*>(lm_emulated_kernels), &info) == 0) return;
+    struct Found {
+        uintptr_t base, tls;
+    } found{reinterpret_cast<uintptr_t>(info.dli_fbase), 0};
+    dl_iterate_phdr(
+        [](dl_phdr_info* module, size_t, void* argument) {
+            Found* wanted = static_cast<Found*>(argument);
+            if (module->dlpi_addr != wanted->base) return 0;
+            wanted->tls = reinterpret_cast<uintptr_t>(module->dlpi_tls_data);
+            return 1;
+        },
+        &found);
+    FILE* file = fopen(info.dli_fname, "rb");
+    if (file == nullptr || found.tls == 0) return;
+    std::vector<char> image;
+    char part[1 << 16];
+    for (size_t got; (got = fread(part, 1, sizeof part, file)) > 0;) image.insert(image.end(), part, part + got);
+    fclose(file);
+    const Elf64_Ehdr* head = reinterpret_cast<const Elf64_Ehdr*>(image.data());
+    const Elf64_Shdr* sections = reinterpret_cast<const Elf64_Shdr*>(image.data() + head->e_shoff);
+    for (int i = 0; i < head->e_shnum; ++i) {
+        if (sections[i].sh_type != SHT_SYMTAB) continue;
+        const Elf64_Sym* symbols = reinterpret_cast<const Elf64_Sym*>(image.data() + sections[i].sh_offset);
+        const char* names = image.data() + sections[sections[i].sh_link].sh_offset;
+        for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); ++s) {
+            if (ELF64_ST_TYPE(symbols[s].st_info) != STT_TLS || symbols[s].st_size == 0) continue;
+            Memory memory;
+            memory.name = own_name(names + symbols[s].st_name);
+            memory.begin = found.tls + symbols[s].st_value;
+            memory.bytes = symbols[s].st_size;
+            memory.shared = true;
+            memory.cells.resize((memory.bytes + 3) / 4 + 1);
+            e.shared.push_back(std::move(memory));
+        }
+    }
+    std::sort(e.shared.begin(), e.shared.end(), [](const Memory& a, const Memory& b) { return a.begin < b.begin; });
+}
+
+bool holds(const Memory& memory, uintptr_t address, size_t bytes) {
+    return address >= memory.begin && address + bytes <= memory.begin + memory.bytes;
+}
+
+Memory* find(uintptr_t address, size_t bytes) {
+    Emulator& e = emulator();
+    if (e.last != nullptr && holds(*e.last, address, bytes)) return e.last;
+    auto after = e.buffers.upper_bound(address);
+    if (after != e.buffers.begin()) {
+        Memory& memory = std::prev(after)->second;
+        if (holds(memory, address, bytes)) return e.last = &memory;
+    }
+    auto next = std::upper_bound(e.shared.begin(), e.shared.end(), address,
+                                 [](uintptr_t a, const Memory& memory) { return a < memory.begin; });
+    if (next != e.shared.begin() && holds(*std::prev(next), address, bytes)) return e.last = &*std::prev(next);
+    return nullptr;
+}
+
+/// The memory that begins closest before an address, for a message.
+std::string near(uintptr_t address) {
+    Emulator& e = emulator();
+    const Memory* best = nullptr;
+    auto consider = [&](const Memory& memory) {
+        if (memory.begin <= address && (best == nullptr || memory.begin > best->begin)) best = &memory;
+    };
+    for (const auto& [begin, memory] : e.buffers) consider(memory);
+    for (const Memory& memory : e.shared) consider(memory);
+    if (best == nullptr || address > best->begin + best->bytes + (1 << 20)) return "an address in no array";
+    return "byte " + std::to_string(address - best->begin) + " of " + best->name + ", which has " +
+           std::to_string(best->bytes);
+}
+
+uint32_t now() { return emulator().epoch << 12 | emulator().current->warp_epoch; }
+
+/// Whether a touch by another thread is ordered before the running one: by a barrier since, of the block or of the warp
+/// that both belong to. In memory that blocks share, nothing orders different blocks.
+bool ordered(const Cell::Touch& touch, uint32_t self, uint32_t threads) {
+    if (touch.launch != emulator().launch || touch.thread == self) return true;
+    if (touch.thread / threads != self / threads) return false;
+    if ((touch.epoch >> 12) != emulator().epoch) return true;
+    const bool same_warp = touch.thread % threads / WARP == self % threads / WARP;
+    return same_warp && touch.epoch != now();
+}
+
+std::string place(const Memory& memory, uintptr_t address) {
+    return "byte " + std::to_string(address - memory.begin) + " of " + memory.name;
+}
+
+void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
+    Emulator& e = emulator();
+    if (e.current == nullptr) return;
+    const uintptr_t stack = reinterpret_cast<uintptr_t>(e.current->stack.get());
+    if (address - stack < STACK_BYTES) return;
+    Memory* memory = find(address, bytes);
+    if (memory == nullptr) {
+        stop("out-of-bounds", std::string(write ? "a write" : "a read") + " of " + std::to_string(bytes) +
+                                  " bytes at " + near(address));
+        return;
+    }
+    if (memory->shared && !memory->touched) {
+        memory->touched = true;
+        e.touched.push_back(memory);
+    }
+    const uint32_t threads = e.kernel->threads;
+    const uint32_t self = e.block * threads + e.current->thread;
+    while (bytes > 0) {
+        Cell& cell = memory->cells[(address - memory->begin) / 4];
+        const size_t first = (address - memory->begin) % 4, count = std::min(bytes, 4 - first);
+        const uint8_t mask = static_cast<uint8_t>(((1u << count) - 1) << first);
+        if (!write && (cell.written & mask) != mask) record("unwritten read", place(*memory, address));
+        if (!atomic) {
+            auto racing = [&](const Cell::Touch& other) {
+                return (other.bytes & mask) != 0 && !ordered(other, self, threads);
+            };
+            const bool with_write = racing(cell.writer);
+            const Cell::Touch* other = with_write ? &cell.writer : nullptr;
+            for (const Cell::Touch& reader : cell.readers) {
+                if (other == nullptr && write && racing(reader)) other = &reader;
+            }
+            if (other != nullptr) {
+                record("race", place(*memory, address) + ", which thread " + std::to_string(other->thread % threads) +
+                                   " of block " + std::to_string(other->thread / threads) +
+                                   (with_write ? " wrote" : " read") + " with no barrier between");
+            }
+        }
+        if (write) cell.written |= mask;
+        if (!atomic) {
+            const Cell::Touch& first = cell.readers[0];
+            const bool replaced = first.thread == self || ordered(first, self, threads);
+            Cell::Touch& mine = write ? cell.writer : cell.readers[replaced ? 0 : 1];
+            const bool again = mine.launch == e.launch && mine.thread == self && mine.epoch == now();
+            mine = {e.launch, self, now(), static_cast<uint8_t>(again ? mine.bytes | mask : mask)};
+        }
+        address += count;
+        bytes -= count;
+    }
+}
+
+/// A copy that was in the background arrives.
+void arrive(const std::vector<Copy>& copies) {
+    for (const Copy& copy : copies) {
+        touch(reinterpret_cast<uintptr_t>(copy.to), copy.bytes, true, false);
+        if (copy.from == nullptr) {
+            memset(copy.to, 0, copy.bytes);
+        } else {
+            memcpy(copy.to, copy.from, copy.bytes);
+        }
+    }
+}
+
+// ---- threads ---------------------------------------------------------------------------------------------------------
+
+void wait(State state) {
+    Emulator& e = emulator();
+    e.current->state = state;
+    e.scheduler.resume(e.current->context);
+}
+
+void fiber_main() {
+    Emulator& e = emulator();
+    e.kernel->call(e.arguments, e.block, e.current->thread);
+    e.current->state = State::finished;
+    e.scheduler.resume(e.current->context);
+}
+
+std::string some_threads(State state) {
+    std::string text;
+    size_t count = 0;
+    for (const Fiber& fiber : emulator().fibers) {
+        if (fiber.state != state) continue;
+        if (count++ < 3) text += (text.empty() ? "" : ", ") + std::to_string(fiber.thread);
+    }
+    return text + (count > 3 ? " and " + std::to_string(count - 3) + " more" : "");
+}
+
+/// Lets the lanes of a warp go that all wait in `state`; whether they did.
+bool release_warp(size_t first, State state) {
+    std::vector<Fiber>& fibers = emulator().fibers;
+    const size_t end = std::min(fibers.size(), first + WARP);
+    for (size_t i = first; i < end; ++i) {
+        if (fibers[i].state != state) return false;
+    }
+    if (state == State::together) {
+        void* given[WARP];
+        for (size_t i = first; i < end; ++i) given[i - first] = fibers[i].given;
+        fibers[first].together(given);
+    }
+    for (size_t i = first; i < end; ++i) {
+        fibers[i].state = State::ready;
+        fibers[i].warp_epoch += state == State::at_warp_barrier;
+    }
+    return true;
+}
+
+/// Lets those go that wait for each other; whether there were any.
+bool release() {
+    Emulator& e = emulator();
+    bool any = false;
+    for (size_t first = 0; first < e.fibers.size(); first += WARP) {
+        any |= release_warp(first, State::together) || release_warp(first, State::at_warp_barrier);
+    }
+    if (any) return true;
+    for (const Fiber& fiber : e.fibers) {
+        if (fiber.state != State::at_barrier) return false;
+    }
+    for (Fiber& fiber : e.fibers) {
+        fiber.state = State::ready;
+        fiber.warp_epoch = 0;
+    }
+    ++e.epoch;
+    return true;
+}
+
+void run_block() {
+    Emulator& e = emulator();
+    e.epoch = 0;
+    for (Memory* memory : e.touched) std::fill(memory->cells.begin(), memory->cells.end(), Cell{});
+    for (Memory* memory : e.touched) memory->touched = false;
+    e.touched.clear();
+    for (Fiber& fiber : e.fibers) {
+        fiber.state = State::ready;
+        fiber.warp_epoch = 0;
+        fiber.copies.clear();
+        fiber.groups.clear();
+        fiber.context.begin(fiber_main, fiber.stack.get(), STACK_BYTES);
+    }
+    while (!e.stopped) {
+        bool all_finished = true;
+        for (Fiber& fiber : e.fibers) {
+            if (fiber.state == State::ready && !e.stopped) {
+                e.current = &fiber;
+                fiber.context.resume(e.scheduler);
+                e.current = nullptr;
+            }
+            all_finished &= fiber.state == State::finished;
+        }
+        if (e.stopped || all_finished) return;
+        const bool ready = std::any_of(e.fibers.begin(), e.fibers.end(),
+                                       [](const Fiber& fiber) { return fiber.state == State::ready; });
+        if (ready || release()) continue;
+        const bool warp = std::any_of(e.fibers.begin(), e.fibers.end(), [](const Fiber& fiber) {
+            return fiber.state == State::together || fiber.state == State::at_warp_barrier;
+        });
+        if (warp) {
+            record("missing lanes", "threads " + some_threads(State::together) + some_threads(State::at_warp_barrier) +
+                                        " wait for lanes of their warps that do not come");
+        } else {
+            record("divergent barrier", "threads " + some_threads(State::at_barrier) + " wait at a barrier, and " +
+                                            some_threads(State::finished) + " have ended");
+        }
+        e.stopped = true;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- what the device headers call ------------------------------------------------------------------------------------
+
+uint32_t lm_emulated_block(void) { return emulator().block; }
+uint32_t lm_emulated_thread(void) { return emulator().current->thread; }
+int32_t lm_emulated_lane(void) { return static_cast<int32_t>(emulator().current->thread % WARP); }
+
+void lm_emulated_barrier(void) { wait(State::at_barrier); }
+void lm_emulated_warp_barrier(void) { wait(State::at_warp_barrier); }
+
+void lm_emulated_together(void* mine, void (*together)(void* const* lanes)) {
+    Fiber& fiber = *emulator().current;
+    fiber.given = mine;
+    fiber.together = together;
+    wait(State::together);
+}
+
+void lm_emulated_access(const void* p, uint32_t bytes) {
+    if (reinterpret_cast<uintptr_t>(p) % bytes != 0) {
+        stop("misaligned access", std::to_string(bytes) + " bytes at " + near(reinterpret_cast<uintptr_t>(p)));
+    }
+}
+
+void lm_emulated_copy_async(void* shared, const void* global, uint32_t bytes) {
+    lm_emulated_access(shared, bytes);
+    if (global != nullptr) touch(reinterpret_cast<uintptr_t>(global), bytes, false, false);
+    // Until it arrives, there is no value to read.
+    if (Memory* memory = find(reinterpret_cast<uintptr_t>(shared), bytes)) {
+        touch(reinterpret_cast<uintptr_t>(shared), bytes, true, false);
+        for (uint32_t i = 0; i < bytes; i += 4) {
+            memory->cells[(reinterpret_cast<uintptr_t>(shared) - memory->begin + i) / 4].written = 0;
+        }
+    }
+    emulator().current->copies.push_back({shared, global, bytes});
+}
+
+void lm_emulated_copy_commit(void) {
+    Fiber& fiber = *emulator().current;
+    fiber.groups.push_back(std::move(fiber.copies));
+    fiber.copies.clear();
+}
+
+void lm_emulated_copy_wait(uint32_t groups) {
+    Fiber& fiber = *emulator().current;
+    while (fiber.groups.size() > groups) {
+        arrive(fiber.groups.front());
+        fiber.groups.erase(fiber.groups.begin());
+    }
+}
+
+// ---- the interface ---------------------------------------------------------------------------------------------------
+
+int lm_emulate(const lm_emulated_kernel* kernel, uint64_t blocks, void* const* arguments) {
+    Emulator& e = emulator();
+    if (!e.shared_known) find_shared();
+    e.fault_counts.clear();
+    e.kernel = kernel;
+    e.arguments = arguments;
+    e.stopped = false;
+    ++e.launch;
+    if (e.fibers.size() != kernel->threads) {
+        e.fibers.clear();
+        e.fibers.resize(kernel->threads);
+        for (uint32_t i = 0; i < kernel->threads; ++i) {
+            e.fibers[i].thread = i;
+            e.fibers[i].stack.reset(new char[STACK_BYTES]);
+        }
+    }
+    for (uint64_t block = 0; block < blocks && !e.stopped; ++block) {
+        e.block = static_cast<uint32_t>(block);
+        run_block();
+    }
+    return !e.fault_counts.empty();
+}
+
+void lm_emulate_buffer(void* base, size_t bytes, int written) {
+    Emulator& e = emulator();
+    Memory memory;
+    memory.name = "buffer " + std::to_string(e.unnamed++);
+    memory.begin = reinterpret_cast<uintptr_t>(base);
+    memory.bytes = bytes;
+    memory.cells.resize(bytes / 4 + 1);
+    if (written != 0) {
+        for (Cell& cell : memory.cells) cell.written = 0xF;
+    }
+    e.last = nullptr;
+    e.buffers[memory.begin] = std::move(memory);
+}
+
+void lm_emulate_release(void* base) {
+    emulator().last = nullptr;
+    emulator().buffers.erase(reinterpret_cast<uintptr_t>(base));
+}
+
+void lm_emulate_written(void* begin, size_t bytes) {
+    Memory* memory = find(reinterpret_cast<uintptr_t>(begin), bytes);
+    if (memory == nullptr) return;
+    for (size_t at = reinterpret_cast<uintptr_t>(begin) - memory->begin, end = at + bytes; at < end; ++at) {
+        memory->cells[at / 4].written |= static_cast<uint8_t>(1u << at % 4);
+    }
+}
+
+const char* lm_emulate_faults(void) { return emulator().faults.c_str(); }
+
+// ---- what instrumented code calls ------------------------------------------------------------------------------------
+
+#define ACCESS(bytes)                                                                                             \
+    void __tsan_read##bytes(void* p) { touch(reinterpret_cast<uintptr_t>(p), bytes, false, false); }              \
+    void __tsan_write##bytes(void* p) { touch(reinterpret_cast<uintptr_t>(p), bytes, true, false); }              \
+    void __tsan_volatile_read##bytes(void* p) { touch(reinterpret_cast<uintptr_t>(p), bytes, false, false); }     \
+    void __tsan_volatile_write##bytes(void* p) { touch(reinterpret_cast<uintptr_t>(p), bytes, true, false); }
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+#undef ACCESS
+#define UNALIGNED(bytes)                                                                                          \
+    void __tsan_unaligned_read##bytes(void* p) { touch(reinterpret_cast<uintptr_t>(p), bytes, false, false); }    \
+    void __tsan_unaligned_write##bytes(void* p) { touch(reinterpret_cast<uintptr_t>(p), bytes, true, false); }
+UNALIGNED(2)
+UNALIGNED(4)
+UNALIGNED(8)
+UNALIGNED(16)
+#undef UNALIGNED
+
+void __tsan_read_range(void* p, size_t bytes) { touch(reinterpret_cast<uintptr_t>(p), bytes, false, false); }
+void __tsan_write_range(void* p, size_t bytes) { touch(reinterpret_cast<uintptr_t>(p), bytes, true, false); }
+void __tsan_init(void) {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit(void) {}
+
+int32_t __tsan_atomic32_fetch_add(volatile int32_t* p, int32_t v, int) {
+    touch(reinterpret_cast<uintptr_t>(p), 4, false, true);
+    const int32_t before = *p;
+    *p = before + v;
+    return before;
+}
+int32_t __tsan_atomic32_load(const volatile int32_t* p, int) {
+    touch(reinterpret_cast<uintptr_t>(p), 4, false, true);
+    return *p;
+}
+void __tsan_atomic32_store(volatile int32_t* p, int32_t v, int) {
+    touch(reinterpret_cast<uintptr_t>(p), 4, true, true);
+    *p = v;
+}
+int __tsan_atomic32_compare_exchange_strong(volatile int32_t* p, int32_t* expected, int32_t v, int, int) {
+    touch(reinterpret_cast<uintptr_t>(p), 4, true, true);
+    if (*p == *expected) {
+        *p = v;
+        return 1;
+    }
+    *expected = *p;
+    return 0;
+}
+
+}  // extern "C"
