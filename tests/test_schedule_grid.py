@@ -89,7 +89,7 @@ def test_weights_that_a_fragment_multiplies_stay_narrow() -> None:
     assert [value.dtype.name for value in program.constants.values()] == ["bfloat16"]
 
 
-@pytest.mark.parametrize("fragment", [*MMA, *SIMDGROUP], ids=lambda target: target.name)
+@pytest.mark.parametrize("fragment", [*MMA, *SIMDGROUP], ids=str)
 def test_the_lanes_of_a_fragment_hold_every_element_once(fragment: Fragment) -> None:
     held = [
         tuple(sym.evaluate(e, {LANE.name: lane, ELEMENT.name: element}) for e in (fragment.row, fragment.column))
