@@ -38,7 +38,7 @@ from luminal.module import Module
 FRONT_ENDS = ("PyTorch", "ONNX")
 KINDS = ("fixed", "symbolic")
 LIMIT = 1e-5
-FEW = 4  # layers of a decoder of symbolic sizes: they have all its kernels
+FEW = 4  # layers of a decoder of symbolic sizes, or in a single step: they have all its kernels
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def markdown(lines: Sequence[Line]) -> str:
         "`from PyTorch` is luminal's distance from float32 PyTorch, at most 1e-5; `from float64` that from the graph "
         "evaluated in double precision, and `its own` the same for the framework that `luminal.diff` compares with. "
         "Inputs are the examples of `benchmarks/suite.py`, and drawn ones, for `symbolic` at sizes that leave tails "
-        "and at the smallest; weights are random but for MiniLM's. With symbolic sizes the decoder has "
-        f"{FEW} layers.",
+        "and at the smallest; weights are random but for MiniLM's. With symbolic sizes, and in a single "
+        f"step, the decoder has {FEW} layers.",
         "",
         machine.describe() + ".",
         "",
@@ -153,13 +153,20 @@ def markdown(lines: Sequence[Line]) -> str:
     return "\n".join(page) + "\n"
 
 
-def _apart(name: str, front_end: str, kind: str, layers: int) -> Line:
-    """``measure`` in a process of its own, with a cache of its own: the weights of these models are large."""
+def _apart(name: str, front_end: str, kind: str, layers: int, keep: Path | None) -> Line:
+    """``measure`` in a process of its own, with a cache of its own: the weights of these models are large. What it
+    finds stays in the folder ``keep``, and is not measured again."""
+    known = keep / f"{name}-{front_end}-{kind}-{layers}.json" if keep is not None else None
+    if known is not None and known.is_file():
+        return Line(**json.loads(known.read_text()))
     command = [sys.executable, "-m", "benchmarks.accuracy", "--models", name, "--front-end", front_end]
     command += ["--sizes", kind, "--layers", str(layers), "--json"]
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, config.CACHE.variable: cache}
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    if known is not None:
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.write_text(done.stdout)
     return Line(**json.loads(done.stdout))
 
 
@@ -169,6 +176,9 @@ def main(
     sizes: Annotated[str, typer.Option(help="fixed or symbolic; default: both")] = "",
     layers: Annotated[int, typer.Option(min=1, max=DECODER_LAYERS, help="layers of the decoder")] = DECODER_LAYERS,
     write: Annotated[Path | None, typer.Option(help="the page to write")] = Path("docs/accuracy.md"),
+    keep: Annotated[
+        Path | None, typer.Option(help="a folder of results, to go on from where a run was stopped")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="measure one model here, and print the result")] = False,
 ) -> None:
     """Compare the models at their real sizes; the exit code is 1 where one differs."""
@@ -185,7 +195,8 @@ def main(
     for case, end, kind in itertools.product(cases, FRONT_ENDS, KINDS):
         if front_end in ("", end) and sizes in ("", kind):
             print(f"\n{case.title} from {end}, {kind}", file=sys.stderr)
-            lines.append(_apart(case.name, end, kind, layers if kind == "fixed" else min(layers, FEW)))
+            depth = layers if kind == "fixed" and not case.step else min(layers, FEW)
+            lines.append(_apart(case.name, end, kind, depth, keep))
     table = Table(box=box.SIMPLE_HEAD)
     for heading in HEADINGS:
         table.add_column(heading)

@@ -12,12 +12,14 @@ DECODER_LAYERS = 22
 
 @dataclass(frozen=True)
 class Case:
-    """A model at the sizes that it is timed at; ``build(layers)`` makes it, ``layers`` being those of a decoder."""
+    """A model at the sizes that it is timed at; ``build(layers)`` makes it, ``layers`` being those of a decoder, and
+    ``step`` says that it is a decoder's step: one token after those in its cache."""
 
     name: str
     title: str
     build: Callable[[int], zoo.Model]
     decoder: bool = False
+    step: bool = False
 
 
 CASES = {
@@ -42,6 +44,7 @@ CASES = {
             "TinyLlama's decoder, 1 token after 256",
             lambda layers: zoo.tinyllama_step(layers, batch=1, past=256),
             decoder=True,
+            step=True,
         ),
     )
 }
