@@ -88,7 +88,7 @@ class Value(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
         ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("device", ctypes.c_int32), ("reserved", ctypes.c_int32),
+        ("device", ctypes.c_int32), ("device_id", ctypes.c_int32),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@
  *
  *   NAME_abi_version     LM_ABI_VERSION of the library
  *   NAME_metadata_json   inputs, outputs, dims, entry points, constants and origins, as a static JSON text
- *   NAME_open            options -> library: maps the weights, starts the threads
+ *   NAME_open            options -> library: maps the weights, starts the threads or takes the device
  *   NAME_close           library -> nothing; refused while it still has contexts
  *   NAME_context_create  library -> context: the arena of one caller thread
  *   NAME_context_destroy
@@ -48,8 +48,11 @@ enum lm_dtype {
     LM_COMPLEX128 = 15 /* two float64: real, imaginary */
 };
 
-/* Where the data of a value lies. */
-enum lm_device { LM_CPU = 0 };
+/* Where the data of a value lies. Devices but the CPU have the numbers of DLPack. */
+enum lm_device {
+    LM_CPU = 0,
+    LM_CUDA = 2 /* memory of an NVIDIA GPU; only libraries compiled for those take it */
+};
 
 /* What a call returns. */
 enum lm_status {
@@ -59,19 +62,19 @@ enum lm_status {
     LM_OPERATOR_FAILED = 3,     /* raised by a step of the model: any other failure of a source operator */
     LM_OUT_OF_MEMORY = 4,       /* an allocation failed */
     LM_BAD_WEIGHTS = 5,         /* the weights are missing, truncated, or belong to another model */
-    LM_UNSUPPORTED = 6,         /* this machine lacks an instruction set that the library was compiled for */
-    LM_SYSTEM_ERROR = 7         /* the operating system refused, e.g. to start a thread */
+    LM_UNSUPPORTED = 6,         /* this machine lacks what the library was compiled for: instructions, a device */
+    LM_SYSTEM_ERROR = 7         /* the operating system or the device's driver refused, e.g. to start a thread */
 };
 
 /* One tensor, owned by the caller. */
 typedef struct lm_value {
-    void* data;             /* aligned to its element; may be NULL if the tensor has no elements */
+    void* data;             /* aligned to its element (on a GPU to 16 bytes); may be NULL if it has no elements */
     int32_t dtype;          /* enum lm_dtype */
     int32_t rank;           /* 0: a scalar */
     const int64_t* shape;   /* rank sizes; may be NULL if rank is 0 */
     const int64_t* strides; /* rank strides in elements, or NULL: contiguous, row-major */
     int32_t device;         /* enum lm_device */
-    int32_t reserved;       /* 0 */
+    int32_t device_id;      /* which device of that kind, from 0 */
 } lm_value;
 
 typedef struct lm_library lm_library;
@@ -106,7 +109,9 @@ typedef struct lm_options {
     /* Threads that work on one run, the caller's included. 0: as many as the process may use CPUs. Ignored with
      * parallel_for. Results do not depend on it. */
     int32_t threads;
-    int32_t reserved; /* 0 */
+
+    /* Which device a library for GPUs runs on, from 0. Ignored on the CPU. */
+    int32_t device_id;
 
     /* If set, called by NAME_run on the calling thread: with the number of each step of the model as it begins (of steps
      * that run together, with the number of one), and with -1 when the last one has ended. For profiling and tracing. */

@@ -74,15 +74,31 @@ inline bool is_contiguous(const lm_value& value) {
     return contiguous;
 }
 
+/// Where a library takes values: in host memory, and in that of its own device where it has one. `alignment` is what
+/// its kernels expect of values on the device, in bytes.
+struct Storage {
+    int32_t device = LM_CPU;
+    int32_t device_id = 0;
+    const char* name = "the CPU";
+    int32_t alignment = 1;
+};
+
 /// Whether the memory of a value is what kernels may read or write. Its shape has been checked.
-inline int32_t check_storage(const char* role, const Tensor& tensor, const lm_value& value, Message& message) {
+inline int32_t check_storage(const char* role, const Tensor& tensor, const lm_value& value, const Storage& storage,
+                             Message& message) {
     if (value.dtype != tensor.dtype) {
         message.set("%s \"%s\" has element type %s (%d), expected %s", role, tensor.name,
                     element_type_name(value.dtype), value.dtype, element_type_name(tensor.dtype));
         return LM_INVALID_ARGUMENT;
     }
-    if (value.device != LM_CPU) {
+    if (value.device != LM_CPU && value.device != storage.device) {
         message.set("%s \"%s\" lies on device %d, expected the CPU (%d)", role, tensor.name, value.device, LM_CPU);
+        if (storage.device != LM_CPU) message.append(" or %s (%d)", storage.name, storage.device);
+        return LM_INVALID_ARGUMENT;
+    }
+    if (value.device != LM_CPU && value.device_id != storage.device_id) {
+        message.set("%s \"%s\" lies on number %d of %s, expected number %d, for which the library was opened", role,
+                    tensor.name, value.device_id, storage.name, storage.device_id);
         return LM_INVALID_ARGUMENT;
     }
     if (!is_contiguous(value)) {
@@ -95,7 +111,8 @@ inline int32_t check_storage(const char* role, const Tensor& tensor, const lm_va
         message.set("%s \"%s\" has no data (a null pointer)", role, tensor.name);
         return LM_INVALID_ARGUMENT;
     }
-    const int32_t alignment = element_type(tensor.dtype)->alignment;
+    const int32_t element = element_type(tensor.dtype)->alignment;
+    const int32_t alignment = value.device == LM_CPU || storage.alignment < element ? element : storage.alignment;
     if (reinterpret_cast<uintptr_t>(value.data) % static_cast<uintptr_t>(alignment) != 0) {
         message.set("%s \"%s\" is misaligned: the address of its data must be a multiple of %d", role, tensor.name,
                     alignment);

@@ -1,0 +1,159 @@
+// What the contexts of all devices have in common: who may call, and what a call was given.
+#pragma once
+
+#include <stdint.h>
+
+#include "luminal/abi.h"
+#include "luminal/atomic.hpp"
+#include "luminal/library_base.hpp"
+#include "luminal/message.hpp"
+#include "luminal/model.hpp"
+#include "luminal/values.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+/// One caller thread's state: the bound dims, the pointers of the call, the error.
+template <class Library>
+class ContextBase : public InPlace {
+  public:
+    explicit ContextBase(Library& library) : library_(library) {}
+    ContextBase(const ContextBase&) = delete;
+    ContextBase& operator=(const ContextBase&) = delete;
+    ~ContextBase() { library_.allocator().deallocate(tables_, tables_bytes_); }
+
+    Library& library() { return library_; }
+
+    int32_t output_shape(int32_t entry_index, const lm_value* in, int32_t output, int64_t* shape) {
+        error_.clear();
+        int32_t status = LM_OK;
+        const Entry* entry = find_entry(entry_index, status);
+        if (entry == nullptr) return status;
+        if (output < 0 || output >= entry->outputs.size) {
+            error_.set("output %d does not exist: entry \"%s\" has %d", output, entry->name, entry->outputs.size);
+            return LM_INVALID_ARGUMENT;
+        }
+        const Tensor& tensor = entry->outputs[output];
+        if ((in == nullptr && entry->inputs.size > 0) || (shape == nullptr && tensor.axes.size > 0)) {
+            error_.set("the inputs or the shape are a null pointer");
+            return LM_INVALID_ARGUMENT;
+        }
+        status = bind_dims(library_.model(), *entry, in, dims_, error_);
+        if (status != LM_OK) return status;
+        for (int32_t axis = 0; axis < tensor.axes.size; ++axis) shape[axis] = axis_size(tensor.axes[axis], dims_);
+        return LM_OK;
+    }
+
+    size_t copy_error(char* text, size_t size) const {
+        return static_cast<size_t>(snprintf(text, size, "%s", error_.text()));
+    }
+
+  protected:
+    /// Bytes of arena that the entry with the most of it needs.
+    size_t arena_bytes() const {
+        size_t bytes = 0;
+        for (const Entry& entry : library_.model().entries) {
+            if (static_cast<size_t>(entry.arena_bytes) > bytes) bytes = entry.arena_bytes;
+        }
+        return bytes;
+    }
+
+    /// Makes room for the dims and pointers of any call; false if there is no memory.
+    bool allocate_tables() {
+        const Model& model = library_.model();
+        size_t inputs = 0;
+        size_t outputs = 0;
+        for (const Entry& entry : model.entries) {
+            if (static_cast<size_t>(entry.inputs.size) > inputs) inputs = entry.inputs.size;
+            if (static_cast<size_t>(entry.outputs.size) > outputs) outputs = entry.outputs.size;
+        }
+        const size_t dims = model.dims.size;
+        tables_bytes_ = dims * sizeof(int64_t) + (inputs + outputs) * sizeof(void*);
+        if (tables_bytes_ == 0) return true;
+        tables_ = library_.allocator().allocate(tables_bytes_);
+        if (tables_ == nullptr) return false;
+        dims_ = static_cast<int64_t*>(tables_);
+        inputs_ = reinterpret_cast<const void**>(dims_ + dims);
+        outputs_ = const_cast<void**>(inputs_ + inputs);
+        return true;
+    }
+
+    /// Checks a call, binds `dims_`, `inputs_` and `outputs_`, and returns what `execute(entry)` returns. Refused while
+    /// another thread is in this context.
+    template <class Execute>
+    int32_t call(int32_t entry_index, const lm_value* in, const lm_value* out, const Storage& storage,
+                 const Execute& execute) {
+        if (busy_.exchange(1) != 0) {
+            return library_.fail(LM_INVALID_ARGUMENT,
+                                 "the context is in use by another thread; each thread needs its own");
+        }
+        error_.clear();
+        int32_t status = LM_OK;
+        const Entry* entry = find_entry(entry_index, status);
+        if (entry != nullptr) status = bind_values(*entry, in, out, storage);
+        if (status == LM_OK) status = execute(*entry);
+        busy_.store(0);
+        return status;
+    }
+
+    int32_t no_weights() {
+        const char* name = library_.model().name;
+        error_.set("the library of \"%s\" has no weights yet: call %s_set_weights first", name, name);
+        return LM_BAD_WEIGHTS;
+    }
+
+    /// Tells which step of the model raised a status.
+    int32_t step_failed(const Entry& entry, int32_t step, int32_t status) {
+        const Span<const char*>& steps = library_.model().steps;
+        const char* origin = step >= 0 && step < steps.size ? steps[step] : "unknown";
+        error_.set("%s in step %d of entry \"%s\": %s", failure(status), step, entry.name, origin);
+        return status;
+    }
+
+    Library& library_;
+    int64_t* dims_ = nullptr;
+    const void** inputs_ = nullptr;
+    void** outputs_ = nullptr;
+    Message error_;
+
+  private:
+    const Entry* find_entry(int32_t index, int32_t& status) {
+        const Span<Entry>& entries = library_.model().entries;
+        if (index >= 0 && index < entries.size) return &entries[index];
+        error_.set("entry %d does not exist: the model has %d", index, entries.size);
+        status = LM_INVALID_ARGUMENT;
+        return nullptr;
+    }
+
+    int32_t bind_values(const Entry& entry, const lm_value* in, const lm_value* out, const Storage& storage) {
+        if ((in == nullptr && entry.inputs.size > 0) || (out == nullptr && entry.outputs.size > 0)) {
+            error_.set("the inputs or outputs of entry \"%s\" are a null pointer", entry.name);
+            return LM_INVALID_ARGUMENT;
+        }
+        int32_t status = bind_dims(library_.model(), entry, in, dims_, error_);
+        for (int32_t i = 0; status == LM_OK && i < entry.inputs.size; ++i) {
+            status = check_storage("input", entry.inputs[i], in[i], storage, error_);
+            inputs_[i] = in[i].data;
+        }
+        for (int32_t i = 0; status == LM_OK && i < entry.outputs.size; ++i) {
+            status = check_output_shape(entry.outputs[i], out[i], dims_, error_);
+            if (status == LM_OK) status = check_storage("output", entry.outputs[i], out[i], storage, error_);
+            outputs_[i] = out[i].data;
+        }
+        return status;
+    }
+
+    static const char* failure(int32_t status) {
+        switch (status) {
+            case LM_INDEX_OUT_OF_RANGE: return "an index is out of range";
+            default: return "the operator failed";
+        }
+    }
+
+    Atomic<uint32_t> busy_;
+    void* tables_ = nullptr;
+    size_t tables_bytes_ = 0;
+};
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm

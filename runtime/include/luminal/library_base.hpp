@@ -1,0 +1,176 @@
+// What the libraries of all devices have in common: options, the weights file, errors, the count of contexts.
+//
+// No C++ runtime library is needed: no exceptions, no RTTI, no containers, no local statics with constructors.
+#pragma once
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "luminal/abi.h"
+#include "luminal/atomic.hpp"
+#include "luminal/memory.hpp"
+#include "luminal/message.hpp"
+#include "luminal/model.hpp"
+#include "luminal/weights.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+/// Lets a class be constructed in memory that we allocated. (The placement form of <new> has default visibility.)
+struct InPlace {
+    static void* operator new(size_t, void* memory) noexcept { return memory; }
+    static void operator delete(void*, void*) noexcept {}
+};
+
+class Lock {
+  public:
+    explicit Lock(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+    ~Lock() { pthread_mutex_unlock(&mutex_); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+  private:
+    pthread_mutex_t& mutex_;
+};
+
+/// What all contexts of an open model share. Constant once open, but for the weights.
+class LibraryBase : public InPlace {
+  public:
+    static constexpr int32_t MAX_THREADS = 1023;
+
+    explicit LibraryBase(const Model& model) : model_(model) {}
+
+    const Model& model() const { return model_; }
+    const Allocator& allocator() const { return allocator_; }
+    bool is_open() const { return open_; }
+
+    /// Tells who profiles that a step begins, or, with -1, that the last one has ended.
+    void on_step(int32_t step) const {
+        if (options_.on_step != nullptr) options_.on_step(options_.user, step);
+    }
+
+    void add_context() { contexts_.fetch_add(1); }
+    void remove_context() { contexts_.fetch_sub(1); }
+    uint32_t contexts() const { return contexts_.load(); }
+
+    void release_weights() { pthread_rwlock_unlock(&weights_lock_); }
+
+    /// Keeps the message of a status that is not LM_OK; returns the status.
+    int32_t fail(int32_t status, const char* text) {
+        if (status != LM_OK) {
+            Lock lock(error_lock_);
+            error_.set("%s", text);
+        }
+        return status;
+    }
+
+    size_t copy_error(char* text, size_t size) {
+        Lock lock(error_lock_);
+        return static_cast<size_t>(snprintf(text, size, "%s", error_.text()));
+    }
+
+  protected:
+    /// Ends an attempt to open.
+    int32_t opened(int32_t status, const Message& message) {
+        open_ = status == LM_OK;
+        return fail(status, message.text());
+    }
+
+    /// Checks the host, and reads the options.
+    int32_t prepare(const lm_options* caller_options, Message& message) {
+        const char* missing = model_.missing_feature != nullptr ? model_.missing_feature() : nullptr;
+        if (missing != nullptr) {
+            message.set("the library of \"%s\" was compiled for machines with %s, which this one lacks", model_.name,
+                        missing);
+            return LM_UNSUPPORTED;
+        }
+        const int32_t status = read_options(caller_options, message);
+        if (status == LM_OK) allocator_ = Allocator(options_);
+        return status;
+    }
+
+    int32_t open_weights(Message& message) {
+        if (model_.weights_bytes == 0) return LM_OK;
+        if (options_.weights_provider != nullptr) {
+            const void* image = nullptr;
+            size_t bytes = 0;
+            const int32_t refused = options_.weights_provider(options_.user, &image, &bytes);
+            if (refused != 0) {
+                message.set("the weights provider returned %d", refused);
+                return LM_BAD_WEIGHTS;
+            }
+            return weights_.borrow(image, bytes, model_, message);
+        }
+        if (options_.weights_path != nullptr) {
+            if (options_.weights_path[0] == '\0') return LM_OK;
+            return weights_.map(options_.weights_path, model_, message);
+        }
+        char path[PATH_MAX];
+        const int32_t status = default_weights_path(path, message);
+        return status == LM_OK ? weights_.map(path, model_, message) : status;
+    }
+
+    const Model& model_;
+    lm_options options_{};
+    Weights weights_;
+    pthread_rwlock_t weights_lock_ = PTHREAD_RWLOCK_INITIALIZER;
+
+  private:
+    /// Reads options of this version, and those of older (shorter) and newer (longer) ones.
+    int32_t read_options(const lm_options* caller_options, Message& message) {
+        if (caller_options == nullptr) return LM_OK;
+        const size_t size = caller_options->size;
+        if (size < sizeof(size_t)) {
+            message.set("lm_options.size is %zu; set it to sizeof(lm_options)", size);
+            return LM_INVALID_ARGUMENT;
+        }
+        memcpy(&options_, caller_options, size < sizeof(options_) ? size : sizeof(options_));
+        for (size_t i = sizeof(options_); i < size; ++i) {
+            if (reinterpret_cast<const unsigned char*>(caller_options)[i] != 0) {
+                message.set("lm_options has a field set, at byte %zu, that this older library does not know", i);
+                return LM_INVALID_ARGUMENT;
+            }
+        }
+        if ((options_.allocate == nullptr) != (options_.deallocate == nullptr)) {
+            message.set("lm_options: set both allocate and deallocate, or neither");
+            return LM_INVALID_ARGUMENT;
+        }
+        if (options_.threads < 0 || options_.threads > MAX_THREADS) {
+            message.set("lm_options.threads is %d, expected 0..%d", options_.threads, MAX_THREADS);
+            return LM_INVALID_ARGUMENT;
+        }
+        return LM_OK;
+    }
+
+    /// NAME.weights beside the library, or beside the program that the library is linked into.
+    int32_t default_weights_path(char (&path)[PATH_MAX], Message& message) const {
+        char own[PATH_MAX] = "";
+        Dl_info info{};
+        if (dladdr(&model_, &info) != 0 && info.dli_fname != nullptr && strchr(info.dli_fname, '/') != nullptr) {
+            snprintf(own, sizeof(own), "%s", info.dli_fname);
+        } else {
+            const ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
+            own[length > 0 ? length : 0] = '\0';
+        }
+        const char* slash = strrchr(own, '/');
+        const int folder = slash != nullptr ? static_cast<int>(slash - own) + 1 : 0;
+        const int length = snprintf(path, sizeof(path), "%.*s%s.weights", folder, own, model_.name);
+        if (folder > 0 && length < static_cast<int>(sizeof(path))) return LM_OK;
+        message.set("cannot tell where the library of \"%s\" lies; set lm_options.weights_path", model_.name);
+        return LM_BAD_WEIGHTS;
+    }
+
+    bool open_ = false;
+    Allocator allocator_;
+    Atomic<uint32_t> contexts_;
+    pthread_mutex_t error_lock_ = PTHREAD_MUTEX_INITIALIZER;
+    Message error_;
+};
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm
