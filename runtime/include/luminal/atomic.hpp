@@ -1,13 +1,10 @@
-// Atomic words on the compiler's builtins, and the futex that sleeps on one.
+// Atomic words on the compiler's builtins.
 //
 // <atomic> is not used: libstdc++ gives its templates default visibility, and a compiled library exports nothing but
 // its C ABI.
 #pragma once
 
-#include <linux/futex.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "luminal/namespace.hpp"
 
@@ -39,25 +36,6 @@ class Atomic {
   private:
     T value_ = 0;
 };
-
-/// Sleeps while `word` holds `expected`. May return early; the caller looks again.
-inline void futex_wait(const Atomic<uint32_t>& word, uint32_t expected) {
-    syscall(SYS_futex, word.address(), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
-}
-
-/// Wakes at most `count` threads that sleep on `word`.
-inline void futex_wake(const Atomic<uint32_t>& word, int count) {
-    syscall(SYS_futex, word.address(), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
-}
-
-/// Tells the core that this is a spinning loop.
-inline void cpu_relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield");
-#endif
-}
 
 }  // namespace LM_NAMESPACE
 }  // namespace lm

@@ -76,7 +76,9 @@ class Allocator {
         const size_t before = (HUGE_PAGE - reinterpret_cast<uintptr_t>(start) % HUGE_PAGE) % HUGE_PAGE;
         if (before > 0) munmap(start, before);
         if (before < slack) munmap(start + before + size, slack - before);
+#ifdef MADV_HUGEPAGE
         madvise(start + before, size, MADV_HUGEPAGE);  // a wish: refused where the system has none
+#endif
         return start + before;
     }
 

@@ -15,6 +15,7 @@
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
 #include "luminal/cpus.hpp"
+#include "luminal/futex.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {

@@ -99,6 +99,13 @@ class Weights {
         return LM_OK;
     }
 
+    /// Lets go of the image, as a device does once it has a copy.
+    void release() {
+        if (mapping_ != nullptr) munmap(mapping_, mapped_bytes_);
+        mapping_ = nullptr;
+        payload_ = nullptr;
+    }
+
   private:
     static constexpr uint32_t VERSION = 1;
     static constexpr uint32_t PAYLOAD_OFFSET = 4096;
@@ -128,17 +135,14 @@ class Weights {
     /// Maps the pages now, so that the first run does not fault for each, in huge ones where the file system has them.
     /// All of it are wishes. A file that fills much of the memory comes in as it is read.
     static void bring_in(void* mapping, size_t bytes) {
+#ifdef MADV_HUGEPAGE
         madvise(mapping, bytes, MADV_HUGEPAGE);
+#endif
 #ifdef MADV_POPULATE_READ
         const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
         if (bytes <= memory / 2) madvise(mapping, bytes, MADV_POPULATE_READ);
 #endif
-    }
-
-    void release() {
-        if (mapping_ != nullptr) munmap(mapping_, mapped_bytes_);
-        mapping_ = nullptr;
-        payload_ = nullptr;
+        (void)mapping, (void)bytes;
     }
 
     void* mapping_ = nullptr;
