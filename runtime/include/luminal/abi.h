@@ -51,7 +51,8 @@ enum lm_dtype {
 /* Where the data of a value lies. Devices but the CPU have the numbers of DLPack. */
 enum lm_device {
     LM_CPU = 0,
-    LM_CUDA = 2 /* memory of an NVIDIA GPU; only libraries compiled for those take it */
+    LM_CUDA = 2, /* memory of an NVIDIA GPU; only libraries compiled for those take it */
+    LM_METAL = 8 /* data is an id<MTLBuffer>, the value begins where it does; only libraries for Metal take it */
 };
 
 /* What a call returns. */

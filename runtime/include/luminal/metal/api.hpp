@@ -1,6 +1,9 @@
 // What of Metal the library uses: methods with their types, the numbers of enumerations, owned objects.
 #pragma once
 
+#include <stdlib.h>
+
+#include "luminal/library_base.hpp"
 #include "luminal/metal/objc.hpp"
 
 namespace lm {
@@ -19,11 +22,11 @@ constexpr UInteger LANGUAGE_3_1 = (3 << 16) + 1;  // MTLLanguageVersion3_1: the 
 constexpr Integer MATH_MODE_SAFE = 0;           // MTLMathModeSafe: as IEEE 754 says
 constexpr Integer MATH_FUNCTIONS_PRECISE = 1;   // MTLMathFloatingPointFunctionsPrecise
 constexpr Integer FAMILY_APPLE7 = 1007;         // MTLGPUFamilyApple7: M1, the first with simdgroup matrices
-constexpr UInteger STATUS_ERROR = 5;            // MTLCommandBufferStatusError
+constexpr UInteger STATUS_COMPLETED = 4;        // MTLCommandBufferStatusCompleted, the status of success
 constexpr UInteger WARP = 32;                   // threads of a SIMD group, which kernels are compiled for
 
 /// The methods, by the class that has them. Made once the runtime is open.
-struct Api {
+struct Api : InPlace {
     explicit Api(const Runtime& opened) : runtime(opened) {}
 
     const Runtime& runtime;
@@ -80,7 +83,7 @@ struct Api {
 };
 
 /// An object that is released with its owner. Methods called `new...` hand over what they return.
-class Owned {
+class Owned : public InPlace {
   public:
     Owned() = default;
     Owned(const Api& api, Id object) : api_(&api), object_(object) {}
@@ -109,25 +112,53 @@ class Owned {
 };
 
 /// Memory that both the CPU and the GPU reach.
-class Buffer {
+class Buffer : public InPlace {
   public:
     Buffer() = default;
 
-    /// Empty where there is no memory.
+    /// Of at least one byte, as Metal has no others. Empty where there is no memory.
     Buffer(const Api& api, Id device, uint64_t bytes)
-        : object_(api, api.new_buffer(device, bytes > 0 ? bytes : 1, STORAGE_MODE_SHARED)),
-          bytes_(object_ ? bytes : 0),
-          contents_(object_ ? static_cast<unsigned char*>(api.contents(object_.get())) : nullptr) {}
+        : api_(&api), object_(api, api.new_buffer(device, bytes > 0 ? bytes : 1, STORAGE_MODE_SHARED)) {}
 
     Id get() const { return object_.get(); }
-    uint64_t bytes() const { return bytes_; }
-    unsigned char* contents() const { return contents_; }
     explicit operator bool() const { return static_cast<bool>(object_); }
+    uint64_t bytes() const { return object_ ? api_->length(object_.get()) : 0; }
+
+    /// For the CPU to read and write, while no commands do.
+    unsigned char* contents() const { return static_cast<unsigned char*>(api_->contents(object_.get())); }
 
   private:
+    const Api* api_ = nullptr;
     Owned object_;
-    uint64_t bytes_ = 0;
-    unsigned char* contents_ = nullptr;
+};
+
+/// A number of objects that is known when the library is open.
+template <class T>
+class Array {
+  public:
+    Array() = default;
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+    ~Array() {
+        for (int32_t i = 0; i < size_; ++i) items_[i].~T();
+        free(items_);
+    }
+
+    /// False where there is no memory. Once.
+    bool allocate(int32_t size) {
+        if (size == 0) return true;
+        items_ = static_cast<T*>(calloc(static_cast<size_t>(size), sizeof(T)));
+        if (items_ == nullptr) return false;
+        for (; size_ < size; ++size_) new (items_ + size_) T;
+        return true;
+    }
+
+    T& operator[](int32_t i) { return items_[i]; }
+    const T& operator[](int32_t i) const { return items_[i]; }
+
+  private:
+    T* items_ = nullptr;
+    int32_t size_ = 0;
 };
 
 /// An argument of a kernel: a buffer, from a byte on.

@@ -2,10 +2,7 @@
 #pragma once
 
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "luminal/memory.hpp"
 #include "luminal/metal/api.hpp"
 #include "luminal/model.hpp"
 
@@ -30,11 +27,6 @@ class Device {
     Device() = default;
     Device(const Device&) = delete;
     Device& operator=(const Device&) = delete;
-    ~Device() {
-        if (pipelines_ == nullptr) return;
-        for (int32_t i = 0; i < shaders_->kernels.size; ++i) pipelines_[i].~Owned();
-        free(pipelines_);
-    }
 
     /// Finds the GPU and compiles the kernels for it. Once.
     int32_t open(const Shaders& shaders, Message& message) {
@@ -77,9 +69,7 @@ class Device {
             return LM_UNSUPPORTED;
         }
         const Span<Kernel>& kernels = shaders_->kernels;
-        if (kernels.size == 0) return LM_OK;
-        pipelines_ = static_cast<Owned*>(calloc(static_cast<size_t>(kernels.size), sizeof(Owned)));
-        if (pipelines_ == nullptr) {
+        if (!pipelines_.allocate(kernels.size)) {
             message.set("no memory for the table of %d kernels", kernels.size);
             return LM_OUT_OF_MEMORY;
         }
@@ -134,7 +124,7 @@ class Device {
     alignas(Api) unsigned char api_memory_[sizeof(Api)] = {};
     const Api* api_ = nullptr;  // in api_memory_, once the runtime is open
     Owned device_;
-    Owned* pipelines_ = nullptr;
+    Array<Owned> pipelines_;
 };
 
 /// What one run asks of the GPU: kernels, carried out in the order in which they are given.
@@ -158,26 +148,28 @@ class Commands {
 
     /// Carries out what has been launched, and waits for it.
     int32_t finish(Message& message) {
-        if (buffer_ == nullptr) return LM_OK;
+        if (!begun_) return LM_OK;
         const Api& api = device_.api();
         api.end(encoder_);
         api.commit(buffer_);
         api.wait(buffer_);
-        const bool failed = api.status(buffer_) == STATUS_ERROR;
-        if (failed) message.set("the GPU could not carry out the run: %s", api.text(api.error(buffer_)));
-        buffer_ = encoder_ = nullptr;
-        return failed ? LM_SYSTEM_ERROR : LM_OK;
+        begun_ = false;
+        if (api.status(buffer_) == STATUS_COMPLETED) return LM_OK;
+        message.set("the GPU could not carry out the run: %s", api.text(api.error(buffer_)));
+        return LM_SYSTEM_ERROR;
     }
 
   private:
     void begin() {
-        if (buffer_ != nullptr) return;
+        if (begun_) return;
         buffer_ = device_.api().command_buffer(queue_);
         encoder_ = device_.api().encoder(buffer_);
+        begun_ = true;
     }
 
     const Device& device_;
     Id queue_;
+    bool begun_ = false;
     Id buffer_ = nullptr;  // both belong to the pool
     Id encoder_ = nullptr;
 };

@@ -1,0 +1,240 @@
+// Libraries that run on a GPU by Metal: the kernels and weights on the device, and contexts that launch the kernels.
+#pragma once
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "luminal/abi.h"
+#include "luminal/context_base.hpp"
+#include "luminal/library_base.hpp"
+#include "luminal/message.hpp"
+#include "luminal/metal/device.hpp"
+#include "luminal/model.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+using metal::Slice;
+
+/// The kernels of the model. The generated library defines it.
+extern const metal::Shaders model_shaders;
+
+/// An open model on its device.
+class Library : public LibraryBase {
+  public:
+    explicit Library(const Model& model) : LibraryBase(model) {}
+
+    int32_t open(const lm_options* caller_options) {
+        Message message;
+        int32_t status = prepare(caller_options, message);
+        if (status == LM_OK) status = device_.open(model_shaders, message);
+        if (status == LM_OK) status = open_weights(message);
+        if (status == LM_OK) status = upload(message);
+        return opened(status, message);
+    }
+
+    int32_t set_weights(const void* image, size_t bytes) {
+        Message message;
+        pthread_rwlock_wrlock(&weights_lock_);  // waits for the runs that read the old ones
+        int32_t status = weights_.borrow(image, bytes, model_, message);
+        if (status == LM_OK) status = upload(message);
+        pthread_rwlock_unlock(&weights_lock_);
+        return fail(status, message.text());
+    }
+
+    /// The constants, kept as they are until release_weights(); null if there are none yet.
+    metal::Id acquire_weights() {
+        pthread_rwlock_rdlock(&weights_lock_);
+        return constants_.get();
+    }
+
+    const metal::Device& device() const { return device_; }
+    bool has_observer() const { return options_.on_step != nullptr; }
+
+  private:
+    /// Copies the weights to the device, if there are any, and lets go of the file.
+    int32_t upload(Message& message) {
+        if (weights_.payload() == nullptr) return LM_OK;
+        const metal::AutoreleasePool pool(device_.runtime());
+        const uint64_t bytes = static_cast<uint64_t>(model_.weights_bytes);
+        metal::Buffer copy = device_.allocate(bytes);
+        if (copy) memcpy(copy.contents(), weights_.payload(), bytes);
+        weights_.release();
+        if (!copy) {
+            message.set("no memory on the GPU for the weights: %llu bytes", static_cast<unsigned long long>(bytes));
+            return LM_OUT_OF_MEMORY;
+        }
+        constants_ = static_cast<metal::Buffer&&>(copy);
+        return LM_OK;
+    }
+
+    metal::Device device_;
+    metal::Buffer constants_;
+};
+
+/// One caller thread's state, with its buffers and queue on the device. Generated code uses the first part.
+///
+/// A kernel that raises a status does not keep later steps from running, but each step has a status of its own: that of
+/// the first step is what the run returns, as on a CPU.
+class Context : public ContextBase<Library> {
+  public:
+    /// Intermediate tensors: `offset` bytes into the arena, which keeps nothing from one run to the next.
+    Slice arena(uint64_t offset) const { return {arena_.get(), offset}; }
+
+    /// A constant: `offset` bytes into the payload of the weights file.
+    Slice weights(uint64_t offset) const { return {weights_, offset}; }
+
+    Slice input(int32_t number) const { return {inputs_on_device_[number].bound, 0}; }
+    Slice output(int32_t number) const { return {outputs_on_device_[number].bound, 0}; }
+
+    /// Where the kernel of a step raises what its operator must refuse.
+    Slice status(int32_t step) const { return {statuses_.get(), static_cast<uint64_t>(step) * sizeof(int32_t)}; }
+
+    /// The sizes of the dims.
+    Slice dims() const { return {dims_on_device_.get(), 0}; }
+
+    /// Runs step `step` of the model after those before it: `blocks` blocks of a kernel. `arguments` are its parameters.
+    template <int32_t COUNT>
+    void launch(int32_t step, int32_t kernel, int64_t blocks, const Slice (&arguments)[COUNT]) {
+        if (outcome_ != LM_OK) return;
+        library_.on_step(step);
+        if (blocks > 0) commands_->launch(kernel, blocks, arguments);
+        if (library_.has_observer()) outcome_ = commands_->finish(error_);  // so that the step ends before the next
+    }
+
+    // The rest is called by the exported functions.
+
+    explicit Context(Library& library) : ContextBase(library) {}
+
+    /// Allocates everything that runs will need, but for the inputs and outputs.
+    int32_t allocate(Message& message) {
+        const Model& model = library_.model();
+        const metal::Device& device = library_.device();
+        const metal::AutoreleasePool pool(device.runtime());
+        int32_t inputs = 0;
+        int32_t outputs = 0;
+        for (const Entry& entry : model.entries) {
+            if (entry.inputs.size > inputs) inputs = entry.inputs.size;
+            if (entry.outputs.size > outputs) outputs = entry.outputs.size;
+        }
+        message.set("no memory for a context");
+        const bool tables = allocate_tables() && inputs_on_device_.allocate(inputs) && outputs_on_device_.allocate(outputs);
+        if (!tables) return LM_OUT_OF_MEMORY;
+        message.set("no memory on the GPU for the arena of a context: %llu bytes",
+                    static_cast<unsigned long long>(arena_bytes()));
+        arena_ = device.allocate(arena_bytes());
+        dims_on_device_ = device.allocate(static_cast<uint64_t>(model.dims.size) * sizeof(int64_t));
+        statuses_ = device.allocate(static_cast<uint64_t>(model.steps.size) * sizeof(int32_t));
+        if (!arena_ || !dims_on_device_ || !statuses_) return LM_OUT_OF_MEMORY;
+        message.set("Metal makes no command queue for a context");
+        queue_ = device.new_queue();
+        return queue_ ? LM_OK : LM_SYSTEM_ERROR;
+    }
+
+    /// `stream` is an id<MTLCommandQueue> on which the run follows earlier commands, or null. Returns when it has ended.
+    int32_t run(int32_t entry_index, const lm_value* in, lm_value* out, void* stream) {
+        const Storage storage{LM_METAL, 0, "buffers of Metal", 1};
+        return call(entry_index, in, out, storage, [&](const Entry& entry) {
+            const metal::AutoreleasePool pool(library_.device().runtime());
+            int32_t status = bind(entry, in, out);
+            if (status == LM_OK) status = execute(entry, static_cast<metal::Id>(stream));
+            for (int32_t i = 0; status == LM_OK && i < entry.outputs.size; ++i) {
+                if (out[i].device != LM_CPU || out[i].data == nullptr) continue;
+                memcpy(out[i].data, outputs_on_device_[i].own.contents(), value_bytes(out[i]));
+            }
+            return status;
+        });
+    }
+
+  private:
+    /// An input or output: the caller's buffer, or one of ours that values of the host pass through.
+    struct Value : InPlace {
+        metal::Buffer own;
+        metal::Id bound = nullptr;
+    };
+
+    static uint64_t value_bytes(const lm_value& value) {
+        uint64_t bytes = static_cast<uint64_t>(element_type(value.dtype)->bytes);
+        for (int32_t axis = 0; axis < value.rank; ++axis) bytes *= static_cast<uint64_t>(value.shape[axis]);
+        return bytes;
+    }
+
+    /// Finds or makes a buffer for each value, and copies what the host hands in.
+    int32_t bind(const Entry& entry, const lm_value* in, const lm_value* out) {
+        int32_t status = LM_OK;
+        for (int32_t i = 0; status == LM_OK && i < entry.inputs.size; ++i) {
+            Value& value = inputs_on_device_[i];
+            status = bind("input", entry.inputs[i], in[i], value);
+            const bool copied = status == LM_OK && in[i].device == LM_CPU && in[i].data != nullptr;
+            if (copied) memcpy(value.own.contents(), in[i].data, value_bytes(in[i]));
+        }
+        for (int32_t i = 0; status == LM_OK && i < entry.outputs.size; ++i) {
+            status = bind("output", entry.outputs[i], out[i], outputs_on_device_[i]);
+        }
+        return status;
+    }
+
+    int32_t bind(const char* role, const Tensor& tensor, const lm_value& given, Value& value) {
+        const uint64_t bytes = value_bytes(given);
+        if (given.device != LM_CPU) {
+            value.bound = static_cast<metal::Id>(given.data);
+            const uint64_t found = library_.device().api().length(value.bound);
+            if (found >= bytes) return LM_OK;
+            error_.set("%s \"%s\" lies in a buffer of %llu bytes, expected %llu", role, tensor.name,
+                       static_cast<unsigned long long>(found), static_cast<unsigned long long>(bytes));
+            return LM_INVALID_ARGUMENT;
+        }
+        if (!value.own || value.own.bytes() < bytes) value.own = library_.device().allocate(bytes);
+        value.bound = value.own.get();
+        if (value.own) return LM_OK;
+        error_.set("no memory on the GPU for %s \"%s\": %llu bytes", role, tensor.name,
+                   static_cast<unsigned long long>(bytes));
+        return LM_OUT_OF_MEMORY;
+    }
+
+    int32_t execute(const Entry& entry, metal::Id queue) {
+        const Model& model = library_.model();
+        weights_ = library_.acquire_weights();
+        if (weights_ == nullptr && model.weights_bytes > 0) {
+            library_.release_weights();
+            return no_weights();
+        }
+        const size_t statuses = static_cast<size_t>(model.steps.size) * sizeof(int32_t);
+        const size_t sizes = static_cast<size_t>(model.dims.size) * sizeof(int64_t);
+        if (statuses > 0) memset(statuses_.contents(), 0, statuses);
+        if (sizes > 0) memcpy(dims_on_device_.contents(), dims_, sizes);
+        metal::Commands commands(library_.device(), queue != nullptr ? queue : queue_.get());
+        commands_ = &commands;
+        outcome_ = LM_OK;
+        entry.run(*this, dims_, inputs_, outputs_);
+        const int32_t ended = commands.finish(error_);
+        if (outcome_ == LM_OK) outcome_ = ended;
+        library_.on_step(-1);
+        library_.release_weights();
+        return outcome_ == LM_OK ? raised(entry) : outcome_;
+    }
+
+    /// The status of the first step that raised one.
+    int32_t raised(const Entry& entry) {
+        for (int32_t step = 0; step < library_.model().steps.size; ++step) {
+            int32_t code = LM_OK;
+            memcpy(&code, statuses_.contents() + static_cast<size_t>(step) * sizeof(code), sizeof(code));
+            if (code != LM_OK) return step_failed(entry, step, code);
+        }
+        return LM_OK;
+    }
+
+    metal::Owned queue_;
+    metal::Buffer arena_;
+    metal::Buffer dims_on_device_;
+    metal::Buffer statuses_;  // one int32 for each step of the model
+    metal::Array<Value> inputs_on_device_;
+    metal::Array<Value> outputs_on_device_;
+    metal::Id weights_ = nullptr;
+    metal::Commands* commands_ = nullptr;  // of the run in progress
+    int32_t outcome_ = LM_OK;              // of the commands so far
+};
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm
