@@ -24,28 +24,14 @@ from luminal.core.errors import BuildError
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # what has been done, how many are done, of how many
 
-EXPORTS = "exports.map"
-# libc, libm, libpthread and libdl are all that the library needs, and its C functions all that it exports.
-LINK_FLAGS = (
-    "-shared",
-    "-static-libgcc",
-    "-Wl,--as-needed",
-    "-Wl,-z,defs",
-    "-Wl,--strip-debug",  # of what some compilers add of their own
-    f"-Wl,--version-script={EXPORTS}",
-    "-pthread",
-    "-ldl",
-    "-lm",
-)
-
 
 def build(bundle: SourceBundle, out_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """Compiles and links ``bundle``; returns the path of ``libNAME.so``, in ``out_dir``, or in the cache where None.
+    """Compiles and links ``bundle``; returns the path of the library, in ``out_dir``, or in the cache where None.
 
     ``progress`` is called after every translation unit and after linking. Raises BuildError where there is no compiler,
     or where it rejects a source: the message names the kernel and the source operators that it was made for.
     """
-    compiler = toolchain.find(bundle.target.architecture)
+    compiler = toolchain.find(bundle.target.architecture, bundle.platform)
     with _cache() as cache:
         job = _Job(bundle, compiler, cache, progress or (lambda what, done, total: None))
         library = job.run()
@@ -88,16 +74,15 @@ class _Job:
 
     def run(self) -> Path:
         """The library in the cache."""
-        sources = [LIBRARY, *self.bundle.kernels]
-        keys = {path: self._key(path) for path in sources}
-        library = self.cache / "libraries" / self._link_key(keys) / f"lib{self.bundle.name}.so"
-        total = len(sources) + 1
+        keys = {path: self._key(path) for path in self.bundle.units}
+        library = self.cache / "libraries" / self._link_key(keys) / self.bundle.library
+        total = len(keys) + 1
         if not library.exists():
             with tempfile.TemporaryDirectory(prefix="luminal-") as folder:
                 self._write(Path(folder))
                 self._compile(keys, Path(folder), total)
                 self._link(list(keys.values()), library, Path(folder))
-        self.progress(f"lib{self.bundle.name}.so", total, total)
+        self.progress(library.name, total, total)
         return library
 
     # ---- keys -------------------------------------------------------------------------------------------------------
@@ -110,7 +95,13 @@ class _Job:
         return _digest([self.bundle.files[path], *self._flags(path), self.runtime, self.compiler.version])
 
     def _link_key(self, keys: dict[str, str]) -> str:
-        return _digest([*keys.values(), *LINK_FLAGS, self.bundle.files[EXPORTS], self.compiler.version])
+        exports = self.bundle.platform.exports
+        listed = [self.bundle.files[exports]] if exports else []
+        return _digest([*keys.values(), *self._links, *listed, self.compiler.version])
+
+    @property
+    def _links(self) -> tuple[str, ...]:
+        return self.bundle.platform.links(self.bundle.name)
 
     def _object(self, key: str) -> Path:
         return self.cache / "objects" / key[:2] / f"{key}.o"
@@ -118,7 +109,8 @@ class _Job:
     # ---- compiling --------------------------------------------------------------------------------------------------
 
     def _write(self, folder: Path) -> None:
-        for path in (LIBRARY, EXPORTS, *self.bundle.kernels):
+        exports = self.bundle.platform.exports
+        for path in (*self.bundle.units, *([exports] if exports else [])):
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).write_text(self.bundle.files[path])
 
@@ -156,7 +148,7 @@ class _Job:
     def _link(self, keys: Sequence[str], library: Path, folder: Path) -> None:
         with _appearing(library) as temporary:
             objects = [str(self._object(key)) for key in keys]
-            result = self.compiler.link(["-o", str(temporary), *objects, *LINK_FLAGS], folder)
+            result = self.compiler.link(["-o", str(temporary), *objects, *self._links], folder)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
 
@@ -187,7 +179,7 @@ def _appearing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o755 if path.suffix == ".so" else 0o644)
+        temporary.chmod(0o755 if path.suffix in (".so", ".dylib") else 0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from luminal.codegen import interface, library, weights
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
 from luminal.codegen.interface import Interface
+from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
 from luminal.core.program import Kernel, Program
 from luminal.core.target import Target
@@ -35,7 +36,8 @@ LIBRARY_FLAGS = ("-std=c++17", "-O2", *COMMON_FLAGS)
 @dataclass(frozen=True)
 class SourceBundle:
     """The sources of one library. ``files`` maps relative paths to text; ``kernels`` are those files among them that
-    hold a kernel each, with the kernel; ``plan`` lays out the weights file, whose header holds ``source_hash``."""
+    hold a kernel each, with the kernel; ``plan`` lays out the weights file, whose header holds ``source_hash``;
+    ``platform`` is the system that the library is for."""
 
     name: str
     target: Target
@@ -44,6 +46,17 @@ class SourceBundle:
     kernels: Mapping[str, Kernel]
     plan: WeightsPlan
     source_hash: bytes
+    platform: Platform = LINUX
+
+    @property
+    def library(self) -> str:
+        """The file name of the library."""
+        return self.platform.library_file(self.name)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The files that are compiled."""
+        return (LIBRARY, *(path for path in self.kernels if path.endswith(".cpp")))
 
     @property
     def namespace(self) -> str:

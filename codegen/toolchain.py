@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from luminal.codegen import platform as platforms
+from luminal.codegen.platform import Platform
 from luminal.core import config
 from luminal.core import target as targets
 from luminal.core.errors import BuildError
@@ -24,8 +26,6 @@ _NAMES = ("g++", "clang++", "c++")
 _ADVICE = (
     "install g++ or clang++, or the clang of the package index (pip install ziglang), or set CXX to a compiler's path"
 )
-# For other machines: the oldest C library that has what a library needs, so that it runs on as many as possible.
-_FOREIGN_TRIPLE = "{}-linux-gnu.2.17"
 _FOREIGN_ADVICE = "install the clang of the package index (pip install ziglang), or set CXX to a cross compiler's path"
 
 
@@ -47,15 +47,17 @@ class Toolchain:
         return _run([*self.linker, *arguments], folder)
 
 
-def find(architecture: str | None = None) -> Toolchain:
+def find(architecture: str | None = None, platform: Platform | None = None) -> Toolchain:
     """The compiler that ``CXX`` names; else the system's g++ or clang++; else clang from the package ``ziglang``.
 
-    Given another machine's ``architecture``, a compiler for that: the one that ``CXX`` names; else the system's cross
-    compiler; else ziglang's clang.
+    Given another machine's ``architecture``, or another ``platform`` than this one, a compiler for that: the one that
+    ``CXX`` names; else the system's cross compiler; else ziglang's clang.
 
     Raises BuildError where there is none, where the one that ``CXX`` names does not start, or is for other machines.
     """
-    foreign = architecture if architecture not in (None, targets.architecture()) else None
+    architecture = architecture or targets.architecture()
+    platform = platform or platforms.here()
+    foreign = architecture != targets.architecture() or platform != platforms.here()
     chosen = config.CXX.value
     if chosen:
         words = shlex.split(chosen)
@@ -64,28 +66,37 @@ def find(architecture: str | None = None) -> Toolchain:
             raise BuildError(f"CXX names {chosen!r}, which does not exist: {_ADVICE}")
         found = _start((path, *words[1:]))
         if foreign:
-            _check_machine(found, chosen, foreign)
+            _check_machine(found, chosen, architecture, platform)
         return found
-    for name in [f"{foreign}-linux-gnu-g++"] if foreign else _NAMES:
+    for name in _cross_compilers(architecture, platform) if foreign else _NAMES:
         path = _which(name)
         if path is not None:
             return _start((path,))
     if importlib.util.find_spec("ziglang") is not None:
-        machine = (f"--target={_FOREIGN_TRIPLE.format(foreign)}",) if foreign else ()
+        machine = (f"--target={platform.triple.format(architecture)}",) if foreign else ()
         clang = (sys.executable, "-m", "ziglang")
         # Its C++ driver would compile a C++ library first.
         return _start((*clang, "c++", *machine), (*clang, "cc", *machine))
     if foreign:
-        raise BuildError(f"found no C++ compiler for {foreign}: {_FOREIGN_ADVICE}")
+        raise BuildError(f"found no C++ compiler for {_machine(architecture, platform)}: {_FOREIGN_ADVICE}")
     raise BuildError(f"found no C++ compiler on PATH or in {', '.join(_FOLDERS)}: {_ADVICE}")
 
 
-def _check_machine(found: Toolchain, chosen: str, architecture: str) -> None:
+def _cross_compilers(architecture: str, platform: Platform) -> list[str]:
+    return [platform.compiler.format(architecture)] if platform.compiler else []
+
+
+def _machine(architecture: str, platform: Platform) -> str:
+    """A machine as messages name it."""
+    return architecture if platform == platforms.here() else f"{architecture} with {platform.name}"
+
+
+def _check_machine(found: Toolchain, chosen: str, architecture: str, platform: Platform) -> None:
     machine = found.run(["-dumpmachine"], Path.cwd()).stdout.strip()
-    if machine.partition("-")[0] != architecture:
+    if machine.partition("-")[0] != architecture or platform.machine not in machine:
         raise BuildError(
-            f"CXX names {chosen!r}, which compiles for {machine or 'an unknown machine'}, not for {architecture}: "
-            f"unset it and {_FOREIGN_ADVICE}"
+            f"CXX names {chosen!r}, which compiles for {machine or 'an unknown machine'}, not for "
+            f"{_machine(architecture, platform)}: unset it and {_FOREIGN_ADVICE}"
         )
 
 

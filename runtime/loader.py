@@ -177,9 +177,17 @@ def describe(folder: Path) -> Interface:
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
+_MACH_O = b"\xcf\xfa\xed\xfe"
+
+
 def _check_architecture(library: Path) -> None:
     with library.open("rb") as file:
         head = file.read(20)
+    if head.startswith(_MACH_O) and platform.system() != "Darwin":
+        raise OSError(
+            f"the library {str(library)!r} was compiled for macOS, and this machine runs {platform.system()}: load it "
+            f"on a Mac, or compile the model for this machine"
+        )
     found = _ELF_MACHINES.get(int.from_bytes(head[18:20], "little")) if head.startswith(b"\x7fELF") else None
     if found not in (None, platform.machine()):
         raise OSError(

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 import luminal.runtime
 from luminal.codegen import interface, weights
+from luminal.codegen.platform import MACOS
+from luminal.codegen.render import SourceBundle
 from luminal.core import symbolic, types
+from luminal.core.target import AARCH64
 from tests.runtime_example import INCLUDE, LIBRARY_FLAGS, LINK_FLAGS, LINK_LIBRARIES, NATIVE, SOURCE_HASH, WARNINGS, run
 
 EMULATOR = Path(luminal.runtime.__file__).parent / "emulator"
@@ -96,8 +99,7 @@ def build_image(folder: Path) -> Path:
     return output
 
 
-def write_sources(folder: Path, shaders: str = SHADERS, threads: int = 32) -> None:
-    """What metal_example.cpp includes."""
+def example_interface() -> interface.Interface:
     rows = symbolic.var("rows", 0, 64)
     entry = interface.Entry(
         "forward",
@@ -107,21 +109,34 @@ def write_sources(folder: Path, shaders: str = SHADERS, threads: int = 32) -> No
         0,
         64 + 64 * 32 * 4,
     )
-    model = interface.Interface(NAME, interface.dims([("rows", 0, 64)]), (entry,))
-    (folder / "metal_example_config.h").write_text(
-        f"#define EXAMPLE_METADATA {interface.c_string(model.metadata_json())}\n"
+    return interface.Interface(NAME, interface.dims([("rows", 0, 64)]), (entry,))
+
+
+def example_source(shaders: str = SHADERS, threads: int = 32) -> str:
+    """metal_example.cpp, with what the test chooses in place of the header that it includes."""
+    config = (
+        f"#define EXAMPLE_METADATA {interface.c_string(example_interface().metadata_json())}\n"
         f"#define EXAMPLE_SHADERS {interface.c_string(shaders)}\n"
         f"#define EXAMPLE_THREADS {threads}\n"
     )
+    return (NATIVE / "metal_example.cpp").read_text().replace('#include "metal_example_config.h"\n', config)
+
+
+def example_bundle() -> SourceBundle:
+    """The library for macOS, ready to be built."""
+    files = {"library.cpp": example_source()}
+    return SourceBundle(
+        NAME, AARCH64, example_interface(), files, {}, LAYOUT, SOURCE_HASH, platform=MACOS
+    )  # fmt: skip
 
 
 def build_example(folder: Path, shaders: str = SHADERS, threads: int = 32) -> MetalExample:
     """The library, compiled for this machine."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_sources(folder, shaders, threads)
     library = folder / f"lib{NAME}.so"
-    sources = [f"-I{INCLUDE}", f"-I{folder}", NAMESPACE, NATIVE / "metal_example.cpp"]
-    run(["g++", *LIBRARY_FLAGS, *WARNINGS, *sources, "-c", "-o", folder / "library.o"])
+    (folder / "library.cpp").write_text(example_source(shaders, threads))
+    compiled = ["-c", folder / "library.cpp", "-o", folder / "library.o"]
+    run(["g++", *LIBRARY_FLAGS, *WARNINGS, f"-I{INCLUDE}", NAMESPACE, *compiled])
     run(["gcc", "-shared", *LINK_FLAGS, folder / "library.o", "-o", library, *LINK_LIBRARIES])
     generator = np.random.default_rng(7)
     table = generator.standard_normal((16, 32), dtype=np.float32)

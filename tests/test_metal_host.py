@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from luminal.codegen import build, platform, toolchain
+from luminal.core.errors import BuildError
 from luminal.runtime import loader
 from tests import metal_support
+from tests.mach_o import MachO
 from tests.metal_support import FakeMetal, MetalExample
 
 IDS = np.array([3, 0, 15, 3, 9], dtype=np.int64)
@@ -248,3 +251,52 @@ def test_weights_are_replaced_between_runs(fake: FakeMetal, example: MetalExampl
     np.testing.assert_array_equal(found, expected)
     abi.metal_example_context_destroy(context)
     assert abi.metal_example_close(library) == 0
+
+
+# ---- for a Mac -------------------------------------------------------------------------------------------------------
+
+C_FUNCTIONS = (
+    "abi_version", "metadata_json", "open", "close", "context_create", "context_destroy", "workspace_size",
+    "output_shape", "run", "set_weights", "last_error",
+)  # fmt: skip
+# What ziglang's linker exports of its own from every library, and what dyld is reached by.
+OF_THE_LINKER = {"___dso_handle", "__mh_dylib_header"}
+
+
+@pytest.fixture(scope="module")
+def dylib(tmp_path_factory: pytest.TempPathFactory) -> MachO:
+    pytest.importorskip("ziglang")
+    path = build.build(metal_support.example_bundle(), tmp_path_factory.mktemp("macos"))
+    assert path.name == "libmetal_example.dylib"
+    return MachO(path.read_bytes())
+
+
+def test_the_library_for_a_mac_is_one_for_arm64(dylib: MachO) -> None:
+    assert dylib.architecture == "arm64" and dylib.oldest_system == (14, 0)
+    assert dylib.install_name == "@rpath/libmetal_example.dylib"
+    assert dylib.signed  # the system starts no other code for arm64
+    assert f"{Path.home()}/".encode() not in dylib.data
+
+
+def test_it_exports_its_abi_alone(dylib: MachO) -> None:
+    assert dylib.exports - OF_THE_LINKER == {f"_metal_example_{name}" for name in C_FUNCTIONS}
+
+
+def test_it_needs_the_systems_c_library_alone(dylib: MachO) -> None:
+    assert dylib.libraries == ["/usr/lib/libSystem.B.dylib"]
+    assert {"_dlopen", "_memcpy"} <= dylib.imports
+    foreign = ("objc", "MTL", "NS", "CF", "_Z")  # the frameworks and the C++ library are opened by name, or not at all
+    assert not [name for name in dylib.imports if name.removeprefix("_").startswith(foreign)]
+
+
+def test_a_compiler_for_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++")
+    with pytest.raises(BuildError, match=r"CXX names 'g\+\+', .* not for aarch64 with macOS: unset it and install the"):
+        toolchain.find("aarch64", platform.MACOS)
+
+
+def test_a_library_for_a_mac_is_refused_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    path = build.build(metal_support.example_bundle(), tmp_path)
+    with pytest.raises(OSError, match="compiled for macOS, and this machine runs Linux"):
+        loader.load(path)
