@@ -4,7 +4,7 @@
 
 #define kernel static
 #define device
-#define constant
+#define constant const
 using uint = unsigned;
 
 #include "metal_example.metal"
