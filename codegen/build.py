@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from luminal.codegen import toolchain
-from luminal.codegen.render import INCLUDE, LIBRARY, LIBRARY_FLAGS, SourceBundle
+from luminal.codegen.render import INCLUDE, LIBRARY_FLAGS, SourceBundle
 from luminal.codegen.toolchain import Toolchain
 from luminal.core import config
 from luminal.core.errors import BuildError
@@ -88,7 +88,7 @@ class _Job:
     # ---- keys -------------------------------------------------------------------------------------------------------
 
     def _flags(self, path: str) -> tuple[str, ...]:
-        flags = LIBRARY_FLAGS if path == LIBRARY else self.bundle.kernel_flags
+        flags = self.bundle.kernel_flags if path in self.bundle.kernels else LIBRARY_FLAGS
         return (*flags, f"-DLM_NAMESPACE={self.bundle.namespace}")
 
     def _key(self, path: str) -> str:

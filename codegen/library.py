@@ -15,6 +15,7 @@ from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
 from luminal.core.program import Buffer, Entry, Launch, Phase, Program
 from luminal.core.symbolic import Int, Var, as_var
+from luminal.core.types import DType
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,14 @@ def describe(program: Program, interface: Interface, kernels: Sequence[KernelTex
     return _Describer(program, interface, kernels, plan).describe()
 
 
+def describe_launches(
+    program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan
+) -> LibraryText:
+    """The same for a library that launches its kernels on a GPU: each call is ``context.launch(...)``, with the buffers
+    of the context as arguments."""
+    return _LaunchDescriber(program, interface, kernels, plan).describe()
+
+
 class _Describer:
     def __init__(
         self, program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan
@@ -171,8 +180,7 @@ class _Describer:
 
     def _entry(self, entry: Entry, face: public.Entry) -> EntryText:
         pointers = {
-            tensor.name: f"{'static_cast<const ' if space == 'in' else 'static_cast<'}{ctype(tensor.dtype)}*>"
-            f"({space}[{number}])"
+            tensor.name: self._tensor(space, number, tensor.dtype)
             for space, tensors in (("in", entry.inputs), ("out", entry.outputs))
             for number, tensor in enumerate(tensors)
         }
@@ -223,6 +231,11 @@ class _Describer:
             arguments[pointer.array] = self._pointer(self.program.buffer(name), pointers)
         return Call(signature.call(arguments, times), step.origins)
 
+    def _tensor(self, space: str, number: int, dtype: DType) -> str:
+        """A pointer to the data of an input (``in``) or output (``out``)."""
+        constant = "const " if space == "in" else ""
+        return f"static_cast<{constant}{ctype(dtype)}*>({space}[{number}])"
+
     def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
         if buffer.space == "arena":
             return f"context.arena<{ctype(buffer.dtype)}>({buffer.offset})"
@@ -261,3 +274,31 @@ class _Describer:
             return f"fixed({name}, {size})"
         dim = as_var(size)
         return f"symbol({name}, {self.dims[dim]})" if dim else f"computed({name}, {self._function(size)})"
+
+
+class _LaunchDescriber(_Describer):
+    """Steps follow each other on a GPU: each is a launch of its own, of as many blocks as it has tasks."""
+
+    def _phases(self, entry: Entry, pointers: dict[str, str]) -> Iterator[Step]:
+        for step in entry.steps:
+            number = self._number(step)
+            tasks = self._size(self.kernels[step.kernel].tasks)
+            yield Step("launch", number, tasks, (self._launch(step, number, tasks, pointers),))
+
+    def _launch(self, step: Launch, number: int, tasks: str, pointers: dict[str, str]) -> Call:
+        signature = self.kernels[step.kernel].signature
+        arguments = {"status": f"context.status({number})", "dims": "context.dims()"}
+        for pointer, name in zip(signature.pointers, step.arguments, strict=True):
+            arguments[pointer.array] = self._pointer(self.program.buffer(name), pointers)
+        values = ", ".join(signature.values(arguments))
+        return Call(f"context.launch({number}, {signature.name}, {tasks}, {{{values}}})", step.origins)
+
+    def _tensor(self, space: str, number: int, dtype: DType) -> str:
+        return f"context.{'input' if space == 'in' else 'output'}({number})"
+
+    def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
+        if buffer.space == "arena":
+            return f"context.arena({buffer.offset})"
+        if buffer.space == "constant":
+            return f"context.weights({self.constants[buffer.name].identifier})"
+        return pointers[buffer.name]

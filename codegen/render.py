@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import jinja2
 
@@ -16,6 +16,7 @@ from luminal.codegen import interface, library, weights
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
 from luminal.codegen.interface import Interface
+from luminal.codegen.library import LibraryText
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
 from luminal.core.program import Kernel, Program
@@ -27,6 +28,7 @@ INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
 # The template of a kernel, by dialect.
 KERNELS = {"cpp": "cpp/kernel.cpp.j2", "cuda": "cuda/kernel.cu.j2", "metal": "metal/kernel.metal.j2"}
 LIBRARY = "library.cpp"
+PYTHON_MODULE = "python_module.cpp"
 # Flags of every file; those of the target are for the kernels alone, because the library has to be able to say that a
 # machine lacks an instruction set.
 COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")
@@ -56,7 +58,7 @@ class SourceBundle:
     @property
     def units(self) -> tuple[str, ...]:
         """The files that are compiled."""
-        return (LIBRARY, *(path for path in self.kernels if path.endswith(".cpp")))
+        return tuple(path for path in self.files if path.endswith(".cpp") and path != PYTHON_MODULE)
 
     @property
     def namespace(self) -> str:
@@ -69,6 +71,33 @@ class SourceBundle:
         return (*self.target.flags, *COMMON_FLAGS)
 
 
+Describe: TypeAlias = Callable[[Program, Interface, Sequence[KernelText], WeightsPlan], LibraryText]
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host code around kernels: the system that it is for, what its library.cpp iterates over, and its templates,
+    with the files that they make (``{name}`` is the model)."""
+
+    platform: Platform
+    describe: Describe
+    templates: Mapping[str, str]
+
+
+CPU = Host(
+    LINUX,
+    library.describe,
+    {
+        "library.cpp.j2": LIBRARY,
+        "header.h.j2": "{name}.h",
+        "wrapper.hpp.j2": "{name}.hpp",
+        "exports.map.j2": "exports.map",
+        "CMakeLists.txt.j2": "CMakeLists.txt",
+        "python_module.cpp.j2": PYTHON_MODULE,
+    },
+)
+
+
 def namespace(name: str) -> str:
     """The inner namespace of the library ``name``; no name in the runtime headers ends like it."""
     return f"{name}_model"
@@ -78,7 +107,7 @@ def namespace(name: str) -> str:
 def environment() -> jinja2.Environment:
     """The templates: strict about undefined names, with line statements after ``//%``."""
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader([TEMPLATES / "cpp", TEMPLATES]),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
         trim_blocks=True,
@@ -108,39 +137,49 @@ def render(program: Program, target: Target) -> SourceBundle:
 
     Raises UnsupportedError for element types that have no C++ code, DTypeError for those that cannot cross the C ABI.
     """
-    face = library.interface_of(program)
     dims = {dim.name: number for number, dim in enumerate(program.dims)}
-    texts = [emit(kernel, dims) for kernel in program.kernels]
-    plan = weights.plan([(name, value.nbytes) for name, value in program.constants.items()])
-    kernels = {f"kernels/{text.kernel.name}.cpp": text for text in texts}
+    kernels = {f"kernels/{kernel.name}.cpp": emit(kernel, dims) for kernel in program.kernels}
     files = {path: kernel_text(text) for path, text in kernels.items()}
+    return assemble(program, target, CPU, kernels, files)
+
+
+def assemble(
+    program: Program,
+    target: Target,
+    host: Host,
+    kernels: Mapping[str, KernelText],
+    sources: Mapping[str, str],
+    **more: Any,
+) -> SourceBundle:
+    """The ``sources`` of the kernels, by path, with the files of ``host`` around them. ``kernels`` are the kernels
+    themselves, ``more`` is what the templates of this host know besides."""
+    face = library.interface_of(program)
+    texts = list(kernels.values())
+    plan = weights.plan([(name, value.nbytes) for name, value in program.constants.items()])
     context: dict[str, Any] = {
         "interface": face,
         "namespace": namespace(program.name),
         "kernels": texts,
-        "library": library.describe(program, face, texts, plan),
+        "library": host.describe(program, face, texts, plan),
         "target": target,
         "weights_bytes": plan.payload_bytes,
         "kernel_sources": list(kernels),
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
         "library_flags": LIBRARY_FLAGS,
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
+        **more,
     }
     # The hash stands for everything that decides what the library does with its weights.
-    unhashed = _library(context, bytes(weights.HASH_BYTES), program, plan, target)
-    digest = hashlib.sha256("\0".join([*files, *files.values(), unhashed]).encode()).digest()
-    files[LIBRARY] = _library(context, digest, program, plan, target)
-    for name, path in (
-        ("header.h.j2", f"{program.name}.h"),
-        ("wrapper.hpp.j2", f"{program.name}.hpp"),
-        ("exports.map.j2", "exports.map"),
-        ("CMakeLists.txt.j2", "CMakeLists.txt"),
-        ("python_module.cpp.j2", "python_module.cpp"),
-    ):
-        files[path] = environment().get_template(f"cpp/{name}").render(context)
+    unhashed = _library(host, context, bytes(weights.HASH_BYTES), program, plan, target)
+    digest = hashlib.sha256("\0".join([*sources, *sources.values(), unhashed]).encode()).digest()
+    files = {**sources, LIBRARY: _library(host, context, digest, program, plan, target)}
+    for name, pattern in host.templates.items():
+        path = pattern.format(name=program.name)
+        if path != LIBRARY:
+            files[path] = environment().get_template(name).render(context)
     origins = {path: text.kernel for path, text in kernels.items()}
     return SourceBundle(
-        program.name, target, face, MappingProxyType(files), MappingProxyType(origins), plan, digest
+        program.name, target, face, MappingProxyType(files), MappingProxyType(origins), plan, digest, host.platform
     )  # fmt: skip
 
 
@@ -150,7 +189,7 @@ def describe(target: Target) -> dict[str, Any]:
 
 
 def _library(
-    context: Mapping[str, Any], source_hash: bytes, program: Program, plan: WeightsPlan, target: Target
+    host: Host, context: Mapping[str, Any], source_hash: bytes, program: Program, plan: WeightsPlan, target: Target
 ) -> str:
     metadata = context["interface"].metadata_json(
         **program.metadata,
@@ -170,4 +209,5 @@ def _library(
     )
     lines = [interface.c_string(metadata[start : start + 100]) for start in range(0, len(metadata), 100)]
     octets = [f"{byte:#04x}" for byte in source_hash]
-    return environment().get_template("cpp/library.cpp.j2").render(context, metadata=lines, source_hash=octets)
+    (template,) = (name for name, path in host.templates.items() if path == LIBRARY)
+    return environment().get_template(template).render(context, metadata=lines, source_hash=octets)

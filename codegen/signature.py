@@ -76,11 +76,17 @@ class Signature:
     def call(self, arguments: Mapping[str, str], times: int = 1) -> str:
         """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and ``status`` and
         ``dims`` to theirs; the tasks are ``begin .. end-1``, or all tasks of those shares of ``times`` tasks."""
-        values = [arguments[pointer.array] for pointer in self.pointers]
-        values += [arguments[name] for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used]
+        values = self.values(arguments)
         last = [form.split()[1] for form in self.dialect.head.last]
         values += [name if times == 1 else f"{name} * {times}" for name in last]
         return f"{self.name}({', '.join(values)})"
+
+    def values(self, arguments: Mapping[str, str]) -> list[str]:
+        """What a call passes, but for the tasks: ``arguments`` as for :meth:`call`."""
+        values = [arguments[pointer.array] for pointer in self.pointers]
+        return values + [
+            arguments[name] for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used
+        ]
 
     def call_of(self, pointers: str) -> str:
         """A call with the arguments in the order of the parameters, which ``pointers`` are, without types."""

@@ -227,14 +227,16 @@ struct Pipeline : Object {
     std::vector<uint32_t> buffers;
 };
 
-/// The complaint of a compiler about the first #error of a text; empty where there is none.
+/// The complaint of a compiler about the first #error of a text that no condition guards; empty where there is none.
 std::string complaint(const std::string& text) {
     size_t line = 1;
     size_t begin = 0;
+    int conditions = 0;
     while (begin < text.size()) {
         size_t end = text.find('\n', begin);
         if (end == std::string::npos) end = text.size();
-        if (text.compare(begin, 6, "#error") == 0) {
+        conditions += text.compare(begin, 3, "#if") == 0 ? 1 : text.compare(begin, 6, "#endif") == 0 ? -1 : 0;
+        if (conditions == 0 && text.compare(begin, 6, "#error") == 0) {
             const std::string message = text.substr(begin + 6, end - begin - 6);
             return "program_source:" + std::to_string(line) + ":2: error:" + message;
         }

@@ -1,0 +1,124 @@
+"""Libraries for Apple's GPUs: host code for macOS, with the kernels inside as text of Metal's shading language.
+
+Metal compiles the text when a library is opened, and finds no files then: it holds the headers that kernels include.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from luminal.codegen import library, render
+from luminal.codegen.emitter import KernelText
+from luminal.codegen.platform import MACOS
+from luminal.codegen.render import INCLUDE, LIBRARY, PYTHON_MODULE, Host, SourceBundle
+from luminal.core.errors import SpecError, UnsupportedError
+from luminal.core.program import Kernel, Program
+from luminal.core.schedule import nest as ir
+from luminal.core.schedule.rewrite_nest import replace_scalars
+from luminal.core.target import Target
+from luminal.core.types import DType
+
+MOST_BUFFERS = 31  # that a kernel can have as arguments
+
+HOST = Host(
+    MACOS,
+    library.describe_launches,
+    {
+        "metal/library.cpp.j2": LIBRARY,
+        "metal/shaders.cpp.j2": "shaders.cpp",
+        "metal/CMakeLists.txt.j2": "CMakeLists.txt",
+        "header.h.j2": "{name}.h",
+        "wrapper.hpp.j2": "{name}.hpp",
+        "exports.map.j2": "exports.map",
+        "python_module.cpp.j2": PYTHON_MODULE,
+    },
+)
+
+_INCLUDED = re.compile(r'#include "(luminal/[^"]+)"')
+
+
+def bundle(
+    program: Program,
+    target: Target,
+    kernels: Sequence[KernelText],
+    sources: Mapping[str, str],
+    threads: Mapping[str, int],
+) -> SourceBundle:
+    """The sources of ``program``, whose ``kernels`` are rendered as ``sources``: paths such as ``kernels/row2.metal``,
+    in the same order, with the text. ``threads`` are those of a block of each kernel, by its name.
+
+    Raises UnsupportedError where a kernel computes what Metal cannot, or has too many arguments.
+    """
+    check(program)
+    for kernel in kernels:
+        _check_arguments(kernel)
+    shaders = shader_text(sources.values(), render.namespace(program.name))
+    texts = dict(zip(sources, kernels, strict=True))
+    return render.assemble(program, target, HOST, texts, sources, shaders=shaders, threads=threads)
+
+
+def check(program: Program) -> None:
+    """Raises UnsupportedError, with the source operators, where ``program`` computes in float64: Metal has none."""
+    for kernel in program.kernels:
+        if any(dtype.is_float and dtype.bits == 64 for dtype in _dtypes(kernel)):
+            raise UnsupportedError(
+                f"Metal has no float64, in which {_made_for(kernel)} computes: convert the model to float32, or "
+                f"compile it for another target"
+            )
+
+
+def shader_text(sources: Iterable[str], namespace: str) -> str:
+    """One text of all ``sources``, in which every header of the runtime stands once, where it is first included.
+
+    Raises SpecError for a header that is included under a condition: it might stand where it is not read.
+    """
+    return "\n".join([f"#define LM_NAMESPACE {namespace}", *_lines(sources), ""])
+
+
+def _lines(sources: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+
+    def inlined(text: str) -> Iterator[str]:
+        depth = 0
+        for line in text.splitlines():
+            depth += line.startswith("#if") - line.startswith("#endif")
+            included = _INCLUDED.match(line)
+            if included and depth:
+                raise SpecError(
+                    f"{included[1]} is included under a condition, so its place in a shader text is unknown"
+                )
+            if included is None:
+                if line != "#pragma once":
+                    yield line
+            elif included[1] not in seen:
+                seen.add(included[1])
+                yield from inlined((INCLUDE / included[1]).read_text())
+
+    for source in sources:
+        yield from inlined(source)
+
+
+def _dtypes(kernel: Kernel) -> set[DType]:
+    """The types of all values that a kernel handles."""
+    found = {array.dtype for array in kernel.nest.arrays}
+
+    def note(value: ir.Scalar) -> ir.Scalar:
+        found.update(scalar.dtype for scalar in ir.postorder(value))
+        return value
+
+    replace_scalars(kernel.nest.body, note)
+    return found
+
+
+def _check_arguments(kernel: KernelText) -> None:
+    signature = kernel.signature
+    count = len(signature.pointers) + signature.checked + signature.reads_dims
+    if count > MOST_BUFFERS:
+        raise UnsupportedError(
+            f"{_made_for(kernel.kernel)} needs {count} buffers at once, of which Metal takes {MOST_BUFFERS}"
+        )
+
+
+def _made_for(kernel: Kernel) -> str:
+    return "; ".join(kernel.origins) or f"kernel {kernel.name}"
