@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,19 @@ def test_two_kernels_compute_with_weights_arena_and_symbolic_dims(example: Metal
         np.testing.assert_array_equal(found, example.expected(ids, SCALE))
     (none,) = library.run([np.zeros(0, dtype=np.int64), SCALE])
     assert none.shape == (0, 32)
+
+
+def test_contexts_of_several_threads_run_at_once(example: MetalExample) -> None:
+    library = loader.load(example.library)
+
+    def runs(seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        for _ in range(20):
+            ids = generator.integers(0, 16, generator.integers(1, 65))
+            np.testing.assert_array_equal(library.run([ids, SCALE])[0], example.expected(ids, SCALE))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(runs, range(4)))
 
 
 def test_a_profile_runs_each_step_by_itself(example: MetalExample) -> None:

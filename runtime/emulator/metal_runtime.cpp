@@ -466,6 +466,8 @@ std::string carry_out(const Dispatch& dispatch) {
 }
 
 void wait_until_completed(Commands* self, Selector) {
+    static std::mutex gpu;  // one command buffer at a time
+    const std::lock_guard<std::mutex> guard(gpu);
     if (self->status != 3) fault("a command buffer is waited for that was not committed");
     std::string wrong = setting("fail_run") != 0 ? "Caused GPU Hang Error" : "";
     for (size_t i = 0; i < self->dispatches.size() && wrong.empty(); ++i) wrong = carry_out(self->dispatches[i]);
