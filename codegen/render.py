@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -29,6 +29,7 @@ INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
 KERNELS = {"cpp": "cpp/kernel.cpp.j2", "cuda": "cuda/kernel.cu.j2", "metal": "metal/kernel.metal.j2"}
 LIBRARY = "library.cpp"
 PYTHON_MODULE = "python_module.cpp"
+IMAGES = "images.cpp"  # puts the images of kernels for GPUs into the library
 # Flags of every file; those of the target are for the kernels alone, because the library has to be able to say that a
 # machine lacks an instruction set.
 COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")
@@ -59,6 +60,11 @@ class SourceBundle:
     def units(self) -> tuple[str, ...]:
         """The files that are compiled."""
         return tuple(path for path in self.files if path.endswith(".cpp") and path != PYTHON_MODULE)
+
+    @property
+    def image_sources(self) -> tuple[str, ...]:
+        """The kernels that are compiled for GPUs, each to an image that ``IMAGES`` puts into the library."""
+        return tuple(path for path in self.kernels if path.endswith(".cu"))
 
     @property
     def namespace(self) -> str:
@@ -96,6 +102,11 @@ CPU = Host(
         "python_module.cpp.j2": PYTHON_MODULE,
     },
 )
+
+
+def image_path(source: str) -> str:
+    """Where the image of the kernel ``source`` lies while the library is built."""
+    return str(PurePosixPath(source).with_suffix(".fatbin"))
 
 
 def namespace(name: str) -> str:

@@ -1,4 +1,4 @@
-"""C++ compilers: where one is found, and how it is called."""
+"""Compilers for C++ and CUDA: where one is found, and how it is called."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ _NAMES = ("g++", "clang++", "c++")
 
 _ADVICE = (
     "install g++ or clang++, or the clang of the package index (pip install ziglang), or set CXX to a compiler's path"
+)
+_NVCC_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+_NVCC_ADVICE = (
+    "install the CUDA toolkit, or its compiler from the package index (pip install nvidia-cuda-nvcc), or set NVCC to "
+    "its path"
 )
 _FOREIGN_ADVICE = "install the clang of the package index (pip install ziglang), or set CXX to a cross compiler's path"
 
@@ -82,6 +87,32 @@ def find(architecture: str | None = None, platform: Platform | None = None) -> T
     raise BuildError(f"found no C++ compiler on PATH or in {', '.join(_FOLDERS)}: {_ADVICE}")
 
 
+def find_nvcc() -> Toolchain:
+    """NVIDIA's compiler: the one that ``NVCC`` names; else the system's; else that of the package ``nvidia-cuda-nvcc``.
+
+    Raises BuildError where there is none, or where the one that ``NVCC`` names does not start.
+    """
+    chosen = config.NVCC.value
+    if chosen:
+        path = _which(chosen)
+        if path is None:
+            raise BuildError(f"NVCC names {chosen!r}, which does not exist: {_NVCC_ADVICE}")
+    else:
+        path = _which("nvcc") or shutil.which("nvcc", path=os.pathsep.join([*_NVCC_FOLDERS, *_package_folders()]))
+    if path is None:
+        raise BuildError(f"found no nvcc on PATH or in {', '.join(_NVCC_FOLDERS)}: {_NVCC_ADVICE}")
+    # It works through a C++ compiler, which it would look for on PATH alone.
+    host = next(filter(None, map(_which, _NAMES)), None)
+    return _start((path, *(("-ccbin", host) if host else ())), advice=_NVCC_ADVICE)
+
+
+def _package_folders() -> list[str]:
+    """Where the packages of the index have NVIDIA's programs: ``nvidia/cu13/bin`` beside other packages."""
+    found = importlib.util.find_spec("nvidia")
+    places = found.submodule_search_locations if found is not None else None
+    return [str(folder) for place in places or () for folder in sorted(Path(place).glob("*/bin"))]
+
+
 def _cross_compilers(architecture: str, platform: Platform) -> list[str]:
     return [platform.compiler.format(architecture)] if platform.compiler else []
 
@@ -112,16 +143,16 @@ def _which(name: str) -> str | None:
 
 
 @cache
-def _start(command: tuple[str, ...], linker: tuple[str, ...] | None = None) -> Toolchain:
+def _start(command: tuple[str, ...], linker: tuple[str, ...] | None = None, advice: str = _ADVICE) -> Toolchain:
     try:
         answer = subprocess.run(
             [*command, "--version"], env=_environment(command), capture_output=True, text=True, errors="replace",
             check=False,
         )  # fmt: skip
     except OSError as error:
-        raise BuildError(f"{shlex.join(command)} does not start ({error.strerror}): {_ADVICE}") from None
+        raise BuildError(f"{shlex.join(command)} does not start ({error.strerror}): {advice}") from None
     if answer.returncode != 0:
-        raise BuildError(f"{shlex.join(command)} --version fails: {answer.stderr.strip() or 'no message'}; {_ADVICE}")
+        raise BuildError(f"{shlex.join(command)} --version fails: {answer.stderr.strip() or 'no message'}; {advice}")
     return Toolchain(command, linker or command, answer.stdout.strip())
 
 

@@ -46,6 +46,10 @@ def _count(text: str) -> int:
 
 
 CXX = Switch("CXX", str, "", "the C++ compiler to use, by name or path, with leading arguments if it needs any")
+NVCC = Switch("NVCC", str, "", "the CUDA compiler to use, by name or path")
+CUDA_DRIVER = Switch(
+    "LUMINAL_CUDA_DRIVER", str, "", "what compiled libraries open in place of the CUDA driver, for tests"
+)
 CACHE = Switch(
     "LUMINAL_CACHE",
     lambda text: Path(text).expanduser(),

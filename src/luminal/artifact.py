@@ -77,7 +77,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
     face = bundle.interface.metadata()
     manifest = {
         "name": program.name,
-        "library": f"lib{program.name}.so",
+        "library": bundle.library,
         "weights": f"{program.name}.weights",
         "compiler": f"luminal {luminal.__version__}",
         "source_hash": bundle.source_hash.hex(),

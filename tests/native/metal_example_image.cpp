@@ -33,7 +33,7 @@ int registered = 0;
 extern "C" {
 
 extern const lm_emulated_kernel lm_emulated_kernels[] = {
-    {"gather0", call_gather0, 32}, {"scale1", call_scale1, 32}, {nullptr, nullptr, 0}};
+    {"gather0", call_gather0, 32, 4}, {"scale1", call_scale1, 32, 5}, {nullptr, nullptr, 0, 0}};
 
 int lm_emulate(const lm_emulated_kernel* emulated, uint64_t blocks, void* const* arguments) {
     for (uint64_t block = 0; block < blocks; ++block) {
@@ -46,6 +46,7 @@ int lm_emulate(const lm_emulated_kernel* emulated, uint64_t blocks, void* const*
 
 void lm_emulate_buffer(void*, size_t, int) { ++registered; }
 void lm_emulate_release(void*) { --registered; }
+void lm_emulate_written(void*, size_t) {}
 const char* lm_emulate_faults() { return ""; }
 
 /// Device buffers that are registered now.

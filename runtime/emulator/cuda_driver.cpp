@@ -1,0 +1,766 @@
+// A stand-in for NVIDIA's driver, for tests on machines without it: the functions that luminal/cuda/driver.hpp finds,
+// with kernels carried out by the emulator, which it is linked with. Built as a shared library, its path goes into
+// LUMINAL_CUDA_DRIVER.
+//
+// An image is a shared library that holds a table of kernels (emulator.h), as bytes. It finds the functions of the
+// emulator in this library.
+//
+// It is stricter than the real thing. Memory of the device is memory of the host, but what a host program must not do
+// is recorded as a fault: calls without a context, handles that are gone, memory that is freed while work that uses it
+// is pending. What is put into a stream is carried out when somebody waits for it, so that whoever reads too early reads
+// what was there before. Only the default stream works at once, after all others.
+//
+// LUMINAL_CUDA_FAIL=function:call:result makes that call of a function fail, counted from 1 since the variable was set.
+// Functions that give something back or wait do so and then fail, as the driver does that reports errors of earlier work
+// there.
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "emulator.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum Result : int32_t {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    NO_BINARY_FOR_GPU = 209,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    LAUNCH_FAILED = 719,
+    UNKNOWN = 999,
+};
+
+using Address = uint64_t;
+
+/// What was put into a stream, and the memory of the device that it uses.
+struct Operation {
+    std::function<void()> carry_out;
+    std::vector<Address> uses;
+};
+
+// ---- what there is ---------------------------------------------------------------------------------------------------
+
+struct Image {
+    int file = -1;
+    void* library = nullptr;
+    const lm_emulated_kernel* kernels = nullptr;
+};
+
+/// A kernel with its arguments.
+struct Launch {
+    const lm_emulated_kernel* kernel = nullptr;
+    uint64_t blocks = 0;
+    std::vector<void*> arguments;
+};
+
+struct Stream {
+    std::deque<Operation> pending;
+    uint64_t put = 0;   // operations so far
+    uint64_t done = 0;  // of them carried out
+};
+
+struct Event {
+    Stream* stream = nullptr;
+    uint64_t position = 0;  // what must be done on the stream
+};
+
+struct Graph {
+    std::vector<std::unique_ptr<Launch>> nodes;
+};
+
+struct GraphExec {
+    std::vector<std::unique_ptr<Launch>> nodes;
+    std::map<const void*, size_t> places;  // of the nodes of its graph
+};
+
+/// CUDA_KERNEL_NODE_PARAMS_v2.
+struct KernelNode {
+    const lm_emulated_kernel* function;
+    uint32_t blocks[3];
+    uint32_t threads[3];
+    uint32_t shared_bytes;
+    void** arguments;
+    void** extra;
+    void* kernel;
+    void* context;
+};
+
+/// Handles of one kind.
+template <class T>
+using Owned = std::map<T*, std::unique_ptr<T>>;
+
+struct State {
+    std::recursive_mutex lock;
+    std::map<std::string, int64_t> settings = {
+        {"devices", 1},
+        {"capability", 90},  // of each device: 9.0
+        {"memory", int64_t{1} << 40},
+    };
+    bool initialised = false;
+    int64_t retained = 0;
+    std::map<Address, size_t> memory;
+    std::map<void*, size_t> pinned;
+    Owned<Image> images;
+    Owned<Stream> streams;
+    Owned<Event> events;
+    Owned<Graph> graphs;
+    Owned<GraphExec> executables;
+    Stream default_stream;
+    int32_t sticky = SUCCESS;  // what the next wait returns
+    std::string faults;
+    std::string answer;  // what the last call of lm_cuda_faults returned
+    std::map<std::string, int64_t> calls;
+    std::string failure;  // LUMINAL_CUDA_FAIL, as it was last seen
+    int64_t failure_calls = 0;
+};
+
+State& state() {
+    static State* const made = new State;  // never ended: libraries may be closed after main
+    return *made;
+}
+
+thread_local std::vector<void*> contexts;  // current ones, the last on top
+
+void* const THE_CONTEXT = reinterpret_cast<void*>(&state);
+
+void fault(const std::string& text) { state().faults += text + "\n"; }
+
+// ---- calls -----------------------------------------------------------------------------------------------------------
+
+/// Counts a call of a function; its result where it is told to fail.
+int32_t called(const char* function) {
+    State& s = state();
+    ++s.calls[function];
+    const char* const setting = getenv("LUMINAL_CUDA_FAIL");
+    const std::string wanted = setting != nullptr ? setting : "";
+    if (wanted != s.failure) {
+        s.failure = wanted;
+        s.failure_calls = 0;
+    }
+    const size_t colon = wanted.find(':');
+    if (colon == std::string::npos || wanted.substr(0, colon) != function) return SUCCESS;
+    char* end = nullptr;
+    const int64_t call = strtoll(wanted.c_str() + colon + 1, &end, 10);
+    const bool fails = ++s.failure_calls == call;
+    return fails ? (*end == ':' ? static_cast<int32_t>(strtol(end + 1, nullptr, 10)) : UNKNOWN) : SUCCESS;
+}
+
+/// Every function begins with it: one call at a time.
+struct Entered {
+    explicit Entered(const char* function) : guard(state().lock), result(called(function)) {
+        if (!state().initialised && strcmp(function, "cuInit") != 0) {
+            fault(std::string(function) + " is called before cuInit");
+        }
+    }
+
+    std::lock_guard<std::recursive_mutex> guard;
+    int32_t result;  // with which the call fails
+};
+
+/// What functions that work on a context return without one.
+int32_t no_context(const char* function) {
+    if (!contexts.empty()) return SUCCESS;
+    fault(std::string(function) + " is called without a context");
+    return INVALID_CONTEXT;
+}
+
+#define ENTER(function)              \
+    const Entered entered(function); \
+    if (entered.result != SUCCESS) return entered.result
+#define ENTER_IN_CONTEXT(function) \
+    ENTER(function);               \
+    if (no_context(function) != SUCCESS) return INVALID_CONTEXT
+// For functions that give something back, or wait.
+#define ENTER_TO_END(function)       \
+    const Entered entered(function); \
+    if (no_context(function) != SUCCESS) return INVALID_CONTEXT
+
+template <class T>
+bool known(const Owned<T>& handles, T* handle, const char* function) {
+    if (handles.count(handle) > 0) return true;
+    fault(std::string(function) + " is given a handle that does not exist");
+    return false;
+}
+
+/// Whether these bytes lie in one allocation of the device.
+bool on_device(Address begin, size_t bytes) {
+    const auto& memory = state().memory;
+    auto after = memory.upper_bound(begin);
+    if (after == memory.begin()) return false;
+    --after;
+    return begin + bytes <= after->first + after->second;
+}
+
+// ---- streams ---------------------------------------------------------------------------------------------------------
+
+/// Carries out what was put into a stream, up to a position.
+void advance(Stream& stream, uint64_t position) {
+    while (stream.done < position && !stream.pending.empty()) {
+        const Operation operation = std::move(stream.pending.front());
+        stream.pending.pop_front();
+        ++stream.done;
+        operation.carry_out();
+    }
+}
+
+void finish(Stream& stream) { advance(stream, stream.put); }
+
+void finish_all() {
+    for (auto& [stream, owned] : state().streams) finish(*stream);
+    finish(state().default_stream);
+}
+
+Stream* find_stream(Stream* handle, const char* function) {
+    if (handle == nullptr) return &state().default_stream;
+    return known(state().streams, handle, function) ? handle : nullptr;
+}
+
+void put(Stream& stream, std::vector<Address> uses, std::function<void()> carry_out) {
+    stream.pending.push_back({std::move(carry_out), std::move(uses)});
+    ++stream.put;
+    if (&stream == &state().default_stream) finish_all();
+}
+
+void fail_later(int32_t result) {
+    if (state().sticky == SUCCESS) state().sticky = result;
+}
+
+/// What a wait returns that is told to return `result`.
+int32_t waited(int32_t result) {
+    const int32_t earlier = state().sticky;
+    state().sticky = SUCCESS;
+    return result != SUCCESS ? result : earlier;
+}
+
+void carry_out(const Launch& launch) {
+    if (lm_emulate(launch.kernel, launch.blocks, launch.arguments.data()) != 0) fail_later(LAUNCH_FAILED);
+}
+
+std::vector<Address> uses(const Launch& launch) {
+    std::vector<Address> used;
+    for (void* const argument : launch.arguments) used.push_back(reinterpret_cast<Address>(argument));
+    return used;
+}
+
+int32_t read_launch(const KernelNode& node, Launch& launch) {
+    bool exists = false;
+    for (const auto& [image, owned] : state().images) {
+        for (const lm_emulated_kernel* kernel = image->kernels; kernel->name != nullptr; ++kernel) {
+            exists = exists || kernel == node.function;
+        }
+    }
+    if (!exists) {
+        fault("a kernel is launched that does not exist");
+        return INVALID_HANDLE;
+    }
+    const lm_emulated_kernel& kernel = *node.function;
+    const bool one_dimensional =
+        node.blocks[1] == 1 && node.blocks[2] == 1 && node.threads[1] == 1 && node.threads[2] == 1;
+    if (!one_dimensional || node.blocks[0] == 0 || node.blocks[0] > 2147483647 || node.shared_bytes != 0) {
+        return INVALID_VALUE;
+    }
+    if (node.threads[0] != kernel.threads) {
+        fault("kernel " + std::string(kernel.name) + " is launched with " + std::to_string(node.threads[0]) +
+              " threads, compiled for " + std::to_string(kernel.threads));
+    }
+    launch.kernel = &kernel;
+    launch.blocks = node.blocks[0];
+    launch.arguments.clear();
+    for (uint32_t i = 0; i < kernel.parameters; ++i) {
+        void* argument = nullptr;
+        memcpy(&argument, node.arguments[i], sizeof(argument));
+        if (!on_device(reinterpret_cast<Address>(argument), 1)) {
+            fault("argument " + std::to_string(i) + " of kernel " + kernel.name + " does not lie on the device");
+        }
+        launch.arguments.push_back(argument);
+    }
+    return SUCCESS;
+}
+
+// ---- images ----------------------------------------------------------------------------------------------------------
+
+/// The bytes of a shared library end behind its table of sections.
+size_t image_bytes(const unsigned char* image) {
+    Elf64_Ehdr header;
+    memcpy(&header, image, sizeof(header));
+    return header.e_shoff + static_cast<size_t>(header.e_shentsize) * header.e_shnum;
+}
+
+/// Lets images find the functions of the emulator here, however this library was opened.
+void promote() {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<void*>(&promote), &info) == 0) return;
+    dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+}
+
+int32_t load_image(const unsigned char* bytes, Image& image) {
+    if (memcmp(bytes, ELFMAG, SELFMAG) != 0) return NO_BINARY_FOR_GPU;  // for real GPUs
+    const size_t size = image_bytes(bytes);
+    image.file = memfd_create("image", MFD_CLOEXEC);
+    if (image.file < 0 || write(image.file, bytes, size) != static_cast<ssize_t>(size)) return OUT_OF_MEMORY;
+    const std::string path = "/proc/self/fd/" + std::to_string(image.file);
+    image.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (image.library == nullptr) {
+        fault(std::string("an image cannot be opened: ") + dlerror());
+        return INVALID_IMAGE;
+    }
+    image.kernels = static_cast<const lm_emulated_kernel*>(dlsym(image.library, "lm_emulated_kernels"));
+    return image.kernels != nullptr ? SUCCESS : INVALID_IMAGE;
+}
+
+/// The file stays open while the library is: another file of the same number would be taken for it.
+void unload_image(const Image& image) {
+    if (image.library != nullptr) dlclose(image.library);
+    if (image.file >= 0) close(image.file);
+}
+
+}  // namespace
+
+// ---- for tests -------------------------------------------------------------------------------------------------------
+
+/// Changes a setting (see State); 0 where there is one of that name.
+EXPORT int32_t lm_cuda_set(const char* name, int64_t value) {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    const auto found = state().settings.find(name);
+    if (found == state().settings.end()) return 1;
+    found->second = value;
+    return 0;
+}
+
+EXPORT int64_t lm_cuda_get(const char* name) {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    return state().settings.at(name);
+}
+
+/// How often a function was called.
+EXPORT int64_t lm_cuda_calls(const char* function) {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    return state().calls[function];
+}
+
+/// What is not given back: memory, modules, streams, events, graphs, contexts.
+EXPORT int64_t lm_cuda_objects() {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    const State& s = state();
+    const size_t memory = s.memory.size() + s.pinned.size();
+    const size_t handles = s.images.size() + s.streams.size() + s.events.size() + s.graphs.size() + s.executables.size();
+    return static_cast<int64_t>(memory + handles) + s.retained;
+}
+
+/// What the host program did wrong since the last call, and what the emulator found, one a line.
+EXPORT const char* lm_cuda_faults() {
+    const std::lock_guard<std::recursive_mutex> guard(state().lock);
+    State& s = state();
+    s.answer = s.faults + lm_emulate_faults();
+    s.faults.clear();
+    return s.answer.c_str();
+}
+
+// ---- the driver ------------------------------------------------------------------------------------------------------
+
+EXPORT int32_t cuInit(uint32_t) {
+    ENTER("cuInit");
+    if (state().settings["devices"] == 0) return NO_DEVICE;
+    promote();
+    state().initialised = true;
+    return SUCCESS;
+}
+
+EXPORT int32_t cuGetErrorName(int32_t result, const char** name) {
+    static const std::map<int32_t, const char*> names = {
+        {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+        {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+        {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
+        {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+        {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
+        {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+        {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+        {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+        {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+        {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+        {UNKNOWN, "CUDA_ERROR_UNKNOWN"},
+    };
+    const auto found = names.find(result);
+    *name = found != names.end() ? found->second : nullptr;
+    return found != names.end() ? SUCCESS : INVALID_VALUE;
+}
+
+EXPORT int32_t cuGetErrorString(int32_t result, const char** text) {
+    const char* name = nullptr;
+    if (cuGetErrorName(result, &name) != SUCCESS) return INVALID_VALUE;
+    *text = result == OUT_OF_MEMORY       ? "out of memory"
+            : result == NO_DEVICE         ? "no CUDA-capable device is detected"
+            : result == NO_BINARY_FOR_GPU ? "no kernel image is available for execution on the device"
+            : result == LAUNCH_FAILED     ? "unspecified launch failure"
+                                          : "an error";
+    return SUCCESS;
+}
+
+EXPORT int32_t cuDeviceGetCount(int32_t* count) {
+    ENTER("cuDeviceGetCount");
+    *count = static_cast<int32_t>(state().settings["devices"]);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuDeviceGet(int32_t* device, int32_t number) {
+    ENTER("cuDeviceGet");
+    if (number < 0 || number >= state().settings["devices"]) return INVALID_DEVICE;
+    *device = number;
+    return SUCCESS;
+}
+
+EXPORT int32_t cuDeviceGetName(char* name, int32_t size, int32_t) {
+    ENTER("cuDeviceGetName");
+    strncpy(name, "Emulated GPU", static_cast<size_t>(size) - 1);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t) {
+    ENTER("cuDeviceGetAttribute");
+    const int32_t capability = static_cast<int32_t>(state().settings["capability"]);
+    if (attribute != 75 && attribute != 76) return INVALID_VALUE;
+    *value = attribute == 75 ? capability / 10 : capability % 10;
+    return SUCCESS;
+}
+
+EXPORT int32_t cuDevicePrimaryCtxRetain(void** context, int32_t) {
+    ENTER("cuDevicePrimaryCtxRetain");
+    ++state().retained;
+    *context = THE_CONTEXT;
+    return SUCCESS;
+}
+
+EXPORT int32_t cuDevicePrimaryCtxRelease_v2(int32_t) {
+    const Entered entered("cuDevicePrimaryCtxRelease_v2");
+    if (--state().retained < 0) fault("a context is released more often than it was retained");
+    return entered.result;
+}
+
+EXPORT int32_t cuCtxPushCurrent_v2(void* context) {
+    ENTER("cuCtxPushCurrent_v2");
+    if (context != THE_CONTEXT || state().retained == 0) fault("a context is made current that does not exist");
+    contexts.push_back(context);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuCtxPopCurrent_v2(void** context) {
+    ENTER_TO_END("cuCtxPopCurrent_v2");
+    *context = contexts.back();
+    contexts.pop_back();
+    return entered.result;
+}
+
+EXPORT int32_t cuCtxSynchronize() {
+    ENTER_TO_END("cuCtxSynchronize");
+    finish_all();
+    return waited(entered.result);
+}
+
+EXPORT int32_t cuModuleLoadData(Image** module, const void* bytes) {
+    ENTER_IN_CONTEXT("cuModuleLoadData");
+    auto image = std::make_unique<Image>();
+    const int32_t result = load_image(static_cast<const unsigned char*>(bytes), *image);
+    if (result != SUCCESS) {
+        unload_image(*image);
+        return result;
+    }
+    *module = image.get();
+    state().images[*module] = std::move(image);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuModuleUnload(Image* module) {
+    ENTER_TO_END("cuModuleUnload");
+    if (!known(state().images, module, "cuModuleUnload")) return INVALID_HANDLE;
+    unload_image(*module);
+    state().images.erase(module);
+    return entered.result;
+}
+
+EXPORT int32_t cuModuleGetFunction(const lm_emulated_kernel** function, Image* module, const char* name) {
+    ENTER_IN_CONTEXT("cuModuleGetFunction");
+    if (!known(state().images, module, "cuModuleGetFunction")) return INVALID_HANDLE;
+    for (const lm_emulated_kernel* kernel = module->kernels; kernel->name != nullptr; ++kernel) {
+        if (strcmp(kernel->name, name) != 0) continue;
+        *function = kernel;
+        return SUCCESS;
+    }
+    return NOT_FOUND;
+}
+
+EXPORT int32_t cuMemAlloc_v2(Address* address, size_t bytes) {
+    ENTER_IN_CONTEXT("cuMemAlloc_v2");
+    if (bytes == 0) return INVALID_VALUE;
+    size_t used = bytes;
+    for (const auto& [begin, size] : state().memory) used += size;
+    if (used > static_cast<size_t>(state().settings["memory"])) return OUT_OF_MEMORY;
+    void* const memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (memory == nullptr) return OUT_OF_MEMORY;
+    memset(memory, 0xcd, bytes);  // nobody may count on zeros
+    *address = reinterpret_cast<Address>(memory);
+    state().memory[*address] = bytes;
+    lm_emulate_buffer(memory, bytes, 0);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuMemFree_v2(Address address) {
+    ENTER_TO_END("cuMemFree_v2");
+    if (state().memory.count(address) == 0) {
+        fault("memory of the device is freed that does not exist");
+        return INVALID_VALUE;
+    }
+    const size_t bytes = state().memory[address];
+    for (const auto& [stream, owned] : state().streams) {
+        for (const Operation& operation : stream->pending) {
+            for (const Address used : operation.uses) {
+                if (used - address < bytes) fault("memory of the device is freed while work that uses it is pending");
+            }
+        }
+    }
+    lm_emulate_release(reinterpret_cast<void*>(address));
+    state().memory.erase(address);
+    free(reinterpret_cast<void*>(address));
+    return entered.result;
+}
+
+EXPORT int32_t cuMemAllocHost_v2(void** memory, size_t bytes) {
+    ENTER_IN_CONTEXT("cuMemAllocHost_v2");
+    if (bytes == 0) return INVALID_VALUE;
+    *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (*memory == nullptr) return OUT_OF_MEMORY;
+    state().pinned[*memory] = bytes;
+    return SUCCESS;
+}
+
+EXPORT int32_t cuMemFreeHost(void* memory) {
+    ENTER_TO_END("cuMemFreeHost");
+    if (state().pinned.erase(memory) == 0) {
+        fault("pinned memory is freed that does not exist");
+        return INVALID_VALUE;
+    }
+    free(memory);
+    return entered.result;
+}
+
+/// Memory that is not pinned is copied before the call returns, as far as its owner can tell.
+EXPORT int32_t cuMemcpyHtoDAsync_v2(Address target, const void* source, size_t bytes, Stream* handle) {
+    ENTER_IN_CONTEXT("cuMemcpyHtoDAsync_v2");
+    Stream* const stream = find_stream(handle, "cuMemcpyHtoDAsync_v2");
+    if (stream == nullptr) return INVALID_HANDLE;
+    if (!on_device(target, bytes)) return INVALID_VALUE;
+    void* const begin = reinterpret_cast<void*>(target);
+    if (state().pinned.count(const_cast<void*>(source)) > 0) {
+        put(*stream, {target}, [=] {
+            memcpy(begin, source, bytes);
+            lm_emulate_written(begin, bytes);
+        });
+    } else {
+        const auto* first = static_cast<const unsigned char*>(source);
+        put(*stream, {target}, [begin, bytes, copy = std::vector<unsigned char>(first, first + bytes)] {
+            memcpy(begin, copy.data(), bytes);
+            lm_emulate_written(begin, bytes);
+        });
+    }
+    return SUCCESS;
+}
+
+EXPORT int32_t cuMemcpyDtoHAsync_v2(void* target, Address source, size_t bytes, Stream* handle) {
+    ENTER_IN_CONTEXT("cuMemcpyDtoHAsync_v2");
+    Stream* const stream = find_stream(handle, "cuMemcpyDtoHAsync_v2");
+    if (stream == nullptr) return INVALID_HANDLE;
+    if (!on_device(source, bytes)) return INVALID_VALUE;
+    put(*stream, {source}, [=] { memcpy(target, reinterpret_cast<const void*>(source), bytes); });
+    return SUCCESS;
+}
+
+EXPORT int32_t cuMemsetD8Async(Address target, uint8_t value, size_t bytes, Stream* handle) {
+    ENTER_IN_CONTEXT("cuMemsetD8Async");
+    Stream* const stream = find_stream(handle, "cuMemsetD8Async");
+    if (stream == nullptr) return INVALID_HANDLE;
+    if (!on_device(target, bytes)) return INVALID_VALUE;
+    put(*stream, {target}, [=] {
+        memset(reinterpret_cast<void*>(target), value, bytes);
+        lm_emulate_written(reinterpret_cast<void*>(target), bytes);
+    });
+    return SUCCESS;
+}
+
+EXPORT int32_t cuStreamCreate(Stream** stream, uint32_t) {
+    ENTER_IN_CONTEXT("cuStreamCreate");
+    auto made = std::make_unique<Stream>();
+    *stream = made.get();
+    state().streams[*stream] = std::move(made);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuStreamDestroy_v2(Stream* stream) {
+    ENTER_TO_END("cuStreamDestroy_v2");
+    if (!known(state().streams, stream, "cuStreamDestroy_v2")) return INVALID_HANDLE;
+    finish(*stream);
+    for (const auto& [event, owned] : state().events) {
+        if (event->stream == stream) event->stream = nullptr;
+    }
+    state().streams.erase(stream);
+    return entered.result;
+}
+
+EXPORT int32_t cuStreamSynchronize(Stream* handle) {
+    ENTER_TO_END("cuStreamSynchronize");
+    Stream* const stream = find_stream(handle, "cuStreamSynchronize");
+    if (stream == nullptr) return INVALID_HANDLE;
+    finish(*stream);
+    return waited(entered.result);
+}
+
+/// The work that follows waits for the event as it is recorded now.
+EXPORT int32_t cuStreamWaitEvent(Stream* handle, Event* event, uint32_t) {
+    ENTER_IN_CONTEXT("cuStreamWaitEvent");
+    Stream* const stream = find_stream(handle, "cuStreamWaitEvent");
+    if (stream == nullptr || !known(state().events, event, "cuStreamWaitEvent")) return INVALID_HANDLE;
+    const Event recorded = *event;
+    if (recorded.stream == nullptr || recorded.stream == stream) return SUCCESS;
+    put(*stream, {}, [recorded] {
+        if (state().streams.count(recorded.stream) > 0) advance(*recorded.stream, recorded.position);
+    });
+    return SUCCESS;
+}
+
+EXPORT int32_t cuEventCreate(Event** event, uint32_t) {
+    ENTER_IN_CONTEXT("cuEventCreate");
+    auto made = std::make_unique<Event>();
+    *event = made.get();
+    state().events[*event] = std::move(made);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuEventDestroy_v2(Event* event) {
+    ENTER_TO_END("cuEventDestroy_v2");
+    if (!known(state().events, event, "cuEventDestroy_v2")) return INVALID_HANDLE;
+    state().events.erase(event);
+    return entered.result;
+}
+
+EXPORT int32_t cuEventRecord(Event* event, Stream* handle) {
+    ENTER_IN_CONTEXT("cuEventRecord");
+    Stream* const stream = find_stream(handle, "cuEventRecord");
+    if (stream == nullptr || !known(state().events, event, "cuEventRecord")) return INVALID_HANDLE;
+    event->stream = stream;
+    event->position = stream->put;
+    return SUCCESS;
+}
+
+EXPORT int32_t cuEventSynchronize(Event* event) {
+    ENTER_TO_END("cuEventSynchronize");
+    if (!known(state().events, event, "cuEventSynchronize")) return INVALID_HANDLE;
+    if (event->stream != nullptr) advance(*event->stream, event->position);
+    return waited(entered.result);
+}
+
+EXPORT int32_t cuLaunchKernel(const lm_emulated_kernel* function, uint32_t blocks_x, uint32_t blocks_y,
+                              uint32_t blocks_z, uint32_t threads_x, uint32_t threads_y, uint32_t threads_z,
+                              uint32_t shared_bytes, Stream* handle, void** arguments, void** extra) {
+    ENTER_IN_CONTEXT("cuLaunchKernel");
+    Stream* const stream = find_stream(handle, "cuLaunchKernel");
+    if (stream == nullptr) return INVALID_HANDLE;
+    const KernelNode node = {function,     {blocks_x, blocks_y, blocks_z}, {threads_x, threads_y, threads_z},
+                             shared_bytes, arguments, extra, nullptr, nullptr};
+    Launch launch;
+    const int32_t result = read_launch(node, launch);
+    if (result == SUCCESS) put(*stream, uses(launch), [launch] { carry_out(launch); });
+    return result;
+}
+
+EXPORT int32_t cuGraphCreate(Graph** graph, uint32_t) {
+    ENTER_IN_CONTEXT("cuGraphCreate");
+    auto made = std::make_unique<Graph>();
+    *graph = made.get();
+    state().graphs[*graph] = std::move(made);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuGraphDestroy(Graph* graph) {
+    ENTER_TO_END("cuGraphDestroy");
+    if (!known(state().graphs, graph, "cuGraphDestroy")) return INVALID_HANDLE;
+    state().graphs.erase(graph);
+    return entered.result;
+}
+
+/// Nodes that do not wait for the one before are none of this library's.
+EXPORT int32_t cuGraphAddKernelNode_v2(const Launch** node, Graph* graph, const Launch* const* dependencies,
+                                       size_t count, const KernelNode* parameters) {
+    ENTER_IN_CONTEXT("cuGraphAddKernelNode_v2");
+    if (!known(state().graphs, graph, "cuGraphAddKernelNode_v2")) return INVALID_HANDLE;
+    const bool chained = graph->nodes.empty() ? count == 0 : count == 1 && dependencies[0] == graph->nodes.back().get();
+    if (!chained) fault("a kernel of a graph does not wait for the one before");
+    auto launch = std::make_unique<Launch>();
+    const int32_t result = read_launch(*parameters, *launch);
+    if (result != SUCCESS) return result;
+    *node = launch.get();
+    graph->nodes.push_back(std::move(launch));
+    return SUCCESS;
+}
+
+EXPORT int32_t cuGraphInstantiateWithFlags(GraphExec** executable, Graph* graph, unsigned long long) {
+    ENTER_IN_CONTEXT("cuGraphInstantiateWithFlags");
+    if (!known(state().graphs, graph, "cuGraphInstantiateWithFlags")) return INVALID_HANDLE;
+    auto made = std::make_unique<GraphExec>();
+    for (const auto& node : graph->nodes) {
+        made->places[node.get()] = made->nodes.size();
+        made->nodes.push_back(std::make_unique<Launch>(*node));
+    }
+    *executable = made.get();
+    state().executables[*executable] = std::move(made);
+    return SUCCESS;
+}
+
+EXPORT int32_t cuGraphExecKernelNodeSetParams_v2(GraphExec* executable, const Launch* node,
+                                                 const KernelNode* parameters) {
+    ENTER_IN_CONTEXT("cuGraphExecKernelNodeSetParams_v2");
+    if (!known(state().executables, executable, "cuGraphExecKernelNodeSetParams_v2")) return INVALID_HANDLE;
+    const auto place = executable->places.find(node);
+    if (place == executable->places.end()) return INVALID_VALUE;
+    Launch launch;
+    const int32_t result = read_launch(*parameters, launch);
+    if (result == SUCCESS) *executable->nodes[place->second] = launch;
+    return result;
+}
+
+/// A launch keeps the arguments that it was made with.
+EXPORT int32_t cuGraphLaunch(GraphExec* executable, Stream* handle) {
+    ENTER_IN_CONTEXT("cuGraphLaunch");
+    Stream* const stream = find_stream(handle, "cuGraphLaunch");
+    if (stream == nullptr || !known(state().executables, executable, "cuGraphLaunch")) return INVALID_HANDLE;
+    for (const auto& node : executable->nodes) {
+        put(*stream, uses(*node), [launch = *node] { carry_out(launch); });
+    }
+    return SUCCESS;
+}
+
+EXPORT int32_t cuGraphExecDestroy(GraphExec* executable) {
+    ENTER_TO_END("cuGraphExecDestroy");
+    if (!known(state().executables, executable, "cuGraphExecDestroy")) return INVALID_HANDLE;
+    state().executables.erase(executable);
+    return entered.result;
+}

@@ -1,0 +1,397 @@
+// Libraries that run on NVIDIA's GPUs: the kernels and weights on the device, and contexts that launch the kernels.
+#pragma once
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "luminal/abi.h"
+#include "luminal/context_base.hpp"
+#include "luminal/cuda/device.hpp"
+#include "luminal/cuda/plan.hpp"
+#include "luminal/library_base.hpp"
+#include "luminal/message.hpp"
+#include "luminal/model.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+using cuda::Address;
+
+/// The kernels of the model. The generated library defines it.
+extern const cuda::Code model_code;
+
+/// An open model on its GPU.
+class Library : public LibraryBase {
+  public:
+    explicit Library(const Model& model) : LibraryBase(model) {}
+
+    ~Library() {
+        if (device_.context() == nullptr) return;
+        const cuda::Current current(device_);
+        constants_.free(device_.driver());
+    }
+
+    int32_t open(const lm_options* caller_options) {
+        Message message;
+        int32_t status = prepare(caller_options, message);
+        if (status == LM_OK) status = device_.open(model_code, options_.device_id, message);
+        if (status == LM_OK) status = open_weights(message);
+        if (status == LM_OK) status = upload(message);
+        return opened(status, message);
+    }
+
+    int32_t set_weights(const void* image, size_t bytes) {
+        Message message;
+        pthread_rwlock_wrlock(&weights_lock_);  // nobody launches with the old ones from now on
+        int32_t status = weights_.borrow(image, bytes, model_, message);
+        if (status == LM_OK) status = upload(message);
+        pthread_rwlock_unlock(&weights_lock_);
+        return fail(status, message.text());
+    }
+
+    /// The constants on the device, kept as they are until release_weights(); 0 if there are none yet.
+    Address acquire_weights() {
+        pthread_rwlock_rdlock(&weights_lock_);
+        return uploaded_ ? constants_.address() : 0;
+    }
+
+    const cuda::Device& device() const { return device_; }
+    bool has_observer() const { return options_.on_step != nullptr; }
+
+  private:
+    /// Copies the weights to the device, if there are any, and lets go of the file.
+    int32_t upload(Message& message) {
+        if (weights_.payload() == nullptr) return LM_OK;
+        const cuda::Driver& driver = device_.driver();
+        const cuda::Current current(device_);
+        const size_t bytes = static_cast<size_t>(model_.weights_bytes);
+        uploaded_ = false;
+        int32_t status = current.check(message);
+        if (status == LM_OK && constants_.bytes() == 0) {
+            status = constants_.allocate(driver, bytes, "the weights", message);
+        }
+        if (status == LM_OK) {
+            cuda::Outcome outcome = driver.context_synchronize();  // runs that read the old ones
+            if (!outcome.failed()) outcome = driver.to_device(constants_.address(), weights_.payload(), bytes, nullptr);
+            if (!outcome.failed()) outcome = driver.context_synchronize();
+            if (outcome.failed()) status = driver.failed(outcome, message, "copy the weights to the GPU");
+        }
+        weights_.release();
+        uploaded_ = status == LM_OK;
+        return status;
+    }
+
+    cuda::Device device_;
+    cuda::Memory constants_;
+    bool uploaded_ = false;
+};
+
+/// One caller thread's state, with its memory on the device. Generated code uses the first part.
+///
+/// A kernel that raises a status does not keep later steps from running, but each step has a status of its own: that of
+/// the first step is what the run returns, as on a CPU.
+class Context : public ContextBase<Library> {
+  public:
+    /// Intermediate tensors: `offset` bytes into the arena, which keeps nothing from one run to the next.
+    Address arena(uint64_t offset) const { return arena_.address() + offset; }
+
+    /// A constant: `offset` bytes into the payload of the weights file.
+    Address weights(uint64_t offset) const { return weights_ + offset; }
+
+    Address input(int32_t number) const { return reinterpret_cast<Address>(inputs_[number]); }
+    Address output(int32_t number) const { return reinterpret_cast<Address>(outputs_[number]); }
+
+    /// Where the kernel of a step raises what its operator must refuse.
+    Address status(int32_t step) {
+        plan_->set_checked();
+        return statuses_.address() + static_cast<uint64_t>(step) * sizeof(int32_t);
+    }
+
+    /// The sizes of the dims.
+    Address dims() const { return plan_->dims(); }
+
+    /// Runs step `step` of the model after those before it: `blocks` blocks of a kernel with these parameters.
+    template <int32_t COUNT>
+    void launch(int32_t step, int32_t kernel, int64_t blocks, const Address (&arguments)[COUNT]) {
+        void* pointers[COUNT];
+        for (int32_t i = 0; i < COUNT; ++i) pointers[i] = const_cast<Address*>(arguments + i);
+        if (outcome_ == LM_OK) outcome_ = launch(step, kernel, blocks, pointers);
+    }
+
+    // The rest is called by the exported functions.
+
+    explicit Context(Library& library) : ContextBase(library) {}
+
+    ~Context() {
+        const cuda::Current current(library_.device());
+        if (done_ != nullptr) driver().event_synchronize(done_);
+        for (cuda::Plan& plan : plans_) plan.release(driver(), library_.allocator());
+        arena_.free(driver());
+        statuses_.free(driver());
+        statuses_on_host_.free(driver());
+        values_.free(driver());
+        values_on_host_.free(driver());
+        if (done_ != nullptr) driver().event_destroy(done_);
+        if (stream_ != nullptr) driver().stream_destroy(stream_);
+    }
+
+    /// Allocates everything that runs will need, but for plans and for copies of values of the host.
+    int32_t allocate(Message& message) {
+        message.set("no memory for a context");
+        if (!allocate_tables()) return LM_OUT_OF_MEMORY;
+        const cuda::Current current(library_.device());
+        const size_t statuses = static_cast<size_t>(library_.model().steps.size) * sizeof(int32_t);
+        int32_t status = current.check(message);
+        if (status == LM_OK) status = arena_.allocate(driver(), arena_bytes(), "the arena of a context", message);
+        if (status == LM_OK) status = statuses_.allocate(driver(), statuses, "the statuses of a context", message);
+        if (status == LM_OK) {
+            status = statuses_on_host_.allocate(driver(), statuses, "the statuses of a context", message);
+        }
+        if (status != LM_OK) return status;
+        // Work of the caller on the default stream comes before what follows on this one.
+        cuda::Outcome outcome = driver().stream_create(&stream_, 0);
+        if (!outcome.failed()) outcome = driver().event_create(&done_, cuda::EVENT_WITHOUT_TIME);
+        return outcome.failed() ? driver().failed(outcome, message, "make a stream for a context") : LM_OK;
+    }
+
+    /// `stream` is the CUstream on which values on the GPU are ready when the run begins. With a stream the run may end
+    /// later than the call: where all values lie on the GPU and no step can raise a status. Otherwise the call waits.
+    int32_t run(int32_t entry_index, const lm_value* in, lm_value* out, void* stream) {
+        const Storage storage{LM_CUDA, library_.device().number(), "CUDA", ALIGNMENT_ON_DEVICE};
+        return call(entry_index, in, out, storage, [&](const Entry& entry) {
+            const cuda::Current current(library_.device());
+            const int32_t status = current.check(error_);
+            if (status != LM_OK) return status;
+            weights_ = library_.acquire_weights();
+            const bool ready = weights_ != 0 || library_.model().weights_bytes == 0;
+            const int32_t result = ready ? execute(entry, in, out, static_cast<cuda::Stream>(stream)) : no_weights();
+            library_.release_weights();
+            return result;
+        });
+    }
+
+  private:
+    static constexpr int32_t ALIGNMENT_ON_DEVICE = 16;  // bytes: of the widest access of a kernel
+    static constexpr size_t VALUE_ALIGNMENT = 256;      // of copies of values, as the driver aligns allocations
+    static constexpr int32_t PLANS = 32;
+
+    const cuda::Driver& driver() const { return library_.device().driver(); }
+
+    static size_t value_bytes(const lm_value& value) {
+        size_t bytes = static_cast<size_t>(element_type(value.dtype)->bytes);
+        for (int32_t axis = 0; axis < value.rank; ++axis) bytes *= static_cast<size_t>(value.shape[axis]);
+        return bytes;
+    }
+
+    // ---- a run ------------------------------------------------------------------------------------------------------
+
+    int32_t execute(const Entry& entry, const lm_value* in, const lm_value* out, cuda::Stream caller_stream) {
+        int32_t status = find_plan(entry);
+        if (status == LM_OK) status = place_values(entry, in, out);
+        if (status != LM_OK) return status;
+        const cuda::Stream stream = caller_stream != nullptr ? caller_stream : stream_;
+        status = enqueue(entry, stream);
+        const bool waits = caller_stream == nullptr || values_end_ > 0 || plan_->checked();
+        if (status == LM_OK && !waits) return LM_OK;
+        const cuda::Outcome outcome = driver().stream_synchronize(stream);
+        if (status != LM_OK) return status;
+        if (outcome.failed()) return driver().failed(outcome, error_, "carry out entry \"%s\"", entry.name);
+        status = plan_->checked() ? raised(entry) : LM_OK;
+        if (status == LM_OK) copy_outputs(entry, out);
+        return status;
+    }
+
+    /// All that a run asks of the GPU, in order.
+    int32_t enqueue(const Entry& entry, cuda::Stream stream) {
+        cuda::Outcome outcome = driver().stream_wait(stream, done_, 0);  // for the last run, which has the same arena
+        if (!outcome.failed() && inputs_end_ > 0) {
+            outcome = driver().to_device(values_.address(), values_on_host_.data(), inputs_end_, stream);
+        }
+        if (outcome.failed()) return driver().failed(outcome, error_, "copy inputs to the GPU");
+        const int32_t status = library_.has_observer() ? run_steps(entry, stream) : run_plan(entry, stream);
+        if (status != LM_OK) return status;
+        if (values_end_ > inputs_end_) {
+            outcome = driver().to_host(values_on_host_.data() + inputs_end_, values_.address() + inputs_end_,
+                                       values_end_ - inputs_end_, stream);
+        }
+        if (!outcome.failed() && plan_->checked()) {
+            outcome = driver().to_host(statuses_on_host_.data(), statuses_.address(), statuses_.bytes(), stream);
+        }
+        if (!outcome.failed()) outcome = driver().event_record(done_, stream);
+        return outcome.failed() ? driver().failed(outcome, error_, "copy outputs from the GPU") : LM_OK;
+    }
+
+    /// One launch of the whole entry.
+    int32_t run_plan(const Entry& entry, cuda::Stream stream) {
+        cuda::Plan& plan = *plan_;
+        cuda::Outcome outcome;
+        if (!plan.is_built() || !plan.has(inputs_, outputs_)) {
+            outcome_ = LM_OK;
+            stepping_ = false;
+            outcome = plan.begin(driver(), inputs_, outputs_);
+            if (!outcome.failed()) {
+                entry.run(*this, dims_, inputs_, outputs_);
+                if (outcome_ == LM_OK) outcome = plan.end(driver());
+            }
+            if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "plan entry \"%s\"", entry.name);
+            if (outcome_ != LM_OK) {
+                forget(plan);  // some of its kernels have other arguments than the rest
+                plan_ = &none_;
+                return outcome_;
+            }
+        }
+        if (plan.checked()) outcome = driver().fill(statuses_.address(), 0, statuses_.bytes(), stream);
+        if (!outcome.failed()) outcome = plan.launch(driver(), stream);
+        return outcome.failed() ? driver().failed(outcome, error_, "launch entry \"%s\"", entry.name) : LM_OK;
+    }
+
+    /// Step by step, as somebody observes: each ends before the next begins.
+    int32_t run_steps(const Entry& entry, cuda::Stream stream) {
+        outcome_ = LM_OK;
+        stepping_ = true;
+        observed_ = stream;
+        if (statuses_.bytes() > 0) {
+            const cuda::Outcome outcome = driver().fill(statuses_.address(), 0, statuses_.bytes(), stream);
+            if (outcome.failed()) return driver().failed(outcome, error_, "launch entry \"%s\"", entry.name);
+        }
+        entry.run(*this, dims_, inputs_, outputs_);
+        library_.on_step(-1);
+        return outcome_;
+    }
+
+    int32_t launch(int32_t step, int32_t kernel, int64_t blocks, void** arguments) {
+        if (stepping_) library_.on_step(step);
+        if (blocks <= 0) return LM_OK;
+        const cuda::Device& device = library_.device();
+        const cuda::Kernel& launched = device.kernel(kernel);
+        if (blocks > cuda::MOST_BLOCKS) {
+            error_.set("kernel \"%s\" needs %lld blocks, more than a GPU runs at once", launched.name,
+                       static_cast<long long>(blocks));
+            return LM_UNSUPPORTED;
+        }
+        const uint32_t grid = static_cast<uint32_t>(blocks);
+        const uint32_t threads = static_cast<uint32_t>(launched.threads);
+        cuda::Outcome outcome;
+        if (stepping_) {
+            outcome = driver().launch(device.function(kernel), grid, 1, 1, threads, 1, 1, 0, observed_, arguments,
+                                      nullptr);
+            if (!outcome.failed()) outcome = driver().stream_synchronize(observed_);
+        } else {
+            outcome = plan_->kernel(driver(), {device.function(kernel), {grid, 1, 1}, {threads, 1, 1}, 0, arguments,
+                                               nullptr, nullptr, nullptr});
+        }
+        return outcome.failed() ? driver().failed(outcome, error_, "launch kernel \"%s\"", launched.name) : LM_OK;
+    }
+
+    /// The status of the first step that raised one.
+    int32_t raised(const Entry& entry) {
+        for (int32_t step = 0; step < library_.model().steps.size; ++step) {
+            int32_t code = LM_OK;
+            memcpy(&code, statuses_on_host_.data() + static_cast<size_t>(step) * sizeof(code), sizeof(code));
+            if (code != LM_OK) return step_failed(entry, step, code);
+        }
+        return LM_OK;
+    }
+
+    // ---- values of the host -----------------------------------------------------------------------------------------
+
+    /// Gives values of the host places on the device, inputs first, and copies inputs to where the GPU takes them from.
+    int32_t place_values(const Entry& entry, const lm_value* in, const lm_value* out) {
+        inputs_end_ = 0;
+        for (int32_t i = 0; i < entry.inputs.size; ++i) inputs_end_ += room(in[i]);
+        values_end_ = inputs_end_;
+        for (int32_t i = 0; i < entry.outputs.size; ++i) values_end_ += room(out[i]);
+        const int32_t status = reserve(values_end_);
+        if (status != LM_OK) return status;
+        size_t offset = 0;
+        for (int32_t i = 0; i < entry.inputs.size; ++i) {
+            if (room(in[i]) == 0) continue;
+            memcpy(values_on_host_.data() + offset, in[i].data, value_bytes(in[i]));
+            inputs_[i] = reinterpret_cast<const void*>(values_.address() + offset);
+            offset += room(in[i]);
+        }
+        for (int32_t i = 0; i < entry.outputs.size; ++i) {
+            if (room(out[i]) == 0) continue;
+            outputs_[i] = reinterpret_cast<void*>(values_.address() + offset);
+            offset += room(out[i]);
+        }
+        return LM_OK;
+    }
+
+    void copy_outputs(const Entry& entry, const lm_value* out) const {
+        size_t offset = inputs_end_;
+        for (int32_t i = 0; i < entry.outputs.size; ++i) {
+            if (room(out[i]) > 0) memcpy(out[i].data, values_on_host_.data() + offset, value_bytes(out[i]));
+            offset += room(out[i]);
+        }
+    }
+
+    /// Bytes that a value takes on its way through.
+    static size_t room(const lm_value& value) {
+        return value.device == LM_CPU ? round_up(value_bytes(value), VALUE_ALIGNMENT) : 0;
+    }
+
+    /// Grows what values pass through. The last run that used it has ended: its call waited for that.
+    int32_t reserve(size_t bytes) {
+        if (bytes <= values_.bytes() && bytes <= values_on_host_.bytes()) return LM_OK;
+        const size_t size = bytes < 2 * values_.bytes() ? 2 * values_.bytes() : bytes;
+        values_.free(driver());
+        values_on_host_.free(driver());
+        const int32_t status = values_.allocate(driver(), size, "inputs and outputs", error_);
+        return status == LM_OK ? values_on_host_.allocate(driver(), size, "inputs and outputs", error_) : status;
+    }
+
+    // ---- plans ------------------------------------------------------------------------------------------------------
+
+    /// Points plan_ to the plan of the entry at its present dims: one that exists, or a new one in the place of the one
+    /// that was not used for the longest time.
+    int32_t find_plan(const Entry& entry) {
+        const Model& model = library_.model();
+        cuda::Plan* oldest = plans_;
+        for (cuda::Plan& plan : plans_) {
+            if (plan.used() > 0 && plan.is_for(entry, dims_, model.dims.size)) {
+                plan.use(++clock_);
+                plan_ = &plan;
+                return LM_OK;
+            }
+            if (plan.used() < oldest->used()) oldest = &plan;
+        }
+        forget(*oldest);
+        const int32_t status = oldest->prepare(driver(), library_.allocator(), model, entry, dims_, stream_, error_);
+        if (status != LM_OK) {
+            forget(*oldest);
+            return status;
+        }
+        oldest->use(++clock_);
+        plan_ = oldest;
+        return LM_OK;
+    }
+
+    /// Frees a plan, once its last run has ended.
+    void forget(cuda::Plan& plan) {
+        if (plan.used() > 0) driver().event_synchronize(done_);
+        plan.release(driver(), library_.allocator());
+    }
+
+    cuda::Memory arena_;
+    cuda::Memory statuses_;  // one int32 for each step of the model
+    cuda::PinnedMemory statuses_on_host_;
+    cuda::Memory values_;  // values of the host: inputs, then outputs
+    cuda::PinnedMemory values_on_host_;
+    size_t inputs_end_ = 0;
+    size_t values_end_ = 0;
+    cuda::Stream stream_ = nullptr;
+    cuda::Event done_ = nullptr;  // the last run has ended
+    Address weights_ = 0;
+    cuda::Plan plans_[PLANS];
+    cuda::Plan none_;
+    cuda::Plan* plan_ = &none_;
+    uint64_t clock_ = 0;
+    int32_t outcome_ = LM_OK;          // of the launches so far
+    bool stepping_ = false;            // somebody observes the steps
+    cuda::Stream observed_ = nullptr;  // on which they run then
+};
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm
