@@ -14,17 +14,19 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from luminal.codegen import cuda, toolchain
-from luminal.codegen.render import IMAGES, INCLUDE, LIBRARY_FLAGS, SourceBundle, image_path
-from luminal.codegen.toolchain import Toolchain
+from luminal.codegen import cuda, emulation, toolchain
+from luminal.codegen.host import IMAGES, INCLUDE, image_path
+from luminal.codegen.product import Product, Unit
+from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
 from luminal.core import config
 from luminal.core.errors import BuildError
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # what has been done, how many are done, of how many
+Resources: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,19 @@ class ImageCompiler:
     name: str
 
 
+@dataclass(frozen=True)
+class Built:
+    """A library; ``resources`` are what each of its kernels takes of a GPU, by architecture (see ``cuda.resources``),
+    where its compiler said so."""
+
+    library: Path
+    resources: Resources = field(default_factory=dict)
+
+
 def nvcc(bundle: SourceBundle) -> ImageCompiler:
     """NVIDIA's compiler. Raises BuildError where there is none."""
     compiler = toolchain.find_nvcc()
-    flags = [*cuda.image_flags(bundle.target), f"-DLM_NAMESPACE={bundle.namespace}"]
+    flags = [*cuda.image_flags(bundle.target), "-Xptxas", "-v", f"-DLM_NAMESPACE={bundle.namespace}"]
 
     def make(source: str, image: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         return compiler.run([*flags, f"-I{INCLUDE}", source, "-o", str(image)], folder)
@@ -48,29 +59,66 @@ def nvcc(bundle: SourceBundle) -> ImageCompiler:
     return ImageCompiler(make, "\0".join([*flags, compiler.version]), compiler.command[0])
 
 
+def named_images() -> ImageCompiler:
+    """Makes what stands in the place of images where a GPU is emulated."""
+
+    def make(source: str, image: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+        image.write_text(emulation.NAMED_IMAGE)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    return ImageCompiler(make, emulation.NAMED_IMAGE, "the emulator")
+
+
 def build(
     bundle: SourceBundle,
     out_dir: Path | None = None,
     progress: Progress | None = None,
     images: ImageCompiler | None = None,
-) -> Path:
-    """Compiles and links ``bundle``; returns the path of the library, in ``out_dir``, or in the cache where None.
+) -> Built:
+    """Compiles and links ``bundle``; the library is in ``out_dir``, or in the cache where None.
 
     ``progress`` is called after every translation unit and after linking. ``images`` compiles kernels for GPUs, where
-    the bundle has any: NVIDIA's compiler, where None. Raises BuildError where there is no compiler,
-    or where it rejects a source: the message names the kernel and the source operators that it was made for.
+    the bundle has any: NVIDIA's compiler, where None. Where the bundle is emulated, what emulates its GPU lies beside
+    the library.
+
+    Raises BuildError where there is no compiler, or where it rejects a source: the message names the kernel and the
+    source operators that it was made for.
     """
-    compiler = toolchain.find(bundle.target.architecture, bundle.platform)
+    if images is None and bundle.image_sources:
+        images = named_images() if bundle.emulated else nvcc(bundle)
+    beside = emulation.products(bundle) if bundle.emulated else ()
+    products = [*beside, library(bundle, emulation.DEFINES if bundle.emulated else ())]
+    meter = _Meter(progress or (lambda what, done, total: None), sum(product.parts for product in products))
     with _cache() as cache:
-        if images is None and bundle.image_sources:
-            images = nvcc(bundle)
-        job = _Job(bundle, compiler, images, cache, progress or (lambda what, done, total: None))
-        library = job.run()
+        jobs = [_Job(product, images, cache, meter) for product in products]
+        made = [job.run() for job in jobs]
+        said = {Path(path).stem: text for path, text in jobs[-1].said().items()}
+        resources = {kernel: cuda.resources(text) for kernel, text in said.items()}
         if out_dir is None and not config.NO_CACHE.value:
-            return library
+            out_dir = made[-1].parent
         out_dir = out_dir or Path(tempfile.mkdtemp(prefix="luminal-"))
         out_dir.mkdir(parents=True, exist_ok=True)
-        return _copy(library, out_dir / library.name)
+        paths = [_copy(path, out_dir / path.name) for path in made]
+        return Built(paths[-1], {kernel: uses for kernel, uses in resources.items() if uses})
+
+
+def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
+    """The library of ``bundle``; its host code is compiled with ``flags`` besides."""
+    common = (f"-DLM_NAMESPACE={bundle.namespace}", f"-I{INCLUDE}")
+    exports = bundle.platform.exports
+    return Product(
+        bundle.library,
+        toolchain.find(bundle.target.architecture, bundle.platform),
+        {
+            path: Unit(bundle.files[path], (*bundle.kernel_flags, *common), bundle.kernels[path].kernel)
+            if path in bundle.kernels
+            else Unit(bundle.files[path], (*LIBRARY_FLAGS, *flags, *common))
+            for path in bundle.units
+        },
+        bundle.platform.links(bundle.name),
+        {path: Unit(bundle.files[path], (), bundle.kernels[path].kernel) for path in bundle.image_sources},
+        {exports: bundle.files[exports]} if exports else {},
+    )
 
 
 @contextmanager
@@ -95,62 +143,67 @@ def cache_folder(part: str = "") -> Path:
     return folder
 
 
+@dataclass
+class _Meter:
+    """Counts what has been done."""
+
+    progress: Progress
+    total: int
+    done: int = 0
+
+    def step(self, what: str, count: int = 1) -> None:
+        self.done += count
+        self.progress(what, self.done, self.total)
+
+
 class _Job:
-    def __init__(
-        self,
-        bundle: SourceBundle,
-        compiler: Toolchain,
-        images: ImageCompiler | None,
-        cache: Path,
-        progress: Progress,
-    ) -> None:
-        self.bundle = bundle
-        self.compiler = compiler
+    """Makes one product in the cache."""
+
+    def __init__(self, product: Product, images: ImageCompiler | None, cache: Path, meter: _Meter) -> None:
+        self.product = product
+        self.compiler = product.compiler
         self.images = images
         self.cache = cache
-        self.progress = progress
+        self.meter = meter
         self.runtime = _digest(_headers())
+        self.image_keys = {path: self._image_key(unit) for path, unit in product.images.items()}
+        self.keys = {path: self._key(path, unit) for path, unit in product.units.items()}
 
     def run(self) -> Path:
-        """The library in the cache."""
-        images = {path: self._image_key(path) for path in self.bundle.image_sources}
-        keys = {path: self._key(path, images) for path in self.bundle.units}
-        library = self.cache / "libraries" / self._link_key(keys) / self.bundle.library
-        total = len(images) + len(keys) + 1
+        """The product in the cache."""
+        library = self.cache / "libraries" / self._link_key() / self.product.file
+        left = self.product.parts
         if not library.exists():
             with tempfile.TemporaryDirectory(prefix="luminal-") as name:
                 folder = Path(name)
                 self._write(folder)
-                self._compile({path: self._image(key) for path, key in images.items()}, folder, 0, total)
-                for path, key in images.items():
+                left -= self._compile({path: self._image(key) for path, key in self.image_keys.items()}, folder)
+                for path, key in self.image_keys.items():
                     (folder / image_path(path)).symlink_to(self._image(key).absolute())
-                self._compile({path: self._object(key) for path, key in keys.items()}, folder, len(images), total)
-                self._link(list(keys.values()), library, folder)
-        self.progress(library.name, total, total)
+                left -= self._compile({path: self._object(key) for path, key in self.keys.items()}, folder)
+                self._link(library, folder)
+        self.meter.step(library.name, left)
         return library
+
+    def said(self) -> dict[str, str]:
+        """What the compiler of images said of each, by source."""
+        notes = {path: _note(self._image(key)) for path, key in self.image_keys.items()}
+        return {path: note.read_text() for path, note in notes.items() if note.exists()}
 
     # ---- keys -------------------------------------------------------------------------------------------------------
 
-    def _flags(self, path: str) -> tuple[str, ...]:
-        flags = self.bundle.kernel_flags if path in self.bundle.kernels else LIBRARY_FLAGS
-        return (*flags, f"-DLM_NAMESPACE={self.bundle.namespace}")
+    def _key(self, path: str, unit: Unit) -> str:
+        held = self.image_keys.values() if path == IMAGES else ()
+        return _digest([unit.text, *_portable(unit.flags), self.runtime, self.compiler.version, *held])
 
-    def _key(self, path: str, images: Mapping[str, str]) -> str:
-        held = images.values() if path == IMAGES else ()
-        return _digest([self.bundle.files[path], *self._flags(path), self.runtime, self.compiler.version, *held])
-
-    def _image_key(self, path: str) -> str:
+    def _image_key(self, unit: Unit) -> str:
         assert self.images is not None
-        return _digest([self.bundle.files[path], self.runtime, self.images.version])
+        return _digest([unit.text, self.runtime, self.images.version])
 
-    def _link_key(self, keys: dict[str, str]) -> str:
-        exports = self.bundle.platform.exports
-        listed = [self.bundle.files[exports]] if exports else []
-        return _digest([*keys.values(), *self._links, *listed, self.compiler.version])
-
-    @property
-    def _links(self) -> tuple[str, ...]:
-        return self.bundle.platform.links(self.bundle.name)
+    def _link_key(self) -> str:
+        return _digest(
+            [*self.keys.values(), *self.product.links, *self.product.files.values(), self.compiler.version]
+        )  # fmt: skip
 
     def _object(self, key: str) -> Path:
         return self.cache / "objects" / key[:2] / f"{key}.o"
@@ -161,60 +214,75 @@ class _Job:
     # ---- compiling --------------------------------------------------------------------------------------------------
 
     def _write(self, folder: Path) -> None:
-        exports = self.bundle.platform.exports
-        for path in (*self.bundle.units, *self.bundle.image_sources, *([exports] if exports else [])):
+        units = {path: unit.text for path, unit in {**self.product.units, **self.product.images}.items()}
+        for path, text in {**units, **self.product.files}.items():
             (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(self.bundle.files[path])
+            (folder / path).write_text(text)
 
-    def _compile(self, outputs: Mapping[str, Path], folder: Path, done: int, total: int) -> None:
-        """Makes those of ``outputs``, by source, that the cache lacks; ``done`` of ``total`` files are there before."""
+    def _compile(self, outputs: Mapping[str, Path], folder: Path) -> int:
+        """Makes those of ``outputs``, by source, that the cache lacks; how many there are."""
+        units = {**self.product.units, **self.product.images}
         missing = [path for path, output in outputs.items() if not output.exists()]
-        missing.sort(key=lambda path: (-len(self.bundle.files[path]), path))  # the longest first: an even finish
-        done += len(outputs) - len(missing)
+        missing.sort(key=lambda path: (-len(units[path].text), path))  # the longest first: an even finish
+        self.meter.done += len(outputs) - len(missing)
         pool = ThreadPoolExecutor(max_workers=config.JOBS.value or len(os.sched_getaffinity(0)))
         try:
-            futures = {pool.submit(self._compile_one, path, outputs[path], folder): path for path in missing}
+            futures = {
+                pool.submit(self._compile_one, path, units[path], outputs[path], folder): path for path in missing
+            }
             for future in as_completed(futures):
                 future.result()
-                done += 1
-                self.progress(futures[future], done, total)
+                self.meter.step(futures[future])
         finally:
             pool.shutdown(cancel_futures=True)
+        return len(outputs)
 
-    def _compile_one(self, path: str, output: Path, folder: Path) -> None:
+    def _compile_one(self, path: str, unit: Unit, output: Path, folder: Path) -> None:
         with _appearing(output) as temporary:
-            if self.images is not None and path in self.bundle.image_sources:
+            if self.images is not None and path in self.product.images:
                 name = self.images.name
                 result = self.images.make(path, temporary, folder)
             else:
                 name = self.compiler.command[0]
-                arguments = [*self._flags(path), f"-I{INCLUDE}", "-c", path, "-o", str(temporary)]
-                result = self.compiler.run(arguments, folder)
+                result = self.compiler.run([*unit.flags, "-c", path, "-o", str(temporary)], folder)
             if result.returncode != 0:
-                raise BuildError(self._failure(name, path, result.stderr))
+                raise BuildError(self._failure(name, path, unit, result.stderr))
+            if path in self.product.images:
+                with _appearing(_note(output)) as note:
+                    note.write_text(result.stdout + result.stderr)
 
-    def _failure(self, compiler: str, path: str, messages: str) -> str:
+    def _failure(self, compiler: str, path: str, unit: Unit, messages: str) -> str:
         lines = [line for line in messages.splitlines() if line.strip()]
         text = "\n  ".join(lines[:20]) or "no message (was it killed for want of memory?)"
-        kernel = self.bundle.kernels.get(path)
+        kernel = unit.kernel
         what = f"kernel {kernel.name}, made for {'; '.join(kernel.origins) or 'no operator'}," if kernel else path
-        return f"{compiler} rejected {what} of {self.bundle.name!r}:\n  {text}"
+        return f"{compiler} rejected {what} of {self.product.file}:\n  {text}"
 
     # ---- linking ----------------------------------------------------------------------------------------------------
 
-    def _link(self, keys: Sequence[str], library: Path, folder: Path) -> None:
+    def _link(self, library: Path, folder: Path) -> None:
         with _appearing(library) as temporary:
-            objects = [str(self._object(key)) for key in keys]
-            result = self.compiler.link(["-o", str(temporary), *objects, *self._links], folder)
+            objects = [str(self._object(key)) for key in self.keys.values()]
+            result = self.compiler.link(["-o", str(temporary), *objects, *self.product.links], folder)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
 
 
+def _note(image: Path) -> Path:
+    """What its compiler said of an image."""
+    return image.with_suffix(".txt")
+
+
+def _portable(flags: Sequence[str]) -> list[str]:
+    """Flags without folders of this machine: what lies in those is hashed by content."""
+    return [flag for flag in flags if not flag.startswith("-I")]
+
+
 def _headers() -> list[str]:
     parts: list[str] = []
-    for path in sorted(INCLUDE.rglob("*")):
+    for path in sorted((*INCLUDE.rglob("*"), *emulation.EMULATOR.rglob("*.h*"))):
         if path.is_file():
-            parts += [path.relative_to(INCLUDE).as_posix(), path.read_text()]
+            parts += [path.relative_to(INCLUDE.parent).as_posix(), path.read_text()]
     return parts
 
 
@@ -243,6 +311,8 @@ def _appearing(path: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, target: Path) -> Path:
+    if source == target:
+        return target
     with _appearing(target) as temporary:
         shutil.copyfile(source, temporary)
     return target

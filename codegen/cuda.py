@@ -5,18 +5,68 @@ An image holds machine code for the architectures of the target, and code that d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
-from luminal.codegen import library, render
+from luminal.codegen import library
 from luminal.codegen.emitter import KernelText
+from luminal.codegen.host import IMAGES, LIBRARY, PYTHON_MODULE, Host, image_path
 from luminal.codegen.platform import LINUX
-from luminal.codegen.render import IMAGES, LIBRARY, PYTHON_MODULE, Host, SourceBundle
 from luminal.core.program import Program
 from luminal.core.target import Target
 
+
+def image_flags(target: Target) -> tuple[str, ...]:
+    """Flags with which nvcc makes an image of a kernel for ``target``."""
+    codes = [f"-gencode=arch=compute_{_number(a)},code=sm_{_number(a)}" for a in target.features]
+    oldest = _number(min(target.features, key=_capability))
+    return ("-fatbin", *target.flags, *codes, f"-gencode=arch=compute_{oldest},code=compute_{oldest}")
+
+
+# What the assembler says of a kernel when it is asked to (-Xptxas -v).
+_USES = re.compile(
+    r"Compiling entry function '\w+' for '(?P<architecture>\w+)'.*?(?P<spilled>\d+) bytes spill stores"
+    r".*?Used (?P<registers>\d+) registers(?:.*?(?P<shared>\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+def resources(said: str) -> dict[str, dict[str, int]]:
+    """What a kernel takes, by architecture, from what nvcc ``said``: registers of a thread, bytes of them that a thread
+    spills to memory, bytes of shared memory of a block."""
+    kernels = re.split(r"(?=ptxas info\s*: Compiling)", said)
+    found = filter(None, map(_USES.search, kernels))
+    return {
+        match["architecture"]: {name: int(match[name] or 0) for name in ("registers", "spilled", "shared")}
+        for match in found
+    }
+
+
+def _more(
+    program: Program, target: Target, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
+) -> Mapping[str, Any]:
+    return {
+        "capability": min(map(_capability, target.features)),
+        "images": [{"name": PurePosixPath(path).stem, "path": image_path(path)} for path in kernels],
+        "image_flags": image_flags(target),
+    }
+
+
+def _number(architecture: str) -> str:
+    """``sm_80`` is architecture 80."""
+    return architecture.removeprefix("sm_")
+
+
+def _capability(architecture: str) -> int:
+    return int(_number(architecture))
+
+
 HOST = Host(
+    "cuda",
     LINUX,
+    ".cu",
     library.describe_launches,
     {
         "cuda/library.cpp.j2": LIBRARY,
@@ -27,43 +77,5 @@ HOST = Host(
         "exports.map.j2": "exports.map",
         "python_module.cpp.j2": PYTHON_MODULE,
     },
+    more=_more,
 )
-
-
-def bundle(
-    program: Program,
-    target: Target,
-    kernels: Sequence[KernelText],
-    sources: Mapping[str, str],
-    threads: Mapping[str, int],
-) -> SourceBundle:
-    """The sources of ``program``, whose ``kernels`` are rendered as ``sources``: paths such as ``kernels/row2.cu``, in
-    the same order, with the text. ``threads`` are those of a block of each kernel, by its name."""
-    texts = dict(zip(sources, kernels, strict=True))
-    return render.assemble(
-        program,
-        target,
-        HOST,
-        texts,
-        sources,
-        threads=threads,
-        capability=min(map(_capability, target.features)),
-        images=[{"name": PurePosixPath(path).stem, "path": render.image_path(path)} for path in sources],
-        image_flags=image_flags(target),
-    )
-
-
-def image_flags(target: Target) -> tuple[str, ...]:
-    """Flags with which nvcc makes an image of a kernel for ``target``."""
-    codes = [f"-gencode=arch=compute_{_number(a)},code=sm_{_number(a)}" for a in target.features]
-    oldest = _number(min(target.features, key=_capability))
-    return ("-fatbin", *target.flags, *codes, f"-gencode=arch=compute_{oldest},code=compute_{oldest}")
-
-
-def _number(architecture: str) -> str:
-    """``sm_80`` is architecture 80."""
-    return architecture.removeprefix("sm_")
-
-
-def _capability(architecture: str) -> int:
-    return int(_number(architecture))

@@ -6,12 +6,13 @@ Metal compiles the text when a library is opened, and finds no files then: it ho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from luminal.codegen import library, render
+from luminal.codegen import library
 from luminal.codegen.emitter import KernelText
+from luminal.codegen.host import INCLUDE, LIBRARY, PYTHON_MODULE, Host, namespace
 from luminal.codegen.platform import MACOS
-from luminal.codegen.render import INCLUDE, LIBRARY, PYTHON_MODULE, Host, SourceBundle
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.program import Kernel, Program
 from luminal.core.schedule import nest as ir
@@ -21,41 +22,7 @@ from luminal.core.types import DType
 
 MOST_BUFFERS = 31  # that a kernel can have as arguments
 
-HOST = Host(
-    MACOS,
-    library.describe_launches,
-    {
-        "metal/library.cpp.j2": LIBRARY,
-        "metal/shaders.cpp.j2": "shaders.cpp",
-        "metal/CMakeLists.txt.j2": "CMakeLists.txt",
-        "header.h.j2": "{name}.h",
-        "wrapper.hpp.j2": "{name}.hpp",
-        "exports.map.j2": "exports.map",
-        "python_module.cpp.j2": PYTHON_MODULE,
-    },
-)
-
 _INCLUDED = re.compile(r'#include "(luminal/[^"]+)"')
-
-
-def bundle(
-    program: Program,
-    target: Target,
-    kernels: Sequence[KernelText],
-    sources: Mapping[str, str],
-    threads: Mapping[str, int],
-) -> SourceBundle:
-    """The sources of ``program``, whose ``kernels`` are rendered as ``sources``: paths such as ``kernels/row2.metal``,
-    in the same order, with the text. ``threads`` are those of a block of each kernel, by its name.
-
-    Raises UnsupportedError where a kernel computes what Metal cannot, or has too many arguments.
-    """
-    check(program)
-    for kernel in kernels:
-        _check_arguments(kernel)
-    shaders = shader_text(sources.values(), render.namespace(program.name))
-    texts = dict(zip(sources, kernels, strict=True))
-    return render.assemble(program, target, HOST, texts, sources, shaders=shaders, threads=threads)
 
 
 def check(program: Program) -> None:
@@ -68,12 +35,13 @@ def check(program: Program) -> None:
             )
 
 
-def shader_text(sources: Iterable[str], namespace: str) -> str:
-    """One text of all ``sources``, in which every header of the runtime stands once, where it is first included.
+def shader_text(sources: Iterable[str], inside: str) -> str:
+    """One text of all ``sources``, in the namespace ``inside``, in which every header of the runtime stands once, where
+    it is first included.
 
     Raises SpecError for a header that is included under a condition: it might stand where it is not read.
     """
-    return "\n".join([f"#define LM_NAMESPACE {namespace}", *_lines(sources), ""])
+    return "\n".join([f"#define LM_NAMESPACE {inside}", *_lines(sources), ""])
 
 
 def _lines(sources: Iterable[str]) -> Iterator[str]:
@@ -112,8 +80,7 @@ def _dtypes(kernel: Kernel) -> set[DType]:
 
 
 def _check_arguments(kernel: KernelText) -> None:
-    signature = kernel.signature
-    count = len(signature.pointers) + signature.checked + signature.reads_dims
+    count = kernel.signature.parameters
     if count > MOST_BUFFERS:
         raise UnsupportedError(
             f"{_made_for(kernel.kernel)} needs {count} buffers at once, of which Metal takes {MOST_BUFFERS}"
@@ -122,3 +89,30 @@ def _check_arguments(kernel: KernelText) -> None:
 
 def _made_for(kernel: Kernel) -> str:
     return "; ".join(kernel.origins) or f"kernel {kernel.name}"
+
+
+def _more(
+    program: Program, target: Target, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
+) -> Mapping[str, Any]:
+    for kernel in kernels.values():
+        _check_arguments(kernel)
+    return {"shaders": shader_text(sources.values(), namespace(program.name))}
+
+
+HOST = Host(
+    "metal",
+    MACOS,
+    ".metal",
+    library.describe_launches,
+    {
+        "metal/library.cpp.j2": LIBRARY,
+        "metal/shaders.cpp.j2": "shaders.cpp",
+        "metal/CMakeLists.txt.j2": "CMakeLists.txt",
+        "header.h.j2": "{name}.h",
+        "wrapper.hpp.j2": "{name}.hpp",
+        "exports.map.j2": "exports.map",
+        "python_module.cpp.j2": PYTHON_MODULE,
+    },
+    check,
+    _more,
+)

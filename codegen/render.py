@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import jinja2
 
-from luminal.codegen import interface, library, weights
+from luminal.codegen import cuda, dialects, interface, library, metal, weights
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
+from luminal.codegen.host import INCLUDE, LIBRARY, PYTHON_MODULE, Host, namespace
 from luminal.codegen.interface import Interface
-from luminal.codegen.library import LibraryText
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
-from luminal.core.program import Kernel, Program
+from luminal.core.program import Program
 from luminal.core.target import Target
 
 TEMPLATES = Path(__file__).parent / "templates"
-INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
 
 # The template of a kernel, by dialect.
 KERNELS = {"cpp": "cpp/kernel.cpp.j2", "cuda": "cuda/kernel.cu.j2", "metal": "metal/kernel.metal.j2"}
-LIBRARY = "library.cpp"
-PYTHON_MODULE = "python_module.cpp"
-IMAGES = "images.cpp"  # puts the images of kernels for GPUs into the library
 # Flags of every file; those of the target are for the kernels alone, because the library has to be able to say that a
 # machine lacks an instruction set.
 COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")
@@ -39,17 +35,18 @@ LIBRARY_FLAGS = ("-std=c++17", "-O2", *COMMON_FLAGS)
 @dataclass(frozen=True)
 class SourceBundle:
     """The sources of one library. ``files`` maps relative paths to text; ``kernels`` are those files among them that
-    hold a kernel each, with the kernel; ``plan`` lays out the weights file, whose header holds ``source_hash``;
-    ``platform`` is the system that the library is for."""
+    hold a kernel each, rendered; ``plan`` lays out the weights file, whose header holds ``source_hash``; ``platform``
+    is the system that the library is for. ``emulated``: it is for this machine, where its GPU is emulated."""
 
     name: str
     target: Target
     interface: Interface
     files: Mapping[str, str]
-    kernels: Mapping[str, Kernel]
+    kernels: Mapping[str, KernelText]
     plan: WeightsPlan
     source_hash: bytes
     platform: Platform = LINUX
+    emulated: bool = False
 
     @property
     def library(self) -> str:
@@ -77,21 +74,10 @@ class SourceBundle:
         return (*self.target.flags, *COMMON_FLAGS)
 
 
-Describe: TypeAlias = Callable[[Program, Interface, Sequence[KernelText], WeightsPlan], LibraryText]
-
-
-@dataclass(frozen=True)
-class Host:
-    """The host code around kernels: the system that it is for, what its library.cpp iterates over, and its templates,
-    with the files that they make (``{name}`` is the model)."""
-
-    platform: Platform
-    describe: Describe
-    templates: Mapping[str, str]
-
-
 CPU = Host(
+    "cpu",
     LINUX,
+    ".cpp",
     library.describe,
     {
         "library.cpp.j2": LIBRARY,
@@ -103,15 +89,8 @@ CPU = Host(
     },
 )
 
-
-def image_path(source: str) -> str:
-    """Where the image of the kernel ``source`` lies while the library is built."""
-    return str(PurePosixPath(source).with_suffix(".fatbin"))
-
-
-def namespace(name: str) -> str:
-    """The inner namespace of the library ``name``; no name in the runtime headers ends like it."""
-    return f"{name}_model"
+# By the dialect of a target.
+HOSTS = {"cpp": CPU, "cuda": cuda.HOST, "metal": metal.HOST}
 
 
 @cache
@@ -146,12 +125,14 @@ def emulated_kernels(texts: Sequence[KernelText]) -> str:
 def render(program: Program, target: Target) -> SourceBundle:
     """The sources of ``program`` for ``target``.
 
-    Raises UnsupportedError for element types that have no C++ code, DTypeError for those that cannot cross the C ABI.
+    Raises UnsupportedError for element types that the target's language has not, and for what its device cannot run;
+    DTypeError for types that cannot cross the C ABI.
     """
+    host, dialect = HOSTS[target.dialect], dialects.ALL[target.dialect]
+    host.check(program)
     dims = {dim.name: number for number, dim in enumerate(program.dims)}
-    kernels = {f"kernels/{kernel.name}.cpp": emit(kernel, dims) for kernel in program.kernels}
-    files = {path: kernel_text(text) for path, text in kernels.items()}
-    return assemble(program, target, CPU, kernels, files)
+    kernels = {f"kernels/{kernel.name}{host.kernel}": emit(kernel, dims, dialect) for kernel in program.kernels}
+    return assemble(program, target, host, kernels, {path: kernel_text(text) for path, text in kernels.items()})
 
 
 def assemble(
@@ -160,10 +141,9 @@ def assemble(
     host: Host,
     kernels: Mapping[str, KernelText],
     sources: Mapping[str, str],
-    **more: Any,
 ) -> SourceBundle:
     """The ``sources`` of the kernels, by path, with the files of ``host`` around them. ``kernels`` are the kernels
-    themselves, ``more`` is what the templates of this host know besides."""
+    themselves."""
     face = library.interface_of(program)
     texts = list(kernels.values())
     plan = weights.plan([(name, value.nbytes) for name, value in program.constants.items()])
@@ -178,7 +158,7 @@ def assemble(
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
         "library_flags": LIBRARY_FLAGS,
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
-        **more,
+        **host.more(program, target, kernels, sources),
     }
     # The hash stands for everything that decides what the library does with its weights.
     unhashed = _library(host, context, bytes(weights.HASH_BYTES), program, plan, target)
@@ -188,9 +168,9 @@ def assemble(
         path = pattern.format(name=program.name)
         if path != LIBRARY:
             files[path] = environment().get_template(name).render(context)
-    origins = {path: text.kernel for path, text in kernels.items()}
     return SourceBundle(
-        program.name, target, face, MappingProxyType(files), MappingProxyType(origins), plan, digest, host.platform
+        program.name, target, face, MappingProxyType(files), MappingProxyType(dict(kernels)), plan, digest,
+        host.platform,
     )  # fmt: skip
 
 

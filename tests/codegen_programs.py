@@ -12,10 +12,11 @@ F32 = types.f32
 COLUMNS = 24
 
 
-def scaled_rows(name: str = "scaled_rows") -> Program:
+def scaled_rows(name: str = "scaled_rows", threads: int = 1) -> Program:
     """``y[r, c] = x[r, c]**2 * weight[c]``, and ``half`` of it in an entry of its own; the number of rows is symbolic.
 
-    Two kernels with an intermediate value, two entries that share the weight, a constant and a symbolic dimension.
+    Two kernels with an intermediate value, two entries that share the weight, a constant and a symbolic dimension. A
+    row is done in vectors by one thread, or by the ``threads`` of a block.
     """
     rows = Var("rows", 1, 32)
     shape = (of(rows), COLUMNS)
@@ -25,8 +26,10 @@ def scaled_rows(name: str = "scaled_rows") -> Program:
     x = ir.load("x", place, F32)
 
     def kernel(name: str, value: ir.Scalar, *arrays: ir.Array) -> Kernel:
-        store = ir.Loop(c, COLUMNS, "vector", (ir.Store("out", place, value),), 8)
-        nest = ir.LoopNest((output("out"), *arrays), (rows,), (ir.Loop(r, of(rows), "parallel", (store,)),))
+        kind, lanes = ("vector", 8) if threads == 1 else ("thread", threads)
+        store = ir.Loop(c, COLUMNS, kind, (ir.Store("out", place, value),), lanes)
+        tasks = (ir.Loop(r, of(rows), "parallel", (store,)),)
+        nest = ir.LoopNest((output("out"), *arrays), (rows,), tasks, threads=threads)
         return Kernel(name, nest, (f"Mul '{name}' (model.py:3)",), "parallel r\nvector c by 8")
 
     def buffer(name: str, space: str, shape: tuple = shape, offset: int = 0) -> Buffer:

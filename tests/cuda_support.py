@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,31 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import luminal.runtime
-from luminal.codegen import build, cuda, signature, weights
+from luminal.codegen import build, cuda, emulation, render, signature, weights
 from luminal.codegen.build import ImageCompiler
 from luminal.codegen.cpp import Names
+from luminal.codegen.dialect_cuda import CUDA
 from luminal.codegen.emitter import KernelText
 from luminal.codegen.render import SourceBundle
+from luminal.core import target as targets
 from luminal.core import types
 from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
 from luminal.core.schedule import nest as ir
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
 from tests.codegen_support import array, axis, of, output
-from tests.runtime_example import NATIVE, WARNINGS, run
+from tests.runtime_example import NATIVE
 
-EMULATOR = Path(luminal.runtime.__file__).parent / "emulator"
 KERNELS = NATIVE / "cuda"
-SHARED = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", *WARNINGS)
 
-TARGET = Target(
-    "cuda:sm_80", platform.machine(), ("sm_80",), ("-std=c++17", "-O3", "-fmad=false"), register_bytes=4, registers=255
-)  # fmt: skip
+TARGET = targets.GPUS["cuda:sm_80"]
 NAME = "mirrored"
 COLUMNS = 24
 ROWS = Var("rows", 1, 64)
-THREADS = {"lookup": 8, "mirror": 24}
 
 
 def program() -> Program:
@@ -50,8 +44,9 @@ def program() -> Program:
     ids = TensorSpec("ids", types.i64, (of(ROWS),))
     x, y = (TensorSpec(name, types.f32, rows) for name in ("x", "y"))
     lookup_arrays = (output("out"), array("ids", types.i64), array("x"), array("table"))
-    lookup = Kernel("lookup", ir.LoopNest(lookup_arrays, (ROWS,), tasks, checked=True), ("Gather 'rows' (model.py:3)",))
-    mirror = Kernel("mirror", ir.LoopNest((output("out"), array("x"), array("bias")), (ROWS,), tasks))
+    lookup_nest = ir.LoopNest(lookup_arrays, (ROWS,), tasks, checked=True, threads=8)
+    lookup = Kernel("lookup", lookup_nest, ("Gather 'rows' (model.py:3)",))
+    mirror = Kernel("mirror", ir.LoopNest((output("out"), array("x"), array("bias")), (ROWS,), tasks, threads=24))
     generator = np.random.default_rng(5)
     constants = {
         "table": generator.standard_normal((16, COLUMNS), dtype=np.float32),
@@ -107,47 +102,23 @@ def inputs(rows: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.floa
 # ---- building --------------------------------------------------------------------------------------------------------
 
 
-def kernels() -> list[KernelText]:
-    texts = []
-    for kernel in PROGRAM.kernels:
-        sign = signature.of(kernel.name, kernel.nest, Names())
-        texts.append(KernelText(kernel, sign, (), (), of(ROWS)))
-    return texts
-
-
 def bundle(target: Target = TARGET) -> SourceBundle:
-    sources = {f"kernels/{name}.cu": (KERNELS / f"{name}.cu").read_text() for name in THREADS}
-    return cuda.bundle(PROGRAM, target, kernels(), sources, THREADS)
+    signatures = [signature.of(kernel.name, kernel.nest, Names(), CUDA) for kernel in PROGRAM.kernels]
+    texts = {
+        f"kernels/{kernel.name}.cu": KernelText(kernel, sign, (), (), of(ROWS))
+        for kernel, sign in zip(PROGRAM.kernels, signatures, strict=True)
+    }
+    sources = {path: (KERNELS / Path(path).name).read_text() for path in texts}
+    return render.assemble(PROGRAM, target, cuda.HOST, texts, sources)
 
 
-def emulated_images() -> ImageCompiler:
-    """Makes images for the stand-in of the driver."""
-
-    def make(source: str, image: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-        name = Path(source).stem
-        wrapper = folder / f"{name}_image.cpp"
-        wrapper.write_text(f'#include "image.hpp"\n#include "{source}"\nIMAGE({name}, {THREADS[name]})\n')
-        command = ["g++", *SHARED, f"-I{KERNELS}", f"-I{EMULATOR}", "-I.", wrapper.name, "-o", str(image)]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-    return ImageCompiler(make, (KERNELS / "image.hpp").read_text(), "g++")
-
-
-def build_library(folder: Path, images: ImageCompiler | None = None) -> Path:
-    """The library with its weights, by default for the stand-in."""
-    made = bundle()
-    path = build.build(made, folder, images=images or emulated_images())
+def build_library(folder: Path, images: ImageCompiler | None = None, made: SourceBundle | None = None) -> Path:
+    """The library with its weights, by default emulated."""
+    made = made or emulation.emulated(bundle())
+    path = build.build(made, folder, images=images).library
     arrays = [PROGRAM.constants[name] for name in made.plan.offsets]
     weights.write(path.with_name(f"{NAME}.weights"), made.source_hash, made.plan, arrays)
     return path
-
-
-def build_fake(folder: Path) -> Path:
-    """The stand-in for the driver, with an emulator."""
-    library = folder / "libcuda_stand_in.so"
-    sources = [EMULATOR / "cuda_driver.cpp", KERNELS / "emulator.cpp"]
-    run(["g++", *SHARED, f"-I{EMULATOR}", *sources, "-o", library, "-ldl"])
-    return library
 
 
 # ---- the stand-in ----------------------------------------------------------------------------------------------------

@@ -30,27 +30,32 @@ class _Kernel(ctypes.Structure):
     )
 
 
-class Image:
+def build(kernels: Mapping[str, str], table: str, dialect: str, folder: Path, warnings: Sequence[str] = ()) -> Path:
     """Kernels in the language ``dialect`` in a library with the emulator: ``kernels`` are their texts by file, and
     ``table`` the text that lists them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compiler = toolchain.find(targets.architecture())
+    language = f"-DLM_EMULATE_{dialect.upper()}"
+    parts = [(name, text, ("-fsanitize=thread", language, *warnings)) for name, text in kernels.items()]
+    parts += [("table", table, (language, *warnings))]
+    parts += [("emulator", (EMULATOR / "emulator.cpp").read_text(), ("-O2",))]
+    for name, text, flags in parts:
+        (folder / f"{name}.cpp").write_text(text)
+        done = compiler.run([*FLAGS, *flags, "-c", f"{name}.cpp", "-o", f"{name}.o"], folder)
+        assert done.returncode == 0, done.stderr[:4000]
+    objects = [f"{name}.o" for name, _, _ in parts]
+    done = compiler.run(["-shared", *objects, "-ldl", "-o", "image.so"], folder)
+    assert done.returncode == 0, done.stderr[:4000]
+    return folder / "image.so"
+
+
+class Image:
+    """The library that ``build`` makes, open."""
 
     def __init__(
         self, kernels: Mapping[str, str], table: str, dialect: str, folder: Path, warnings: Sequence[str] = ()
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        compiler = toolchain.find(targets.architecture())
-        language = f"-DLM_EMULATE_{dialect.upper()}"
-        parts = [(name, text, ("-fsanitize=thread", language, *warnings)) for name, text in kernels.items()]
-        parts += [("table", table, (language, *warnings))]
-        parts += [("emulator", (EMULATOR / "emulator.cpp").read_text(), ("-O2",))]
-        for name, text, flags in parts:
-            (folder / f"{name}.cpp").write_text(text)
-            done = compiler.run([*FLAGS, *flags, "-c", f"{name}.cpp", "-o", f"{name}.o"], folder)
-            assert done.returncode == 0, done.stderr[:4000]
-        objects = [f"{name}.o" for name, _, _ in parts]
-        done = compiler.run(["-shared", *objects, "-ldl", "-o", "image.so"], folder)
-        assert done.returncode == 0, done.stderr[:4000]
-        self.library = ctypes.CDLL(str(folder / "image.so"))
+        self.library = ctypes.CDLL(str(build(kernels, table, dialect, folder, warnings)))
         self.library.lm_emulate.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p)
         self.library.lm_emulate_buffer.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         self.library.lm_emulate_release.argtypes = (ctypes.c_void_p,)

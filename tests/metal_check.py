@@ -27,7 +27,7 @@ _FLAGS = (
     "-Wno-unknown-attributes",  # [[buffer(0)]]
     "-Wno-c++17-extensions",  # `if constexpr`, which Metal's compiler takes too
     "-Wno-unused-function", "-Wno-unused-const-variable",
-    "-Wno-unused-parameter",  # all kernels take the numbers of their block and thread
+    "-Wno-unused-parameter",  # a kernel takes the numbers of its block and thread whether it needs them or not
 )  # fmt: skip
 
 # Arrays of a threadgroup are declared inside kernels, where clang takes references to such only.

@@ -17,6 +17,7 @@ from luminal.codegen.platform import MACOS
 from luminal.codegen.render import SourceBundle
 from luminal.core import symbolic, types
 from luminal.core.target import AARCH64
+from tests import gpu_emulation
 from tests.runtime_example import INCLUDE, LIBRARY_FLAGS, LINK_FLAGS, LINK_LIBRARIES, NATIVE, SOURCE_HASH, WARNINGS, run
 
 EMULATOR = Path(luminal.runtime.__file__).parent / "emulator"
@@ -91,12 +92,8 @@ def build_fake(folder: Path) -> Path:
 
 
 def build_image(folder: Path) -> Path:
-    """The kernels of the example for the CPU."""
-    output = folder / "metal_example_image.so"
-    source = NATIVE / "metal_example_image.cpp"
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-attributes"]
-    run(["g++", *flags, f"-I{EMULATOR}", source, "-o", output])
-    return output
+    """The kernels of the example for the emulator."""
+    return gpu_emulation.build({"kernels": SHADERS}, (NATIVE / "metal_example_image.cpp").read_text(), "metal", folder)
 
 
 def example_interface() -> interface.Interface:

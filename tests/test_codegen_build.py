@@ -24,7 +24,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def built(tmp_path: Path, bundle: SourceBundle) -> Path:
     program = scaled_rows()
-    path = build.build(bundle, tmp_path / "out")
+    path = build.build(bundle, tmp_path / "out").library
     arrays = [program.constants[name] for name in bundle.plan.offsets]
     weights.write(path.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, arrays)
     return path
@@ -48,13 +48,13 @@ def test_a_library_runs(target: targets.Target, tmp_path: Path) -> None:
 def test_objects_and_libraries_are_kept(tmp_path: Path, own_cache: Path) -> None:
     bundle = render.render(scaled_rows(), HOST_TARGETS[0])
     seen: list[tuple[str, int, int]] = []
-    first = build.build(bundle, progress=lambda *step: seen.append(step))
+    first = build.build(bundle, progress=lambda *step: seen.append(step)).library
     assert [step[1:] for step in seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert seen[-1][0] == first.name
     inodes = {path: path.stat().st_ino for path in own_cache.rglob("*") if path.is_file()}
     assert len(inodes) == 4
     seen.clear()
-    assert build.build(bundle, progress=lambda *step: seen.append(step)) == first
+    assert build.build(bundle, progress=lambda *step: seen.append(step)).library == first
     assert seen == [(first.name, 4, 4)]
     assert {path: path.stat().st_ino for path in own_cache.rglob("*") if path.is_file()} == inodes
 
@@ -72,7 +72,7 @@ def test_a_change_compiles_what_it_touches(own_cache: Path) -> None:
 
 def test_nothing_is_kept_without_the_cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMINAL_NO_CACHE", "1")
-    path = build.build(render.render(scaled_rows(), HOST_TARGETS[0]))
+    path = build.build(render.render(scaled_rows(), HOST_TARGETS[0])).library
     assert path.exists() and own_cache not in path.parents
     assert not own_cache.exists()
 
@@ -80,7 +80,7 @@ def test_nothing_is_kept_without_the_cache(own_cache: Path, monkeypatch: pytest.
 def test_processes_may_share_the_cache(tmp_path: Path, own_cache: Path) -> None:
     bundle = render.render(scaled_rows(), HOST_TARGETS[0])
     with ThreadPoolExecutor(3) as pool:
-        paths = list(pool.map(lambda k: build.build(bundle, tmp_path / str(k)), range(3)))
+        paths = list(pool.map(lambda k: build.build(bundle, tmp_path / str(k)).library, range(3)))
     assert len({path.read_bytes() for path in paths}) == 1
     assert not [path for path in own_cache.rglob(".*") if path.is_file()]
 
@@ -121,5 +121,5 @@ def test_a_compiler_that_does_not_start_is_explained(monkeypatch: pytest.MonkeyP
 def test_the_system_compiler_needs_no_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    path = build.build(render.render(scaled_rows(), HOST_TARGETS[0]), tmp_path / "out")
+    path = build.build(render.render(scaled_rows(), HOST_TARGETS[0]), tmp_path / "out").library
     assert path.exists()

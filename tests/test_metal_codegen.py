@@ -1,7 +1,4 @@
-"""What is generated around the kernels of a library for Metal: its text and host code, built, and run on the stand-in.
-
-The kernels here are those for CPUs, one block doing one task: what launches them is under test.
-"""
+"""What is generated around the kernels of a library for Metal: its text and host code, built, and emulated."""
 
 from __future__ import annotations
 
@@ -12,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from luminal.codegen import build, metal, render, weights
+from luminal.codegen import build, emulation, metal, render, weights
 from luminal.codegen.emitter import KernelText
-from luminal.codegen.platform import LINUX
-from luminal.codegen.render import SourceBundle
 from luminal.core import target as targets
 from luminal.core import types
 from luminal.core.errors import SpecError, UnsupportedError
@@ -27,12 +22,11 @@ from tests import metal_check, metal_support
 from tests.codegen_programs import COLUMNS, scaled_rows
 from tests.codegen_support import array, axis, of, output
 from tests.mach_o import MachO
-from tests.metal_support import EMULATOR
 from tests.runtime_example import INCLUDE, run
 
-PROGRAM = scaled_rows()
-DIMS = {dim.name: number for number, dim in enumerate(PROGRAM.dims)}
-KERNELS = [render.emit(kernel, DIMS) for kernel in PROGRAM.kernels]
+PROGRAM = scaled_rows(threads=32)
+METAL = targets.GPUS["metal"]
+BUNDLE = render.render(PROGRAM, METAL)
 
 
 def passed(kernel: KernelText) -> list[str]:
@@ -42,49 +36,10 @@ def passed(kernel: KernelText) -> list[str]:
     return found + (["constant int64_t*"] if kernel.signature.reads_dims else [])
 
 
-def empty_kernel(kernel: KernelText) -> str:
-    """A kernel that does nothing, with the parameters that it must have."""
-    names = [f"x{number}" for number in range(len(passed(kernel)))]
-    bound = [f"{kind} {name} [[buffer({i})]]" for i, (kind, name) in enumerate(zip(passed(kernel), names, strict=True))]
-    numbers = ["uint block [[threadgroup_position_in_grid]]", "uint lane [[thread_index_in_threadgroup]]"]
-    unused = "".join(f"    (void){name};\n" for name in (*names, "block", "lane"))
-    parameters = ",\n    ".join([*bound, *numbers])
-    return f"#include <metal_stdlib>\n\nkernel void {kernel.signature.name}(\n    {parameters}) {{\n{unused}}}\n"
-
-
-def metal_bundle() -> SourceBundle:
-    sources = {f"kernels/{kernel.signature.name}.metal": empty_kernel(kernel) for kernel in KERNELS}
-    threads = {kernel.signature.name: 1 for kernel in KERNELS}
-    return metal.bundle(PROGRAM, targets.AARCH64, KERNELS, sources, threads)
-
-
-def cpu_image(folder: Path) -> Path:
-    """The kernels for CPUs as an image: block number ``block`` does task ``block``."""
-    parts = ['#include "emulator.h"\n', *map(render.kernel_text, KERNELS)]
-    rows = []
-    for kernel in KERNELS:
-        sign = kernel.signature
-        arguments = {"status": "nullptr", "dims": f"static_cast<const int64_t*>(arguments[{len(sign.pointers)}])"}
-        arguments |= {p.array: f"static_cast<{p.type}>(arguments[{i}])" for i, p in enumerate(sign.pointers)}
-        call = f"lm::{sign.name}({', '.join(sign.values(arguments))}, block, block + 1)"
-        parts.append(f"static void call_{sign.name}(void* const* arguments, uint32_t block, uint32_t) {{ {call}; }}\n")
-        rows.append(f'{{"{sign.name}", call_{sign.name}, 1}}, ')
-    source = (metal_support.NATIVE / "metal_example_image.cpp").read_text()
-    emulator = source[source.index("int lm_emulate(") : source.index("/// Device buffers")]
-    table = f"extern const lm_emulated_kernel lm_emulated_kernels[] = {{{''.join(rows)}{{nullptr, nullptr, 0}}}};\n"
-    parts.append(f'extern "C" {{\nstatic int registered = 0;\n{table}{emulator}}}\n')
-    (folder / "image.cpp").write_text("".join(parts))
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-DLM_NAMESPACE=image_model", f"-I{INCLUDE}", f"-I{EMULATOR}"]
-    run(["g++", *flags, folder / "image.cpp", "-o", folder / "image.so"])
-    return folder / "image.so"
-
-
-def test_the_library_launches_its_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = metal_support.FakeMetal(metal_support.build_fake(tmp_path))
-    monkeypatch.setenv("LUMINAL_METAL_RUNTIME", str(fake.path))
-    monkeypatch.setenv("LUMINAL_METAL_IMAGE", str(cpu_image(tmp_path)))
-    bundle = replace(metal_bundle(), target=targets.X86_64, platform=LINUX)
-    path = build.build(bundle, tmp_path / "out")
+def test_the_library_launches_its_kernels(tmp_path: Path) -> None:
+    bundle = emulation.emulated(BUNDLE)
+    path = build.build(bundle, tmp_path).library
+    fake = metal_support.FakeMetal(path.with_name(emulation.DRIVER))
     weights.write(
         path.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, iter(PROGRAM.constants.values())
     )
@@ -99,16 +54,15 @@ def test_the_library_launches_its_kernels(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_library_is_built_for_a_mac(tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
-    bundle = metal_bundle()
-    library = MachO(build.build(bundle, tmp_path).read_bytes())
+    library = MachO(build.build(BUNDLE, tmp_path).library.read_bytes())
     assert library.architecture == "arm64" and library.libraries == ["/usr/lib/libSystem.B.dylib"]
-    text = re.search(rb"#define LM_NAMESPACE scaled_rows_model.*?kernel void weigh\(.*?\}\n", library.data, re.DOTALL)
+    text = re.search(rb"#define LM_NAMESPACE scaled_rows_model.*?kernel void weigh\(.*?\n\}\n", library.data, re.DOTALL)
     assert text, "the text of the kernels is not in the library"
 
 
 def test_the_exported_project_builds(tmp_path: Path) -> None:
     cmake, ninja = pytest.importorskip("cmake"), pytest.importorskip("ninja")
-    for name, text in metal_bundle().files.items():
+    for name, text in BUNDLE.files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "include").symlink_to(INCLUDE)
@@ -123,13 +77,11 @@ def test_the_exported_project_builds(tmp_path: Path) -> None:
 
 def test_the_text_is_whole_and_right() -> None:
     pytest.importorskip("ziglang")
-    bundle = metal_bundle()
-    text = metal.shader_text((bundle.files[path] for path in bundle.kernels), bundle.namespace)
-    text = text.replace("Status*", "int32_t*")
+    text = metal.shader_text((BUNDLE.files[path] for path in BUNDLE.kernels), BUNDLE.namespace)
     assert metal_check.errors(text) == []
-    for kernel in KERNELS:
+    for kernel in BUNDLE.kernels.values():
         assert metal_check.binding_errors(text, kernel.signature.name, passed(kernel)) == []
-    assert text in bundle.files["shaders.cpp"]
+    assert text in BUNDLE.files["shaders.cpp"]
 
 
 def test_headers_stand_once_in_the_text() -> None:
@@ -177,8 +129,8 @@ def test_float64_between_two_casts_is_refused_too() -> None:
 
 
 def test_more_buffers_than_metal_takes_are_refused() -> None:
-    kernel = render.emit(copying(metal.MOST_BUFFERS + 1, types.f32), {"rows": 0})
+    program = replace(PROGRAM, kernels=(*PROGRAM.kernels, copying(metal.MOST_BUFFERS + 1, types.f32)))
     with pytest.raises(
         UnsupportedError, match=r"Concat '/joined' \(model.py:9\) needs 32 buffers at once, .* takes 31"
     ):
-        metal.bundle(PROGRAM, targets.AARCH64, [kernel], {"kernels/copy.metal": ""}, {"copy": 1})
+        render.render(program, METAL)

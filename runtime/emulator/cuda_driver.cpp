@@ -1,25 +1,22 @@
-// A stand-in for NVIDIA's driver, for tests on machines without it: the functions that luminal/cuda/driver.hpp finds,
-// with kernels carried out by the emulator, which it is linked with. Built as a shared library, its path goes into
-// LUMINAL_CUDA_DRIVER.
+// A stand-in for NVIDIA's driver on machines without a GPU: the functions that luminal/cuda/driver.hpp finds, with
+// kernels carried out by the emulator. Built as a shared library, it lies beside a library that is emulated, or its path
+// goes into LUMINAL_CUDA_DRIVER.
 //
-// An image is a shared library that holds a table of kernels (emulator.h), as bytes. It finds the functions of the
-// emulator in this library.
+// Where an image for GPUs would be there is text: "emulated: FILE", the image for the emulator that holds the kernels
+// (see device.hpp), beside the stand-in.
 //
 // It is stricter than the real thing. Memory of the device is memory of the host, but what a host program must not do
 // is recorded as a fault: calls without a context, handles that are gone, memory that is freed while work that uses it
 // is pending. What is put into a stream is carried out when somebody waits for it, so that whoever reads too early reads
-// what was there before. Only the default stream works at once, after all others.
+// what was there before. Only the default stream works at once, after all others. A kernel in which the emulator finds
+// faults fails like one that crashes a GPU, and they are what cuGetErrorString says of it.
 //
 // LUMINAL_CUDA_FAIL=function:call:result makes that call of a function fail, counted from 1 since the variable was set.
 // Functions that give something back or wait do so and then fail, as the driver does that reports errors of earlier work
 // there.
-#include <dlfcn.h>
-#include <elf.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <deque>
 #include <functional>
@@ -29,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "emulator.h"
+#include "device.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -61,14 +58,20 @@ struct Operation {
 
 // ---- what there is ---------------------------------------------------------------------------------------------------
 
-struct Image {
-    int file = -1;
-    void* library = nullptr;
-    const lm_emulated_kernel* kernels = nullptr;
+/// A kernel of an image that a module holds.
+struct Function {
+    std::shared_ptr<lm_emulated::Image> image;
+    const lm_emulated_kernel* kernel = nullptr;
+};
+
+struct Module {
+    std::shared_ptr<lm_emulated::Image> image;
+    std::map<std::string, std::unique_ptr<Function>> functions;  // that were asked for
 };
 
 /// A kernel with its arguments.
 struct Launch {
+    std::shared_ptr<lm_emulated::Image> image;
     const lm_emulated_kernel* kernel = nullptr;
     uint64_t blocks = 0;
     std::vector<void*> arguments;
@@ -96,7 +99,7 @@ struct GraphExec {
 
 /// CUDA_KERNEL_NODE_PARAMS_v2.
 struct KernelNode {
-    const lm_emulated_kernel* function;
+    const Function* function;
     uint32_t blocks[3];
     uint32_t threads[3];
     uint32_t shared_bytes;
@@ -119,15 +122,16 @@ struct State {
     };
     bool initialised = false;
     int64_t retained = 0;
-    std::map<Address, size_t> memory;
+    lm_emulated::Device device;
     std::map<void*, size_t> pinned;
-    Owned<Image> images;
+    Owned<Module> modules;
     Owned<Stream> streams;
     Owned<Event> events;
     Owned<Graph> graphs;
     Owned<GraphExec> executables;
     Stream default_stream;
     int32_t sticky = SUCCESS;  // what the next wait returns
+    std::string reason;        // why the last kernel that failed did
     std::string faults;
     std::string answer;  // what the last call of lm_cuda_faults returned
     std::map<std::string, int64_t> calls;
@@ -205,11 +209,7 @@ bool known(const Owned<T>& handles, T* handle, const char* function) {
 
 /// Whether these bytes lie in one allocation of the device.
 bool on_device(Address begin, size_t bytes) {
-    const auto& memory = state().memory;
-    auto after = memory.upper_bound(begin);
-    if (after == memory.begin()) return false;
-    --after;
-    return begin + bytes <= after->first + after->second;
+    return state().device.holds(reinterpret_cast<void*>(begin), bytes);
 }
 
 // ---- streams ---------------------------------------------------------------------------------------------------------
@@ -254,7 +254,11 @@ int32_t waited(int32_t result) {
 }
 
 void carry_out(const Launch& launch) {
-    if (lm_emulate(launch.kernel, launch.blocks, launch.arguments.data()) != 0) fail_later(LAUNCH_FAILED);
+    State& s = state();
+    const std::string faults = s.device.run(*launch.image, launch.kernel, launch.blocks, launch.arguments.data());
+    if (faults.empty()) return;
+    s.reason = faults;
+    fail_later(LAUNCH_FAILED);
 }
 
 std::vector<Address> uses(const Launch& launch) {
@@ -265,16 +269,14 @@ std::vector<Address> uses(const Launch& launch) {
 
 int32_t read_launch(const KernelNode& node, Launch& launch) {
     bool exists = false;
-    for (const auto& [image, owned] : state().images) {
-        for (const lm_emulated_kernel* kernel = image->kernels; kernel->name != nullptr; ++kernel) {
-            exists = exists || kernel == node.function;
-        }
+    for (const auto& [module, owned] : state().modules) {
+        for (const auto& [name, function] : module->functions) exists = exists || function.get() == node.function;
     }
     if (!exists) {
         fault("a kernel is launched that does not exist");
         return INVALID_HANDLE;
     }
-    const lm_emulated_kernel& kernel = *node.function;
+    const lm_emulated_kernel& kernel = *node.function->kernel;
     const bool one_dimensional =
         node.blocks[1] == 1 && node.blocks[2] == 1 && node.threads[1] == 1 && node.threads[2] == 1;
     if (!one_dimensional || node.blocks[0] == 0 || node.blocks[0] > 2147483647 || node.shared_bytes != 0) {
@@ -284,6 +286,7 @@ int32_t read_launch(const KernelNode& node, Launch& launch) {
         fault("kernel " + std::string(kernel.name) + " is launched with " + std::to_string(node.threads[0]) +
               " threads, compiled for " + std::to_string(kernel.threads));
     }
+    launch.image = node.function->image;
     launch.kernel = &kernel;
     launch.blocks = node.blocks[0];
     launch.arguments.clear();
@@ -300,39 +303,15 @@ int32_t read_launch(const KernelNode& node, Launch& launch) {
 
 // ---- images ----------------------------------------------------------------------------------------------------------
 
-/// The bytes of a shared library end behind its table of sections.
-size_t image_bytes(const unsigned char* image) {
-    Elf64_Ehdr header;
-    memcpy(&header, image, sizeof(header));
-    return header.e_shoff + static_cast<size_t>(header.e_shentsize) * header.e_shnum;
-}
-
-/// Lets images find the functions of the emulator here, however this library was opened.
-void promote() {
-    Dl_info info{};
-    if (dladdr(reinterpret_cast<void*>(&promote), &info) == 0) return;
-    dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
-}
-
-int32_t load_image(const unsigned char* bytes, Image& image) {
-    if (memcmp(bytes, ELFMAG, SELFMAG) != 0) return NO_BINARY_FOR_GPU;  // for real GPUs
-    const size_t size = image_bytes(bytes);
-    image.file = memfd_create("image", MFD_CLOEXEC);
-    if (image.file < 0 || write(image.file, bytes, size) != static_cast<ssize_t>(size)) return OUT_OF_MEMORY;
-    const std::string path = "/proc/self/fd/" + std::to_string(image.file);
-    image.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (image.library == nullptr) {
-        fault(std::string("an image cannot be opened: ") + dlerror());
-        return INVALID_IMAGE;
-    }
-    image.kernels = static_cast<const lm_emulated_kernel*>(dlsym(image.library, "lm_emulated_kernels"));
-    return image.kernels != nullptr ? SUCCESS : INVALID_IMAGE;
-}
-
-/// The file stays open while the library is: another file of the same number would be taken for it.
-void unload_image(const Image& image) {
-    if (image.library != nullptr) dlclose(image.library);
-    if (image.file >= 0) close(image.file);
+/// Opens the image that the bytes of a module name.
+int32_t load(const char* bytes, Module& module) {
+    const std::string mark = "emulated: ";
+    if (strncmp(bytes, mark.c_str(), mark.size()) != 0) return NO_BINARY_FOR_GPU;  // for real GPUs
+    std::string error;
+    module.image = state().device.load("$ORIGIN/" + std::string(bytes + mark.size()), error);
+    if (module.image != nullptr) return SUCCESS;
+    fault("an image cannot be opened: " + error);
+    return INVALID_IMAGE;
 }
 
 }  // namespace
@@ -362,17 +341,17 @@ EXPORT int64_t lm_cuda_calls(const char* function) {
 /// What is not given back: memory, modules, streams, events, graphs, contexts.
 EXPORT int64_t lm_cuda_objects() {
     const std::lock_guard<std::recursive_mutex> guard(state().lock);
-    const State& s = state();
-    const size_t memory = s.memory.size() + s.pinned.size();
-    const size_t handles = s.images.size() + s.streams.size() + s.events.size() + s.graphs.size() + s.executables.size();
+    State& s = state();
+    const size_t memory = s.device.allocations() + s.pinned.size();
+    const size_t handles = s.modules.size() + s.streams.size() + s.events.size() + s.graphs.size() + s.executables.size();
     return static_cast<int64_t>(memory + handles) + s.retained;
 }
 
-/// What the host program did wrong since the last call, and what the emulator found, one a line.
+/// What the host program did wrong since the last call, one a line.
 EXPORT const char* lm_cuda_faults() {
     const std::lock_guard<std::recursive_mutex> guard(state().lock);
     State& s = state();
-    s.answer = s.faults + lm_emulate_faults();
+    s.answer.swap(s.faults);
     s.faults.clear();
     return s.answer.c_str();
 }
@@ -382,7 +361,6 @@ EXPORT const char* lm_cuda_faults() {
 EXPORT int32_t cuInit(uint32_t) {
     ENTER("cuInit");
     if (state().settings["devices"] == 0) return NO_DEVICE;
-    promote();
     state().initialised = true;
     return SUCCESS;
 }
@@ -413,7 +391,7 @@ EXPORT int32_t cuGetErrorString(int32_t result, const char** text) {
     *text = result == OUT_OF_MEMORY       ? "out of memory"
             : result == NO_DEVICE         ? "no CUDA-capable device is detected"
             : result == NO_BINARY_FOR_GPU ? "no kernel image is available for execution on the device"
-            : result == LAUNCH_FAILED     ? "unspecified launch failure"
+            : result == LAUNCH_FAILED     ? state().reason.c_str()
                                           : "an error";
     return SUCCESS;
 }
@@ -478,60 +456,50 @@ EXPORT int32_t cuCtxSynchronize() {
     return waited(entered.result);
 }
 
-EXPORT int32_t cuModuleLoadData(Image** module, const void* bytes) {
+EXPORT int32_t cuModuleLoadData(Module** module, const void* bytes) {
     ENTER_IN_CONTEXT("cuModuleLoadData");
-    auto image = std::make_unique<Image>();
-    const int32_t result = load_image(static_cast<const unsigned char*>(bytes), *image);
-    if (result != SUCCESS) {
-        unload_image(*image);
-        return result;
-    }
-    *module = image.get();
-    state().images[*module] = std::move(image);
+    auto made = std::make_unique<Module>();
+    const int32_t result = load(static_cast<const char*>(bytes), *made);
+    if (result != SUCCESS) return result;
+    *module = made.get();
+    state().modules[*module] = std::move(made);
     return SUCCESS;
 }
 
-EXPORT int32_t cuModuleUnload(Image* module) {
+EXPORT int32_t cuModuleUnload(Module* module) {
     ENTER_TO_END("cuModuleUnload");
-    if (!known(state().images, module, "cuModuleUnload")) return INVALID_HANDLE;
-    unload_image(*module);
-    state().images.erase(module);
+    if (!known(state().modules, module, "cuModuleUnload")) return INVALID_HANDLE;
+    state().modules.erase(module);
     return entered.result;
 }
 
-EXPORT int32_t cuModuleGetFunction(const lm_emulated_kernel** function, Image* module, const char* name) {
+EXPORT int32_t cuModuleGetFunction(const Function** function, Module* module, const char* name) {
     ENTER_IN_CONTEXT("cuModuleGetFunction");
-    if (!known(state().images, module, "cuModuleGetFunction")) return INVALID_HANDLE;
-    for (const lm_emulated_kernel* kernel = module->kernels; kernel->name != nullptr; ++kernel) {
-        if (strcmp(kernel->name, name) != 0) continue;
-        *function = kernel;
-        return SUCCESS;
-    }
-    return NOT_FOUND;
+    if (!known(state().modules, module, "cuModuleGetFunction")) return INVALID_HANDLE;
+    const lm_emulated_kernel* const kernel = module->image->kernel(name);
+    if (kernel == nullptr) return NOT_FOUND;
+    std::unique_ptr<Function>& found = module->functions[name];
+    if (found == nullptr) found = std::make_unique<Function>(Function{module->image, kernel});
+    *function = found.get();
+    return SUCCESS;
 }
 
 EXPORT int32_t cuMemAlloc_v2(Address* address, size_t bytes) {
     ENTER_IN_CONTEXT("cuMemAlloc_v2");
     if (bytes == 0) return INVALID_VALUE;
-    size_t used = bytes;
-    for (const auto& [begin, size] : state().memory) used += size;
-    if (used > static_cast<size_t>(state().settings["memory"])) return OUT_OF_MEMORY;
-    void* const memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    void* const memory = state().device.allocate(bytes, 256, state().settings["memory"]);
     if (memory == nullptr) return OUT_OF_MEMORY;
-    memset(memory, 0xcd, bytes);  // nobody may count on zeros
     *address = reinterpret_cast<Address>(memory);
-    state().memory[*address] = bytes;
-    lm_emulate_buffer(memory, bytes, 0);
     return SUCCESS;
 }
 
 EXPORT int32_t cuMemFree_v2(Address address) {
     ENTER_TO_END("cuMemFree_v2");
-    if (state().memory.count(address) == 0) {
+    const size_t bytes = state().device.bytes(reinterpret_cast<void*>(address));
+    if (bytes == 0) {
         fault("memory of the device is freed that does not exist");
         return INVALID_VALUE;
     }
-    const size_t bytes = state().memory[address];
     for (const auto& [stream, owned] : state().streams) {
         for (const Operation& operation : stream->pending) {
             for (const Address used : operation.uses) {
@@ -539,9 +507,7 @@ EXPORT int32_t cuMemFree_v2(Address address) {
             }
         }
     }
-    lm_emulate_release(reinterpret_cast<void*>(address));
-    state().memory.erase(address);
-    free(reinterpret_cast<void*>(address));
+    state().device.release(reinterpret_cast<void*>(address));
     return entered.result;
 }
 
@@ -574,13 +540,13 @@ EXPORT int32_t cuMemcpyHtoDAsync_v2(Address target, const void* source, size_t b
     if (state().pinned.count(const_cast<void*>(source)) > 0) {
         put(*stream, {target}, [=] {
             memcpy(begin, source, bytes);
-            lm_emulate_written(begin, bytes);
+            state().device.written(begin, bytes);
         });
     } else {
         const auto* first = static_cast<const unsigned char*>(source);
         put(*stream, {target}, [begin, bytes, copy = std::vector<unsigned char>(first, first + bytes)] {
             memcpy(begin, copy.data(), bytes);
-            lm_emulate_written(begin, bytes);
+            state().device.written(begin, bytes);
         });
     }
     return SUCCESS;
@@ -602,7 +568,7 @@ EXPORT int32_t cuMemsetD8Async(Address target, uint8_t value, size_t bytes, Stre
     if (!on_device(target, bytes)) return INVALID_VALUE;
     put(*stream, {target}, [=] {
         memset(reinterpret_cast<void*>(target), value, bytes);
-        lm_emulate_written(reinterpret_cast<void*>(target), bytes);
+        state().device.written(reinterpret_cast<void*>(target), bytes);
     });
     return SUCCESS;
 }
@@ -678,14 +644,14 @@ EXPORT int32_t cuEventSynchronize(Event* event) {
     return waited(entered.result);
 }
 
-EXPORT int32_t cuLaunchKernel(const lm_emulated_kernel* function, uint32_t blocks_x, uint32_t blocks_y,
-                              uint32_t blocks_z, uint32_t threads_x, uint32_t threads_y, uint32_t threads_z,
-                              uint32_t shared_bytes, Stream* handle, void** arguments, void** extra) {
+EXPORT int32_t cuLaunchKernel(const Function* function, uint32_t blocks_x, uint32_t blocks_y, uint32_t blocks_z,
+                              uint32_t threads_x, uint32_t threads_y, uint32_t threads_z, uint32_t shared_bytes,
+                              Stream* handle, void** arguments, void** extra) {
     ENTER_IN_CONTEXT("cuLaunchKernel");
     Stream* const stream = find_stream(handle, "cuLaunchKernel");
     if (stream == nullptr) return INVALID_HANDLE;
-    const KernelNode node = {function,     {blocks_x, blocks_y, blocks_z}, {threads_x, threads_y, threads_z},
-                             shared_bytes, arguments, extra, nullptr, nullptr};
+    const KernelNode node = {function, {blocks_x, blocks_y, blocks_z}, {threads_x, threads_y, threads_z}, shared_bytes,
+                             arguments, extra, nullptr, nullptr};
     Launch launch;
     const int32_t result = read_launch(node, launch);
     if (result == SUCCESS) put(*stream, uses(launch), [launch] { carry_out(launch); });

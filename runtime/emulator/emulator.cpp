@@ -72,7 +72,7 @@ struct Fiber {
 struct Emulator {
     std::map<uintptr_t, Memory> buffers;  // by address
     std::vector<Memory> shared;           // the arrays of all kernels of the image, by place in its thread storage
-    bool shared_known = false;
+    uintptr_t anchor = 0;                 // where a variable of that storage was; 0: they are not known yet
     std::vector<Memory*> touched;
     std::string faults;
     std::map<std::string, size_t> fault_counts;  // of the launch, by kind
@@ -128,8 +128,8 @@ thread_local volatile char anchor;
 /// The shared arrays: thread-local symbols of the image, by name, from its symbol table.
 void find_shared() {
     Emulator& e = emulator();
-    e.shared_known = true;
     anchor = 1;
+    e.anchor = reinterpret_cast<uintptr_t>(&anchor);
     Dl_info info;
     if (dladdr(reinterpret_cast<const void*>(lm_emulated_kernels), &info) == 0) return;
     struct Found {
@@ -167,6 +167,15 @@ void find_shared() {
         }
     }
     std::sort(e.shared.begin(), e.shared.end(), [](const Memory& a, const Memory& b) { return a.begin < b.begin; });
+}
+
+/// Each thread of the system has such storage of its own: moves the arrays to that of the one that calls.
+void move_shared() {
+    Emulator& e = emulator();
+    const uintptr_t here = reinterpret_cast<uintptr_t>(&anchor);
+    for (Memory& memory : e.shared) memory.begin += here - e.anchor;
+    e.anchor = here;
+    e.last = nullptr;
 }
 
 bool holds(const Memory& memory, uintptr_t address, size_t bytes) {
@@ -440,7 +449,8 @@ void lm_emulated_copy_wait(uint32_t groups) {
 
 int lm_emulate(const lm_emulated_kernel* kernel, uint64_t blocks, void* const* arguments) {
     Emulator& e = emulator();
-    if (!e.shared_known) find_shared();
+    if (e.anchor == 0) find_shared();
+    move_shared();
     e.fault_counts.clear();
     e.kernel = kernel;
     e.arguments = arguments;

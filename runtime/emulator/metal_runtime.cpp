@@ -1,16 +1,15 @@
-// A stand-in for the Objective-C runtime and Metal, for tests on machines without them: the classes and methods that
-// luminal/metal/*.hpp uses, with kernels carried out by the emulator. Built as a shared library, its path goes into
-// LUMINAL_METAL_RUNTIME.
+// A stand-in for the Objective-C runtime and Metal on machines without them: the classes and methods that
+// luminal/metal/*.hpp uses, with kernels carried out by the emulator. Built as a shared library, it lies beside a library
+// that is emulated, or its path goes into LUMINAL_METAL_RUNTIME.
 //
-// The kernels of a shader text are found in an image, a shared library that holds them compiled for the emulator: the
-// one that LUMINAL_METAL_IMAGE names when the text is "compiled".
+// The kernels of a shader text are found in an image for the emulator that holds them compiled (see device.hpp):
+// emulated_kernels.so beside the stand-in, or the one that LUMINAL_METAL_IMAGE names when the text is "compiled".
 //
 // Memory that the CPU never asked the address of is unwritten until a kernel writes it.
 //
 // It is stricter than the real thing. What a host program must not do is recorded as a fault: messages to objects that
 // are gone, methods that a class lacks, arguments that are not bound, commands that are not ended. Commands are carried
 // out when they are waited for, so that whoever reads too early reads what was there before.
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "emulator.h"
+#include "device.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -67,7 +66,7 @@ struct State {
         {"simd_width", 32},
         {"fail_run", 0},     // the GPU gives up
     };
-    int64_t memory_used = 0;
+    lm_emulated::Device device;
     std::string faults;
     std::string answer;  // what the last call of lm_metal_faults returned
 };
@@ -169,40 +168,17 @@ void set_fast_math(Options* self, Selector, bool on) { self->fast_math = on; }
 
 // ---- MTLLibrary, MTLFunction, MTLComputePipelineState ----------------------------------------------------------------
 
-/// An image: kernels compiled for the emulator, and the emulator that runs them.
-struct Image {
-    void* handle = nullptr;
-    const lm_emulated_kernel* kernels = nullptr;
-    decltype(&lm_emulate) run = nullptr;
-    decltype(&lm_emulate_buffer) buffer = nullptr;
-    decltype(&lm_emulate_release) release = nullptr;
-    decltype(&lm_emulate_faults) faults = nullptr;
-
-    template <class Symbol>
-    bool find(const char* name, Symbol& symbol) {
-        symbol = reinterpret_cast<Symbol>(dlsym(handle, name));
-        return symbol != nullptr;
-    }
-
-    /// Why it cannot be opened; empty if it is.
-    std::string open(const char* path) {
-        if (path == nullptr) return "LUMINAL_METAL_IMAGE does not say which image stands for the kernels";
-        handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        const bool whole = handle != nullptr && find("lm_emulated_kernels", kernels) && find("lm_emulate", run) &&
-                           find("lm_emulate_buffer", buffer) && find("lm_emulate_release", release) &&
-                           find("lm_emulate_faults", faults);
-        return whole ? "" : dlerror();
-    }
-};
+using Image = std::shared_ptr<lm_emulated::Image>;
 
 struct Device : Object {
     Device() : Object(class_named("MTLDevice")) {}
-    Image image;  // of the library that was compiled last
 };
 
 struct Library : Object {
     Library(std::string shaders, Image opened)
-        : Object(class_named("MTLLibrary")), text(std::move(shaders)), image(opened) {}
+        : Object(class_named("MTLLibrary")), text(std::move(shaders)), image(std::move(opened)) {}
+    void end() override { image.reset(); }
+
     std::string text;
     Image image;
 };
@@ -210,7 +186,12 @@ struct Library : Object {
 /// A kernel as both its text and its image have it.
 struct Function : Object {
     Function(Image opened, const lm_emulated_kernel* found, std::vector<uint32_t> bindings)
-        : Object(class_named("MTLFunction")), image(opened), kernel(found), buffers(std::move(bindings)) {}
+        : Object(class_named("MTLFunction")),
+          image(std::move(opened)),
+          kernel(found),
+          buffers(std::move(bindings)) {}
+    void end() override { image.reset(); }
+
     Image image;
     const lm_emulated_kernel* kernel;
     std::vector<uint32_t> buffers;  // the numbers in [[buffer(n)]], in the order of the parameters
@@ -222,6 +203,8 @@ struct Pipeline : Object {
           image(function.image),
           kernel(function.kernel),
           buffers(function.buffers) {}
+    void end() override { image.reset(); }
+
     Image image;
     const lm_emulated_kernel* kernel;
     std::vector<uint32_t> buffers;
@@ -246,15 +229,15 @@ std::string complaint(const std::string& text) {
     return "";
 }
 
-Object* new_library(Device* self, Selector, String* text, Options* options, Object** error) {
+Object* new_library(Device*, Selector, String* text, Options* options, Object** error) {
     const bool exact = setting("math_mode") != 0 ? options->math_mode == 0 && options->math_functions == 1
                                                  : !options->fast_math;
     if (!exact) fault("a shader text is compiled with fast math");
     std::string wrong = complaint(text->text);
+    const char* const other = getenv("LUMINAL_METAL_IMAGE");
     Image image;
-    if (wrong.empty()) wrong = image.open(getenv("LUMINAL_METAL_IMAGE"));
-    self->image = image;
-    if (wrong.empty()) return make<Library>(text->text, image);
+    if (wrong.empty()) image = state().device.load(other != nullptr ? other : "$ORIGIN/emulated_kernels.so", wrong);
+    if (image != nullptr) return make<Library>(text->text, image);
     set_error(error, wrong);
     return nullptr;
 }
@@ -279,8 +262,8 @@ Object* new_function(Library* self, Selector, String* name) {
     for (size_t at = parameters->find(binding); at != std::string::npos; at = parameters->find(binding, at + 1)) {
         buffers.push_back(static_cast<uint32_t>(strtoul(parameters->c_str() + at + binding.size(), nullptr, 10)));
     }
-    for (const lm_emulated_kernel* kernel = self->image.kernels; kernel->name != nullptr; ++kernel) {
-        if (name->text == kernel->name) return make<Function>(self->image, kernel, buffers);
+    if (const lm_emulated_kernel* const kernel = self->image->kernel(name->text)) {
+        return make<Function>(self->image, kernel, buffers);
     }
     fault("the image lacks the kernel " + name->text + " of the shader text");
     return nullptr;
@@ -295,47 +278,24 @@ unsigned long simd_width(Object*, Selector) { return static_cast<unsigned long>(
 constexpr size_t PAGE = 4096;
 
 struct Buffer : Object {
-    Buffer(Image of, void* bytes, size_t count)
-        : Object(class_named("MTLBuffer")), image(of), memory(bytes), length(count) {
-        declare(false);
-    }
+    Buffer(void* bytes, size_t count) : Object(class_named("MTLBuffer")), memory(bytes), length(count) {}
+    void end() override { state().device.release(memory); }
 
-    /// Tells the emulator of the memory. What the CPU may have written counts as written.
-    void declare(bool written) {
-        if (image.handle != nullptr) image.buffer(memory, length, written ? 1 : 0);
-    }
-
-    void end() override {
-        if (image.handle != nullptr) image.release(memory);
-        free(memory);
-        const std::lock_guard<std::mutex> guard(state().lock);
-        state().memory_used -= static_cast<int64_t>(length);
-    }
-
-    Image image;
     void* memory;
     size_t length;
     bool host = false;  // the CPU has its address
 };
 
-Object* new_buffer(Device* self, Selector, unsigned long length, unsigned long options) {
+Object* new_buffer(Device*, Selector, unsigned long length, unsigned long options) {
     if (length == 0) fault("a buffer of no bytes is asked for");
     if (options != 0) fault("a buffer is asked for in a storage mode other than shared");
-    {
-        const std::lock_guard<std::mutex> guard(state().lock);
-        const int64_t after = state().memory_used + static_cast<int64_t>(length);
-        if (length == 0 || after > state().settings.at("memory")) return nullptr;
-        state().memory_used = after;
-    }
-    void* memory = nullptr;
-    if (posix_memalign(&memory, PAGE, length) != 0) return nullptr;
-    memset(memory, 0xA5, length);  // nobody may count on zeros
-    return make<Buffer>(self->image, memory, length);
+    void* const memory = state().device.allocate(length, PAGE, setting("memory"));
+    return memory != nullptr ? make<Buffer>(memory, length) : nullptr;
 }
 
+/// What the CPU may have written counts as written.
 void* contents(Buffer* self, Selector) {
-    if (!self->host && self->image.handle != nullptr) self->image.release(self->memory);
-    if (!self->host) self->declare(true);
+    if (!self->host) state().device.written(self->memory, self->length);
     self->host = true;
     return self->memory;
 }
@@ -449,20 +409,16 @@ void commit(Commands* self, Selector) {
 
 /// What went wrong; empty if nothing did.
 std::string carry_out(const Dispatch& dispatch) {
-    const Image& image = dispatch.pipeline->image;
-    const std::string before = image.faults();
+    const Pipeline& pipeline = *dispatch.pipeline;
     std::vector<void*> arguments;
     for (const Binding& binding : dispatch.bindings) {
         if (binding.buffer->references <= 0) {
-            fault(std::string("kernel ") + dispatch.pipeline->kernel->name + " runs on a buffer that is gone");
+            fault(std::string("kernel ") + pipeline.kernel->name + " runs on a buffer that is gone");
             return "a buffer is gone";
         }
         arguments.push_back(static_cast<char*>(binding.buffer->memory) + binding.offset);
     }
-    const int wrong = image.run(dispatch.pipeline->kernel, dispatch.blocks, arguments.data());
-    const std::string after = image.faults();
-    if (wrong == 0 && after == before) return "";
-    return after.compare(0, before.size(), before) == 0 ? after.substr(before.size()) : after;
+    return state().device.run(*pipeline.image, pipeline.kernel, dispatch.blocks, arguments.data());
 }
 
 void wait_until_completed(Commands* self, Selector) {

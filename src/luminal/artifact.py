@@ -19,7 +19,8 @@ import pybind11
 import luminal
 from luminal.codegen import build as builder
 from luminal.codegen import render, toolchain, weights
-from luminal.codegen.render import INCLUDE, SourceBundle
+from luminal.codegen.host import INCLUDE
+from luminal.codegen.render import SourceBundle
 from luminal.core import config
 from luminal.core.errors import BuildError
 from luminal.core.program import Program

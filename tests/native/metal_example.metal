@@ -1,8 +1,5 @@
 // Two kernels as code generation writes them: a gather that may raise a status, and one thread for each column.
-#ifdef __METAL_VERSION__
-#include <metal_stdlib>
-using namespace metal;
-#endif
+#include "luminal/device/kernel.hpp"
 
 kernel void gather0(device const float* x0 [[buffer(0)]], device const int64_t* x1 [[buffer(1)]],
                     device float* x2 [[buffer(2)]], device int32_t* status [[buffer(3)]],

@@ -14,6 +14,11 @@ namespace lm {
 inline namespace LM_NAMESPACE {
 namespace metal {
 
+// One library in place of Objective-C and Metal; those that are emulated have one.
+#ifndef LM_DRIVER
+#define LM_DRIVER nullptr
+#endif
+
 struct Object;
 using Id = Object*;       // an object, a class, or nil
 using Selector = void*;   // the name of a method, unique in the process
@@ -30,9 +35,10 @@ struct Runtime {
     Id (*default_device)() = nullptr;
 
     /// LM_UNSUPPORTED where this system has no Objective-C or no Metal. The environment variable LUMINAL_METAL_RUNTIME
-    /// names one library that stands for both, for tests. What is opened stays open: Objective-C cannot be unloaded.
+    /// names a library that stands for both, for tests. What is opened stays open: Objective-C cannot be unloaded.
     int32_t open(Message& message) {
-        const char* const other = getenv("LUMINAL_METAL_RUNTIME");
+        const char* const wanted = getenv("LUMINAL_METAL_RUNTIME");
+        const char* const other = wanted != nullptr ? wanted : LM_DRIVER;
         const char* const language = other != nullptr ? other : "/usr/lib/libobjc.A.dylib";
         const char* const framework = other != nullptr ? other : "/System/Library/Frameworks/Metal.framework/Metal";
         // A program without graphics has no default device before this one is there too.

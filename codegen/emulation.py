@@ -1,0 +1,72 @@
+"""Libraries for GPUs that run on this machine: their host code as it is, over a stand-in for the driver, which has the
+kernels run by an emulator.
+
+Beside such a library lie ``emulated_driver.so``, which it opens in place of the driver, and ``emulated_kernels.so``,
+the kernels and the emulator: the text of the kernels as it is, compiled as C++ with a call before every access to
+memory (``-fsanitize=thread``, without its runtime).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from luminal.codegen import platform as platforms
+from luminal.codegen import render, toolchain
+from luminal.codegen.host import INCLUDE
+from luminal.codegen.product import Product, Unit
+from luminal.codegen.render import SourceBundle
+from luminal.core import target as targets
+from luminal.core.errors import BuildError
+
+EMULATOR = INCLUDE.parent / "emulator"
+KERNELS = "emulated_kernels.so"
+DRIVER = "emulated_driver.so"
+
+# The source of the stand-in, by the dialect of a target, and the architectures that it is written for.
+_DRIVERS = {"cuda": "cuda_driver.cpp", "metal": "metal_runtime.cpp"}
+_ARCHITECTURES = {"metal": ("x86_64",)}
+
+# What the host code opens as the driver; the loader looks for it beside the library.
+DEFINES = (f'-DLM_DRIVER="$ORIGIN/{DRIVER}"',)
+# In the place of the image of a kernel for a GPU: where the stand-in finds it.
+NAMED_IMAGE = f"emulated: {KERNELS}\0"
+
+_FLAGS = ("-std=c++17", "-fPIC", f"-I{INCLUDE}", f"-I{EMULATOR}")
+# As exact as on a GPU; the words of its language mean nothing to a C++ compiler.
+_KERNEL_FLAGS = (
+    "-O1", "-ffp-contract=off", "-fsanitize=thread", "-Wno-attributes", "-Wno-unknown-pragmas", "-x", "c++"
+)  # fmt: skip
+
+
+def emulated(bundle: SourceBundle) -> SourceBundle:
+    """The same sources, for a library that runs on this machine."""
+    target = replace(bundle.target, architecture=targets.architecture())
+    return replace(bundle, target=target, platform=platforms.here(), emulated=True)
+
+
+def products(bundle: SourceBundle) -> tuple[Product, Product]:
+    """The kernels and the stand-in for the driver that the library of ``bundle`` needs to be emulated.
+
+    Raises BuildError where there is no compiler, or the stand-in is none for this machine.
+    """
+    dialect = bundle.target.dialect
+    machine = targets.architecture()
+    if machine not in _ARCHITECTURES.get(dialect, (machine,)):
+        raise BuildError(f"{bundle.target.name} is emulated on {', '.join(_ARCHITECTURES[dialect])}, not on {machine}")
+    compiler = toolchain.find()
+    language = (f"-DLM_EMULATE_{dialect.upper()}", f"-DLM_NAMESPACE={bundle.namespace}")
+    kernels = {
+        path: Unit(bundle.files[path], (*_FLAGS, *_KERNEL_FLAGS, *language), text.kernel)
+        for path, text in bundle.kernels.items()
+    }
+    kernels["kernels.cpp"] = Unit(render.emulated_kernels(list(bundle.kernels.values())), (*_FLAGS, *language))
+    kernels["emulator.cpp"] = _own("emulator.cpp", "-O2")
+    driver = {"driver.cpp": _own(_DRIVERS[dialect], "-O1", "-fvisibility=hidden")}
+    return (
+        Product(KERNELS, compiler, kernels, ("-shared", "-ldl")),
+        Product(DRIVER, compiler, driver, ("-shared", "-Wl,-z,defs", "-pthread", "-ldl")),
+    )
+
+
+def _own(source: str, *flags: str) -> Unit:
+    return Unit((EMULATOR / source).read_text(), (*_FLAGS, *flags))

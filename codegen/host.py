@@ -1,0 +1,65 @@
+"""Host code: what stands around the kernels of a library, by the device that they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+from luminal.codegen.emitter import KernelText
+from luminal.codegen.interface import Interface
+from luminal.codegen.library import LibraryText
+from luminal.codegen.platform import Platform
+from luminal.codegen.weights import WeightsPlan
+from luminal.core.program import Program
+from luminal.core.target import Target
+
+INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
+
+LIBRARY = "library.cpp"
+PYTHON_MODULE = "python_module.cpp"
+IMAGES = "images.cpp"  # puts the images of kernels for GPUs into the library
+
+Describe: TypeAlias = Callable[[Program, Interface, Sequence[KernelText], WeightsPlan], LibraryText]
+More: TypeAlias = Callable[[Program, Target, Mapping[str, KernelText], Mapping[str, str]], Mapping[str, Any]]
+
+
+def _anything(program: Program) -> None:
+    pass
+
+
+def _nothing(
+    program: Program, target: Target, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
+) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host code for one kind of device.
+
+    ``device`` is what manifests call it, ``platform`` the system that the library is for, ``kernel`` what files of a
+    kernel end in. ``describe`` gives what library.cpp iterates over; ``templates`` are the files beside the kernels,
+    with what they make (``{name}`` is the model). ``check`` raises UnsupportedError for programs that the device cannot
+    run; ``more(program, target, kernels, sources)`` is what the templates of this host know besides, of the kernels and
+    their text by path.
+    """
+
+    device: str
+    platform: Platform
+    kernel: str
+    describe: Describe
+    templates: Mapping[str, str]
+    check: Callable[[Program], None] = _anything
+    more: More = _nothing
+
+
+def namespace(name: str) -> str:
+    """The inner namespace of the library ``name``; no name in the runtime headers ends like it."""
+    return f"{name}_model"
+
+
+def image_path(source: str) -> str:
+    """Where the image of the kernel ``source`` lies while the library is built."""
+    return str(PurePosixPath(source).with_suffix(".fatbin"))

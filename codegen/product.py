@@ -1,0 +1,39 @@
+"""What is built: translation units that are compiled, and a shared library that they are linked to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from luminal.codegen.toolchain import Toolchain
+from luminal.core.program import Kernel
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A translation unit: its text, the flags that it is compiled with, and the kernel that it holds, if it is one."""
+
+    text: str
+    flags: tuple[str, ...]
+    kernel: Kernel | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """A shared library, by the name of its file.
+
+    ``units`` are compiled, by path; ``links`` links them. ``images`` are kernels for GPUs, whose images lie beside the
+    units when those are compiled; ``files`` is what the linker reads besides.
+    """
+
+    file: str
+    compiler: Toolchain
+    units: Mapping[str, Unit]
+    links: tuple[str, ...]
+    images: Mapping[str, Unit] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> int:
+        """How many files are made, the library included."""
+        return len(self.units) + len(self.images) + 1
