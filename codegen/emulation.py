@@ -26,8 +26,8 @@ DRIVER = "emulated_driver.so"
 _DRIVERS = {"cuda": "cuda_driver.cpp", "metal": "metal_runtime.cpp"}
 _ARCHITECTURES = {"metal": ("x86_64",)}
 
-# What the host code opens as the driver; the loader looks for it beside the library.
-DEFINES = (f'-DLM_DRIVER="$ORIGIN/{DRIVER}"',)
+# The host code looks for it beside the library.
+DEFINES = (f'-DLM_EMULATED_DRIVER="{DRIVER}"',)
 # In the place of the image of a kernel for a GPU: where the stand-in finds it.
 NAMED_IMAGE = f"emulated: {KERNELS}\0"
 

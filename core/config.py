@@ -50,6 +50,9 @@ NVCC = Switch("NVCC", str, "", "the CUDA compiler to use, by name or path")
 CUDA_DRIVER = Switch(
     "LUMINAL_CUDA_DRIVER", str, "", "what compiled libraries open in place of the CUDA driver, for tests"
 )
+METAL_RUNTIME = Switch(
+    "LUMINAL_METAL_RUNTIME", str, "", "what compiled libraries open in place of Objective-C and Metal, for tests"
+)
 CACHE = Switch(
     "LUMINAL_CACHE",
     lambda text: Path(text).expanduser(),

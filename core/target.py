@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from luminal.core import device
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, SIMDGROUP, Grid
 from luminal.core.types import DType
@@ -80,7 +81,7 @@ def _cuda(compute: str, processors: int) -> Target:
     )  # fmt: skip
 
 
-# Nests are scheduled for these, and not yet written out: ``parse`` does not know them.
+# A grid runs their kernels.
 GPUS = {
     target.name: target
     for target in (
@@ -107,19 +108,27 @@ def supported(target: Target) -> bool:
 
 def obstacle(target: Target) -> str:
     """What keeps this machine from running code for ``target``; empty where nothing does."""
+    if target.grid is not None:
+        return device.missing(target.dialect, target.features)
     if target.architecture != architecture():
         return f"it is for {target.architecture}, and this machine is {architecture()}"
     missing = [feature for feature in target.features if feature not in _cpu_features()]
     return f"it is for machines with {', '.join(missing)}, which this one lacks" if missing else ""
 
 
+def needs_emulation(target: Target) -> bool:
+    """Whether ``target`` is a GPU that this machine has not, whose code it can emulate."""
+    return target.grid is not None and not supported(target)
+
+
 def check_supported(target: Target) -> None:
     """Raises TargetError where this machine cannot run code for ``target``."""
     reason = obstacle(target)
     if reason:
+        emulated = "" if target.grid is None else ", or emulate the GPU (emulate=True, --emulate)"
         raise TargetError(
             f"the library cannot run here: {reason}; export it and load it on such a machine, or compile the model for "
-            f"the target 'host'"
+            f"the target 'host'{emulated}"
         )
 
 
@@ -138,15 +147,15 @@ def detect() -> Target:
 
 
 def parse(name: str | Target) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL`` or of ``ALIASES``. Raises ValueError for others."""
+    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``. Raises ValueError for others."""
     if isinstance(name, Target):
         return name
     if name == "host":
         return detect()
-    found = ALIASES.get(name, name)
-    if found not in ALL:
-        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *ALIASES])}")
-    return ALL[found]
+    found = (ALL | GPUS).get(ALIASES.get(name, name))
+    if found is None:
+        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *GPUS, *ALIASES])}")
+    return found
 
 
 def _cpu_features() -> frozenset[str]:

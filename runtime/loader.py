@@ -150,7 +150,7 @@ def load(
     if location.is_dir():
         location = location / MANIFEST
     if location.suffix == ".json":
-        manifest = _read_manifest(location)
+        manifest = read_manifest(location)
         name = name or manifest["name"]
         if weights is None and manifest.get("weights"):
             weights = location.parent / manifest["weights"]
@@ -169,7 +169,7 @@ def load(
 
 def describe(folder: Path) -> Interface:
     """How the library in ``folder`` is called, from its manifest: this machine need not be able to run it."""
-    manifest = _read_manifest(folder / MANIFEST)
+    manifest = read_manifest(folder / MANIFEST)
     return Interface(manifest["name"], manifest)
 
 
@@ -196,7 +196,7 @@ def _check_architecture(library: Path) -> None:
         )
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest: ``name``, ``library`` and ``weights`` (file names beside it, ``weights`` may be null), and more."""
     text = path.read_text(encoding="utf-8")
     try:

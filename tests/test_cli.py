@@ -101,7 +101,21 @@ def test_compile_for_another_machine(model: Path, tmp_path: Path) -> None:
         result = luminal_(*command)
         assert result.exit_code == 2 and "for aarch64, and this machine is" in result.output
     result = luminal_("compile", model, "-o", built, "--target", "pentium")
-    assert result.exit_code == 2 and "aarch64, found 'pentium'" in result.output
+    assert result.exit_code == 2 and "aarch64" in result.output and "'pentium'" in result.output
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90", "metal"])
+def test_compile_for_a_gpu_that_is_emulated(model: Path, target: str, tmp_path: Path) -> None:
+    built = tmp_path / "built"
+    options = ("-o", built, "--dim", "batch=1:16", "--target", target)
+    result = luminal_("compile", model, *options, "--emulate")
+    assert result.exit_code == 0 and f"emulates {target} on this machine: slowly" in result.output
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32))
+    result = luminal_("run", built, "--input", f"x={tmp_path / 'x.npy'}", "-o", tmp_path / "results.npz")
+    assert result.exit_code == 0 and "probabilities: float32[3, 5]" in result.output
+    np.testing.assert_allclose(np.load(tmp_path / "results.npz")["probabilities"].sum(1), np.ones(3), rtol=1e-6)
+    result = luminal_("compile", model, "-o", built, "--emulate")
+    assert result.exit_code == 2 and "emulate: expected a GPU" in result.output
 
 
 def test_constants_fix_inputs(tmp_path: Path) -> None:
@@ -123,6 +137,9 @@ def test_constants_fix_inputs(tmp_path: Path) -> None:
 def test_diff(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = luminal_("diff", model, "--dim", "batch=1:16", "--seed", 3)
     assert result.exit_code == 0 and "agrees" in result.output
+    if targets.needs_emulation(targets.GPUS["metal"]):
+        result = luminal_("diff", model, "--dim", "batch=1:16", "--target", "metal")
+        assert result.exit_code == 0 and "for metal, emulated" in result.output and "agrees" in result.output
     recip = dialect_cpp.TABLE[ops.RECIP]
     monkeypatch.setitem(dialect_cpp.TABLE, ops.RECIP, lambda call: f"mul({recip(call)}, {recip(call)})")
     result = luminal_("diff", model, "--dim", "batch=1:16", "--save", tmp_path / "mismatch")

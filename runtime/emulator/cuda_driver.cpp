@@ -255,6 +255,7 @@ int32_t waited(int32_t result) {
 
 void carry_out(const Launch& launch) {
     State& s = state();
+    if (s.sticky != SUCCESS) return;  // nothing runs any more before somebody learns of it
     const std::string faults = s.device.run(*launch.image, launch.kernel, launch.blocks, launch.arguments.data());
     if (faults.empty()) return;
     s.reason = faults;
@@ -308,7 +309,7 @@ int32_t load(const char* bytes, Module& module) {
     const std::string mark = "emulated: ";
     if (strncmp(bytes, mark.c_str(), mark.size()) != 0) return NO_BINARY_FOR_GPU;  // for real GPUs
     std::string error;
-    module.image = state().device.load("$ORIGIN/" + std::string(bytes + mark.size()), error);
+    module.image = state().device.load(bytes + mark.size(), error);
     if (module.image != nullptr) return SUCCESS;
     fault("an image cannot be opened: " + error);
     return INVALID_IMAGE;

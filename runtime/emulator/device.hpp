@@ -108,10 +108,11 @@ class Device {
         each([&](Image& image) { image.written(begin, bytes); });
     }
 
-    /// The image in a file, `$ORIGIN/` meaning beside the stand-in; null, and why, where it cannot be opened. Memory that
-    /// was there before may have been written by anybody.
-    std::shared_ptr<Image> load(const std::string& path, std::string& error) {
+    /// The image in a file, which lies beside the stand-in unless the whole path is given; null, and why, where it cannot
+    /// be opened. Memory that was there before may have been written by anybody.
+    std::shared_ptr<Image> load(const std::string& file, std::string& error) {
         const Guard guard(lock_);
+        const std::string path = file[0] == '/' ? file : folder() + file;
         void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
         if (handle == nullptr) {
             error = dlerror();
@@ -143,6 +144,14 @@ class Device {
   private:
     using Guard = std::lock_guard<std::recursive_mutex>;
     using Memory = std::map<void*, size_t>;
+
+    /// Where the stand-in lies. (The loader of glibc takes "$ORIGIN/FILE" for the same file whoever asks for it.)
+    static std::string folder() {
+        Dl_info info{};
+        const bool found = dladdr(reinterpret_cast<void*>(&Device::folder), &info) != 0;
+        const std::string own = found && info.dli_fname != nullptr ? info.dli_fname : "";
+        return own.substr(0, own.rfind('/') + 1);
+    }
 
     template <class Function>
     void each(const Function& function) {

@@ -236,7 +236,7 @@ Object* new_library(Device*, Selector, String* text, Options* options, Object** 
     std::string wrong = complaint(text->text);
     const char* const other = getenv("LUMINAL_METAL_IMAGE");
     Image image;
-    if (wrong.empty()) image = state().device.load(other != nullptr ? other : "$ORIGIN/emulated_kernels.so", wrong);
+    if (wrong.empty()) image = state().device.load(other != nullptr ? other : "emulated_kernels.so", wrong);
     if (image != nullptr) return make<Library>(text->text, image);
     set_error(error, wrong);
     return nullptr;

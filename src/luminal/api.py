@@ -35,6 +35,7 @@ def compile(
     constants: Constants | None = None,
     name: str | None = None,
     threads: int = 0,
+    emulate: bool = False,
     progress: Progress | None = None,
 ) -> Module | Specialised:
     """Compile a model to a native library and load it.
@@ -44,22 +45,28 @@ def compile(
     is compiled at its first call, and again only when types, ranks or undeclared sizes change.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
-    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512`` or ``aarch64``;
-    a module for a machine unlike this one can be exported, not called. With ``threads`` 0 there is one for each CPU
-    that the process may use. ``progress(stage, fraction)`` is called as work goes on.
+    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512`` or ``aarch64``,
+    or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or ``metal``. A module for a machine
+    unlike this one can be exported, not called; but with ``emulate``, a GPU is emulated on this machine: slowly, and
+    with every access to memory checked. With ``threads`` 0 there is one for each CPU that the process may use.
+    ``progress(stage, fraction)`` is called as work goes on.
 
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
-    be read; BuildError where no compiler is found.
+    be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated.
     """
+    if emulate and targets.parse(target).grid is None:
+        raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model):
-        return Specialised(model, target=target, dims=dims, constants=constants, name=name, threads=threads)
+        return Specialised(
+            model, target=target, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate
+        )
     stages = Stages(progress)
     with stages("import"):
         graph = read(model, inputs, dims=dims, constants=constants, name=name)
     chosen = targets.parse(target)
     with stages("compile"):
         program = compile_graph(graph, chosen)
-    folder = artifact.build(program, chosen, stages)
+    folder = artifact.build(program, chosen, stages, emulate)
     return Module(folder, threads, graph, stages.seconds, chosen, program)
 
 

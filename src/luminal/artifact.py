@@ -18,7 +18,7 @@ import pybind11
 
 import luminal
 from luminal.codegen import build as builder
-from luminal.codegen import render, toolchain, weights
+from luminal.codegen import emulation, render, toolchain, weights
 from luminal.codegen.host import INCLUDE
 from luminal.codegen.render import SourceBundle
 from luminal.core import config
@@ -29,13 +29,18 @@ from luminal.progress import Stages
 from luminal.runtime.loader import MANIFEST
 
 
-def build(program: Program, target: Target, stages: Stages) -> Path:
+def build(program: Program, target: Target, stages: Stages, emulate: bool = False) -> Path:
     """The folder of ``program`` compiled for ``target``, built where the cache does not have it.
 
-    Raises BuildError where no compiler is found, where it rejects a source, or where there can be no cache.
+    With ``emulate``, a library for a GPU becomes one for this machine, with what emulates the GPU beside it.
+
+    Raises BuildError where no compiler is found, where it rejects a source, or where there can be no cache;
+    UnsupportedError for what the target's device cannot run.
     """
     with stages("render"):
         bundle = render.render(program, target)
+        if emulate:
+            bundle = emulation.emulated(bundle)
         key = _key(bundle, program)
     if config.NO_CACHE.value:
         return _build(bundle, program, Path(tempfile.mkdtemp(prefix="luminal-")), stages)
@@ -57,7 +62,8 @@ def _key(bundle: SourceBundle, program: Program) -> str:
     digest = hashlib.sha256(repr(bundle.target).encode())
     for path, text in sorted(bundle.files.items()):
         digest.update(f"{path}\0{text}\0".encode())
-    for header in sorted(path for path in (INCLUDE / "luminal").rglob("*") if path.is_file()):
+    folders = (INCLUDE / "luminal", *((emulation.EMULATOR,) if bundle.emulated else ()))
+    for header in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         digest.update(header.read_bytes())
     for name, value in program.constants.items():
         digest.update(f"{name} {value.dtype} {value.shape}".encode() + program.digests[name])
@@ -66,7 +72,7 @@ def _key(bundle: SourceBundle, program: Program) -> str:
 
 def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages) -> Path:
     with stages("build"):
-        builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
+        built = builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
     with stages("weights"):
         path = folder / f"{program.name}.weights"
         weights.write(path, bundle.source_hash, bundle.plan, iter(program.constants.values()))
@@ -83,9 +89,17 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         "compiler": f"luminal {luminal.__version__}",
         "source_hash": bundle.source_hash.hex(),
         "target": render.describe(bundle.target),
+        "device": render.HOSTS[bundle.target.dialect].device,
+        "emulated": bundle.emulated,
         **{key: face[key] for key in ("dims", "entries")},
         "kernels": [
-            {"name": k.name, "origins": list(k.origins), "schedule": k.schedule.splitlines()} for k in program.kernels
+            {
+                "name": k.name,
+                "origins": list(k.origins),
+                "schedule": k.schedule.splitlines(),
+                **({"resources": built.resources[k.name]} if k.name in built.resources else {}),
+            }
+            for k in program.kernels
         ],
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

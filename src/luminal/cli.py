@@ -59,7 +59,7 @@ class Commands(TyperGroup):
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 
 Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
-Target = Annotated[str, typer.Option(help="host, x86-64, avx2, avx512 or aarch64", callback=options.target)]
+Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.target)]
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, or NAME=SIZE to fix it")
 ]
@@ -115,6 +115,9 @@ def compile_(
     dim: Dims = None,
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="a library for this machine, in which the target's GPU is emulated")
+    ] = False,
 ) -> None:
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
@@ -125,6 +128,7 @@ def compile_(
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             name=name,
+            emulate=emulate,
             progress=display.report,
         )
         assert isinstance(module, Module)
@@ -133,7 +137,9 @@ def compile_(
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
     _say(f"{output} in {text(time.perf_counter() - started)}")
     reason = targets.obstacle(targets.parse(target))
-    if reason:
+    if emulate:
+        _say(f"the library emulates {target} on this machine: slowly, and with every access to memory checked")
+    elif reason:
         _say(f"the library cannot run here: {reason}")
 
 
@@ -213,7 +219,10 @@ def bench(
     kernels: Annotated[bool, typer.Option("--kernels", help="time its kernels instead, beside the peak")] = False,
 ) -> None:
     """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
-    targets.check_supported(targets.parse(target))
+    chosen = targets.parse(target)
+    targets.check_supported(chosen)
+    if kernels and chosen.grid is not None:
+        raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
     dims, constants = options.dims(dim), options.arrays(constant, "--constant")
     with Display(err) as display:
         module = luminal.compile(

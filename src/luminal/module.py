@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal import artifact, structure, tensors
+from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
@@ -45,7 +46,7 @@ class Module:
         self.program = None if program is None else replace(program, constants={})
         self.seconds = dict(seconds or {})
         self._target = target
-        runs = target is None or targets.supported(target)
+        runs = target is None or self.emulated or targets.supported(target)
         self.interface = loader.load(folder, threads=threads) if runs else loader.describe(folder)
         self._entry = self.interface.entries[0]
         self._structure: Mapping[str, Any] = self._entry.structure or {}
@@ -115,8 +116,8 @@ class Module:
 
     def export(self, folder: str | Path, *, python_module: bool = True, progress: Progress | None = None) -> Path:
         """Write the artefact to ``folder``: library, header, C++ wrapper, weights, manifest, sources with CMake, and an
-        importable Python module that needs numpy alone. That module is left out where the target is of another
-        architecture than this machine; its source is there. Returns the folder.
+        importable Python module that needs numpy alone. That module is left out where the library is for another
+        system or architecture than this machine's; its source is there. Returns the folder.
 
         ``progress(stage, fraction)`` is called as work goes on. Raises BuildError where the Python module cannot be
         compiled.
@@ -131,7 +132,8 @@ class Module:
                 shutil.copytree(item, target / item.name, dirs_exist_ok=True)
             else:
                 shutil.copy2(item, target / item.name)
-        if python_module and self.manifest["target"]["architecture"] == targets.architecture():
+        here = targets.architecture(), platforms.here().library_file(name)
+        if python_module and here == (self.manifest["target"]["architecture"], self.manifest["library"]):
             with Stages(progress)("python module"):
                 shutil.copy2(artifact.python_module(self.folder, name), target)
         return target
@@ -142,11 +144,21 @@ class Module:
         found: dict[str, Any] = json.loads((self.folder / loader.MANIFEST).read_text())
         return found
 
+    @property
+    def emulated(self) -> bool:
+        """Whether the library is for a GPU that is emulated."""
+        return bool(self.manifest.get("emulated", False))
+
 
 def load(folder: str | Path, *, threads: int = 0) -> Module:
     """Open an exported or compiled model: the folder that ``Module.export`` wrote.
 
     ``threads`` 0 means one for each CPU that the process may use. Raises OSError where the library, its weights or its
-    manifest cannot be read or do not belong together.
+    manifest cannot be read or do not belong together, TargetError where this machine lacks the GPU that it is for.
     """
-    return Module(Path(folder), threads)
+    location = Path(folder)
+    manifest = loader.read_manifest(location / loader.MANIFEST)
+    target = targets.GPUS.get(manifest.get("target", {}).get("name", ""))
+    if target is not None and not manifest["emulated"]:
+        targets.check_supported(target)
+    return Module(location, threads)

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from luminal.core import target as targets
 
+# The names of targets, for help.
+TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
+
 
 def target(name: str) -> str:
     """The name of a target."""
-    known = ("host", *targets.ALL)
+    known = ("host", *targets.ALL, *targets.GPUS)
     if name not in (*known, *targets.ALIASES):
         raise typer.BadParameter(f"expected one of {', '.join(known)}, found {name!r}")
     return name

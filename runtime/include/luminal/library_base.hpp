@@ -38,6 +38,36 @@ class Lock {
     pthread_mutex_t& mutex_;
 };
 
+/// The path of a file beside the library, or beside the program that the library is linked into; false where that cannot
+/// be told. `inside` is any address of the library.
+inline bool path_beside(const void* inside, const char* file, char (&path)[PATH_MAX]) {
+    char own[PATH_MAX] = "";
+    Dl_info info{};
+    if (dladdr(inside, &info) != 0 && info.dli_fname != nullptr && strchr(info.dli_fname, '/') != nullptr) {
+        snprintf(own, sizeof(own), "%s", info.dli_fname);
+    } else {
+        const ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
+        own[length > 0 ? length : 0] = '\0';
+    }
+    const char* slash = strrchr(own, '/');
+    const int folder = slash != nullptr ? static_cast<int>(slash - own) + 1 : 0;
+    const int length = snprintf(path, sizeof(path), "%.*s%s", folder, own, file);
+    return folder > 0 && length < static_cast<int>(sizeof(path));
+}
+
+/// What a library for a GPU opens in place of the driver: what an environment variable names, for tests; where the GPU is
+/// emulated, a file beside the library; null: nothing.
+inline const char* other_driver(const char* variable, char (&path)[PATH_MAX]) {
+    const char* const named = getenv(variable);
+#ifdef LM_EMULATED_DRIVER
+    const bool found = path_beside(reinterpret_cast<const void*>(&other_driver), LM_EMULATED_DRIVER, path);
+    return named != nullptr || !found ? named : path;
+#else
+    (void)path;
+    return named;
+#endif
+}
+
 /// What all contexts of an open model share. Constant once open, but for the weights.
 class LibraryBase : public InPlace {
   public:
@@ -149,18 +179,9 @@ class LibraryBase : public InPlace {
 
     /// NAME.weights beside the library, or beside the program that the library is linked into.
     int32_t default_weights_path(char (&path)[PATH_MAX], Message& message) const {
-        char own[PATH_MAX] = "";
-        Dl_info info{};
-        if (dladdr(&model_, &info) != 0 && info.dli_fname != nullptr && strchr(info.dli_fname, '/') != nullptr) {
-            snprintf(own, sizeof(own), "%s", info.dli_fname);
-        } else {
-            const ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
-            own[length > 0 ? length : 0] = '\0';
-        }
-        const char* slash = strrchr(own, '/');
-        const int folder = slash != nullptr ? static_cast<int>(slash - own) + 1 : 0;
-        const int length = snprintf(path, sizeof(path), "%.*s%s.weights", folder, own, model_.name);
-        if (folder > 0 && length < static_cast<int>(sizeof(path))) return LM_OK;
+        char file[PATH_MAX];
+        snprintf(file, sizeof(file), "%s.weights", model_.name);
+        if (path_beside(&model_, file, path)) return LM_OK;
         message.set("cannot tell where the library of \"%s\" lies; set lm_options.weights_path", model_.name);
         return LM_BAD_WEIGHTS;
     }

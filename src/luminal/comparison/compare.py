@@ -51,15 +51,20 @@ def diff(
     Where an output disagrees, the report names the first source operator that diverges and the stage that introduced
     it; a reproducer is written to the folder ``save`` (one of its own in the system's temporary folder).
 
+    A GPU that this machine has not is emulated, and the report says so.
+
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
     that do not fit, TargetError where this machine cannot run code for ``target``.
     """
-    targets.check_supported(targets.parse(target))
+    chosen = targets.parse(target)
+    emulate = targets.needs_emulation(chosen)
+    if not emulate:
+        targets.check_supported(chosen)
     stages = Stages(progress)
     with stages("open"):
         source = open_source(model, inputs, reference, dims, constants, threads)
     graph = source.graph
-    module = api.compile(graph, target=target, threads=threads, progress=progress)
+    module = api.compile(graph, target=target, threads=threads, emulate=emulate, progress=progress)
     assert isinstance(module, Module)
     trials: list[Trial] = []
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
@@ -78,11 +83,9 @@ def diff(
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
-    return Report(graph.name, source.reference.name, _target_name(target), tuple(trials), finding)
-
-
-def _target_name(target: str | Target) -> str:
-    return target if isinstance(target, str) else target.name
+    name = target if isinstance(target, str) else target.name
+    called = f"{name}, emulated" if emulate else name
+    return Report(graph.name, source.reference.name, called, tuple(trials), finding)
 
 
 def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:

@@ -17,6 +17,7 @@ from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Reference
 from luminal.comparison.report import Finding
 from luminal.core import interp, ir, ops
+from luminal.core import target as targets
 from luminal.core.ir import Graph, Node, Origin
 from luminal.core.target import Target
 from luminal.module import Module
@@ -240,7 +241,7 @@ def _with_outputs(graph: Graph, nodes: Sequence[Node]) -> Graph:
 
 
 def _compiled(graph: Graph, target: str | Target, inputs: Arrays) -> list[NDArray[Any]]:
-    module = api.compile(graph, target=target)
+    module = api.compile(graph, target=target, emulate=targets.needs_emulation(targets.parse(target)))
     assert isinstance(module, Module)
     found = module.run({name: inputs[name] for name in module.input_names})
     return [found[name] for name in module.output_names]

@@ -166,16 +166,11 @@ struct Driver : Symbols {
     }
 };
 
-// What a library opens as the driver; one that is emulated says otherwise.
-#ifndef LM_DRIVER
-#define LM_DRIVER "libcuda.so.1"
-#endif
-
-/// Opens the driver, or, for tests, what lies at the path in the environment variable LUMINAL_CUDA_DRIVER. Null where
-/// there is none. It stays open: a driver cannot be unloaded.
+/// Opens the driver, or what stands for it. Null where there is none. It stays open: a driver cannot be unloaded.
 inline void* open_driver(Message& message) {
-    const char* const other = getenv("LUMINAL_CUDA_DRIVER");
-    void* const library = dlopen(other != nullptr ? other : LM_DRIVER, RTLD_NOW | RTLD_LOCAL);
+    char path[PATH_MAX];
+    const char* const other = other_driver("LUMINAL_CUDA_DRIVER", path);
+    void* const library = dlopen(other != nullptr ? other : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) message.set("this machine has no CUDA driver, which the library needs: %s", dlerror());
     return library;
 }

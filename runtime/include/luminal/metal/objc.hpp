@@ -7,17 +7,13 @@
 #include <stdlib.h>
 
 #include "luminal/abi.h"
+#include "luminal/library_base.hpp"
 #include "luminal/message.hpp"
 #include "luminal/namespace.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
 namespace metal {
-
-// One library in place of Objective-C and Metal; those that are emulated have one.
-#ifndef LM_DRIVER
-#define LM_DRIVER nullptr
-#endif
 
 struct Object;
 using Id = Object*;       // an object, a class, or nil
@@ -34,11 +30,11 @@ struct Runtime {
     void (*pop_pool)(void* pool) = nullptr;
     Id (*default_device)() = nullptr;
 
-    /// LM_UNSUPPORTED where this system has no Objective-C or no Metal. The environment variable LUMINAL_METAL_RUNTIME
-    /// names a library that stands for both, for tests. What is opened stays open: Objective-C cannot be unloaded.
+    /// LM_UNSUPPORTED where this system has no Objective-C or no Metal. One library may stand for both. What is opened
+    /// stays open: Objective-C cannot be unloaded.
     int32_t open(Message& message) {
-        const char* const wanted = getenv("LUMINAL_METAL_RUNTIME");
-        const char* const other = wanted != nullptr ? wanted : LM_DRIVER;
+        char path[PATH_MAX];
+        const char* const other = other_driver("LUMINAL_METAL_RUNTIME", path);
         const char* const language = other != nullptr ? other : "/usr/lib/libobjc.A.dylib";
         const char* const framework = other != nullptr ? other : "/System/Library/Frameworks/Metal.framework/Metal";
         // A program without graphics has no default device before this one is there too.

@@ -1,0 +1,316 @@
+"""Models compiled for GPUs, as users do it: emulated here, and run on a GPU where there is one."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import luminal
+from luminal.codegen import build, cuda, emulation, render, toolchain, weights
+from luminal.codegen.render import SourceBundle
+from luminal.core import device
+from luminal.core import target as targets
+from luminal.core.errors import BuildError, InputError, TargetError, UnsupportedError
+from luminal.core.program import Program
+from luminal.module import Module
+from luminal.runtime import loader
+from tests import device_support
+from tests.codegen_programs import COLUMNS, scaled_rows
+
+GPUS = ("cuda:sm_90", "metal")
+needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
+NO_GPU = device.missing("cuda", ("sm_80",))
+needs_gpu = pytest.mark.skipif(bool(NO_GPU), reason=NO_GPU)
+needs_none = pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(20, 33)
+        self.down = nn.Linear(33, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.down(torch.relu(self.up(x))), dim=-1)
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 4, 3, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x))).mean(dim=(2, 3))
+
+
+class Products(nn.Module):
+    """The two products of attention, and what stands between them."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2) / 4, dim=-1) @ v
+
+
+class Lookup(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(12, 6)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids) * 2
+
+
+@dataclass(frozen=True)
+class Case:
+    model: Callable[[], nn.Module]
+    inputs: tuple[tuple[int, ...], ...]
+    dims: dict[str, Any] | None = None
+
+    def made(self) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        torch.manual_seed(0)
+        return self.model().eval(), tuple(torch.randn(shape) for shape in self.inputs)
+
+
+CASES = {
+    "classifier": Case(Classifier, ((5, 20),)),
+    "classifier_of_any_batch": Case(Classifier, ((5, 20),), {"batch": (1, 9), "x": {0: "batch"}}),
+    "convolutions": Case(Convolutions, ((2, 3, 9, 11),)),
+    "products": Case(Products, ((2, 3, 12, 16),) * 3),
+}
+
+
+def compiled(target: str, case: Case, **options: Any) -> tuple[Module, nn.Module, tuple[torch.Tensor, ...]]:
+    model, inputs = case.made()
+    module = luminal.compile(model, inputs, target=target, dims=case.dims, **options)
+    assert isinstance(module, Module)
+    return module, model, inputs
+
+
+def assert_computes(module: Module, model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(module(*inputs), model(*inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module", params=GPUS)
+def module(request: pytest.FixtureRequest) -> Module:
+    """An emulated library."""
+    return compiled(request.param, CASES["classifier_of_any_batch"], emulate=True)[0]
+
+
+# ---- emulated --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("target", GPUS)
+def test_an_emulated_model_agrees_with_pytorch(target: str, name: str) -> None:
+    case = CASES[name]
+    module, model, inputs = compiled(target, case, emulate=True)
+    assert_computes(module, model, inputs)
+    if case.dims:
+        for batch in (1, 9, 4):
+            assert_computes(module, model, tuple(torch.randn(batch, *x.shape[1:]) for x in inputs))
+
+
+def test_threads_may_call_an_emulated_library_at_once(module: Module) -> None:
+    model, _ = CASES["classifier"].made()
+
+    def calls(seed: int) -> None:
+        for batch in range(1, 6):
+            assert_computes(module, model, (torch.randn(batch, 20, generator=torch.Generator().manual_seed(seed)),))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(calls, range(3)))
+
+
+def test_the_manifest_names_the_device(module: Module) -> None:
+    manifest = module.manifest
+    assert manifest["device"] == manifest["target"]["name"].partition(":")[0]
+    assert manifest["emulated"] is True and manifest["target"]["architecture"] == targets.architecture()
+
+
+def test_an_emulated_library_stands_on_its_own(module: Module, tmp_path: Path) -> None:
+    folder = module.export(tmp_path / "exported", python_module=False)
+    assert {emulation.DRIVER, emulation.KERNELS} <= {path.name for path in folder.iterdir()}
+    x = np.random.default_rng(0).standard_normal((3, 20)).astype(np.float32)
+    (expected,) = module.run({"x": x}).values()
+    (found,) = luminal.load(shutil.move(folder, tmp_path / "moved")).run({"x": x}).values()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_sources_are_those_of_the_library_for_the_gpu() -> None:
+    for target in GPUS:
+        bundle = render.render(scaled_rows(threads=32), targets.GPUS[target])
+        assert emulation.emulated(bundle).files == bundle.files
+
+
+@pytest.mark.parametrize("target", GPUS)
+def test_an_index_out_of_range_is_named(target: str) -> None:
+    torch.manual_seed(0)
+    model = Lookup().eval()
+    ids = torch.tensor([[3, 11], [0, 3]])
+    module = luminal.compile(model, (ids,), target=target, emulate=True)
+    assert isinstance(module, Module)
+    assert_computes(module, model, (ids,))
+    with pytest.raises(IndexError, match="index is out of range in step 0 .*embedding"):
+        module(ids + 5)
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+def planted(target: str, folder: Path, program: Program, right: str, wrong: str) -> loader.Library:
+    """The emulated library of ``program`` with a mistake in its first kernel."""
+    bundle = emulation.emulated(render.render(program, targets.GPUS[target]))
+    path, *_ = bundle.kernels
+    assert right in bundle.files[path], bundle.files[path]
+    files = {**bundle.files, path: bundle.files[path].replace(right, wrong)}
+    library = build.build(replace(bundle, files=MappingProxyType(files)), folder).library
+    return loader.load(with_weights(library, bundle, program))
+
+
+def with_weights(library: Path, bundle: SourceBundle, program: Program) -> Path:
+    arrays = [program.constants[name] for name in bundle.plan.offsets]
+    weights.write(library.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, arrays)
+    return library
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ("out[n0 + tid + 24] =", "out-of-bounds: kernel square, block 31, thread 0: a write of 4 bytes at byte 3072"),
+        ("out[n0] =", "race: kernel square, block 0, thread 1: byte 0 of buffer"),
+    ],
+)
+@pytest.mark.parametrize("target", GPUS)
+def test_a_fault_of_a_kernel_is_the_error_of_the_run(target: str, wrong: str, fault: str, tmp_path: Path) -> None:
+    program = scaled_rows(threads=32)
+    library = planted(target, tmp_path, program, "out[n0 + tid] =", wrong)
+    x = np.ones((32, COLUMNS), np.float32)
+    with pytest.raises(RuntimeError, match=fault):
+        library.run([x])
+    # The next run is a new one: this entry has no mistake.
+    np.testing.assert_array_equal(library.run([x], entry="weigh_only")[0], x * program.constants["weight"])
+
+
+# ---- for the GPU -----------------------------------------------------------------------------------------------------
+
+
+@needs_nvcc
+def test_a_library_holds_machine_code_and_says_what_its_kernels_take(tmp_path: Path) -> None:
+    module, _, _ = compiled("cuda:sm_90", CASES["classifier"])
+    assert module.manifest["device"] == "cuda" and module.manifest["emulated"] is False
+    for kernel in module.manifest["kernels"]:
+        assert set(kernel["resources"]) == {"sm_90"}
+        uses = kernel["resources"]["sm_90"]
+        assert 8 <= uses["registers"] <= 255 and uses["spilled"] == 0 and uses["shared"] < 48 << 10
+    folder = module.export(tmp_path, python_module=False)
+    library = (folder / module.manifest["library"]).read_bytes()
+    assert library.count(bytes.fromhex("50ed55ba")) >= len(module.manifest["kernels"])  # where fat binaries begin
+    assert not [path for path in folder.iterdir() if path.name.startswith("emulated")]
+
+
+def test_what_the_assembler_says_is_read() -> None:
+    said = (
+        "ptxas info    : 0 bytes gmem\n"
+        "ptxas info    : Compiling entry function 'row0' for 'sm_90'\n"
+        "ptxas info    : Function properties for row0\n"
+        "    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
+        "ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem\n"
+        "ptxas info    : Compiling entry function 'row0' for 'sm_100'\n"
+        "ptxas info    : Function properties for row0\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used 38 registers, used 0 barriers, 400 bytes cmem[0]\n"
+    )
+    assert cuda.resources(said) == {
+        "sm_90": {"registers": 40, "spilled": 12, "shared": 2048},
+        "sm_100": {"registers": 38, "spilled": 0, "shared": 0},
+    }
+    assert cuda.resources("") == {}
+
+
+@needs_gpu
+@needs_nvcc
+@pytest.mark.parametrize("name", CASES)
+def test_a_gpu_agrees_with_pytorch(name: str) -> None:
+    case = CASES[name]
+    module, model, inputs = compiled("cuda:sm_80", case)
+    assert_computes(module, model, inputs)
+    if case.dims:
+        for batch in (1, 9, 4):
+            assert_computes(module, model, tuple(torch.randn(batch, *x.shape[1:]) for x in inputs))
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_unknown_targets_are_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"unknown target 'cuda:sm_20': expected host, .*cuda:sm_90, .*metal"):
+        compiled("cuda:sm_20", CASES["classifier"])
+
+
+def test_only_gpus_are_emulated() -> None:
+    with pytest.raises(InputError, match="emulate: expected a GPU as the target, found 'host'"):
+        compiled("host", CASES["classifier"], emulate=True)
+
+
+def test_metal_has_no_float64() -> None:
+    model, (x,) = CASES["classifier"].made()
+    with pytest.raises(UnsupportedError, match=r"Metal has no float64, in which aten.linear.default 'linear' at .*"):
+        luminal.compile(model.double(), (x.double(),), target="metal", emulate=True)
+
+
+def test_without_nvcc_the_user_learns_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path))
+    monkeypatch.setattr(toolchain, "_which", lambda name: shutil.which(name) if name != "nvcc" else None)
+    monkeypatch.setattr(toolchain, "_NVCC_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(toolchain, "_package_folders", list)
+    with pytest.raises(BuildError, match=r"found no nvcc .*: install the CUDA toolkit, or .*nvidia-cuda-nvcc"):
+        compiled("cuda:sm_90", CASES["classifier"])
+
+
+@needs_none
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        pytest.param("cuda:sm_90", r"no CUDA driver \(libcuda.so.1", marks=needs_nvcc),
+        ("metal", "no Metal: it runs Linux"),
+    ],
+)
+def test_without_a_device_a_module_says_so_when_it_is_called(target: str, reason: str, tmp_path: Path) -> None:
+    if target == "metal":
+        pytest.importorskip("ziglang")
+    module, _, inputs = compiled(target, CASES["classifier"])
+    assert module.input_names == ["x"] and module.accepts(*inputs)
+    folder = module.export(tmp_path)
+    for call in (lambda: module(*inputs), lambda: module.library, lambda: luminal.load(folder)):
+        with pytest.raises(TargetError, match=rf"{reason}.*; export it .*, or emulate the GPU \(emulate=True"):
+            call()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["emulated"] is False and (folder / manifest["library"]).is_file()
+
+
+def test_a_driver_without_a_gpu_and_an_old_gpu_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = emulation.emulated(render.render(scaled_rows(threads=32), targets.GPUS["cuda:sm_90"]))
+    driver = build.build(bundle, tmp_path).library.with_name(emulation.DRIVER)
+    monkeypatch.setenv("LUMINAL_CUDA_DRIVER", str(driver))
+    assert targets.obstacle(targets.GPUS["cuda:sm_90"]) == ""
+    found = targets.obstacle(targets.GPUS["cuda:sm_100"])
+    assert found == "it is for GPUs of sm_100 or later, and this machine's is sm_90"
+    assert ctypes.CDLL(str(driver)).lm_cuda_set(b"devices", ctypes.c_int64(0)) == 0
+    found = targets.obstacle(targets.GPUS["cuda:sm_90"])
+    assert found == "this machine has a CUDA driver, but no GPU that it can use"
