@@ -263,7 +263,8 @@ class _Job:
     def _link(self, library: Path, folder: Path) -> None:
         with _appearing(library) as temporary:
             objects = [str(self._object(key)) for key in self.keys.values()]
-            result = self.compiler.link(["-o", str(temporary), *objects, *self.product.links], folder)
+            link = self.compiler.run if self.product.standard else self.compiler.link
+            result = link(["-o", str(temporary), *objects, *self.product.links], folder)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
 

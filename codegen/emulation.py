@@ -63,8 +63,8 @@ def products(bundle: SourceBundle) -> tuple[Product, Product]:
     kernels["emulator.cpp"] = _own("emulator.cpp", "-O2")
     driver = {"driver.cpp": _own(_DRIVERS[dialect], "-O1", "-fvisibility=hidden")}
     return (
-        Product(KERNELS, compiler, kernels, ("-shared", "-ldl")),
-        Product(DRIVER, compiler, driver, ("-shared", "-Wl,-z,defs", "-pthread", "-ldl")),
+        Product(KERNELS, compiler, kernels, ("-shared", "-ldl"), standard=True),
+        Product(DRIVER, compiler, driver, ("-shared", "-Wl,-z,defs", "-pthread", "-ldl"), standard=True),
     )
 
 

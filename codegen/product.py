@@ -22,8 +22,9 @@ class Unit:
 class Product:
     """A shared library, by the name of its file.
 
-    ``units`` are compiled, by path; ``links`` links them. ``images`` are kernels for GPUs, whose images lie beside the
-    units when those are compiled; ``files`` is what the linker reads besides.
+    ``units`` are compiled, by path; ``links`` links them, with a C++ library where they are ``standard``. ``images`` are
+    kernels for GPUs, whose images lie beside the units when those are compiled; ``files`` is what the linker reads
+    besides.
     """
 
     file: str
@@ -32,6 +33,7 @@ class Product:
     links: tuple[str, ...]
     images: Mapping[str, Unit] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    standard: bool = False
 
     @property
     def parts(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from luminal.module import Module
 from luminal.runtime import loader
 from tests import device_support
 from tests.codegen_programs import COLUMNS, scaled_rows
+from tests.runtime_example import run
 
 GPUS = ("cuda:sm_90", "metal")
 needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
@@ -222,6 +224,18 @@ def test_a_library_holds_machine_code_and_says_what_its_kernels_take(tmp_path: P
     library = (folder / module.manifest["library"]).read_bytes()
     assert library.count(bytes.fromhex("50ed55ba")) >= len(module.manifest["kernels"])  # where fat binaries begin
     assert not [path for path in folder.iterdir() if path.name.startswith("emulated")]
+
+
+@needs_nvcc
+def test_the_exported_project_builds(tmp_path: Path) -> None:
+    cmake, ninja = pytest.importorskip("cmake"), pytest.importorskip("ninja")
+    module, _, _ = compiled("cuda:sm_90", CASES["classifier"])
+    project = module.export(tmp_path / "project", python_module=False)
+    path = f"{cmake.CMAKE_BIN_DIR}:{ninja.BIN_DIR}:{Path(str(device_support.NVCC)).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    run(["cmake", "-G", "Ninja", "-S", project, "-B", tmp_path / "build"], environment)
+    run(["cmake", "--build", tmp_path / "build"], environment)
+    assert bytes.fromhex("50ed55ba") in (tmp_path / "build" / module.manifest["library"]).read_bytes()
 
 
 def test_what_the_assembler_says_is_read() -> None:

@@ -524,6 +524,20 @@ UNALIGNED(16)
 
 void __tsan_read_range(void* p, size_t bytes) { touch(reinterpret_cast<uintptr_t>(p), bytes, false, false); }
 void __tsan_write_range(void* p, size_t bytes) { touch(reinterpret_cast<uintptr_t>(p), bytes, true, false); }
+
+// clang's. Arrays may begin as copies of constants, which lie in the image.
+void* __tsan_memset(void* p, int value, size_t bytes) {
+    touch(reinterpret_cast<uintptr_t>(p), bytes, true, false);
+    return memset(p, value, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, size_t bytes) {
+    Dl_info image;
+    if (dladdr(from, &image) == 0) touch(reinterpret_cast<uintptr_t>(from), bytes, false, false);
+    touch(reinterpret_cast<uintptr_t>(to), bytes, true, false);
+    return memmove(to, from, bytes);
+}
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) { return __tsan_memmove(to, from, bytes); }
+
 void __tsan_init(void) {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit(void) {}
