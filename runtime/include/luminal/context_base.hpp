@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <string.h>
 
 #include "luminal/abi.h"
 #include "luminal/atomic.hpp"
@@ -108,6 +109,16 @@ class ContextBase : public InPlace {
         const char* origin = step >= 0 && step < steps.size ? steps[step] : "unknown";
         error_.set("%s in step %d of entry \"%s\": %s", failure(status), step, entry.name, origin);
         return status;
+    }
+
+    /// The status of the first step that raised one; `statuses` holds an int32 for each step of the model.
+    int32_t raised(const Entry& entry, const unsigned char* statuses) {
+        for (int32_t step = 0; step < library_.model().steps.size; ++step) {
+            int32_t code = LM_OK;
+            memcpy(&code, statuses + static_cast<size_t>(step) * sizeof(code), sizeof(code));
+            if (code != LM_OK) return step_failed(entry, step, code);
+        }
+        return LM_OK;
     }
 
     Library& library_;

@@ -29,11 +29,7 @@ class Library : public LibraryBase {
     }
 
     int32_t set_weights(const void* image, size_t bytes) {
-        Message message;
-        pthread_rwlock_wrlock(&weights_lock_);  // waits for the runs that read the old ones
-        const int32_t status = weights_.borrow(image, bytes, model_, message);
-        pthread_rwlock_unlock(&weights_lock_);
-        return fail(status, message.text());
+        return replace_weights(image, bytes, [](Message&) { return LM_OK; });
     }
 
     /// The constants, kept as they are until release_weights(); null if there are none yet.

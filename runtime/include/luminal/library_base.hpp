@@ -145,6 +145,17 @@ class LibraryBase : public InPlace {
         return status == LM_OK ? weights_.map(path, model_, message) : status;
     }
 
+    /// Takes the weights in `image` once no run reads the present ones, and has them prepared.
+    template <class Prepare>
+    int32_t replace_weights(const void* image, size_t bytes, const Prepare& prepare) {
+        Message message;
+        pthread_rwlock_wrlock(&weights_lock_);  // waits for the runs, and keeps others from beginning
+        int32_t status = weights_.borrow(image, bytes, model_, message);
+        if (status == LM_OK) status = prepare(message);
+        pthread_rwlock_unlock(&weights_lock_);
+        return fail(status, message.text());
+    }
+
     const Model& model_;
     lm_options options_{};
     Weights weights_;

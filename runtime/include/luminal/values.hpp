@@ -34,6 +34,13 @@ inline const char* element_type_name(int32_t dtype) {
     return type != nullptr ? type->name : "unknown";
 }
 
+/// The bytes of a value whose type and shape were checked.
+inline size_t value_bytes(const lm_value& value) {
+    size_t bytes = static_cast<size_t>(element_type(value.dtype)->bytes);
+    for (int32_t axis = 0; axis < value.rank; ++axis) bytes *= static_cast<size_t>(value.shape[axis]);
+    return bytes;
+}
+
 /// The shape that a tensor should have, as text: "[batch, 128]".
 inline void append_axes(const Tensor& tensor, Message& message) {
     message.append("[");

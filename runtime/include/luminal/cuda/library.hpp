@@ -42,12 +42,7 @@ class Library : public LibraryBase {
     }
 
     int32_t set_weights(const void* image, size_t bytes) {
-        Message message;
-        pthread_rwlock_wrlock(&weights_lock_);  // nobody launches with the old ones from now on
-        int32_t status = weights_.borrow(image, bytes, model_, message);
-        if (status == LM_OK) status = upload(message);
-        pthread_rwlock_unlock(&weights_lock_);
-        return fail(status, message.text());
+        return replace_weights(image, bytes, [this](Message& message) { return upload(message); });
     }
 
     /// The constants on the device, kept as they are until release_weights(); 0 if there are none yet.
@@ -178,12 +173,6 @@ class Context : public ContextBase<Library> {
 
     const cuda::Driver& driver() const { return library_.device().driver(); }
 
-    static size_t value_bytes(const lm_value& value) {
-        size_t bytes = static_cast<size_t>(element_type(value.dtype)->bytes);
-        for (int32_t axis = 0; axis < value.rank; ++axis) bytes *= static_cast<size_t>(value.shape[axis]);
-        return bytes;
-    }
-
     // ---- a run ------------------------------------------------------------------------------------------------------
 
     int32_t execute(const Entry& entry, const lm_value* in, const lm_value* out, cuda::Stream caller_stream) {
@@ -197,7 +186,7 @@ class Context : public ContextBase<Library> {
         const cuda::Outcome outcome = driver().stream_synchronize(stream);
         if (status != LM_OK) return status;
         if (outcome.failed()) return driver().failed(outcome, error_, "carry out entry \"%s\"", entry.name);
-        status = plan_->checked() ? raised(entry) : LM_OK;
+        status = plan_->checked() ? raised(entry, statuses_on_host_.data()) : LM_OK;
         if (status == LM_OK) copy_outputs(entry, out);
         return status;
     }
@@ -282,16 +271,6 @@ class Context : public ContextBase<Library> {
                                                nullptr, nullptr, nullptr});
         }
         return outcome.failed() ? driver().failed(outcome, error_, "launch kernel \"%s\"", launched.name) : LM_OK;
-    }
-
-    /// The status of the first step that raised one.
-    int32_t raised(const Entry& entry) {
-        for (int32_t step = 0; step < library_.model().steps.size; ++step) {
-            int32_t code = LM_OK;
-            memcpy(&code, statuses_on_host_.data() + static_cast<size_t>(step) * sizeof(code), sizeof(code));
-            if (code != LM_OK) return step_failed(entry, step, code);
-        }
-        return LM_OK;
     }
 
     // ---- values of the host -----------------------------------------------------------------------------------------

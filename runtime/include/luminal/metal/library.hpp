@@ -35,12 +35,7 @@ class Library : public LibraryBase {
     }
 
     int32_t set_weights(const void* image, size_t bytes) {
-        Message message;
-        pthread_rwlock_wrlock(&weights_lock_);  // waits for the runs that read the old ones
-        int32_t status = weights_.borrow(image, bytes, model_, message);
-        if (status == LM_OK) status = upload(message);
-        pthread_rwlock_unlock(&weights_lock_);
-        return fail(status, message.text());
+        return replace_weights(image, bytes, [this](Message& message) { return upload(message); });
     }
 
     /// The constants, kept as they are until release_weights(); null if there are none yet.
@@ -154,12 +149,6 @@ class Context : public ContextBase<Library> {
         metal::Id bound = nullptr;
     };
 
-    static uint64_t value_bytes(const lm_value& value) {
-        uint64_t bytes = static_cast<uint64_t>(element_type(value.dtype)->bytes);
-        for (int32_t axis = 0; axis < value.rank; ++axis) bytes *= static_cast<uint64_t>(value.shape[axis]);
-        return bytes;
-    }
-
     /// Finds or makes a buffer for each value, and copies what the host hands in.
     int32_t bind(const Entry& entry, const lm_value* in, const lm_value* out) {
         int32_t status = LM_OK;
@@ -212,17 +201,7 @@ class Context : public ContextBase<Library> {
         if (outcome_ == LM_OK) outcome_ = ended;
         library_.on_step(-1);
         library_.release_weights();
-        return outcome_ == LM_OK ? raised(entry) : outcome_;
-    }
-
-    /// The status of the first step that raised one.
-    int32_t raised(const Entry& entry) {
-        for (int32_t step = 0; step < library_.model().steps.size; ++step) {
-            int32_t code = LM_OK;
-            memcpy(&code, statuses_.contents() + static_cast<size_t>(step) * sizeof(code), sizeof(code));
-            if (code != LM_OK) return step_failed(entry, step, code);
-        }
-        return LM_OK;
+        return outcome_ == LM_OK ? raised(entry, statuses_.contents()) : outcome_;
     }
 
     metal::Owned queue_;
