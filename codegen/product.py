@@ -22,8 +22,8 @@ class Unit:
 class Product:
     """A shared library, by the name of its file.
 
-    ``units`` are compiled, by path; ``links`` links them, with a C++ library where they are ``standard``. ``images`` are
-    kernels for GPUs, whose images lie beside the units when those are compiled; ``files`` is what the linker reads
+    ``units`` are compiled, by path; ``links`` links them, with a C++ library where they are ``standard``. ``images``
+    are kernels for GPUs, whose images lie beside the units when those are compiled; ``files`` is what the linker reads
     besides.
     """
 

@@ -168,7 +168,7 @@ def test_an_index_out_of_range_is_named(target: str) -> None:
     module = luminal.compile(model, (ids,), target=target, emulate=True)
     assert isinstance(module, Module)
     assert_computes(module, model, (ids,))
-    with pytest.raises(IndexError, match="index is out of range in step 0 .*embedding"):
+    with pytest.raises(IndexError, match=r"index is out of range in step 0 .*embedding"):
         module(ids + 5)
 
 

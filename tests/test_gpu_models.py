@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 
+import luminal
 from benchmarks import zoo
 from benchmarks.zoo import language
 from luminal.codegen import dialects
@@ -23,6 +24,7 @@ from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.core.target import Target
 from luminal.frontends.fx import importer
+from luminal.module import Module
 from luminal.tensors import to_numpy
 from tests.codegen_gpu_support import Emulated
 from tests.schedule_support import run_program
@@ -96,3 +98,17 @@ def test_a_model_of_few_digits_agrees_with_float64(
     for output, node in graph.outputs:
         apart = distance(found[output], oracle.exact(node))
         assert not oracle.refutes(node, found[output]), (apart, oracle.allowed(node))
+
+
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.dialect)
+def test_an_emulated_library_agrees_with_the_interpreter(target: Target) -> None:
+    """Host code and plan of memory included, at two sizes of batch and sequence."""
+    graph, inputs = made("decoder", True, torch.float32)
+    module = luminal.compile(graph, target=target, emulate=True)
+    assert isinstance(module, Module)
+    shorter = {name: np.ascontiguousarray(x[:1, :3]) for name, x in inputs.items()}
+    for values in (inputs, shorter, inputs):
+        found = module.run(values)
+        for (output, _), expected in zip(graph.outputs, interp.run(graph, values).outputs, strict=True):
+            reference = expected.astype(np.float64)
+            assert np.abs(found[output] - reference).max() <= 1e-5 * np.abs(reference).max()
