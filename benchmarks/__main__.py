@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks import attention, report
 from benchmarks.suite import DECODER_LAYERS, Case, chosen
+from luminal import destination
 
 
 def _measure(case: Case, folder: Path, layers: int, threads: int, runs: int) -> report.Sample:
@@ -62,6 +63,8 @@ def main(
         cases = chosen(models.split(",") if models else None)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--models") from error
+    if write is not None:
+        destination.file(write, "--write")
     results: list[report.Result] = []
     for case in cases:
         with tempfile.TemporaryDirectory(prefix="luminal-benchmarks-") as folder:

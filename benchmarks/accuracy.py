@@ -29,6 +29,7 @@ from rich.table import Table
 import luminal
 from benchmarks import machine, zoo
 from benchmarks.suite import CASES, DECODER_LAYERS, chosen
+from luminal import destination
 from luminal.comparison import Report
 from luminal.comparison.measure import distance
 from luminal.core import config
@@ -191,6 +192,8 @@ def main(
         with Display(Console(stderr=True)) as display:
             print(json.dumps(asdict(measure(cases[0].name, front_end, sizes, layers, display))))
         return
+    if write is not None:
+        destination.file(write, "--write")
     lines: list[Line] = []
     for case, end, kind in itertools.product(cases, FRONT_ENDS, KINDS):
         if front_end in ("", end) and sizes in ("", kind):

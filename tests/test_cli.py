@@ -1,5 +1,8 @@
 """The command line: what it prints, and its exit codes."""
 
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from luminal import cli, peak, timing
 from luminal.codegen import dialect_cpp
 from luminal.core import ops
 from luminal.core import target as targets
-from luminal.core.errors import BuildError
+from luminal.core.errors import BuildError, InputError
 from tests import emulation
 from tests.comparison_models import classifier, saved
 
@@ -37,6 +40,21 @@ def consoles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return saved(classifier(), tmp_path)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that every user may enter, while the process acts for one who may not write everywhere."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        (Path(name) / "file").write_text("kept")
+        (Path(name) / "old.npz").touch(mode=0o444)
+        for folder in ("locked", "folder.npz"):
+            (Path(name) / folder).mkdir(mode=0o555)
+        os.seteuid(user or 65534)
+        yield Path(name)
+        os.seteuid(user)
 
 
 def test_version_and_help() -> None:
@@ -75,15 +93,17 @@ def test_compile_then_run(model: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0 and "libsmall.so" in result.output and "small.weights" in result.output
     x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    result = luminal_("run", built, "--input", f"x={tmp_path / 'x.npy'}", "-o", tmp_path / "results.npz")
+    result = luminal_("run", built, "--input", f"x={tmp_path / 'x.npy'}", "-o", tmp_path / "made" / "results.npz")
     assert result.exit_code == 0 and "probabilities: float32[3, 5]" in result.output
-    found = np.load(tmp_path / "results.npz")["probabilities"]
+    found = np.load(tmp_path / "made" / "results.npz")["probabilities"]
     np.testing.assert_allclose(found.sum(1), np.ones(3), rtol=1e-6)
-    result = luminal_("run", built, "--input", tmp_path / "results.npz")
+    result = luminal_("run", built, "--input", tmp_path / "made" / "results.npz")
     assert result.exit_code == 2 and "x: float32[batch, 8]" in result.output
     np.save(tmp_path / "wide.npy", np.zeros((3, 9), np.float32))
     assert luminal_("run", built, "--input", f"x={tmp_path / 'wide.npy'}").exit_code == 2
     assert luminal_("run", tmp_path / "nothing").exit_code == 2
+    with pytest.raises(InputError, match="expected a folder, found a file of that name"):
+        luminal.load(built).export(tmp_path / "x.npy")
 
 
 FOREIGN = targets.AARCH64
@@ -202,6 +222,26 @@ def test_bad_files(command: str, content: bytes | str | None, tmp_path: Path) ->
 def test_bad_options(arguments: tuple[str, str], model: Path) -> None:
     result = luminal_("diff", model, *arguments)
     assert result.exit_code == 2 and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("place", ["file", "file/beneath", "locked", "locked/beneath"])
+def test_outputs_that_cannot_be_written(place: str, shared: Path) -> None:
+    """Each command says so before it looks at anything else, in words of its own."""
+    path = shared / place
+    for command in (("compile", "x.onnx", "-o"), ("run", "x", "-o"), ("diff", "x.onnx", "--save")):
+        result = luminal_(*command, path)
+        assert result.exit_code == 2 and f"{str(path)!r}: expected a folder" in result.output
+        assert "found a file" in result.output or str(shared / place.partition("/")[0]) in result.output
+        assert "name another folder" in result.output
+    assert "expected a folder" in luminal_("run", "x", "-o", path / "results.npz").output
+    assert (shared / "file").read_text() == "kept"
+
+
+def test_archives_that_cannot_be_written(shared: Path) -> None:
+    result = luminal_("run", "x", "-o", shared / "folder.npz")
+    assert result.exit_code == 2 and "expected a file, found a folder of that name" in result.output
+    result = luminal_("run", "x", "-o", shared / "old.npz")
+    assert result.exit_code == 2 and "expected a file that you may write" in result.output
 
 
 def test_unknown_dimensions_are_named(model: Path) -> None:

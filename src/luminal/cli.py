@@ -24,7 +24,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import options
+from luminal import destination, options
 from luminal import profile as profiling
 from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
@@ -121,6 +121,7 @@ def compile_(
 ) -> None:
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
+    destination.folder(output, "--output")
     with Display(err) as display:
         module = luminal.compile(
             model,
@@ -151,6 +152,8 @@ def run(
     threads: Threads = 0,
 ) -> None:
     """Run a compiled model on arrays, and show what it gives."""
+    if output is not None:
+        (destination.file if output.suffix == ".npz" else destination.folder)(output, "--output")
     module = luminal.load(folder, threads=threads)
     given = options.arrays(inputs, "--input")
     missing = [t for t in module.library.entries[0].inputs if t.name not in given]
@@ -322,6 +325,7 @@ def _summary(array: NDArray[Any]) -> str:
 
 def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:
     if path.suffix == ".npz":
+        path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **results)  # type: ignore[arg-type]
         return
     path.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from luminal import artifact, structure, tensors
+from luminal import artifact, destination, structure, tensors
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.errors import InputError
@@ -119,10 +119,10 @@ class Module:
         importable Python module that needs numpy alone. That module is left out where the library is for another
         system or architecture than this machine's; its source is there. Returns the folder.
 
-        ``progress(stage, fraction)`` is called as work goes on. Raises BuildError where the Python module cannot be
-        compiled.
+        ``progress(stage, fraction)`` is called as work goes on. Raises InputError where ``folder`` cannot be written,
+        BuildError where the Python module cannot be compiled.
         """
-        target = Path(folder)
+        target = destination.folder(folder, "folder")
         target.mkdir(parents=True, exist_ok=True)
         name = self.interface.name
         for item in sorted(self.folder.iterdir()):

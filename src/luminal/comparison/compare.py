@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal import api
+from luminal import api, destination
 from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.measure import NOWHERE, distance
@@ -54,8 +54,11 @@ def diff(
     A GPU that this machine has not is emulated, and the report says so.
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
-    that do not fit, TargetError where this machine cannot run code for ``target``.
+    that do not fit and for a folder ``save`` that cannot be written, TargetError where this machine cannot run code for
+    ``target``.
     """
+    if save is not None:
+        destination.folder(save, "save")
     chosen = targets.parse(target)
     emulate = targets.needs_emulation(chosen)
     if not emulate:

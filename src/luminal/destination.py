@@ -1,0 +1,45 @@
+"""Where results are to be written, looked at before the work begins: a compilation may take minutes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from luminal.core.errors import InputError
+
+
+def folder(path: str | Path, what: str) -> Path:
+    """``path``, where it is a folder that can be written, or can be made; ``what`` is the argument that gave it.
+
+    Nothing is made yet. Raises InputError where a file is in the way or the permission to write is missing.
+    """
+    path = Path(path)
+    present = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.lexists(p))
+    if not os.path.isdir(present):
+        way = "a file of that name" if present == path.absolute() else f"that {str(present)!r} is a file"
+        raise InputError(f"{what} {str(path)!r}: expected a folder, found {way}; name another folder, or move the file")
+    if not _may(present, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{what} {str(path)!r}: expected a folder that you may write, found that you may not write to "
+            f"{str(present)!r}; name another folder, or change its permissions"
+        )
+    return path
+
+
+def file(path: str | Path, what: str) -> Path:
+    """``path``, where it is a file that can be written, or can be made with its folder; as ``folder`` otherwise."""
+    path = Path(path)
+    if os.path.isdir(path):
+        raise InputError(f"{what} {str(path)!r}: expected a file, found a folder of that name; name another file")
+    if not os.path.lexists(path):
+        folder(path.parent, what)
+    elif not _may(path, os.W_OK):
+        raise InputError(
+            f"{what} {str(path)!r}: expected a file that you may write, found that you may not; "
+            "name another file, or change its permissions"
+        )
+    return path
+
+
+def _may(path: Path, access: int) -> bool:
+    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
