@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from luminal.core.errors import ModelError
 from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.dims import Dims
+from luminal.frontends.fx.failure import exporting
 from luminal.frontends.fx.registry import target_name
 from luminal.frontends.fx.tables import TABLE
 
@@ -42,21 +43,12 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
             "as in luminal.compile(module, (x,)), or an ExportedProgram"
         )
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
-    try:
-        with torch.no_grad():
-            # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
-            program = torch.export.export(
-                model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
-            )
-    except Exception as error:
-        advice = _CACHE_ADVICE if "Cache" in str(error) else ""
-        raise ModelError(f"torch.export cannot export {type(model).__name__}: {error}{advice}") from error
+    with exporting(type(model).__name__), torch.no_grad():
+        # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
+        program = torch.export.export(
+            model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+        )
     return _known(program)
-
-
-_CACHE_ADVICE = (
-    "\nA model that returns its key-value cache is exported without it after model.config.use_cache = False."
-)
 
 
 def _known(program: ExportedProgram) -> ExportedProgram:
@@ -68,7 +60,7 @@ def _known(program: ExportedProgram) -> ExportedProgram:
     for operator in list(rules.keys()):
         if str(operator) in TABLE:
             rules.pop(operator)
-    with warnings.catch_warnings():
+    with exporting("the program"), warnings.catch_warnings():
         # PyTorch copies its own tree specs in a way that it has deprecated.
         warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
         return program.run_decompositions(rules)

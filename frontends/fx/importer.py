@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,7 @@ from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.symbolic import Expr
 from luminal.core.types import DType
-from luminal.frontends.fx import structure, tables
+from luminal.frontends.fx import location, structure, tables
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
 from luminal.frontends.fx.export import Inputs, Model, export
@@ -230,7 +227,7 @@ class _Importer:
         entry = tables.TABLE.get(operator)
         if entry is None or _is_complex(node):
             return self._report(node, operator, _UNKNOWN if entry is None else "complex numbers are not supported")
-        origin = Origin(operator, node.name, _location(node))
+        origin = Origin(operator, node.name, location.of_node(node))
         try:
             with originating(self.origins, origin):
                 result = entry.handler(*self._convert(node.args), **self._arguments(node, entry))
@@ -289,7 +286,7 @@ class _Importer:
             self.unsupported.append(Unsupported(operator, str(node), (), "", advice))
             return None
         operands = tuple(self._describe(n.meta.get("val")) for n in node.all_input_nodes)
-        self.unsupported.append(Unsupported(operator, node.name, operands, _location(node), advice))
+        self.unsupported.append(Unsupported(operator, node.name, operands, location.of_node(node), advice))
         return self._stand_in(node.name, node.meta.get("val"))
 
     def _describe(self, value: Any) -> str:
@@ -314,25 +311,6 @@ def _is_complex(node: torch.fx.Node) -> bool:
 
 # Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"})
-
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-
-
-def _location(node: torch.fx.Node) -> str:
-    """The innermost line outside PyTorch that led to ``node``, as ``file:line``, the file relative to where it is
-    imported from."""
-    trace = node.meta.get("stack_trace") or ""
-    own = str(Path(torch.__file__).parent)
-    for frame in reversed(list(_FRAME.finditer(trace))):
-        file = frame["file"]
-        if not file.startswith(("<", own, "torch/")):
-            return f"{_relative(file)}:{frame['line']}"
-    return ""
-
-
-def _relative(file: str) -> str:
-    roots = [entry for entry in (str(Path.cwd()), *sys.path) if entry and file.startswith(entry + "/")]
-    return file.removeprefix(max(roots, key=len) + "/") if roots else Path(file).name
 
 
 def _dims(inputs: Sequence[Node]) -> tuple[sym.Var, ...]:

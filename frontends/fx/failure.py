@@ -1,0 +1,103 @@
+"""PyTorch's exporter run in silence: what it prints comes out if it succeeds, and goes with its error if it fails."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from luminal.core.errors import ModelError
+from luminal.frontends.fx import location
+
+_ALONE = threading.RLock()  # neither the exporter nor the standard error that is put in place is made for two threads
+
+
+@contextmanager
+def exporting(title: str) -> Iterator[None]:
+    """Around calls of the exporter on the module ``title``.
+
+    Raises ModelError, which says where, what was expected and found, and what to do. Its ``__cause__`` is the
+    exporter's own error; what the exporter had printed is a note of that.
+    """
+    with _ALONE, _silence() as transcript:
+        try:
+            yield
+        except Exception as error:
+            if transcript.text:
+                error.add_note(f"PyTorch's exporter printed:\n{transcript.text}")
+                transcript.text = ""
+            raise ModelError(_message(title, error)) from error
+
+
+def _message(title: str, error: Exception) -> str:
+    place, operator = location.of_error(error), location.operator(error)
+    where = f"{f' at {place}' if place else ''}{f', in {operator}' if operator else ''}"
+    found = str(error).partition("\n\n")[0].strip()  # after it come hints to those who debug the exporter
+    found = re.sub(r'\s*For more information, run with TORCH_LOGS="[^"]*"\.?', "", found) or type(error).__name__
+    expected, advice = _advice(error, found)
+    return f"torch.export cannot export {title}{where}: expected {expected}, found: {found}\n{advice}"
+
+
+def _advice(error: Exception, found: str) -> tuple[str, str]:
+    """What the exporter expected, and what the user can do."""
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return "branches and sizes that do not depend on the values of tensors", (
+            "Choose between values with torch.where, bound a size with torch._check, or decide outside the model."
+        )
+    if found.startswith("Constraints violated"):
+        return "axes that may vary as dims declares", (
+            "Declare the sizes that the model allows, or take what fixes them out of the model."
+        )
+    if "Cache" in str(error):
+        return "inputs and outputs made of tensors", (
+            "A model that returns its key-value cache is exported without it after model.config.use_cache = False."
+        )
+    return "a module that runs on the example inputs", (
+        "Call the module itself on these inputs. If that fails too, mend the line or the inputs; if not, write the "
+        "line in operations that PyTorch can export. The error that caused this one has all that PyTorch says of it."
+    )
+
+
+class _Transcript:
+    """A stream that keeps what the thread that made it writes in ``text``, and passes on what others write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.text = ""
+        self._stream = stream
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() != self._thread:
+            return self._stream.write(text)
+        self.text += text
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _silence() -> Iterator[_Transcript]:
+    """Standard error and the handlers of PyTorch's log give to the transcript, whose text is shown at the end."""
+    stream = sys.stderr
+    transcript = _Transcript(stream)
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
+    found = {handler for name in names for handler in logging.getLogger(name).handlers}
+    handlers = {handler: handler.stream for handler in found if type(handler) is logging.StreamHandler}
+    try:
+        sys.stderr = transcript
+        for handler in handlers:
+            handler.setStream(transcript)
+        yield transcript
+    finally:
+        for handler, own in handlers.items():
+            handler.setStream(own)
+        sys.stderr = stream
+        if transcript.text:
+            stream.write(transcript.text)
