@@ -78,7 +78,7 @@ class Tensor:
     @property
     def c_dtype(self) -> str:
         """The member of ``enum lm_dtype``."""
-        return f"LM_{self.dtype.name.upper()}"
+        return c_dtype(self.dtype)
 
     @property
     def cpp_type(self) -> str:
@@ -142,6 +142,11 @@ class Interface:
     def metadata_json(self, **more: Any) -> str:
         """:meth:`metadata` as deterministic, ASCII-only text."""
         return json.dumps(self.metadata(**more), separators=(",", ":"))
+
+
+def c_dtype(dtype: DType) -> str:
+    """The member of ``enum lm_dtype``."""
+    return f"LM_{dtype.name.upper()}"
 
 
 def dims(rows: Iterable[tuple[str, int, int]]) -> tuple[Dim, ...]:

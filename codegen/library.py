@@ -28,6 +28,16 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class FiniteRow:
+    """A constant that must be finite: its name, the member of ``enum lm_dtype``, its identifier, its elements."""
+
+    name: str
+    c_dtype: str
+    identifier: str
+    count: int
+
+
+@dataclass(frozen=True)
 class SizeFunction:
     """``int64_t identifier(const int64_t* dims)``; ``comment`` is the size as it is written elsewhere."""
 
@@ -98,6 +108,7 @@ class LibraryText:
     """Everything that library.cpp says about one program."""
 
     constants: tuple[Constant, ...]
+    finite: tuple[FiniteRow, ...]
     sizes: tuple[SizeFunction, ...]
     axes_tables: tuple[AxesTable, ...]
     entries: tuple[EntryText, ...]
@@ -166,6 +177,7 @@ class _Describer:
         )  # fmt: skip
         return LibraryText(
             tuple(self.constants.values()),
+            tuple(self._finite(name) for name in self.constants if name in self.program.finite),
             tuple(self.sizes.values()),
             tuple(self.axes.values()),
             entries,
@@ -175,6 +187,11 @@ class _Describer:
     @staticmethod
     def _constant_text(buffer: Buffer) -> str:
         return f"{buffer.name}: {buffer.dtype} [{', '.join(map(str, buffer.shape))}]"
+
+    def _finite(self, name: str) -> FiniteRow:
+        value = self.program.constants[name]
+        dtype = self.program.buffer(name).dtype
+        return FiniteRow(name, public.c_dtype(dtype), self.constants[name].identifier, value.size)
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 

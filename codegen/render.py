@@ -193,6 +193,7 @@ def _library(
                 "shape": [axis if isinstance(axis, int) else str(axis) for axis in program.buffer(name).shape],
                 "offset": offset,
                 "bytes": plan.sizes[name],
+                "finite": name in program.finite,
             }
             for name, offset in plan.offsets.items()
         ],

@@ -128,6 +128,17 @@ class Program:
         return self._by_name[name]
 
     @property
+    def finite(self) -> frozenset[str]:
+        """The constants that no kernel may find infinite or NaN, whatever values replace theirs."""
+        return frozenset(
+            name
+            for entry in self.entries
+            for step in entry.steps
+            for name, array in zip(step.arguments, self.kernels[step.kernel].nest.arrays, strict=True)
+            if array.finite
+        )
+
+    @property
     def _by_name(self) -> dict[str, Buffer]:
         found: dict[str, Buffer] | None = self.__dict__.get("_index")
         if found is None:
@@ -202,6 +213,9 @@ def check(program: Program) -> None:
         _check_entry(program, entry)
         _check_order(program, entry)
         _check_phases(program, entry)
+    for name in sorted(program.finite):
+        known = program.buffer(name).space == "constant" and bool(np.isfinite(program.constants[name]).all())
+        _expect(known, f"buffer {name} is not known to be finite, but a kernel relies on it")
 
 
 def _expect(condition: bool, message: str) -> None:

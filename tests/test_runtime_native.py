@@ -120,6 +120,14 @@ def test_blocks_are_aligned_and_given_back(tmp_path: Path) -> None:
     run(["sh", "-c", f"ulimit -v {256 << 10} && exec {program}"])
 
 
+def test_constants_that_must_be_finite(tmp_path: Path) -> None:
+    program = tmp_path / "weights_test"
+    source = NATIVE / "runtime_weights_test.cpp"
+    flags = ["-fsanitize=address,undefined", "-DLM_NAMESPACE=weights"]
+    run(["g++", *CXX_FLAGS, *flags, f"-I{INCLUDE}", source, "-o", program])
+    run([program])
+
+
 def test_two_libraries_under_the_thread_sanitizer(tmp_path: Path) -> None:
     flags = ["-fsanitize=thread"]
     examples = [

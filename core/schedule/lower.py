@@ -14,6 +14,7 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.assemble import Part
 from luminal.core.schedule.fuse import COSTLY, Chain, Cluster, Fusion, flatten, is_literal
 from luminal.core.schedule.layout import Layouts, merged_index
+from luminal.core.schedule.regions import neutral
 from luminal.core.symbolic import Int, Var
 
 ROW_BUFFER_BYTES = 64 * 1024  # a row kept between two passes stays in the second-level cache, on the stack
@@ -199,9 +200,9 @@ def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts) -> Low
 
 
 def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
-    masked = any(x.valid for s in statements(body) if isinstance(s, ln.Reduction) for x in accesses(s.value))
+    reductions = [s for s in statements(body) if isinstance(s, ln.Reduction)]
     arrays = tuple(
-        ln.Array(name, node.dtype, node in state.written, masked and _is_finite(node))
+        ln.Array(name, node.dtype, node in state.written, _is_finite(node) and _bears_masks(name, reductions))
         for node, name in state.arrays.items()
     )
     return Lowered(ln.LoopNest(arrays, _dims(body), body, _checks(body)), tuple(state.arrays))
@@ -210,6 +211,12 @@ def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
 def _is_finite(node: Node) -> bool:
     """Whether ``node`` holds known numbers, none of them infinite or NaN: products with zero are zero then."""
     return node.op is ops.CONSTANT and node.dtype.is_float and bool(np.isfinite(node.attr.array).all())
+
+
+def _bears_masks(name: str, reductions: list[ln.Reduction]) -> bool:
+    """Whether a mask leaves terms that change nothing only if the numbers of an array are finite."""
+    known = frozenset({name})
+    return any(neutral(s.value, s.op, known) != neutral(s.value, s.op, frozenset()) for s in reductions)
 
 
 def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:

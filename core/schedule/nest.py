@@ -340,7 +340,7 @@ Statement: TypeAlias = Loop | Let | Define | Reduction | Reductions | Store | If
 @dataclass(frozen=True)
 class Array:
     """An array argument of a kernel: element type, and whether the kernel writes it. ``finite`` says that no element is
-    infinite or NaN."""
+    infinite or NaN, and that the kernel may rely on it."""
 
     name: str
     dtype: DType

@@ -68,6 +68,14 @@ struct Entry {
     void (*run)(Context& context, const int64_t* dims, const void* const* in, void* const* out);
 };
 
+/// A constant that must hold finite numbers alone: kernels leave out products of them with zeros.
+struct Finite {
+    const char* name;
+    int32_t dtype;   // enum lm_dtype
+    int64_t offset;  // into the payload of the weights file, in bytes
+    int64_t count;   // elements
+};
+
 struct Model {
     const char* name;
     const char* metadata_json;
@@ -77,6 +85,7 @@ struct Model {
     Span<Dim> dims;
     Span<Entry> entries;
     Span<const char*> steps;  // the origin of each step, by its number: "Gather '/embeddings/Gather' (model.py:12)"
+    Span<Finite> finite = {};
 };
 
 }  // namespace LM_NAMESPACE

@@ -111,6 +111,41 @@ class Weights {
     static constexpr uint32_t PAYLOAD_OFFSET = 4096;
 
     static int32_t check(const void* image, size_t bytes, const char* path, const Model& model, Message& message) {
+        const int32_t status = check_header(image, bytes, path, model, message);
+        if (status != LM_OK) return status;
+        const unsigned char* payload = static_cast<const unsigned char*>(image) + PAYLOAD_OFFSET;
+        for (const Finite& constant : model.finite) {
+            const int64_t element = first_not_finite(payload + constant.offset, constant);
+            if (element == constant.count) continue;
+            message.set("the weights file \"%s\" has an infinity or NaN in the constant \"%s\", element %lld, but the "
+                        "library of \"%s\" was compiled for finite numbers there: compile the model with these weights",
+                        path, constant.name, static_cast<long long>(element), model.name);
+            return LM_BAD_WEIGHTS;
+        }
+        return LM_OK;
+    }
+
+    static int64_t first_not_finite(const void* data, const Finite& constant) {
+        switch (constant.dtype) {
+            case LM_FLOAT16: return first_not_finite<uint16_t>(data, constant.count, 0x7c00);
+            case LM_BFLOAT16: return first_not_finite<uint16_t>(data, constant.count, 0x7f80);
+            case LM_FLOAT32: return first_not_finite<uint32_t>(data, constant.count, 0x7f800000);
+            case LM_FLOAT64: return first_not_finite<uint64_t>(data, constant.count, 0x7ff0000000000000);
+            default: return constant.count;
+        }
+    }
+
+    /// The place of the first number whose bits of the exponent are all set, or `count`.
+    template <class Bits>
+    static int64_t first_not_finite(const void* data, int64_t count, Bits exponent) {
+        const Bits* bits = static_cast<const Bits*>(data);
+        int64_t element = 0;
+        while (element < count && (bits[element] & exponent) != exponent) ++element;
+        return element;
+    }
+
+    static int32_t check_header(const void* image, size_t bytes, const char* path, const Model& model,
+                                Message& message) {
         WeightsHeader header{};
         if (bytes >= sizeof(header)) memcpy(&header, image, sizeof(header));
         if (memcmp(header.magic, "LUMINALW", sizeof(header.magic)) != 0) {
