@@ -59,7 +59,7 @@ class Grid:
         return next((f for f in self.fragments if f.dtype == a == b), None)
 
 
-_L, _E = (sym.Expr((((v,), 1),)) for v in (LANE, ELEMENT))
+_L, _E = map(sym.expr, (LANE, ELEMENT))
 
 # PTX ISA, "Matrix Fragments for mma.m16n8k16": a lane holds pairs of neighbouring columns in two rows.
 MMA = tuple(

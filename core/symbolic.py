@@ -201,13 +201,14 @@ def _product(monomial: Monomial, coefficient: int) -> Int:
     return Expr(((monomial, coefficient),)) if monomial else coefficient
 
 
-def _atom(atom: Atom) -> Expr:
+def expr(atom: Atom) -> Expr:
+    """``atom`` alone, as an expression."""
     return Expr((((atom,), 1),))
 
 
 def var(name: str, lo: int, hi: Int) -> Int:
     """A variable in ``lo .. hi`` inclusive; a plain int where the range holds one value."""
-    return lo if hi == lo else _atom(Var(name, lo, hi))
+    return lo if hi == lo else expr(Var(name, lo, hi))
 
 
 def axis(name: str, extent: Int) -> Int:
@@ -283,7 +284,7 @@ def _depth(atom: Atom) -> int:
     """Variables whose bounds name other variables must be replaced first."""
     if isinstance(atom, Var):
         return 0 if isinstance(atom.hi, int) else 1 + max(_depth(a) for a in atoms(atom.hi))
-    return 1 + max((_depth(v) for v in variables(_atom(atom))), default=0)
+    return 1 + max((_depth(v) for v in variables(expr(atom))), default=0)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -346,7 +347,7 @@ def _replace_atom(value: Expr, atom: Atom, by: Int) -> Int:
     for monomial, coefficient in value.terms:
         term: Int = coefficient
         for factor in monomial:
-            term = term * (by if factor == atom else _atom(factor))
+            term = term * (by if factor == atom else expr(factor))
         total = total + term
     return total
 
@@ -465,7 +466,7 @@ def floordiv(num: Int, den: Int) -> Int:
         (atom, *more) = num.terms[0][0]
         if not more and isinstance(atom, FloorDiv) and isinstance(atom.den, int):
             return floordiv(atom.num, atom.den * den)
-    return _atom(FloorDiv(num, den))
+    return expr(FloorDiv(num, den))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -486,7 +487,7 @@ def mod(num: Int, den: Int) -> Int:
         (atom, *more) = rest.terms[0][0]
         if not more and isinstance(atom, Mod) and isinstance(atom.den, int) and atom.den % den == 0:
             return mod(atom.num, den)
-    return _atom(Mod(rest, den))
+    return expr(Mod(rest, den))
 
 
 def ceildiv(num: Int, den: Int) -> Int:
@@ -500,7 +501,7 @@ def minimum(a: Int, b: Int) -> Int:
         return a
     if always(a - b):
         return b
-    return _atom(MinMax("min", *sorted((a, b), key=str)))
+    return expr(MinMax("min", *sorted((a, b), key=str)))
 
 
 def maximum(a: Int, b: Int) -> Int:
@@ -509,7 +510,7 @@ def maximum(a: Int, b: Int) -> Int:
         return a
     if always(b - a):
         return b
-    return _atom(MinMax("max", *sorted((a, b), key=str)))
+    return expr(MinMax("max", *sorted((a, b), key=str)))
 
 
 def product(values: Any) -> Int:
@@ -538,7 +539,7 @@ def substitute(value: Int, by: Mapping[Var, Int]) -> Int:
 
 def _substitute_atom(atom: Atom, by: Mapping[Var, Int]) -> Int:
     if isinstance(atom, Var):
-        return by.get(atom, _atom(atom))
+        return by.get(atom, expr(atom))
     if isinstance(atom, FloorDiv):
         return floordiv(substitute(atom.num, by), substitute(atom.den, by))
     if isinstance(atom, Mod):
@@ -581,7 +582,7 @@ def coefficient(value: Int, of: Var) -> tuple[Int, Int] | None:
     rest: Int = 0
     for monomial, factor in _terms(value):
         occurrences = sum(a == of for a in monomial)
-        inside = any(of in variables(_atom(a)) for a in monomial if a != of)
+        inside = any(of in variables(expr(a)) for a in monomial if a != of)
         if inside or occurrences > 1:
             return None
         if occurrences:

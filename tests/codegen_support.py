@@ -19,7 +19,7 @@ from luminal.core.ops import Op
 from luminal.core.program import Kernel
 from luminal.core.schedule import nest as ir
 from luminal.core.schedule import run_nest
-from luminal.core.symbolic import Expr, Int, Var
+from luminal.core.symbolic import Expr, Int, Var, expr
 from luminal.core.target import Target
 from luminal.core.types import DType
 from tests import emulation
@@ -31,7 +31,7 @@ HOST_TARGETS = [target for target in targets.ALL.values() if targets.supported(t
 
 def of(variable: Var) -> Expr:
     """The variable as an expression."""
-    return Expr((((variable,), 1),))
+    return expr(variable)
 
 
 def axis(name: str, extent: Int) -> tuple[Var, Expr]:

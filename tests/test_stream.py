@@ -206,7 +206,7 @@ def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
 
 def reductions(value: Callable[[ln.Scalar, ln.Scalar], ln.Scalar], first: ops.Op) -> list[ln.Reduction]:
     axis = ln.Loop(sym.Var("t", 0, 7), 8, "serial", ())
-    x = ln.load("x", sym.Expr((((axis.axis,), 1),)), types.f32)
+    x = ln.load("x", sym.expr(axis.axis), types.f32)
     state = ln.temporary("d", types.f32)
     return [
         ln.Reduction("d", first, types.f32, (axis,), (), x),

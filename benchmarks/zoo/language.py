@@ -18,24 +18,6 @@ BATCH_AND_SEQUENCE = ("batch", "seq")
 # ---- encoders -------------------------------------------------------------------------------------------------------
 
 
-class SentenceEncoder(nn.Module):
-    """Token embeddings, and their mean over the attended tokens scaled to length one: a sentence's embedding."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens = self.encoder(
-            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
-        ).last_hidden_state
-        attended = attention_mask.unsqueeze(-1).to(tokens.dtype)
-        mean = (tokens * attended).sum(1) / attended.sum(1).clamp(min=1e-9)
-        return tokens, nn.functional.normalize(mean, dim=1)
-
-
 class Encoder(nn.Module):
     """A BERT-shaped encoder: token embeddings and the pooled first token."""
 
@@ -47,7 +29,22 @@ class Encoder(nn.Module):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         result = self.encoder(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        return result.last_hidden_state, result.pooler_output
+        return result.last_hidden_state, self.pooled(result, attention_mask)
+
+    def pooled(self, result: Any, attention_mask: torch.Tensor) -> torch.Tensor:
+        """One vector for each sentence."""
+        first: torch.Tensor = result.pooler_output
+        return first
+
+
+class SentenceEncoder(Encoder):
+    """Token embeddings, and their mean over the attended tokens scaled to length one: a sentence's embedding."""
+
+    def pooled(self, result: Any, attention_mask: torch.Tensor) -> torch.Tensor:
+        tokens = result.last_hidden_state
+        attended = attention_mask.unsqueeze(-1).to(tokens.dtype)
+        mean = (tokens * attended).sum(1) / attended.sum(1).clamp(min=1e-9)
+        return nn.functional.normalize(mean, dim=1)
 
 
 def minilm_path() -> Path:

@@ -119,7 +119,7 @@ def _indices(
     first, weights, last = clusters
     members = {n for c in clusters for n in c.index}
     found: dict[Node, tuple[Int, ...]] = {}
-    axis: Int = sym.Expr((((along,), 1),))
+    axis: Int = sym.expr(along)
     stack: list[tuple[Node, tuple[Int, ...]]] = list(last.index.items())
     while stack:
         node, index = stack.pop()

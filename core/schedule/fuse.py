@@ -366,7 +366,7 @@ def _cut(atom: sym.Atom, variable: Var, found: dict[Int, None]) -> Int | None:
 
 
 def _only(inner: set[sym.Atom]) -> Int:
-    return sym.Expr((((next(iter(inner)),), 1),))
+    return sym.expr(next(iter(inner)))
 
 
 def digits(variable: Var, extent: Int, at: list[Int], prefix: str) -> list[tuple[Int, Int, Int]] | None:

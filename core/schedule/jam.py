@@ -10,7 +10,13 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.regions import finite_arrays, neutral
-from luminal.core.schedule.rewrite_nest import Body, replace_leaves, replace_scalars, substitute, substitute_scalar
+from luminal.core.schedule.rewrite_nest import (
+    replace_leaves,
+    replace_scalars,
+    replace_statements,
+    substitute,
+    substitute_scalar,
+)
 
 
 @dataclass(frozen=True)
@@ -34,23 +40,16 @@ class Jam:
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         finite = finite_arrays(nest)
-        found = 0
 
-        def visit(body: Body) -> Iterator[ln.Statement]:
-            nonlocal found
-            for statement in body:
-                if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
-                    found += 1
-                    yield from self._jammed(statement, finite)
-                elif isinstance(statement, ln.Loop):
-                    yield replace(statement, body=tuple(visit(statement.body)))
-                else:
-                    yield statement
+        def jam(statement: ln.Statement) -> Iterator[ln.Statement] | None:
+            if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
+                return self._jammed(statement, finite)
+            return None
 
-        result = replace(nest, body=tuple(visit(nest.body)))
-        if not found:
+        body, count = replace_statements(nest.body, jam)
+        if not count:
             raise ScheduleError(f"jam: the nest has no loop over {self.axis!r}")
-        return result
+        return replace(nest, body=body)
 
     def _jammed(self, loop: ln.Loop, finite: frozenset[str]) -> Iterator[ln.Statement]:
         count = loop.extent

@@ -15,6 +15,7 @@ from luminal.core.schedule.assemble import Part
 from luminal.core.schedule.fuse import COSTLY, Chain, Cluster, Fusion, flatten, is_literal
 from luminal.core.schedule.layout import Layouts, merged_index
 from luminal.core.schedule.regions import neutral
+from luminal.core.schedule.rewrite_nest import inside
 from luminal.core.symbolic import Int, Var
 
 ROW_BUFFER_BYTES = 64 * 1024  # a row kept between two passes stays in the second-level cache, on the stack
@@ -106,7 +107,7 @@ class _Lowering:
             self.looked_up += 1
             let = ln.Let(variable, place, extent)
             self.lets.append(let)
-        looked = sym.Expr((((let.axis,), 1),))
+        looked = sym.expr(let.axis)
         if not sym.always(extent - 1):
             valid = (*valid, extent - 1)  # nothing can be read from an empty table, not even after a failed look-up
         return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
@@ -116,7 +117,7 @@ class _Lowering:
         return self.arrays.setdefault(node, f"x{len(self.arrays)}")
 
     def row_offset(self) -> Int:
-        return flatten([sym.Expr((((a,), 1),)) for a in self.row], [_extent(a) for a in self.row])
+        return flatten([sym.expr(a) for a in self.row], [_extent(a) for a in self.row])
 
     # ---- statements ------------------------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class _Lowering:
         operand = node.inputs[0]
         index = self.cluster.operand_index.get(node)
         if index is None:
-            over: list[Int] = [sym.Expr((((a,), 1),)) for a in axes]
+            over: list[Int] = [sym.expr(a) for a in axes]
             index = merged_index(operand, node.attr.axes, self.cluster.index[node], over)
         before: list[ln.Statement] = []
         for row in keep:
@@ -329,18 +330,7 @@ def _row_is_contiguous(state: _Lowering, reduction: Node, row: list[Var]) -> boo
 
 def accesses(value: ln.Scalar) -> list[ln.Access]:
     """Every array element that a scalar reads, once each."""
-    found: dict[ln.Access, None] = {}
-    seen: set[ln.Scalar] = set()
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if isinstance(current.leaf, ln.Access):
-            found[current.leaf] = None
-        stack.extend(reversed(current.operands))
-    return list(found)
+    return list(dict.fromkeys(s.leaf for s in ln.postorder(value) if isinstance(s.leaf, ln.Access)))
 
 
 def _checks(body: tuple[ln.Statement, ...]) -> bool:
@@ -354,13 +344,6 @@ def statements(body: tuple[ln.Statement, ...]) -> list[ln.Statement]:
         found.append(statement)
         found += statements(inside(statement))
     return found
-
-
-def inside(statement: ln.Statement) -> tuple[ln.Statement, ...]:
-    """The statements that a statement holds."""
-    if isinstance(statement, ln.Loop | ln.If):
-        return statement.body
-    return statement.before if isinstance(statement, ln.Reduction) else ()
 
 
 def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:
@@ -409,19 +392,12 @@ def expressions(statement: ln.Statement) -> list[Int]:
 def scalar_expressions(value: ln.Scalar) -> list[Int]:
     """Every index expression inside a scalar."""
     found: dict[Int, None] = {}
-    seen: set[ln.Scalar] = set()
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        leaf = current.leaf
+    for scalar in ln.postorder(value):
+        leaf = scalar.leaf
         if isinstance(leaf, ln.Access):
             found |= dict.fromkeys((leaf.offset, *leaf.valid))
         elif isinstance(leaf, ln.Index):
             found[leaf.value] = None
         elif isinstance(leaf, ln.Holds):
             found |= dict.fromkeys(leaf.valid)
-        stack.extend(current.operands)
     return list(found)

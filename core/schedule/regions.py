@@ -17,7 +17,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.ops import Op
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.rewrite_nest import Body, substitute, substitute_scalar
+from luminal.core.schedule.rewrite_nest import replace_statements, substitute, substitute_scalar
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -115,22 +115,16 @@ class ClipReduction:
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         finite = finite_arrays(nest)
-        clipped = 0
 
-        def visit(body: Body) -> Iterator[ln.Statement]:
-            nonlocal clipped
-            for statement in body:
-                if isinstance(statement, ln.Loop):
-                    statement = replace(statement, body=tuple(visit(statement.body)))
-                elif isinstance(statement, ln.Reduction) and any(x.axis.name == self.axis for x in statement.loops):
-                    statement = self._clipped(statement, finite)
-                    clipped += 1
-                yield statement
+        def clip(statement: ln.Statement) -> list[ln.Statement] | None:
+            if isinstance(statement, ln.Reduction) and any(x.axis.name == self.axis for x in statement.loops):
+                return [self._clipped(statement, finite)]
+            return None
 
-        result = replace(nest, body=tuple(visit(nest.body)))
-        if not clipped:
+        body, count = replace_statements(nest.body, clip)
+        if not count:
             raise ScheduleError(f"clip: no reduction runs over {self.axis!r}")
-        return result
+        return replace(nest, body=body)
 
     def _clipped(self, reduction: ln.Reduction, finite: frozenset[str]) -> ln.Reduction:
         loop = next(x for x in reduction.loops if x.axis.name == self.axis)
@@ -190,25 +184,15 @@ class SplitRegion:
     places: tuple[int, ...]
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        found = 0
+        def cut(statement: ln.Statement) -> Iterator[ln.Statement] | None:
+            if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
+                return self._regions(statement)
+            return None
 
-        def visit(body: Body) -> Iterator[ln.Statement]:
-            nonlocal found
-            for statement in body:
-                if isinstance(statement, ln.Loop):
-                    inner = tuple(visit(statement.body))
-                    if statement.axis.name == self.axis:
-                        found += 1
-                        yield from self._regions(replace(statement, body=inner))
-                    else:
-                        yield replace(statement, body=inner)
-                else:
-                    yield statement
-
-        result = replace(nest, body=tuple(visit(nest.body)))
-        if not found:
+        body, count = replace_statements(nest.body, cut)
+        if not count:
             raise ScheduleError(f"split region: the nest has no loop over {self.axis!r}")
-        return result
+        return replace(nest, body=body)
 
     def _regions(self, loop: ln.Loop) -> Iterator[ln.Statement]:
         cuts: list[Int] = [0, *self.places, loop.extent]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
@@ -67,6 +67,34 @@ def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Bod
                 pass
         result.append(statement)
     return tuple(result)
+
+
+def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.Statement] | None]) -> tuple[Body, int]:
+    """``body`` with other statements in place of those for which ``change`` gives any, however deep they lie, and how
+    many those are; what a replaced statement holds is not looked at."""
+    result: list[ln.Statement] = []
+    count = 0
+    for statement in body:
+        changed = change(statement)
+        if changed is not None:
+            result += changed
+            count += 1
+            continue
+        inner, within = replace_statements(inside(statement), change)
+        if isinstance(statement, ln.Loop | ln.If):
+            statement = replace(statement, body=inner)
+        elif isinstance(statement, ln.Reduction):
+            statement = replace(statement, before=inner)
+        result.append(statement)
+        count += within
+    return tuple(result), count
+
+
+def inside(statement: ln.Statement) -> Body:
+    """The statements that a statement holds."""
+    if isinstance(statement, ln.Loop | ln.If):
+        return statement.body
+    return statement.before if isinstance(statement, ln.Reduction) else ()
 
 
 def substitute(body: Body, by: Mapping[Var, Int]) -> Body:

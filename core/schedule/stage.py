@@ -17,10 +17,6 @@ from luminal.core.types import DType
 WIDE = 16  # bytes that a thread copies at once, at most
 
 
-def _expr(variable: Var) -> Int:
-    return sym.Expr((((variable,), 1),))
-
-
 @dataclass(frozen=True)
 class Stage:
     """::
@@ -66,15 +62,15 @@ class Stage:
             for name, access, side in zip(("stage_a", "stage_b"), _factors(reduction), (rows, columns), strict=True)
         )
         thread = Var("t", 0, self.threads - 1)
-        held = self.parts.held(_expr(thread), self.rows, self.columns)
-        first = _expr(thread) * held.size
+        held = self.parts.held(sym.expr(thread), self.rows, self.columns)
+        first = sym.expr(thread) * held.size
         element = ln.load("tile", first + held.number, reduction.dtype)
         zero = ln.literal(bytes(reduction.dtype.itemsize), reduction.dtype)
         clear = held.loops((ln.Store("tile", first + held.number, zero),))
         k_0 = Var("k_0", 0, self.depth - 1)
         contract = ln.Contract(
-            "tile", reduction.dtype, a.name, a.dtype, a.place(_expr(k_0), held.top), a.line,
-            b.name, b.dtype, b.place(_expr(k_0), held.left),
+            "tile", reduction.dtype, a.name, a.dtype, a.place(sym.expr(k_0), held.top), a.line,
+            b.name, b.dtype, b.place(sym.expr(k_0), held.left),
             (ln.Loop(k_0, self.depth, "serial", ()),), held.shape[0], held.shape[0], held.shape[1], held.shape[1],
             tile_offset=first, accumulate=True, b_column=b.line, fragment=held.fragment,
         )  # fmt: skip
@@ -231,7 +227,7 @@ class _Strip:
     def copy(self, name: str, step: Int) -> ln.Loop:
         """Fills the stage ``name`` with the terms of ``step``."""
         copied, group = Var("c", 0, self.side.size * self.depth // self.width - 1), sym.axis("v", self.width)
-        line, term = self._position(_expr(copied), group)
+        line, term = self._position(sym.expr(copied), group)
         offset, masks = self._read(line, term, step)
         # Whole groups are masked or not.
         first = {variable: 0} if (variable := sym.as_var(group)) is not None else {}
@@ -245,9 +241,9 @@ class _Strip:
     def aligned(self, width: int) -> bool:
         """Whether groups of ``width`` elements lie side by side and aligned, each masked as a whole."""
         copied, group = Var("c", 0, self.side.size * self.depth // width - 1), sym.axis("v", width)
-        line, term = replace(self, width=width)._position(_expr(copied), group)
+        line, term = replace(self, width=width)._position(sym.expr(copied), group)
         step = Var("k_1", 0, sym.ceildiv(self.terms, self.depth) + 1)
-        offset, masks = self._read(line, term, _expr(step))
+        offset, masks = self._read(line, term, sym.expr(step))
         variable = sym.as_var(group)
         assert variable is not None
         start = sym.coefficient(offset, variable)

@@ -163,11 +163,11 @@ class _Streamed:
 
     def _sum(self, row: Int) -> ln.Scalar:
         """The running sum of a row of the group, at the column of the loop over columns."""
-        return ln.load(self.result.name, row * self.stride + _int(self.n.axis), self.dtype)
+        return ln.load(self.result.name, row * self.stride + sym.expr(self.n.axis), self.dtype)
 
     def _columns(self, extent: int, array: str, row: Int, value: ln.Scalar) -> ln.Loop:
         """``value`` stored to ``extent`` columns of a row of the group."""
-        store = ln.Store(array, row * self.stride + _int(self.n.axis), value)
+        store = ln.Store(array, row * self.stride + sym.expr(self.n.axis), value)
         return ln.Loop(self.n.axis, extent, "vector", (store,), self.by.lanes)
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
@@ -253,11 +253,11 @@ class _Streamed:
         step = Var(f"{by.axis}_4", 0, by.block - 1)
         panel = sym.axis(f"{self.n.axis.name}_1", self.stride // by.width)
         column = sym.axis(f"{self.n.axis.name}_0", by.width)
-        where = {self.t.axis: position + _int(step), self.n.axis: panel * by.width + column}
+        where = {self.t.axis: position + sym.expr(step), self.n.axis: panel * by.width + column}
         b_offset = panel_start(sym.substitute(other.offset, where), column, by.width)
         self._linear("C", b_offset, step)
         contract = ln.Contract(
-            self.result.name, self.dtype, "tile", self.dtype, _int(step), by.block,
+            self.result.name, self.dtype, "tile", self.dtype, sym.expr(step), by.block,
             other.array, stored_type(self.before, other.array), b_offset, (ln.Loop(step, width, "serial", ()),),
             rows, by.rows, by.width, by.lanes,
             tile_offset=local * self.stride + panel * by.width, tile_row=self.stride, accumulate=True,
@@ -278,9 +278,10 @@ class _Streamed:
         by = self.by
         row = sym.axis(f"{by.m}_0", by.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
-        place = row * by.block + _int(at)
+        place = row * by.block + sym.expr(at)
         loop = ln.Loop(at, width, "vector", (), by.lanes)
-        block = _Block(self, loop, {self.t.axis: position + _int(at)}, ln.load(self.row.name, place, self.row.dtype))
+        where = {self.t.axis: position + sym.expr(at)}
+        block = _Block(self, loop, where, ln.load(self.row.name, place, self.row.dtype))
         tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
         score = substitute_scalar(replace_leaves(self.score, tile), block.where, {})
         kept: Body = (*substitute(self.lets, block.where), ln.Store(self.row.name, place, score))
@@ -355,7 +356,7 @@ class _Block:
         product = state.inside[0]
         for factor in state.inside[1:]:
             product = self.nest.times(product, factor)
-        of_row = ln.load(self.nest.row.name, _int(self.nest.t.axis), self.nest.row.dtype)
+        of_row = ln.load(self.nest.row.name, sym.expr(self.nest.t.axis), self.nest.row.dtype)
         return substitute_scalar(replace_leaves(product, {of_row: row, **self.maxima}), self.where, {})
 
     def factor(self, state: Carried) -> ln.Scalar:
@@ -381,10 +382,6 @@ class _Block:
 
     def _is_empty(self, maximum: ln.Scalar) -> ln.Scalar:
         return ln.apply(ops.EQUAL, (maximum, self.nest.number(-np.inf)), None, bool_)
-
-
-def _int(variable: Var) -> Int:
-    return sym.Expr((((variable,), 1),))
 
 
 def _over(axis: Int, extent: Int, body: Body) -> Body:

@@ -16,10 +16,6 @@ from luminal.core.types import DType
 _ZERO: Int = 0
 
 
-def _expr(variable: Var) -> Int:
-    return sym.Expr((((variable,), 1),))
-
-
 @dataclass(frozen=True)
 class Tensorise:
     """::
@@ -105,9 +101,9 @@ class Tensorise:
         end = sym.floordiv((number + 1) * m_loop.extent, tiles)
         first_row = Var(f"{self.m}_first", 0, m_loop.axis.hi)
         height = Var(f"{self.m}_rows", 1, self.max_rows)
-        row = sym.axis(f"{self.m}_0", _expr(height))
+        row = sym.axis(f"{self.m}_0", sym.expr(height))
         named = (ln.Assign(first_row, start), ln.Assign(height, end - start))
-        return _expr(first_row), _expr(height), row, named
+        return sym.expr(first_row), sym.expr(height), row, named
 
     def _grid(
         self, loops: list[ln.Loop], n_loop: ln.Loop, panel: Int, m_loop: ln.Loop | None, of_b: set[Var]
@@ -228,7 +224,7 @@ class FetchAhead:
         if not contiguous(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
         steps = _flat(contract.loops)
-        panel = sym.substitute(start, {panels.axis: _expr(panels.axis) + 1}) - start
+        panel = sym.substitute(start, {panels.axis: sym.expr(panels.axis) + 1}) - start
         count = sym.product(loop.extent for loop in tiles)
         # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
         distance = sym.minimum(panel, sym.maximum(NEAR * contract.columns, (count - 1) * panel))
@@ -247,5 +243,5 @@ def _flat(loops: Sequence[ln.Loop]) -> Int:
     """The number of an iteration of nested loops."""
     number = _ZERO
     for loop in loops:
-        number = number * loop.extent + _expr(loop.axis)
+        number = number * loop.extent + sym.expr(loop.axis)
     return number

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import accesses, inside, statements
-from luminal.core.schedule.rewrite_nest import Body, prefix, wrap
+from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.rewrite_nest import Body, inside, prefix, wrap
 from luminal.core.schedule.transforms import expand, find
-from luminal.core.symbolic import Int, Var
-
-
-def _expr(variable: Var) -> Int:
-    return sym.Expr((((variable,), 1),))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import expressions, statements
-from luminal.core.schedule.rewrite_nest import Body, prefix, substitute, wrap
+from luminal.core.schedule.rewrite_nest import Body, prefix, replace_statements, substitute, wrap
 from luminal.core.symbolic import Int, Var
 
 
@@ -23,10 +23,6 @@ class Transform(Protocol):
     dataclasses, so that a schedule can be compared, hashed and printed."""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest: ...
-
-
-def _expr(variable: Var) -> Int:
-    return sym.Expr((((variable,), 1),))
 
 
 def find(body: Body, name: str) -> ln.Loop:
@@ -106,8 +102,8 @@ class Merge:
         extent = first.extent * second.extent
         merged = Var(f"{self.outer}{self.inner}", 0, extent - 1)
         by = {
-            first.axis: sym.floordiv(_expr(merged), second.extent),
-            second.axis: sym.mod(_expr(merged), second.extent),
+            first.axis: sym.floordiv(sym.expr(merged), second.extent),
+            second.axis: sym.mod(sym.expr(merged), second.extent),
         }
         return replace(nest, body=substitute(self._joined(nest.body, ln.Loop(merged, extent, "serial", ())), by))
 
@@ -176,20 +172,15 @@ class ReorderReduction:
     order: tuple[str, ...]
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        return replace(nest, body=self._ordered(nest.body))
+        return replace(nest, body=replace_statements(nest.body, self._ordered)[0])
 
-    def _ordered(self, body: Body) -> Body:
-        result: list[ln.Statement] = []
-        for statement in body:
-            if isinstance(statement, ln.Loop):
-                statement = replace(statement, body=self._ordered(statement.body))
-            elif isinstance(statement, ln.Reduction) and statement.name == self.name:
-                loops = {loop.axis.name: loop for loop in statement.loops}
-                if sorted(loops) != sorted(self.order) or any(loop.kind != "serial" for loop in statement.loops):
-                    raise ScheduleError(f"reorder: {self.order} is no order of the serial loops {sorted(loops)}")
-                statement = replace(statement, loops=tuple(loops[name] for name in self.order))
-            result.append(statement)
-        return tuple(result)
+    def _ordered(self, statement: ln.Statement) -> list[ln.Statement] | None:
+        if not isinstance(statement, ln.Reduction) or statement.name != self.name:
+            return None
+        loops = {loop.axis.name: loop for loop in statement.loops}
+        if sorted(loops) != sorted(self.order) or any(loop.kind != "serial" for loop in statement.loops):
+            raise ScheduleError(f"reorder: {self.order} is no order of the serial loops {sorted(loops)}")
+        return [replace(statement, loops=tuple(loops[name] for name in self.order))]
 
 
 @dataclass(frozen=True)
@@ -228,31 +219,25 @@ class Vectorise:
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         find(nest.body, self.axis)
-        return replace(nest, body=self._marked(nest.body))
+        return replace(nest, body=replace_statements(nest.body, self._marked)[0])
 
-    def _marked(self, body: Body) -> Body:
-        result: list[ln.Statement] = []
-        for statement in body:
-            if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
-                for inner in statements(statement.body):
-                    if isinstance(inner, ln.Loop | ln.Alloc | ln.Contract):
-                        kind = type(inner).__name__.lower()
-                        raise ScheduleError(f"vectorise: a {kind} lies inside the loop over {self.axis!r}")
-                    headers = inner.loops if isinstance(inner, ln.Reduction | ln.Reductions) else ()
-                    if any(statement.axis in sym.variables(loop.extent) for loop in headers):
-                        raise ScheduleError(f"vectorise: how far a reduction runs depends on {self.axis!r}")
-                statement = replace(statement, kind="vector", lanes=self.lanes)
-            elif isinstance(statement, ln.Loop):
-                statement = replace(statement, body=self._marked(statement.body))
-            elif isinstance(statement, ln.Reduction):
-                *outer, last = statement.loops
-                if any(loop.axis.name == self.axis for loop in outer):
-                    raise ScheduleError(f"vectorise: {self.axis!r} is not the innermost loop of {statement.name}")
-                if last.axis.name == self.axis:
-                    last = replace(last, kind="vector", lanes=self.lanes)
-                statement = replace(statement, loops=(*outer, last))
-            result.append(statement)
-        return tuple(result)
+    def _marked(self, statement: ln.Statement) -> list[ln.Statement] | None:
+        if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
+            for inner in statements(statement.body):
+                if isinstance(inner, ln.Loop | ln.Alloc | ln.Contract):
+                    kind = type(inner).__name__.lower()
+                    raise ScheduleError(f"vectorise: a {kind} lies inside the loop over {self.axis!r}")
+                headers = inner.loops if isinstance(inner, ln.Reduction | ln.Reductions) else ()
+                if any(statement.axis in sym.variables(loop.extent) for loop in headers):
+                    raise ScheduleError(f"vectorise: how far a reduction runs depends on {self.axis!r}")
+            return [replace(statement, kind="vector", lanes=self.lanes)]
+        if isinstance(statement, ln.Reduction):
+            *outer, last = statement.loops
+            if any(loop.axis.name == self.axis for loop in outer):
+                raise ScheduleError(f"vectorise: {self.axis!r} is not the innermost loop of {statement.name}")
+            if last.axis.name == self.axis:
+                return [replace(statement, loops=(*outer, replace(last, kind="vector", lanes=self.lanes)))]
+        return None
 
 
 @dataclass(frozen=True)
