@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,12 @@ from torch import nn
 import luminal
 from luminal import api, profile
 from luminal.codegen import render
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import cost, phases, scheduler
+from luminal.core.program import Kernel
+from luminal.core.schedule import choose, cost, phases, scheduler
+from luminal.core.symbolic import Int
 from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
@@ -38,20 +42,58 @@ class Layers(nn.Module):
         return torch.softmax(h, -1).cumsum(-1) * self.table(ids)
 
 
-@pytest.fixture(scope="module")
-def module() -> Module:
-    """Compiled with everything divided among threads, however small."""
-    inputs = torch.randn(ROWS, 16), torch.randint(0, 9, (ROWS,))
+class Scores(nn.Module):
+    """Two chains of contractions: scores softly capped, with a bias for each distance, and scores of what came before
+    alone."""
+
+    HEADS, SEQUENCE, WIDTH = 2, 70, 12
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(2 * self.SEQUENCE - 1, generator=torch.Generator().manual_seed(2)))
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(self.SEQUENCE)
+        distances = positions[:, None] - positions
+        capped = torch.tanh(q @ k.mT / 8.0) * 8.0 + self.bias[distances + self.SEQUENCE - 1]
+        causal = (k @ q.mT).masked_fill(distances < 0, -torch.inf)
+        return torch.softmax(capped, -1) @ v, torch.softmax(causal, -1) @ v
+
+
+@pytest.fixture(scope="module", autouse=True)
+def divided() -> Iterator[None]:
+    """Everything is divided among threads, however small, and streamed in several blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "SMALL", 1)
         patch.setattr(cost, "WAKE", 1)
         patch.setattr(phases, "SHARES", 1)
-        graph = api.read(Layers().eval(), inputs, name="layers")
-        (entry,) = compile_graph(graph, targets.detect()).entries
-        assert [(phase.first, phase.last) for phase in entry.phases] == [(0, 2), (3, 5)]
-        compiled = luminal.compile(graph)
+        patch.setattr(choose, "BLOCK", 32)
+        yield
+
+
+@pytest.fixture(scope="module")
+def module() -> Module:
+    graph = api.read(Layers().eval(), (torch.randn(ROWS, 16), torch.randint(0, 9, (ROWS,))), name="layers")
+    (entry,) = compile_graph(graph, targets.detect()).entries
+    assert [(phase.first, phase.last) for phase in entry.phases] == [(0, 2), (3, 5)]
+    compiled = luminal.compile(graph)
     assert isinstance(compiled, Module)
     return compiled
+
+
+@pytest.fixture(scope="module")
+def chains() -> Module:
+    shape = Scores.HEADS, Scores.SEQUENCE, Scores.WIDTH
+    inputs = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1)).unbind()
+    compiled = luminal.compile(Scores().eval(), inputs, name="scores")
+    assert isinstance(compiled, Module) and compiled.program is not None
+    kernels = [kernel for kernel in compiled.program.kernels if "Stream(" in kernel.schedule]
+    assert len(kernels) == 2 and all(sym.always(task_count(kernel) - 8) for kernel in kernels)
+    return compiled
+
+
+def task_count(kernel: Kernel) -> Int:
+    return sym.product(loop.extent for loop in kernel.nest.tasks)
 
 
 def test_results_do_not_depend_on_the_threads(module: Module) -> None:
@@ -72,9 +114,26 @@ def test_the_steps_of_a_phase_are_timed_as_one(module: Module) -> None:
     assert both.launches == 1 and both.seconds > 0 and both.operations == 2 * 2 * ROWS * 16 * 16
 
 
-def test_eight_contexts_under_the_thread_sanitizer(module: Module, tmp_path: Path) -> None:
-    exported = module.export(tmp_path / "exported", python_module=False)
-    flags = ["-fsanitize=thread", "-g", "-O1", f"-DLM_NAMESPACE={render.namespace('layers')}"]
+def test_chains_do_not_depend_on_the_threads(chains: Module) -> None:
+    shape = Scores.HEADS, Scores.SEQUENCE, Scores.WIDTH
+    inputs = np.random.default_rng(0).standard_normal((3, *shape)).astype(np.float32)
+    expected = luminal.load(chains.folder, threads=1)(*inputs)
+    with torch.no_grad():
+        exact = Scores().double()(*torch.from_numpy(inputs).double().unbind())
+    for found, wanted in zip(expected, exact, strict=True):
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=0, atol=3e-6)
+    for threads in (2, 3, 5, 16):
+        library = luminal.load(chains.folder, threads=threads)
+        for _ in range(20):
+            assert_same_bits(library(*inputs), expected)
+
+
+@pytest.mark.parametrize("name", ["module", "chains"])
+def test_eight_contexts_under_the_thread_sanitizer(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    compiled = request.getfixturevalue(name)
+    name = compiled.interface.name
+    exported = compiled.export(tmp_path / "exported", python_module=False)
+    flags = ["-fsanitize=thread", "-g", "-O1", f"-DLM_NAMESPACE={render.namespace(name)}"]
     includes = [f"-I{exported}", f"-I{exported / 'include'}"]
     kernel_flags = [flag for flag in targets.detect().flags if flag != "-O3"]
     objects = []
@@ -83,6 +142,6 @@ def test_eight_contexts_under_the_thread_sanitizer(module: Module, tmp_path: Pat
         own = kernel_flags if source.parent.name == "kernels" else ["-std=c++17"]
         run(["g++", *own, *flags, "-fno-exceptions", "-fno-rtti", *includes, "-c", source, "-o", objects[-1]])
     program = tmp_path / "concurrent"
-    source = NATIVE / "layers_concurrent_test.cpp"
+    source = NATIVE / f"{name}_concurrent_test.cpp"
     run(["g++", "-std=c++17", *WARNINGS, *flags, *includes, source, *objects, "-o", program, *LINK_LIBRARIES])
-    run(without_randomisation([program, exported / "layers.weights"]))
+    run(without_randomisation([program, exported / f"{name}.weights"]))
