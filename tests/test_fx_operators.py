@@ -480,6 +480,22 @@ def test_matrix_products() -> None:
     check(lambda x, y: (x @ y, torch.bmm(x[0], y), torch.baddbmm(x[0] @ y, x[1], y)), x, y)
 
 
+def test_inner_products_pair_the_last_axes() -> None:
+    a, b, square = floats(3, 4), floats(2, 5, 4, seed=1), floats(4, 4, seed=2)
+    check(
+        lambda a, b, square: (
+            torch.inner(a, square),
+            torch.inner(a, b),
+            torch.inner(b, a[0]),
+            torch.inner(a[0], square),
+            torch.inner(a[0], a[1]),
+            torch.inner(a, b[0, 0, 0]),
+            torch.inner(b[0, 0, 0], b[0, 0, 1]),
+        ),
+        a, b, square,
+    )  # fmt: skip
+
+
 def test_einsum() -> None:
     x, y = floats(2, 3, 4), floats(2, 4, 5, seed=1)
     equations = ("bij,bjk->bik", "bij,bjk->ki", "bij,bjk->", "bij,bjk", "bij,cjk->bc", "...ij,...jk->...ik")

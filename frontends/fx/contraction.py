@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from luminal.core import movement
+from luminal.core import symbolic as sym
 from luminal.core.decompose import attention, contraction
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast
@@ -16,9 +17,18 @@ from luminal.frontends.fx.registry import aten
 T = TypeVar("T")
 
 
-@aten("matmul", "linalg_matmul", "mm", "bmm", "mv", "dot", "inner")
+@aten("matmul", "linalg_matmul", "mm", "bmm", "mv", "dot")
 def matmul(self: Node, other: Node) -> Node:
     return contraction.matmul(self, other)
+
+
+@aten("inner")
+def inner(self: Node, other: Node) -> Node:
+    """The sum of products along the last axes of both: ``[.., K] x [.., K] -> [.., ..]``; a number multiplies."""
+    if self.rank == 0 or other.rank == 0:
+        return self * other
+    rows = movement.reshape(other, [sym.product(other.shape[:-1]), other.shape[-1]])
+    return movement.reshape(contraction.linear(self, rows), [*self.shape[:-1], *other.shape[:-1]])
 
 
 @aten("linear")
