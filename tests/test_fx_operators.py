@@ -480,6 +480,20 @@ def test_matrix_products() -> None:
     check(lambda x, y: (x @ y, torch.bmm(x[0], y), torch.baddbmm(x[0] @ y, x[1], y)), x, y)
 
 
+def test_a_sum_of_matrix_products() -> None:
+    a, b, c = floats(2, 3, 4), floats(2, 4, 5, seed=1), floats(3, 5, seed=2)
+    check(
+        lambda a, b, c: (
+            torch.addbmm(c, a, b),
+            torch.addbmm(c, a, b, beta=0.5, alpha=2),
+            torch.addbmm(c[0], a, b, beta=0),
+            torch.addbmm(c.half(), a.half(), b.half()),
+        ),
+        a, b, c,
+    )  # fmt: skip
+    check(torch.addbmm, *(integers(-9, 10, *x.shape) for x in (c, a, b)))
+
+
 def test_inner_products_pair_the_last_axes() -> None:
     a, b, square = floats(3, 4), floats(2, 5, 4, seed=1), floats(4, 4, seed=2)
     check(

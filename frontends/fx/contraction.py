@@ -36,12 +36,21 @@ def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:
     return contraction.linear(input, weight, bias)
 
 
-@aten("addmm", "addbmm", "baddbmm", "addmv")
+@aten("addmm", "baddbmm", "addmv")
 def addmm(self: Node, mat1: Node, mat2: Node, beta: Scalar = 1, alpha: Scalar = 1) -> Node:
     """``beta * self + alpha * (mat1 @ mat2)``; with ``beta`` 0, ``self`` is not read, NaN and all."""
     wide = self.dtype.compute
     product = _scaled(contraction.matmul(cast(mat1, wide), cast(mat2, wide)), alpha)
     return cast(product if beta == 0 else product + _scaled(cast(self, wide), beta), self.dtype)
+
+
+@aten("addbmm")
+def addbmm(self: Node, batch1: Node, batch2: Node, beta: Scalar = 1, alpha: Scalar = 1) -> Node:
+    """As ``addmm`` of the sum of the products of ``[B, M, K]`` and ``[B, K, N]``: one product over B and K."""
+    batch, rows, depth = batch1.shape
+    left = movement.reshape(movement.permute(batch1, [1, 0, 2]), [rows, batch * depth])
+    right = movement.reshape(batch2, [batch * depth, batch2.shape[2]])
+    return addmm(self, left, right, beta, alpha)
 
 
 def _scaled(x: Node, factor: Scalar) -> Node:
