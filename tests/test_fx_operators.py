@@ -94,6 +94,20 @@ def test_activations() -> None:
     check(together(ACTIVATIONS), floats(64) * 5)
 
 
+def test_hardtanh_with_and_without_bounds() -> None:
+    # Tracing leaves out arguments that equal the schema's defaults, which are whole numbers here.
+    family: Family = {
+        "none": torch.ops.aten.hardtanh,
+        "whole": torch.nn.Hardtanh(-1, 1),
+        "lower": lambda x: torch.ops.aten.hardtanh(x, -2),
+        "upper": lambda x: torch.ops.aten.hardtanh(x, max_val=0),
+        "both": lambda x: F.hardtanh(x, -0.25, 0.5),
+    }
+    check(together(family), torch.cat([floats(32) * 5, SPECIAL]))
+    check(together(family), floats(32, dtype=torch.bfloat16))
+    check(together({name: f for name, f in family.items() if name != "both"}), integers(-5, 6, 12))
+
+
 def test_activations_at_special_values() -> None:
     # The products inside PyTorch's own gelu and hardswish overflow for inputs near the largest number.
     overflow = ("gelu", "gelu tanh", "hardswish")

@@ -44,7 +44,7 @@ def prelu(x: Node, slope: Operand) -> Node:
     return select(less(0, x), x, x * slope)
 
 
-def hardtanh(x: Node, lo: float = -1.0, hi: float = 1.0) -> Node:
+def hardtanh(x: Node, lo: Operand = -1, hi: Operand = 1) -> Node:
     """``x`` limited to ``lo .. hi``."""
     return clamp(x, lo, hi)
 

@@ -300,7 +300,7 @@ def masked_fill(self: Node, mask: Node, value: Operand) -> Node:
     return math.where(*broadcast(mask, as_node(value, self.dtype), self))
 
 
-@aten("clamp", "clamp.Tensor", "clip", "clip.Tensor", "hardtanh")
+@aten("clamp", "clamp.Tensor", "clip", "clip.Tensor")
 def clamp(self: Node, min: Operand | None = None, max: Operand | None = None, *, result: DType) -> Node:
     """Bounded by ``min`` first: where the bounds cross, ``max`` wins."""
     low, high = (None if b is None else as_node(b, result) for b in (min, max))
@@ -333,6 +333,11 @@ def nan_to_num(self: Node, nan: float | None = None, posinf: float | None = None
 @aten("gelu")
 def gelu(self: Node, *, approximate: str = "none") -> Node:
     return activation.gelu(self, approximate)
+
+
+@aten("hardtanh")
+def hardtanh(self: Node, min_val: Scalar = -1, max_val: Scalar = 1) -> Node:
+    return math.hardtanh(self, as_node(min_val, self.dtype), as_node(max_val, self.dtype))
 
 
 @aten("leaky_relu")
