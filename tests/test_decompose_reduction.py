@@ -91,6 +91,17 @@ def test_special_reductions() -> None:
     assert run(reduction.sum_, np.array([True, True, False])) == 2
 
 
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_a_product_keeps_the_sign_of_zero(keepdims: bool) -> None:
+    x = np.array([[-1, 0, 1], [0, 1, 2], [-0.0, -1, -2], [-1e-30, 1e-30, 1]], np.float32)
+    for axes in (1, 0, (0, 1)):
+        expected = x.prod(axis=axes, keepdims=keepdims)
+        found = run(lambda a, over=axes: reduction.prod(a, over, keepdims), x)
+        assert np.array_equal(found, expected) and np.array_equal(np.signbit(found), np.signbit(expected))
+    single = run(lambda a: reduction.prod(a, 0, keepdims), np.array([-0.0], np.float32))
+    assert np.signbit(single).all()
+
+
 def test_empty_axes() -> None:
     x = np.zeros((2, 0, 3), np.float32)
     assert np.array_equal(run(lambda a: reduction.sum_(a, 1), x), np.zeros((2, 3)))

@@ -17,7 +17,7 @@ from luminal.core.decompose.compare import bitwise_not, equal, isnan, logical_no
 from luminal.core.decompose.exponential import exp, log
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast, constant, dim, iota, reduce, select, unary
-from luminal.core.movement import along, pad, reshape, slice_, unsqueeze
+from luminal.core.movement import along, pad, reshape, slice_, squeeze, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import i64
 
@@ -75,13 +75,7 @@ def prod(x: Node, axes: AxesLike = None, keepdims: bool = False) -> Node:
     over = normalized_axes(x, axes)
     for axis in over:
         x = _product(x, axis)
-    return x if keepdims else _dropped(x, over)
-
-
-def _dropped(x: Node, axes: tuple[int, ...]) -> Node:
-    for axis in reversed(axes):
-        x = reduce(ops.SUM_REDUCE, x, [axis])  # of extent 1
-    return x
+    return x if keepdims else squeeze(x, over)
 
 
 def _product(x: Node, axis: int) -> Node:
@@ -221,7 +215,7 @@ def logsumexp(x: Node, axes: AxesLike = None, keepdims: bool = False) -> Node:
     # An infinite maximum is not subtracted: inf - inf is NaN.
     shift = select(equal(abs_(largest), positive_infinity(x)), 0, largest)
     total = log(sum_(exp(x - shift), over, keepdims=True)) + shift
-    return total if keepdims else _dropped(total, over)
+    return total if keepdims else squeeze(total, over)
 
 
 @widened
