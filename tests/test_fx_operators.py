@@ -325,6 +325,20 @@ def test_reductions_of_bools_and_bytes() -> None:
     check(lambda x: (x.sum(), x.amax(0), x.prod(1)), integers(0, 200, 4, 5, dtype=torch.uint8))
 
 
+def test_an_empty_list_of_axes() -> None:
+    aten = torch.ops.aten
+    for function in (aten.any.dims, aten.all.dims):  # these reduce nothing
+        family: Family = {
+            "empty": lambda x, f=function: f(x, []),
+            "kept": lambda x, f=function: f(x, [], True),
+            "none": lambda x, f=function: f(x, None),
+        }
+        check(together(family), integers(-1, 2, 3, 4))
+        check(together(family), integers(0, 2, 3, 4, dtype=torch.uint8))
+    others = (aten.sum.dim_IntList, aten.mean.dim, aten.amax, aten.amin, aten.var.dim, aten.std.correction)
+    check(lambda x: [(f(x, []), f(x, [], keepdim=True)) for f in others], floats(3, 4))
+
+
 def test_reductions_propagate_nan() -> None:
     family = {n: REDUCTIONS[n] for n in ("sum axis", "amax", "amin", "max with positions", "min with positions")}
     x = floats(4, 5, 6)
@@ -384,6 +398,9 @@ MOVEMENT: Family = {
     "pad reflect": lambda x: F.pad(x, (2, 1), mode="reflect"),
     "pad replicate": lambda x: F.pad(x, (2, 3), mode="replicate"),
     "pad circular": lambda x: F.pad(x, (2, 3), mode="circular"),
+    "crop and pad": lambda x: [
+        F.pad(x, p, mode=m) for m in ("reflect", "replicate", "circular") for p in ((-1, 2), (2, -1), (-2, -1))
+    ],
     "tril": lambda x: x.tril(1),
     "triu": lambda x: x.triu(-1),
     "contiguous": lambda x: x.transpose(0, 1).contiguous(),

@@ -58,12 +58,13 @@ table(
 
 @aten("any", "any.dim", "any.dims")
 def any_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -> Node:
-    return cast(reduce.any_(self, _axes(dim), keepdim), result)
+    """An empty list, unlike None, reduces nothing here."""
+    return cast(reduce.any_(self, dim, keepdim), result)
 
 
 @aten("all", "all.dim", "all.dims")
 def all_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -> Node:
-    return cast(reduce.all_(self, _axes(dim), keepdim), result)
+    return cast(reduce.all_(self, dim, keepdim), result)
 
 
 @aten("max")

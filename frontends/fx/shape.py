@@ -298,15 +298,24 @@ def stack(tensors: Sequence[Node], dim: int = 0) -> Node:
     return cat([movement.unsqueeze(t, [dim]) for t in tensors], dim)
 
 
-@aten("constant_pad_nd", "pad")
-def pad(self: Node, pad: Sequence[Int], mode: Any = "constant", value: float | None = 0) -> Node:
+@aten("constant_pad_nd")
+def constant_pad(self: Node, pad: Sequence[Int], value: float = 0) -> Node:
     """Padding by (before, after) pairs from the last axis backwards; negative amounts crop."""
-    if not isinstance(mode, str):  # constant_pad_nd has its value in this place
-        mode, value = "constant", mode
-    untouched: list[Int] = [0] * (self.rank - len(pad) // 2)
-    before, after = untouched + list(pad[-2::-2]), untouched + list(pad[::-2])
+    return movement.pad(self, *_by_axis(self, pad), value)
+
+
+def _by_axis(x: Node, pad: Sequence[Int]) -> tuple[list[Int], list[Int]]:
+    """What is added before and after each axis, given pairs from the last axis backwards."""
+    untouched: list[Int] = [0] * (x.rank - len(pad) // 2)
+    return untouched + list(pad[-2::-2]), untouched + list(pad[::-2])
+
+
+@aten("pad")
+def pad(self: Node, pad: Sequence[Int], mode: str = "constant", value: float | None = None) -> Node:
+    """As ``constant_pad_nd``, or continued from inside; see ``_pad_from_inside`` for the modes."""
     if mode == "constant":
-        return movement.pad(self, before, after, value or 0)
+        return constant_pad(self, pad, value or 0)
+    before, after = _by_axis(self, pad)
     for axis in range(self.rank):
         if before[axis] != 0 or after[axis] != 0:
             self = _pad_from_inside(self, axis, before[axis], after[axis], mode)
@@ -322,8 +331,10 @@ def _pad_from_inside(x: Node, axis: int, before: Int, after: Int, mode: str) -> 
     place = index[axis] - before
     if mode == "replicate":
         place = sym.minimum(sym.maximum(place, 0), extent - 1)
-    elif mode == "circular":
-        place = sym.mod(place, extent)
+    elif mode == "circular":  # of what is left after cropping
+        first = sym.maximum(before * -1, 0)
+        left = extent - first - sym.maximum(after * -1, 0)
+        place = sym.mod(place - first, left) + first
     else:
         assert mode == "reflect", mode
         mirrored = sym.maximum(place, place * -1)
