@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 from luminal.frontends.fx import importer
-from luminal.frontends.fx.tables import TABLE
 from tests.fx_support import check, difference, run
 
 Family = dict[str, Callable[..., Any]]
@@ -668,9 +667,3 @@ def test_core_aten_forms() -> None:
         expected = module(*inputs)
     for found, reference in zip(run(graph, inputs), pytree.tree_leaves(expected), strict=True):
         assert not difference(found, reference.numpy(), 4e-6)
-
-
-def test_every_name_in_the_table_is_an_operator() -> None:
-    known = {str(schema.name).replace("::", ".") + "." + (schema.overload_name or "default")
-             for schema in torch._C._jit_get_all_schemas()}  # fmt: skip
-    assert {name for name in TABLE if name.startswith("aten.")} <= known

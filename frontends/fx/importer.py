@@ -241,7 +241,7 @@ class _Importer:
         return result
 
     def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:
-        arguments = {key: self._convert(value) for key, value in node.kwargs.items() if key not in _PLACEMENT}
+        arguments = {key: self._convert(value) for key, value in node.kwargs.items() if key not in PLACEMENT}
         if "contiguous" in entry.wants:
             operands = [operand.meta["val"] for operand in node.all_input_nodes]
             arguments["contiguous"] = all(
@@ -310,7 +310,7 @@ def _is_complex(node: torch.fx.Node) -> bool:
 
 
 # Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values.
-_PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"})
+PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"})
 
 
 def _dims(inputs: Sequence[Node]) -> tuple[sym.Var, ...]:

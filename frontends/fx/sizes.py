@@ -176,7 +176,6 @@ _ARITHMETIC: dict[str, tuple[Callable[..., Int], Callable[..., Any]]] = {
     "operator.mod": (_mod, operator.mod),
     "operator.truediv": (_quotient, operator.truediv),
     "operator.pow": (_power, operator.pow),
-    "torch._sym_int_truediv": (_quotient, operator.truediv),
     "torch._sym_sqrt": (_no_size, math.sqrt),
     "torch.sym_float": (_identity, float),
     "torch.sym_int": (_identity, int),
