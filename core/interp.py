@@ -84,6 +84,17 @@ def evaluate(
     return run(nodes, inputs or {}, mode, dims=dims).outputs
 
 
+def constant_value(node: Node) -> Array | None:
+    """The value of ``node`` where no input of a call and no symbolic size decides it, else None."""
+    if node.op is ops.CONSTANT:
+        array: Array = node.attr.array
+        return array
+    for part in ir.topological([node]):
+        if part.op in (ops.INPUT, ops.DIM) or any(not isinstance(extent, int) for extent in part.shape):
+            return None
+    return evaluate([node])[0]
+
+
 # ---- sizes ---------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from luminal.core import ops
+from luminal.core import ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import topological
@@ -411,3 +411,66 @@ def test_sizes_that_the_model_refuses() -> None:
         ModelError, match=r"the model requires \(n % 2\) == 0; the declared sizes allow n = 1: narrow dims"
     ):
         importer.load(Call(function), (torch.ones(4, 4),), dims={"args_0": ("n",), "n": (1, 9)})
+
+
+# ---- assertions -------------------------------------------------------------------------------------------
+
+
+def test_an_assertion_on_data_is_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x >= 0).all())
+        torch._assert_async((x < 9).all(), "too large")
+        return x.sqrt()
+
+    places = importer.unsupported(Call(function), (X.abs(),))
+    assert [place.op for place in places] == ["aten._assert_async.default", "aten._assert_async.msg"]
+    assert all("data of a call" in place.advice for place in places)
+    assert "'too large'" in places[1].advice
+
+
+def test_an_assertion_on_what_is_known_is_decided() -> None:
+    def function(x: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((limits[0] < limits[1]).all(), "limits in order")
+        torch._assert_async(torch.ones(3).sum() > 2)
+        return x.clamp(limits[0], limits[1])
+
+    def load(low: float, high: float) -> Any:
+        fixed = {"args_1": np.array([low, high], np.float32)}
+        return importer.load(Call(function), (X, torch.tensor([-1.0, 1.0])), constants=fixed)
+
+    assert [node.attr.name for node in load(-1, 1).inputs] == ["args_0"]
+    with pytest.raises(ModelError, match="the model's own assertion fails: limits in order"):
+        load(2, 1)
+
+
+def test_a_functional_assertion_is_the_same() -> None:
+    handler = TABLE["aten._functional_assert_async.msg"].handler
+    token = ir.constant(0.0, types.f32)
+    assert handler(ir.constant(True, types.bool_), "message", token) is token
+    with pytest.raises(ModelError, match="message"):
+        handler(ir.constant(False, types.bool_), "message", token)
+    with pytest.raises(UnsupportedError, match="'message'"):
+        handler(ir.input_("x", (), types.bool_), "message", token)
+
+
+@pytest.mark.parametrize("name", ["aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default"])
+def test_the_range_of_a_size_is_checked(name: str) -> None:
+    n = sym.var("n", 2, 9)
+    constrain = TABLE[name].handler
+    for size, limits in ((n, {}), (n, {"min": 2, "max": 9}), (5, {"min": 5, "max": 5})):
+        constrain(size, **limits)
+    with pytest.raises(ModelError, match="the declared sizes allow n = 2"):
+        constrain(n, min=3)
+    with pytest.raises(ModelError, match="the declared sizes allow n = 9"):
+        constrain(n, max=8)
+    with pytest.raises(ModelError, match="12 <= 8"):
+        constrain(12, max=8)
+
+
+def test_a_size_is_not_negative() -> None:
+    with pytest.raises(ModelError, match="-1 >= 0"):
+        TABLE["aten.sym_constrain_range_for_size.default"].handler(-1)
+
+
+def test_assertions_on_metadata_hold_once_exported() -> None:
+    assert TABLE["aten._assert_tensor_metadata.default"].handler(None, None, None, types.f32) is None

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from luminal.core import interp, symval
 from luminal.core import symbolic as sym
-from luminal.core import symval
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.symbolic import Expr, Int
+from luminal.core.types import DType
 from luminal.frontends.fx.registry import aten, register
 
 Number: TypeAlias = Int | float
@@ -278,13 +279,43 @@ def _spread(sizes: Sequence[int], count: int) -> Sequence[int]:
     return sizes if len(sizes) <= count else [*sizes[:: -(-len(sizes) // (count - 1))], sizes[-1]]
 
 
-@aten(
-    "_assert_async",
-    "_assert_async.msg",
-    "_assert_tensor_metadata",
-    "_functional_assert_async.msg",
-    "sym_constrain_range",
-    "sym_constrain_range_for_size",
-)
-def no_effect(*arguments: Any, **options: Any) -> None:
-    """Assertions on values and on metadata that export has already checked compute nothing."""
+_at_least, _at_most = _comparison(">=", operator.ge), _comparison("<=", operator.le)
+
+
+@aten("sym_constrain_range")
+def constrain_range(size: Number, *, min: int | None = None, max: int | None = None) -> None:
+    """The range of a size that the model relies on."""
+    if min is not None:
+        assert_scalar(_at_least(size, min), f"{size} >= {min}")
+    if max is not None:
+        assert_scalar(_at_most(size, max), f"{size} <= {max}")
+
+
+@aten("sym_constrain_range_for_size")
+def constrain_range_for_size(size: Number, *, min: int | None = None, max: int | None = None) -> None:
+    constrain_range(size, min=0 if min is None else min, max=max)
+
+
+@aten("_assert_async", "_assert_async.msg", "_functional_assert_async.msg")
+def assert_values(self: Node, assert_msg: str = "", dep_token: Node | None = None) -> Node | None:
+    """An assertion on the data of a tensor. A run has no way to fail on it, so it must be decided when compiling."""
+    holds: object = symval.scalar(self)
+    if not isinstance(holds, int):
+        holds = interp.constant_value(self)
+    if holds is None:
+        stated = f" ({assert_msg!r})" if assert_msg else ""
+        raise UnsupportedError(
+            f"it asserts on the data of a call{stated}, which a compiled model does not do: take it out of the model "
+            "and check before the call, or fix the inputs that it looks at with constants={...}"
+        )
+    if not holds:
+        raise ModelError(f"the model's own assertion fails: {assert_msg or 'it has no message'}")
+    return dep_token
+
+
+@aten("_assert_tensor_metadata")
+def assert_metadata(
+    a: Node, size: Sequence[Int] | None = None, stride: Sequence[Int] | None = None, dtype: DType | None = None
+) -> None:
+    """Element type, sizes and strides as export saw them: it has checked them itself, and made assertions on sizes of
+    what it had to assume."""

@@ -101,7 +101,7 @@ class Call:
 
         Raises InputError where it depends on the inputs of a call.
         """
-        value = constant_value(self[position])
+        value = interp.constant_value(self[position])
         if value is None:
             raise _undecided(self[position], position)
         return value
@@ -216,21 +216,6 @@ def wrap_axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ModelError(f"axis {axis} is out of range for {rank} axes")
     return axis % rank
-
-
-def constant_value(node: Node) -> Array | None:
-    """The value of ``node`` where no input of a call and no symbolic size decides it."""
-    if node.op is ops.CONSTANT:
-        array: Array = node.attr.array
-        return array
-    if any(n.op in (ops.INPUT, ops.DIM) or sym_sizes(n) for n in topological([node])):
-        return None
-    return interp.evaluate([node])[0]
-
-
-def sym_sizes(node: Node) -> bool:
-    """Whether any extent of ``node`` is symbolic."""
-    return any(not isinstance(extent, int) for extent in node.shape)
 
 
 def describe(node: Node) -> str:
