@@ -1,7 +1,8 @@
-"""What every stage prints for one small model, written into ``architecture.md``: ``python docs/tour.py``.
+"""What every stage prints for one small model, and what each target took, written into the pages beside this script:
+``python docs/tour.py``.
 
-The page holds the text that explains; between ``<!-- tour: NAME -->`` and ``<!-- end -->`` stands what this script
-produces. ``--check`` changes nothing and fails where the page is out of date.
+The pages hold the text that explains; between ``<!-- tour: NAME -->`` and ``<!-- end -->`` stands what this script
+produces. ``--check`` changes nothing and fails where a page is out of date.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, lower
 from luminal.core.schedule import printer as schedule_printer
 
-PAGE = Path(__file__).with_name("architecture.md")
+PAGES = [Path(__file__).with_name(name) for name in ("architecture.md", "adding-a-target.md")]
 BLOCK = re.compile(r"(<!-- tour: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TARGET = targets.AVX2
 GRID = targets.GPUS["cuda:sm_90"]
@@ -103,8 +104,64 @@ def views() -> str:
     return "\n".join(printer.lines(ir.topological([shifted])))
 
 
+# The files that are one GPU's alone, by what they are for: Metal's, then CUDA's.
+FILES = {
+    "the language: a dialect": (["codegen/dialect_metal.py"], ["codegen/dialect_cuda.py"]),
+    "template of a kernel": (["codegen/templates/metal/kernel*"], ["codegen/templates/cuda/kernel*"]),
+    "matrix fragments": (
+        ["runtime/include/luminal/device/fragment_simdgroup.hpp"],
+        ["runtime/include/luminal/device/fragment_mma.hpp"],
+    ),
+    "host code: what is generated": (
+        ["codegen/metal.py", "codegen/templates/metal/[!k]*"],
+        ["codegen/cuda.py", "codegen/templates/cuda/[!k]*"],
+    ),
+    "host code: headers": (["runtime/include/luminal/metal/*"], ["runtime/include/luminal/cuda/*"]),
+    "stand-in for the driver": (["runtime/emulator/metal_runtime.cpp"], ["runtime/emulator/cuda_driver.cpp"]),
+}
+# What both stand on and CPUs do not need.
+SHARED = {
+    "schedules of blocks of threads": [
+        "core/grid.py",
+        "core/schedule/choose_grid.py",
+        "core/schedule/parts.py",
+        "core/schedule/stage.py",
+        "core/schedule/threads.py",
+    ],
+    "code generation": [
+        "codegen/dialect_device.py",
+        "codegen/threads.py",
+        "codegen/products.py",
+        "codegen/emulation.py",
+    ],
+    "functions of kernels": ["runtime/include/luminal/device/[!f]*", "runtime/include/luminal/device/f[!r]*"],
+    "emulator": ["runtime/emulator/emulator.*", "runtime/emulator/fiber.hpp", "runtime/emulator/device.hpp"],
+}
+
+
+def length(patterns: list[str]) -> int:
+    """The lines of the files that match ``patterns``."""
+    found = [path for pattern in patterns for path in sorted(PAGES[0].parent.parent.glob(pattern))]
+    assert found, patterns
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in found)
+
+
+def lengths() -> Iterator[str]:
+    """A table of the lines that each GPU took, and of those that both share."""
+    yield "| | Metal | CUDA |"
+    yield "|---|---:|---:|"
+    rows = {what: [length(patterns) for patterns in both] for what, both in FILES.items()}
+    for what, (metal, cuda) in rows.items():
+        yield f"| {what} | {metal} | {cuda} |"
+    sums = [sum(column) for column in zip(*rows.values(), strict=True)]
+    yield f"| **in all** | **{sums[0]}** | **{sums[1]}** |"
+    for what, patterns in SHARED.items():
+        yield f"| shared: {what} | {length(patterns)} | |"
+
+
 def excerpts() -> Iterator[tuple[str, str, str]]:
     """The name of each excerpt, the language of its text, and the text."""
+    yield "lengths", "markdown", "\n".join(lengths())
     yield "model", "python", between(Path(__file__).read_text(encoding="utf-8"), "class Block", "# [end]")
     yield "views", "text", views()
 
@@ -152,19 +209,26 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "library", "cpp", f"{steps.partition('    });')[0]}    }});\n    ...\n}}"
 
 
+def fenced(language: str, text: str) -> str:
+    """``text`` as it stands on a page: a table, or a block of code."""
+    return f"{text}\n" if language == "markdown" else f"```{language}\n{text.rstrip()}\n```\n"
+
+
 def main() -> int:
-    found = {name: f"```{language}\n{text.rstrip()}\n```\n" for name, language, text in excerpts()}
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = [match["name"] for match in BLOCK.finditer(page)]
-    unknown = sorted(set(wanted) ^ set(found))
+    found = {name: fenced(language, text) for name, language, text in excerpts()}
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    wanted = {match["name"] for page in pages.values() for match in BLOCK.finditer(page)}
+    unknown = sorted(wanted ^ set(found))
     if unknown:
-        print(f"{PAGE.name} and this script do not hold the same excerpts: {', '.join(unknown)}", file=sys.stderr)
+        print(f"the pages and this script do not hold the same excerpts: {', '.join(unknown)}", file=sys.stderr)
         return 2
-    new = BLOCK.sub(lambda match: f"{match[1]}{found[match['name']]}{match[3]}", page)
+    new = {path: BLOCK.sub(lambda m: f"{m[1]}{found[m['name']]}{m[3]}", page) for path, page in pages.items()}
     if "--check" in sys.argv[1:]:
-        print(f"{PAGE.name} is {'up to date' if new == page else 'out of date: run python docs/tour.py'}")
-        return int(new != page)
-    PAGE.write_text(new, encoding="utf-8")
+        old = [path.name for path in PAGES if new[path] != pages[path]]
+        print(f"out of date: {', '.join(old)}: run python docs/tour.py" if old else "up to date")
+        return int(bool(old))
+    for path, page in new.items():
+        path.write_text(page, encoding="utf-8")
     return 0
 
 
