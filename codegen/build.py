@@ -42,10 +42,11 @@ class ImageCompiler:
 @dataclass(frozen=True)
 class Built:
     """A library; ``resources`` are what each of its kernels takes of a GPU, by architecture (see ``cuda.resources``),
-    where its compiler said so."""
+    where its compiler said so; ``warnings`` are what that compiler said besides."""
 
     library: Path
     resources: Resources = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def nvcc(bundle: SourceBundle) -> ImageCompiler:
@@ -99,7 +100,8 @@ def build(
         out_dir = out_dir or Path(tempfile.mkdtemp(prefix="luminal-"))
         out_dir.mkdir(parents=True, exist_ok=True)
         paths = [_copy(path, out_dir / path.name) for path in made]
-        return Built(paths[-1], {kernel: uses for kernel, uses in resources.items() if uses})
+        warnings = tuple(line for text in said.values() for line in text.splitlines() if "warning" in line)
+        return Built(paths[-1], {kernel: uses for kernel, uses in resources.items() if uses}, warnings)
 
 
 def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
