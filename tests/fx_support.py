@@ -48,7 +48,7 @@ def check(
     """Import, and compare every output with PyTorch's on ``inputs`` and on each of ``others``.
 
     Floats agree within ``tolerance`` of each value plus that of the largest one (two units in the last place for
-    narrow types); everything else agrees exactly.
+    narrow types), or to the smallest number of their type; everything else agrees exactly.
     """
     module = function if isinstance(function, torch.nn.Module) else Call(function)
     graph = importer.load(module.eval(), inputs, dims=dims)
@@ -84,6 +84,6 @@ def difference(found: np.ndarray, expected: np.ndarray, tolerance: float = 2e-6)
     scale = np.abs(b[finite]).max(initial=0)
     error = np.abs(a[finite] - b[finite])
     worst = (error - tolerance * np.abs(b[finite])).max(initial=0)
-    if worst > tolerance * scale:
+    if worst > max(tolerance * scale, float(ml_dtypes.finfo(expected.dtype).smallest_subnormal)):
         return f"off by {error.max():.3g} at scale {scale:.3g}"
     return ""

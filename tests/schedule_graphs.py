@@ -115,11 +115,17 @@ def attention_block(s: Source) -> tuple[Node, ...]:
     return (normalize.layer_norm(contraction.linear(joined, s.weight(8, 8)) + x, [-1], s.weight(8), s.weight(8)),)
 
 
+def halves_exchanged(x: Node) -> Node:
+    """``[a, b] -> [-b, a]`` along the last axis, as in rotary position embedding (Su et al., 2021)."""
+    half = x.shape[-1] // 2
+    return movement.concatenate([-movement.slice_(x, -1, half, half), movement.slice_(x, -1, 0, half)], -1)
+
+
 @case
 def grouped_queries_and_rotation(s: Source) -> tuple[Node, ...]:
     q, k, v = s.input(BATCH, 4, SEQ, 6), s.input(BATCH, 2, SEQ, 6), s.input(BATCH, 2, SEQ, 6)
     cos, sin = s.input(SEQ, 6), s.input(SEQ, 6)
-    q, k = attention.rotary(q, cos, sin), attention.rotary(k, cos, sin)
+    q, k = (t * cos + halves_exchanged(t) * sin for t in (q, k))
     return (attention.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),)
 
 
@@ -141,7 +147,7 @@ def convolution_chain(s: Source) -> tuple[Node, ...]:
     y = contraction.conv(x, s.weight(5, 3, 3, 3), s.weight(5), [2, 1], [1, 2], [0, 1])
     y = activation.relu(normalize.batch_norm(y, s.weight(5), s.weight(5), s.weight(5), abs_of(s.weight(5)), 1e-5))
     z = contraction.conv(y, s.weight(5, 5, 3, 3), None, [1, 1], [1, 1], [1, 1])
-    return (pooling.max_pool(z + y, [3, 3], [2, 2], [1, 1], [1, 1]), pooling.global_avg_pool(z))
+    return (pooling.max_pool(z + y, [3, 3], [2, 2], [1, 1], [1, 1]), reduction.mean(z, [2, 3], True))
 
 
 @case

@@ -168,10 +168,6 @@ def test_shared_heads_are_views() -> None:
         arrays = operands if mask is None else [*operands, mask]
         expected = F.scaled_dot_product_attention(*map(torch.from_numpy, arrays), enable_gqa=True)
         close(run(lambda *a: attention.scaled_dot_product_attention(*a, enable_gqa=True), *arrays), expected)
-    repeated = run(lambda k: attention.repeat_kv(k, 3), operands[1])
-    assert np.array_equal(repeated, np.repeat(operands[1], 3, 1))
-    k = ir.input_("k", (2, 2, 7, 8), f32)
-    assert attention.repeat_kv(k, 3).op is ops.VIEW
     with pytest.raises(ShapeError, match="do not divide"):
         run(lambda *a: attention.scaled_dot_product_attention(*a, enable_gqa=True), *heads(h=5, shared=2))
 
@@ -192,13 +188,3 @@ def test_narrow_attention_rounds_once() -> None:
     wide = F.scaled_dot_product_attention(*(torch.from_numpy(x.astype(np.float64)) for x in operands)).numpy()
     assert found.dtype == bf16.numpy
     assert np.all(np.abs(found.astype(np.float64) - wide) <= 0.51 * bf16.eps * np.abs(wide) + 1e-6)
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_rotary(interleaved: bool) -> None:
-    x, cos, sin = normal(2, 5, 8), normal(5, 8, seed=1), normal(5, 8, seed=2)
-    if interleaved:
-        turned = np.stack([-x[..., 1::2], x[..., 0::2]], -1).reshape(x.shape)
-    else:
-        turned = np.concatenate([-x[..., 4:], x[..., :4]], -1)
-    close(run(lambda a, c, s: attention.rotary(a, c, s, interleaved), x, cos, sin), x * cos + turned * sin)

@@ -52,10 +52,14 @@ ACTIVATIONS: Family = {
     "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
     "elu alpha": lambda x: F.elu(x, 0.7),
     "celu alpha": lambda x: F.celu(x, 2.0),
+    "elu scaled": lambda x: torch.ops.aten.elu(x, 0.7, 1.5, 2.0),
     "softplus beta": lambda x: F.softplus(x, 2.0, 3.0),
+    "softplus, negative beta": lambda x: F.softplus(x, -0.5, 3.0),
     "threshold": lambda x: F.threshold(x, 0.1, 20.0),
     "glu": lambda x: F.glu(x, 0),
     "prelu": lambda x: F.prelu(x, x.new_full((1,), 0.25)),
+    "prelu, channels": lambda x: F.prelu(x.reshape(1, 2, -1), x.new_tensor([0.25, -2.0])),
+    "prelu, a number": lambda x: F.prelu(x[0], x.new_full((1,), 0.25)),
     "dropout": lambda x: F.dropout(x, 0.5, training=False),
 }  # fmt: skip
 

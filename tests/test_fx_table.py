@@ -113,7 +113,10 @@ POINTWISE: dict[str, Call] = {
     """acos arccos asin arcsin asinh arcsinh atan arctan atanh arctanh cos cosh erf special_erf erfc special_erfc exp
     exp2 special_exp2 expm1 special_expm1 reciprocal sigmoid special_expit sin sinh tan tanh abs absolute frac neg
     negative relu relu6 sign sgn hardsigmoid hardswish mish selu silu square isfinite isinf isnan isposinf isneginf
-    logical_not ceil floor trunc fix round nan_to_num gelu hardtanh leaky_relu elu celu softplus""": _example(X),
+    logical_not ceil floor trunc fix round nan_to_num gelu hardtanh leaky_relu elu celu softplus hardshrink softshrink
+    log_sigmoid glu""": _example(X),
+    "prelu": _example(BATCH, COLUMN),
+    "threshold": _example(X, 0.1, 2.0),
     "acosh arccosh log log10 log1p special_log1p log2 rsqrt sqrt": _example(POSITIVE),
     "bitwise_not": _example(INTEGERS),
     "round.decimals": _example(X, decimals=1),

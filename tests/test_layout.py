@@ -175,6 +175,26 @@ def test_every_package_has_an_init_and_content() -> None:
     assert not empty, f"packages with nothing but an __init__.py: {empty}"
 
 
+def test_every_decomposition_is_used() -> None:
+    """A function that no front end reaches is tested for nobody, and hides that a front end spells it again."""
+    files = [path for part in ("core", "frontends") for path in python_files(part)]
+    trees = {path: ast.parse(path.read_text(), str(path)) for path in files}
+    used = {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute)
+    }
+    unused = [
+        f"{relative(path)}: {node.name}"
+        for path, tree in trees.items()
+        if relative(path).startswith("core/decompose/")
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name not in used
+    ]
+    assert not unused, "\n".join(unused)
+
+
 def words(text: str) -> set[str]:
     """The words of each identifier in a text, and each two neighbours as one: ``layer_norm`` is also layernorm."""
     found: set[str] = set()

@@ -203,7 +203,8 @@ QUANTIZED = [
 
 CONTRIBUTED = [
     case("Gelu", floats(20), domain="com.microsoft"),
-    case("QuickGelu", floats(20), domain="com.microsoft", alpha=1.5),
+    *(case("QuickGelu", floats(20) * 9, domain="com.microsoft", alpha=alpha) for alpha in (1.5, -1.5, 0.0)),
+    case("QuickGelu", floats(20), domain="com.microsoft"),
     case("FastGelu", floats(3, 4), floats(4, seed=1), domain="com.microsoft"),
     case("BiasGelu", floats(3, 4), floats(4, seed=1), domain="com.microsoft"),
     case("SkipLayerNormalization", *(floats(2, 3, 4, seed=k) for k in (0, 1)), *(floats(4, seed=k) for k in (2, 3, 4)),

@@ -15,7 +15,6 @@ from luminal.core.decompose.common import horner, widened
 from luminal.core.decompose.compare import clamp, descending, equal, less, less_equal, maximum, minimum
 from luminal.core.decompose.error_function import times_normal
 from luminal.core.decompose.exponential import LOG2_E, exp, expm1
-from luminal.core.decompose.hyperbolic import tanh
 from luminal.core.ir import Node, Operand, multiply_add, select, unary
 from luminal.core.movement import slice_
 from luminal.core.symbolic import floordiv
@@ -63,21 +62,25 @@ def sigmoid(x: Node) -> Node:
 
 
 @widened
+def swish(x: Node, alpha: float = 1.0) -> Node:
+    """``x * sigmoid(alpha * x)`` (Ramachandran et al., 2017)."""
+    return _gated(x, x, alpha) if alpha >= 0 else _gated(x, -x, -alpha)
+
+
 def silu(x: Node) -> Node:
     """``x * sigmoid(x)``."""
-    return _gated(x, x)
+    return swish(x)
+
+
+def quick_gelu(x: Node, alpha: float = 1.702) -> Node:
+    """``x * sigmoid(alpha * x)``, which is near ``gelu`` for the default (Hendrycks and Gimpel, 2016)."""
+    return swish(x, alpha)
 
 
 def _gated(x: Node, argument: Node, rate: float = 1.0) -> Node:
-    """``x * sigmoid(rate * argument)`` with one division."""
+    """``x * sigmoid(rate * argument)`` with one division, for a rate that is not negative."""
     negative, u = _unit_exponential(argument, rate)
     return x * select(negative, u, 1) / (u + 1)
-
-
-@widened
-def quick_gelu(x: Node, alpha: float = 1.702) -> Node:
-    """``x * sigmoid(alpha * x)`` for a positive ``alpha``."""
-    return _gated(x, x, alpha)
 
 
 @widened
@@ -105,10 +108,12 @@ def log_sigmoid(x: Node) -> Node:
 
 @widened
 def softplus(x: Node, beta: float = 1.0, threshold: float | None = None) -> Node:
-    """``log(1 + exp(beta*x)) / beta`` for a positive ``beta``.
+    """``log(1 + exp(beta*x)) / beta``.
 
     Where there is a ``threshold`` and ``beta*x`` is above it, the result is ``x`` itself (PyTorch).
     """
+    if beta < 0:
+        return -softplus(-x, -beta, threshold)
     negative, u = _unit_exponential(x, beta)
     logarithm = u * horner(u, LOG1P[x.dtype])
     result = select(negative, 0, x) + (logarithm if beta == 1 else logarithm / beta)
@@ -169,22 +174,15 @@ def threshold(x: Node, limit: float, value: float) -> Node:
 
 
 @widened
-def softshrink(x: Node, lambd: float = 0.5, bias: float | None = None) -> Node:
-    """``x`` moved towards zero by ``bias`` (``lambd`` by default), and 0 within ``lambd`` of it."""
-    by = lambd if bias is None else bias
-    inside = select(less(x, -lambd), x + by, x * 0)
-    return select(less(lambd, x), x - by, inside)
+def softshrink(x: Node, lambd: float = 0.5) -> Node:
+    """``x`` moved towards zero by ``lambd``, and 0 within ``lambd`` of it; NaN stays."""
+    inside = select(less(x, -lambd), x + lambd, x * 0)
+    return select(less(lambd, x), x - lambd, inside)
 
 
 def hardshrink(x: Node, lambd: float = 0.5) -> Node:
     """``x`` with everything within ``lambd`` of zero set to 0; NaN stays."""
     return select(equal(clamp(x, -lambd, lambd), x), 0, x)
-
-
-@widened
-def tanhshrink(x: Node) -> Node:
-    """``x - tanh(x)``."""
-    return x - tanh(x)
 
 
 @widened

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention and rotary position embedding, as views, products and reductions."""
+"""Scaled dot-product attention, as views, products and reductions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from luminal.core.decompose.exponential import exp
 from luminal.core.decompose.indexing import below_diagonal
 from luminal.core.decompose.reduction import max_, sum_
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, expand, select, unary
-from luminal.core.movement import concatenate, reshape, slice_, transpose, unsqueeze
+from luminal.core.ir import Node, select, unary
+from luminal.core.movement import reshape, transpose, unsqueeze
 from luminal.core.symbolic import Int
 
 
@@ -67,32 +67,3 @@ def _grouped_mask(mask: Node, heads: Int, shared: Int, group: Int) -> Node:
     if mask.shape[-3] == heads:
         return reshape(mask, [*mask.shape[:-3], shared, group, *mask.shape[-2:]])
     return unsqueeze(mask, [-3])
-
-
-def repeat_kv(x: Node, repeats: Int) -> Node:
-    """``[B, H, S, E]`` with each head seen ``repeats`` times in a row, ``[B, H*repeats, S, E]``, by a view."""
-    batch, heads, *rest = x.shape
-    return reshape(expand(unsqueeze(x, [2]), [batch, heads, repeats, *rest]), [batch, heads * repeats, *rest])
-
-
-def rotate_half(x: Node) -> Node:
-    """The halves of the last axis exchanged, the second negated: ``[a, b] -> [-b, a]``."""
-    size = x.shape[-1]
-    half = sym.floordiv(size, 2)
-    return concatenate([-slice_(x, -1, half, size - half), slice_(x, -1, 0, half)], -1)
-
-
-def rotate_pairs(x: Node) -> Node:
-    """Each pair of the last axis exchanged, the second negated: ``[a, b, c, d] -> [-b, a, -d, c]``."""
-    pairs = reshape(x, [*x.shape[:-1], sym.floordiv(x.shape[-1], 2), 2])
-    turned = concatenate([-slice_(pairs, -1, 1, 1), slice_(pairs, -1, 0, 1)], -1)
-    return reshape(turned, x.shape)
-
-
-@widened
-def rotary(x: Node, cos: Node, sin: Node, interleaved: bool = False) -> Node:
-    """Rotary position embedding (Su et al., 2021): ``x*cos + rotate(x)*sin``; ``cos`` and ``sin`` broadcast to ``x``.
-
-    Coordinates rotate in pairs ``(i, i + d/2)``, or with ``interleaved`` ``(2i, 2i + 1)``.
-    """
-    return x * cos + (rotate_pairs(x) if interleaved else rotate_half(x)) * sin

@@ -24,7 +24,7 @@ from luminal.core.decompose.activation import (
     softplus,
     softshrink,
     softsign,
-    tanhshrink,
+    swish,
     threshold,
 )  # fmt: skip
 from luminal.core.decompose.arithmetic import (
@@ -149,9 +149,9 @@ __all__ = [
     "sqrt",
     "square",
     "sub",
+    "swish",
     "tan",
     "tanh",
-    "tanhshrink",
     "threshold",
     "trunc",
     "trunc_divide",

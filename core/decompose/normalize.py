@@ -1,4 +1,4 @@
-"""Normalisations: layer, RMS, batch, group, instance, Lp.
+"""Normalisations: layer, RMS, batch, group, instance; Lp norms.
 
 Each computes in float32 for narrower types and rounds once. Statistics are taken in two passes, the mean and then the
 squares of what is left, never as a difference of large sums.
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from luminal.core import symbolic as sym
 from luminal.core.decompose.arithmetic import abs_, rsqrt, sqrt
 from luminal.core.decompose.common import normalized_axes, require_float, widened
-from luminal.core.decompose.compare import maximum
 from luminal.core.decompose.reduction import max_, mean, sum_
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast
@@ -100,10 +99,3 @@ def lp_norm(x: Node, axes: Sequence[int] | int | None, p: float = 2, keepdims: b
     if p == float("inf"):
         return max_(abs_(x), axes, keepdims)
     raise ShapeError(f"lp_norm: expected p of 1, 2 or infinity, found {p}")
-
-
-@widened
-def lp_normalize(x: Node, axes: Sequence[int] | int, p: float = 2, eps: float = 0.0) -> Node:
-    """``x / max(lp_norm(x), eps)``."""
-    norm = lp_norm(x, axes, p, keepdims=True)
-    return x / (maximum(norm, eps) if eps else norm)

@@ -9,7 +9,6 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.contraction import sliding
-from luminal.core.decompose.reduction import max_, mean
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, cast, constant, dim, expand, reduce, view
 from luminal.core.movement import along, reshape
@@ -158,13 +157,3 @@ def _part(x: Node, axis: int, parts: int, value: float) -> Node:
     inside = sym.ceildiv((part + 1) * n, parts) - 1 - start - within
     fill = constant(value, x.dtype).attr.array.tobytes()
     return view(x, shape, index, [inside], fill)
-
-
-def global_avg_pool(x: Node) -> Node:
-    """The mean over every spatial axis, kept with extent 1."""
-    return mean(x, range(2, x.rank), keepdims=True)
-
-
-def global_max_pool(x: Node) -> Node:
-    """The largest element over every spatial axis, kept with extent 1."""
-    return max_(x, range(2, x.rank), keepdims=True)

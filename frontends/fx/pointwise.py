@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from luminal.core import ops
-from luminal.core.decompose import activation, math
+from luminal.core import movement, ops
+from luminal.core.decompose import activation, math, normalize
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, binary, broadcast, cast, constant, expand
 from luminal.core.types import DType, bool_
@@ -79,6 +79,7 @@ table(
         "sign sgn": math.sign,
         "hardsigmoid": math.hardsigmoid,
         "hardswish": math.hardswish,
+        "log_sigmoid": math.log_sigmoid,
         "mish": math.mish,
         "selu": math.selu,
         "silu": math.silu,
@@ -347,11 +348,7 @@ def leaky_relu(self: Node, negative_slope: float = 0.01) -> Node:
 
 @aten("elu")
 def elu(self: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
-    """``scale * x`` above zero, ``scale * alpha * expm1(input_scale * x)`` below."""
-    if scale == 1 and input_scale == 1:
-        return math.elu(self, alpha)
-    x = cast(self, self.dtype.compute)
-    return cast(math.where(x > 0, x * scale, math.expm1(x * input_scale) * (alpha * scale)), self.dtype)
+    return math.elu(self, alpha, scale, input_scale)
 
 
 @aten("celu")
@@ -361,11 +358,33 @@ def celu(self: Node, alpha: float = 1.0) -> Node:
 
 @aten("softplus")
 def softplus(self: Node, beta: float = 1, threshold: float = 20) -> Node:
-    """``log1p(exp(beta*x)) / beta``, and ``x`` itself where ``beta*x`` is above the threshold."""
-    x = cast(self, self.dtype.compute)
-    scaled = x if beta == 1 else x * beta
-    smooth = math.softplus(scaled)
-    return cast(math.where(scaled > threshold, x, smooth if beta == 1 else smooth / beta), self.dtype)
+    return math.softplus(self, beta, threshold)
+
+
+@aten("prelu")
+def prelu(self: Node, weight: Node) -> Node:
+    """One slope, or one for each channel (axis 1)."""
+    return math.prelu(self, normalize.channels(weight, self) if self.rank > 1 else movement.reshape(weight, []))
+
+
+@aten("threshold")
+def threshold(self: Node, threshold: float, value: float) -> Node:
+    return math.threshold(self, threshold, value)
+
+
+@aten("hardshrink")
+def hardshrink(self: Node, lambd: float = 0.5) -> Node:
+    return math.hardshrink(self, lambd)
+
+
+@aten("softshrink")
+def softshrink(self: Node, lambd: float = 0.5) -> Node:
+    return math.softshrink(self, lambd)
+
+
+@aten("glu")
+def glu(self: Node, dim: int = -1) -> Node:
+    return math.glu(self, dim)
 
 
 @aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")

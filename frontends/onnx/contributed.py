@@ -32,8 +32,7 @@ def _fast_gelu(call: Call) -> Node:
 
 @operator("QuickGelu", domain=DOMAIN)
 def _quick_gelu(call: Call) -> Node:
-    alpha = call.number("alpha", 1.702)
-    return widened(lambda x: x * math.sigmoid(x * alpha))(call[0])
+    return math.quick_gelu(call[0], call.number("alpha", 1.702))
 
 
 def _residual(call: Call, bias: int) -> Node:

@@ -152,10 +152,4 @@ def _hard_sigmoid(call: Call) -> Node:
 
 @operator("Swish")
 def _swish(call: Call) -> Node:
-    alpha = call.number("alpha", 1.0)
-
-    @widened
-    def swish(x: Node) -> Node:
-        return x * math.sigmoid(x * alpha)
-
-    return swish(call[0])
+    return math.swish(call[0], call.number("alpha", 1.0))
