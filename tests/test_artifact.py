@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -21,9 +22,14 @@ import luminal
 from luminal import artifact
 from luminal.codegen import render
 from luminal.core import target as targets
+from luminal.core.errors import BuildError
+from luminal.core.program import Program
 from luminal.module import Module
+from luminal.progress import Stages
 from luminal.runtime import loader
 from tests import compiled_support
+from tests.codegen_programs import scaled_rows
+from tests.codegen_support import HOST_TARGETS
 from tests.compiled_support import WIDTH, SmallEncoder, arguments, outputs, printed_by
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
 
@@ -91,6 +97,35 @@ def test_a_loaded_folder_computes_the_same(module: Module, exported: Path, tmp_p
     nested = luminal.load(moved)(*arguments())
     assert list(nested) == ["tokens", "pooled", "width"] and nested["width"] == WIDTH
     assert isinstance(nested["pooled"], tuple) and isinstance(nested["tokens"], torch.Tensor)
+
+
+def program(name: str) -> Program:
+    program = scaled_rows(name)
+    return dataclasses.replace(program, digests={key: value.tobytes() for key, value in program.constants.items()})
+
+
+def test_another_process_may_finish_the_same_model_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between this one's last look at the cache and its renaming."""
+    monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path))
+    model, rename, others = program("raced"), Path.rename, []
+
+    def late(work: Path, folder: Path) -> Path:
+        shutil.copytree(work, folder)
+        others.append(folder)
+        return rename(work, folder)
+
+    monkeypatch.setattr(Path, "rename", late)
+    folder = artifact.build(model, HOST_TARGETS[0], Stages())
+    assert others == [folder] and (folder / "manifest.json").is_file()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_the_remains_of_a_model_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path))
+    folder = artifact.build(program("remains"), HOST_TARGETS[0], Stages())
+    (folder / "manifest.json").unlink()
+    with pytest.raises(BuildError, match=f"{folder.name}.*remove it"):
+        artifact.build(program("remains"), HOST_TARGETS[0], Stages())
 
 
 # ---- other languages -------------------------------------------------------------------------------------------------

@@ -50,11 +50,19 @@ def build(program: Program, target: Target, stages: Stages, emulate: bool = Fals
         work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=models))
         try:
             _build(bundle, program, work, stages)
-            if not folder.exists():
-                work.rename(folder)
+            _keep(work, folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+def _keep(work: Path, folder: Path) -> None:
+    """Renames ``work`` to ``folder``, unless another process has finished the same model meanwhile."""
+    try:
+        work.rename(folder)
+    except OSError as error:
+        if not (folder / MANIFEST).is_file():
+            raise BuildError(f"cannot put the model into {folder} ({error.strerror}): remove it") from None
 
 
 def _key(bundle: SourceBundle, program: Program) -> str:
