@@ -1,7 +1,7 @@
 """Sources become a shared library: translation units compiled in parallel, objects kept by content, then linked.
 
-The key of an object is a hash of everything that decides its bytes: source, flags, runtime headers, compiler. Files
-enter the cache by renaming, so any number of processes may share it.
+The key of an object is a hash of everything that decides its bytes: source, flags, runtime headers, the compiler
+with its arguments. Files enter the cache by renaming, so any number of processes may share it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def nvcc(bundle: SourceBundle) -> ImageCompiler:
     def make(source: str, image: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         return compiler.run([*flags, f"-I{INCLUDE}", source, "-o", str(image)], folder)
 
-    return ImageCompiler(make, "\0".join([*flags, compiler.version]), compiler.command[0])
+    return ImageCompiler(make, "\0".join([*flags, *compiler.identity]), compiler.command[0])
 
 
 def named_images() -> ImageCompiler:
@@ -196,16 +196,15 @@ class _Job:
 
     def _key(self, path: str, unit: Unit) -> str:
         held = self.image_keys.values() if path == IMAGES else ()
-        return _digest([unit.text, *_portable(unit.flags), self.runtime, self.compiler.version, *held])
+        return _digest([unit.text, *_portable(unit.flags), self.runtime, *self.compiler.identity, *held])
 
     def _image_key(self, unit: Unit) -> str:
         assert self.images is not None
         return _digest([unit.text, self.runtime, self.images.version])
 
     def _link_key(self) -> str:
-        return _digest(
-            [*self.keys.values(), *self.product.links, *self.product.files.values(), self.compiler.version]
-        )  # fmt: skip
+        files = self.product.files.values()
+        return _digest([*self.keys.values(), *self.product.links, *files, *self.compiler.identity])
 
     def _object(self, key: str) -> Path:
         return self.cache / "objects" / key[:2] / f"{key}.o"

@@ -43,6 +43,11 @@ class Toolchain:
     linker: tuple[str, ...]
     version: str
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What decides the files that it makes, besides what it is given: to be part of the keys that they have."""
+        return (*self.command, "link:", *self.linker, self.version)
+
     def run(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
         """Calls the compiler in ``folder``; its messages are in ``stderr``."""
         return _run([*self.command, *arguments], folder)

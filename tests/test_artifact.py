@@ -120,6 +120,15 @@ def test_another_process_may_finish_the_same_model_first(tmp_path: Path, monkeyp
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+def test_another_compiler_makes_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path))
+    folders = []
+    for command in ("g++", "g++ -fno-tree-vectorize", "g++"):
+        monkeypatch.setenv("CXX", command)
+        folders.append(artifact.build(program("compiled"), HOST_TARGETS[0], Stages()))
+    assert folders[0] == folders[2] != folders[1]
+
+
 def test_the_remains_of_a_model_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path))
     folder = artifact.build(program("remains"), HOST_TARGETS[0], Stages())

@@ -70,6 +70,19 @@ def test_a_change_compiles_what_it_touches(own_cache: Path) -> None:
     assert len(set(own_cache.rglob("*.o")) - before) == 1
 
 
+def test_another_compiler_makes_other_files(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only the arguments that ``CXX`` gives it differ."""
+    bundle = render.render(scaled_rows(), HOST_TARGETS[0])
+    made: dict[str, set[Path]] = {}
+    for command in ("g++", "g++ -fno-tree-vectorize", "g++"):
+        monkeypatch.setenv("CXX", command)
+        before = set(own_cache.rglob("*.o"))
+        library = build.build(bundle)
+        made.setdefault(command, (set(own_cache.rglob("*.o")) - before) | {library})
+    plain, slower = made.values()
+    assert len(plain) == len(slower) == 4 and not plain & slower
+
+
 def test_nothing_is_kept_without_the_cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMINAL_NO_CACHE", "1")
     path = build.build(render.render(scaled_rows(), HOST_TARGETS[0])).library

@@ -66,8 +66,10 @@ def _keep(work: Path, folder: Path) -> None:
 
 
 def _key(bundle: SourceBundle, program: Program) -> str:
-    """A hash of the sources, of the headers that they stand on, and of the weights."""
-    digest = hashlib.sha256(repr(bundle.target).encode())
+    """A hash of the compilers, of the sources, of the headers that they stand on, and of the weights."""
+    compilers = [toolchain.find(bundle.target.architecture, bundle.platform)]
+    compilers += [toolchain.find_nvcc()] if bundle.image_sources and not bundle.emulated else []
+    digest = hashlib.sha256(repr((bundle.target, [compiler.identity for compiler in compilers])).encode())
     for path, text in sorted(bundle.files.items()):
         digest.update(f"{path}\0{text}\0".encode())
     folders = (INCLUDE / "luminal", *((emulation.EMULATOR,) if bundle.emulated else ()))
