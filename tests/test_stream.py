@@ -296,6 +296,20 @@ def test_conditions_are_necessary(condition: ln.Scalar, at: Callable[[int, int],
             assert all(sym.evaluate(c, {"i": i, "j": j}) >= 0 for c in needed) == at(i, j)
 
 
+@pytest.mark.parametrize("dtype", [types.i8, types.u8, types.i64], ids=str)
+def test_conditions_on_integers_hold_for_rows_at_which_they_wrap_around(dtype: types.DType) -> None:
+    """Row minus column, in ``dtype``, below 5: at a difference of 128 an int8 is negative."""
+    at_i, at_j = (ln.apply(ops.CAST, (ln.index(sym.var(name, 0, 511)),), None, dtype) for name in "ij")
+    one, five = (ln.literal(np.array(value).astype(dtype.numpy).tobytes(), dtype) for value in (-1, 5))
+    difference = ln.apply(ops.ADD, (at_i, ln.apply(ops.MUL, (at_j, one), None, dtype)), None, dtype)
+    below = logical(ops.LESS_THAN, difference, five)
+    needed = conditions.needed(ln.apply(ops.SELECT, (below, number(1.0), number(-math.inf)), None, types.f32))
+    i, j = np.indices((512, 512))
+    counts = (i - j).astype(dtype.numpy) < 5
+    assert all((sym.evaluate(c, {"i": i, "j": j}) >= 0)[counts].all() for c in needed)
+    assert bool(needed) == (dtype is types.i64)
+
+
 def test_a_finite_mask_proves_nothing() -> None:
     condition = logical(ops.LESS_THAN, AT_J, AT_I)
     score = ln.apply(ops.SELECT, (condition, number(1.0), number(np.finfo(np.float32).min)), None, types.f32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from luminal.core import ops
+from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ln
 from luminal.core.symbolic import Int
 
@@ -77,18 +78,27 @@ def _inverted(condition: ln.Scalar) -> ln.Scalar | None:
 
 
 def position(value: ln.Scalar) -> Int | None:
-    """An integer that is an affine expression of loop indices, as one."""
+    """An integer that is an affine expression of loop indices, as one; None where its type might not hold it."""
+    found = _exact(value)
+    if found is None or not value.dtype.is_integer:
+        return None
+    held = sym.always(found - int(value.dtype.min)) and sym.always(int(value.dtype.max) - found)
+    return found if held else None  # elsewhere the integer wraps around
+
+
+def _exact(value: ln.Scalar) -> Int | None:
+    """The expression, before it is brought into the type of ``value``."""
     if isinstance(value.leaf, ln.Index):
         return value.leaf.value
     if isinstance(value.leaf, ln.Literal) and value.dtype.is_integer:
         return int(np.frombuffer(value.leaf.bits, value.dtype.numpy)[0])
-    if value.op is ops.ADD and value.dtype.is_integer:
-        left, right = map(position, value.operands)
-        return None if left is None or right is None else left + right
-    if value.op is ops.MUL and value.dtype.is_integer:
-        left, right = map(position, value.operands)
-        if isinstance(left, int) or isinstance(right, int):
-            return None if left is None or right is None else left * right
-    if value.op is ops.CAST and value.dtype.is_integer:
+    if value.op is ops.CAST:
         return position(value.operands[0])
+    if value.op is ops.ADD or value.op is ops.MUL:
+        left, right = map(position, value.operands)
+        if left is None or right is None:
+            return None
+        if value.op is ops.ADD:
+            return left + right
+        return left * right if isinstance(left, int) or isinstance(right, int) else None
     return None
