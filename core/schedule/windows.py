@@ -1,7 +1,7 @@
 """What neighbouring outputs of a reduction share, and where its masks hold: facts for the choice of a schedule.
 
-The sums of a convolution over windows, channel by channel, read each weight for every output and each input for several
-neighbours. Computed side by side (``Jam``), the outputs read them once.
+Reductions over windows read each input for several neighbouring outputs, and what does not move with the window for
+every output. Computed side by side (``Jam``), the outputs read them once.
 """
 
 from __future__ import annotations
