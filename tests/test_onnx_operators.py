@@ -55,6 +55,8 @@ OLDER = [
     case("Pad", floats(3, 4), opset=10, pads=[1, 2, 0, 1], mode="reflect"),
     case("Clip", floats(20), opset=10, min=-0.5, max=0.25),
     case("Clip", floats(20), opset=10, min=-0.5),
+    case("Clip", vector(np.inf, -np.inf, np.nan, 3e38, -1, dtype=np.float32), opset=10),
+    case("Clip", vector(np.inf, -np.inf, 1, dtype=np.float32), opset=10, min=0.0),
     case("Clip", floats(20), None, vector(0.25, dtype=np.float32).reshape(()), opset=13),
     case("Clip", integers(20), vector(-2).reshape(()), vector(3).reshape(()), opset=13),
     case("Dropout", floats(3, 4), opset=10, ratio=0.3),

@@ -48,7 +48,7 @@ def _attention(call: Call) -> tuple[Node, ...] | None:
         reached = below_diagonal(q.shape[2], k.shape[2], past)
         mask = reached if mask is None else _both(reached, mask)
         causal = False
-    scale = call.number("scale", 0.0) or None
+    scale = call.number("scale") if "scale" in call.attributes else None
     result = attention.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=True)
     if packed:
         batch, count, length, depth = result.shape

@@ -42,6 +42,7 @@ def _constant(call: Call) -> Node:
 @operator("Range")
 def _range(call: Call) -> Node:
     dtype = call[0].dtype
+    call.ignore("stash_type")  # the type to compute in: it is float64, rounded once
     if dtype.is_float:
         start, limit, delta = (float(scalar(call.array(k), f"input {k}")) for k in range(3))
         return indexing.arange(start, limit, delta, dtype)

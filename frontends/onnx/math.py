@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from math import inf
 
 from luminal.core import types
 from luminal.core.decompose import math
@@ -101,8 +100,10 @@ def _mod(call: Call) -> Node:
 
 @operator("Clip")
 def _clip_by_attributes(call: Call) -> Node:
-    low, high = call.number("min", -inf), call.number("max", inf)
-    return math.clamp(call[0], None if low == -inf else low, None if high == inf else high)
+    """The defaults are the limits of float32, which infinities become; a narrower type does not reach them."""
+    x = call[0]
+    low, high = call.number("min", types.f32.min), call.number("max", types.f32.max)
+    return math.clamp(x, None if low < x.dtype.min else low, None if high > x.dtype.max else high)
 
 
 @operator("Clip", since=11)
@@ -140,8 +141,7 @@ def _celu(call: Call) -> Node:
 
 @operator("Selu")
 def _selu(call: Call) -> Node:
-    # The attributes' defaults are the nearest float32 numbers to the constants of the paper.
-    alpha, gamma = call.number("alpha", 1.67326319217681884765625), call.number("gamma", 1.05070102214813232421875)
+    alpha, gamma = call.number("alpha", 1.6732632423543772), call.number("gamma", 1.0507009873554805)
     return math.selu(call[0], alpha, gamma)
 
 

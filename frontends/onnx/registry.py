@@ -156,10 +156,11 @@ class Call:
         return self.integer(name, int(default)) != 0
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A float attribute; required where there is no ``default``. Its value is a float32, given exactly."""
+        """A float attribute; required where there is no ``default``. Its value is a float32, given exactly, and so is a
+        default: the format holds it in a float32 attribute too."""
         attribute = self._attribute(name, onnx.AttributeProto.FLOAT)
         if attribute is None and default is not None:
-            return default
+            return float(np.float32(default))
         return float(self._required(name, attribute).f)
 
     def text(self, name: str, default: str | None = None) -> str:

@@ -129,8 +129,7 @@ def _constant_of_shape(call: Call) -> Node:
 
 @operator("Concat")
 def _concat(call: Call) -> Node:
-    axis = call.axis(call[0].rank, 1)
-    return concatenate(call.operands, axis)
+    return concatenate(call.operands, call.axis(call[0].rank))
 
 
 @operator("Split")
