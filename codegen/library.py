@@ -14,7 +14,8 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
 from luminal.core.program import Buffer, Entry, Launch, Phase, Program
-from luminal.core.symbolic import Int, Var, as_var
+from luminal.core.sizes import Solution, solve
+from luminal.core.symbolic import Int, Var, as_var, expr
 from luminal.core.types import DType
 
 
@@ -44,6 +45,17 @@ class SizeFunction:
     identifier: str
     lines: tuple[str, ...]
     comment: str
+
+
+@dataclass(frozen=True)
+class SolutionRow:
+    """A dim that occurs in expressions alone, and the axis of an input from whose size ``function`` computes it; all
+    but that by number."""
+
+    dim: int
+    input: int
+    axis: int
+    function: str
 
 
 @dataclass(frozen=True)
@@ -96,20 +108,22 @@ class AxesTable:
 
 @dataclass(frozen=True)
 class EntryText:
-    """An entry point: what is public about it, its steps, the tables of its inputs and outputs."""
+    """An entry point: what is public about it, its steps, the tables of its inputs and outputs, the dims to solve."""
 
     interface: public.Entry
     steps: tuple[Step, ...]
     tensors: tuple[TensorTable, ...]
+    solutions: tuple[SolutionRow, ...]
 
 
 @dataclass(frozen=True)
 class LibraryText:
-    """Everything that library.cpp says about one program."""
+    """Everything that library.cpp says about one program; ``solutions`` are functions of a size and the dims."""
 
     constants: tuple[Constant, ...]
     finite: tuple[FiniteRow, ...]
     sizes: tuple[SizeFunction, ...]
+    solutions: tuple[SizeFunction, ...]
     axes_tables: tuple[AxesTable, ...]
     entries: tuple[EntryText, ...]
     steps: tuple[str, ...]
@@ -167,6 +181,7 @@ class _Describer:
             for number, (name, offset) in enumerate(plan.offsets.items())
         }
         self.sizes: dict[Int, SizeFunction] = {}
+        self.solutions: dict[tuple[Var, Int, Int], SizeFunction] = {}
         self.axes: dict[tuple[Int, ...], AxesTable] = {}
         self.steps: list[str] = []
 
@@ -179,6 +194,7 @@ class _Describer:
             tuple(self.constants.values()),
             tuple(self._finite(name) for name in self.constants if name in self.program.finite),
             tuple(self.sizes.values()),
+            tuple(self.solutions.values()),
             tuple(self.axes.values()),
             entries,
             tuple(self.steps),
@@ -206,7 +222,7 @@ class _Describer:
             TensorTable(f"{face.identifier}_{which}", tuple(Row(t, self._axes(t.shape)) for t in tensors))
             for which, tensors in (("inputs", face.inputs), ("outputs", face.outputs))
         )
-        return EntryText(face, steps, tables)
+        return EntryText(face, steps, tables, tuple(self._solutions(entry)))
 
     def _phases(self, entry: Entry, pointers: dict[str, str]) -> Iterator[Step]:
         phases = {phase.first: phase for phase in entry.phases}
@@ -271,12 +287,35 @@ class _Describer:
 
     def _function(self, value: Int) -> str:
         if value not in self.sizes:
-            frame = Frame(Names())
-            with frame.open("") as scope:
-                scope.variables.update({dim: Value(f"dims[{number}]") for dim, number in self.dims.items()})
-                frame.line(f"return {Indices(frame).expression(value)};")
-            self.sizes[value] = SizeFunction(f"size{len(self.sizes)}", tuple(scope.lines), str(value))
+            self.sizes[value] = SizeFunction(f"size{len(self.sizes)}", self._returning(value, {}), str(value))
         return self.sizes[value].identifier
+
+    def _returning(self, value: Int, variables: dict[Var, Value]) -> tuple[str, ...]:
+        """The body of a function that returns ``value``; it has ``dims``, and ``variables`` beside them."""
+        frame = Frame(Names())
+        with frame.open("") as scope:
+            scope.variables.update({dim: Value(f"dims[{number}]") for dim, number in self.dims.items()})
+            scope.variables.update(variables)
+            frame.line(f"return {Indices(frame).expression(value)};")
+        return tuple(scope.lines)
+
+    def _solutions(self, entry: Entry) -> Iterator[SolutionRow]:
+        """The dims that stand alone on no axis. The runtime binds the others before."""
+        axes = [(number, axis) for number, tensor in enumerate(entry.inputs) for axis in range(len(tensor.shape))]
+        extents = [entry.inputs[number].shape[axis] for number, axis in axes]
+        for solution in solve(extents):
+            if as_var(extents[solution.axis]) is None:
+                function = self._solution(solution, extents[solution.axis])
+                yield SolutionRow(self.dims[solution.symbol], *axes[solution.axis], function)
+
+    def _solution(self, solution: Solution, extent: Int) -> str:
+        key = (solution.symbol, solution.slope, solution.rest)
+        if key not in self.solutions:
+            size = Var("size", 0, (1 << 63) - 1)
+            comment = f"{solution.symbol.name}, where {extent} is the size"
+            lines = self._returning(solution.value(expr(size)), {size: Value("size")})
+            self.solutions[key] = SizeFunction(f"solution{len(self.solutions)}", lines, comment)
+        return self.solutions[key].identifier
 
     def _axes(self, shape: tuple[Int, ...]) -> str:
         if not shape:

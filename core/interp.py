@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, numerics, ops, strided
+from luminal.core import ir, numerics, ops, sizes, strided
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
@@ -101,8 +101,7 @@ def constant_value(node: Node) -> Array | None:
 def bind(parameters: Iterable[Node], inputs: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
     """The sizes of the dimension symbols, from the shapes of the inputs and from ``dims``.
 
-    A symbol is solved from an axis in which it alone is unknown and linear; every axis and bound is checked. Raises
-    InputError.
+    A symbol is solved as ``core.sizes`` says; every axis and bound is checked. Raises InputError.
     """
     env = dict(dims)
     axes: list[tuple[str, Int, int]] = []
@@ -120,12 +119,8 @@ def bind(parameters: Iterable[Node], inputs: Mapping[str, Array], dims: Mapping[
         pairs = zip(node.shape, array.shape, strict=True)
         axes += [(f"axis {k} of input {name!r}", extent, size) for k, (extent, size) in enumerate(pairs)]
         symbols |= {v for extent in node.shape for v in sym.variables(extent)}
-    pending = axes
-    while pending:
-        unsolved = [axis for axis in pending if not _solve(axis[1], axis[2], env)]
-        if len(unsolved) == len(pending):
-            break
-        pending = unsolved
+    for solution in sizes.solve([extent for _, extent, _ in axes], [v for v in symbols if v.name in env]):
+        env[solution.symbol.name] = int(sym.evaluate(solution.value(axes[solution.axis][2]), env))
     for where, extent, size in axes:
         unknown = [v.name for v in sym.variables(extent) if v.name not in env]
         if unknown:
@@ -138,22 +133,6 @@ def bind(parameters: Iterable[Node], inputs: Mapping[str, Array], dims: Mapping[
         if not low <= env[symbol.name] <= high:
             raise InputError(f"{symbol.name} = {env[symbol.name]} is outside its bounds {low} .. {high}")
     return env
-
-
-def _solve(extent: Int, size: int, env: dict[str, int]) -> bool:
-    """Binds the one unknown symbol of ``extent = size``; whether no unknown is left."""
-    unknown = [v for v in sym.variables(extent) if v.name not in env]
-    if len(unknown) > 1:
-        return False
-    if unknown:
-        linear = sym.coefficient(extent, unknown[0])
-        if linear is None:
-            return False
-        slope, rest = (int(sym.evaluate(part, env)) for part in linear)
-        if slope == 0:
-            return False
-        env[unknown[0].name] = (size - rest) // slope
-    return True
 
 
 # ---- order ---------------------------------------------------------------------------------------------------------

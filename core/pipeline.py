@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, sizes
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, ScheduleError
 from luminal.core.ir import Graph, Node, Origins
@@ -32,6 +32,7 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
     ``watch`` is called with the name and the value of each stage as it is reached. Raises LuminalError.
     """
     _check_names(graph)
+    _check_sizes(graph)
     check_graph(graph)
     watch("graph", graph)
     graph = simplify(graph)
@@ -64,6 +65,21 @@ def _check_names(graph: Graph) -> None:
     both = sorted({n.attr.name for n in graph.inputs} & {name for name, _ in graph.outputs})
     if both:
         raise ModelError(f"{', '.join(both)} names an input and an output; give the output a name of its own")
+
+
+def _check_sizes(graph: Graph) -> None:
+    """Raises ModelError where a run would not know the size of a dimension."""
+    extents = [extent for node in graph.inputs for extent in node.shape]
+    known = {solution.symbol for solution in sizes.solve(extents)}
+    used = {v for node in ir.topological(graph.results) for extent in node.shape for v in sym.variables(extent)}
+    used.update(v for extent in extents for v in sym.variables(extent))
+    for symbol in sorted(used - known, key=lambda v: v.name):
+        places = [str(extent) for extent in extents if symbol in sym.variables(extent)]
+        found = f"it occurs only in {', '.join(places)}" if places else "it occurs in none"
+        raise ModelError(
+            f"the size of the dimension {symbol.name!r} does not follow from the shapes of the inputs: {found}; "
+            "expected an axis whose size is linear in it. Fix the size, or give the model an input with such an axis"
+        )
 
 
 def arrange(fusion: Fusion, roots: tuple[Node, ...], target: Target) -> tuple[Fusion, Layouts, dict[int, str]]:

@@ -15,6 +15,7 @@ import numpy as np
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import LoopNest
+from luminal.core.sizes import solve
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -211,6 +212,7 @@ def check(program: Program) -> None:
         _check_buffer(program, buffer)
     for entry in program.entries:
         _check_entry(program, entry)
+        _check_dims(program, entry)
         _check_order(program, entry)
         _check_phases(program, entry)
     for name in sorted(program.finite):
@@ -241,6 +243,15 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
         value = program.constants[buffer.name]
         _expect(value.dtype == buffer.dtype.numpy, f"{where}: expected {buffer.dtype}, its value is {value.dtype}")
         _expect(value.nbytes <= buffer.size, f"{where}: {value.nbytes} bytes of value, {buffer.size} of space")
+
+
+def _check_dims(program: Program, entry: Entry) -> None:
+    """The size of every dimension that the entry uses follows from the shapes of its inputs."""
+    known = {solution.symbol for solution in solve([extent for t in entry.inputs for extent in t.shape])}
+    used = {v for t in (*entry.inputs, *entry.outputs) for extent in t.shape for v in sym.variables(extent)}
+    used.update(dim for step in entry.steps for dim in program.kernels[step.kernel].nest.dims)
+    missing = sorted(dim.name for dim in used - known)
+    _expect(not missing, f"entry {entry.name}: the inputs do not say how large {', '.join(missing)} is")
 
 
 def _check_order(program: Program, entry: Entry) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 import luminal
 from luminal.core import ir, movement, ops, types
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import activation, compare, contraction, exponential, hyperbolic, indexing, reduction
+from luminal.core.errors import ModelError
 from luminal.core.ir import Graph, Node
 from luminal.core.target import Target
 from luminal.core.types import DType
@@ -131,3 +133,42 @@ def test_axes_of_size_zero_and_one() -> None:
 
     inputs = {"none": np.zeros((3, 0), np.float32), "one": np.full((1, 1), 2, np.float32)}
     agrees(graph_of("empty", inputs, build), BEST, [inputs], 1)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------------------------
+
+
+def sized(*shapes: tuple[sym.Int, ...], output: Callable[..., Node] = lambda *inputs: inputs[0] * 2.0) -> Graph:
+    """A graph of float inputs ``x0``, ``x1``, .. of these shapes."""
+    inputs = tuple(ir.input_(f"x{k}", shape, types.f32) for k, shape in enumerate(shapes))
+    dims = {v for shape in shapes for extent in shape for v in sym.variables(extent)}
+    return Graph("sized", inputs, (("y", output(*inputs)),), tuple(sorted(dims, key=lambda v: v.name)))
+
+
+def test_sizes_that_occur_in_expressions_alone_are_solved() -> None:
+    """``h`` from twice ``h``; then ``past`` from a product with it; ``rest`` from a difference, last."""
+    h, past, rest = sym.var("h", 1, 8), sym.var("past", 0, 9), sym.var("rest", 0, 5)
+    last = lambda *inputs: movement.concatenate([x * 2.0 for x in inputs], 0)  # noqa: E731
+    graph = sized((past - rest + 6,), (h * past + 1,), (2 * h,), output=last)
+    runs = []
+    for sizes in ({"h": 3, "past": 4, "rest": 2}, {"h": 1, "past": 0, "rest": 5}, {"h": 8, "past": 9, "rest": 0}):
+        shapes = [[int(sym.evaluate(extent, sizes)) for extent in node.shape] for node in graph.inputs]
+        runs.append({f"x{k}": np.arange(shape[0], dtype=np.float32) for k, shape in enumerate(shapes)})
+    agrees(graph, BEST, runs, 1)
+
+
+def test_sizes_that_no_solution_fits_are_refused() -> None:
+    module = compiled(sized((2 * sym.var("h", 1, 8),)), BEST)
+    assert module.run({"x0": np.ones(16, np.float32)})["y"].shape == (16,)
+    with pytest.raises(ValueError, match=r"has size 7, expected 6: the shape is \[2\*h\]"):
+        module.run({"x0": np.ones(7, np.float32)})
+    with pytest.raises(ValueError, match=r'has size 18, for which "h" would be outside its bounds 1..8'):
+        module.run({"x0": np.ones(18, np.float32)})
+
+
+def test_a_size_that_does_not_follow_from_the_inputs_is_refused_by_the_compiler() -> None:
+    h, w = sym.var("h", 1, 8), sym.var("w", 1, 8)
+    with pytest.raises(ModelError, match=r"dimension 'h' does not follow .* occurs only in h\*w; expected an axis"):
+        luminal.compile(sized((h * w,)))
+    with pytest.raises(ModelError, match="it occurs in none"):
+        luminal.compile(sized((3,), output=lambda x: ir.expand(x, (h, 3))))

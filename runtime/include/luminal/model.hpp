@@ -59,13 +59,22 @@ struct Tensor {
     Span<Axis> axes;
 };
 
-/// One way to call the model. Each dim that the entry uses occurs by itself on some axis of its inputs.
+/// A dim that occurs in expressions alone: what the size of one axis of an input makes of it.
+struct Solution {
+    int32_t dim;
+    int32_t input;
+    int32_t axis;
+    int64_t (*value)(int64_t size, const int64_t* dims);
+};
+
+/// One way to call the model. Each dim that the entry uses occurs by itself on some axis of its inputs, or is solved.
 struct Entry {
     const char* name;
     Span<Tensor> inputs;
     Span<Tensor> outputs;
     int64_t arena_bytes;  // at the bounds of the dims
     void (*run)(Context& context, const int64_t* dims, const void* const* in, void* const* out);
+    Span<Solution> solved = {};  // each over dims that are known before it
 };
 
 /// A constant that must hold finite numbers alone: kernels leave out products of them with zeros.

@@ -141,7 +141,8 @@ inline void append_binding(const Entry& entry, int32_t dim, Message& message) {
 }
 
 /// Binds the dims of an entry from the shapes of its inputs: the first occurrence of a dim binds it, within its bounds,
-/// later ones must agree. Then compares the sizes that are numbers or expressions. Data is not looked at.
+/// later ones must agree; those that occur in expressions alone are solved. Then compares the sizes that are numbers or
+/// expressions. Data is not looked at.
 inline int32_t bind_dims(const Model& model, const Entry& entry, const lm_value* in, int64_t* dims, Message& message) {
     for (int32_t dim = 0; dim < model.dims.size; ++dim) dims[dim] = UNBOUND;
     for (int32_t i = 0; i < entry.inputs.size; ++i) {
@@ -167,6 +168,21 @@ inline int32_t bind_dims(const Model& model, const Entry& entry, const lm_value*
             }
             dims[dim] = size;
         }
+    }
+    for (const Solution& solution : entry.solved) {
+        const int64_t size = in[solution.input].shape[solution.axis];
+        const int64_t value = solution.value(size, dims);
+        const Dim& bounds = model.dims[solution.dim];
+        if (value < bounds.lower || value > bounds.upper) {
+            const Tensor& tensor = entry.inputs[solution.input];
+            message.set("input \"%s\", axis %d, has size %lld, for which \"%s\" would be outside its bounds %lld..%lld: "
+                        "the shape is ",
+                        tensor.name, solution.axis, static_cast<long long>(size), bounds.name,
+                        static_cast<long long>(bounds.lower), static_cast<long long>(bounds.upper));
+            append_axes(tensor, message);
+            return LM_INVALID_ARGUMENT;
+        }
+        dims[solution.dim] = value;
     }
     for (int32_t i = 0; i < entry.inputs.size; ++i) {
         const Tensor& tensor = entry.inputs[i];

@@ -1,0 +1,58 @@
+"""How the sizes of dimension symbols follow from the shapes of what is given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from luminal.core import symbolic as sym
+from luminal.core.symbolic import Int, Var
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``symbol`` is ``(size - rest) // slope``, ``size`` being that of axis number ``axis``. ``slope`` is positive for
+    all sizes, or negative; it and ``rest`` are over symbols that earlier solutions give."""
+
+    symbol: Var
+    axis: int
+    slope: Int
+    rest: Int
+
+    def value(self, size: Int) -> Int:
+        """What ``size`` makes of the symbol. It is the solution only where the axis has that size then."""
+        if sym.always(self.slope):
+            return sym.floordiv(size - self.rest, self.slope)
+        return sym.floordiv(self.rest - size, self.slope * -1)
+
+
+def solve(axes: Sequence[Int], known: Collection[Var] = ()) -> list[Solution]:
+    """How the symbols in the extents ``axes`` follow from the sizes of these axes, in an order in which they can be
+    computed: those that stand alone on an axis first. Symbols for which there is no way are left out.
+
+    A symbol is solved from an extent that is linear in it and has no other that is unknown by then.
+    """
+    found = list[Solution]()
+    solved = set(known)
+    for number, extent in enumerate(axes):
+        alone = sym.as_var(extent)
+        if alone is not None and alone not in solved:
+            found.append(Solution(alone, number, 1, 0))
+            solved.add(alone)
+    while True:
+        solution = next((s for n, extent in enumerate(axes) if (s := _solution(extent, n, solved))), None)
+        if solution is None:
+            return found
+        found.append(solution)
+        solved.add(solution.symbol)
+
+
+def _solution(extent: Int, number: int, solved: set[Var]) -> Solution | None:
+    unknown = sym.variables(extent) - solved
+    if len(unknown) != 1:
+        return None
+    (symbol,) = unknown
+    linear = sym.coefficient(extent, symbol)
+    if linear is None or not (sym.always(linear[0] - 1) or sym.never(linear[0])):
+        return None
+    return Solution(symbol, number, *linear)
