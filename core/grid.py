@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from luminal.core import symbolic as sym
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bf16, f16, f32
 
+ALIGNMENT = 16  # bytes; of an array in shared memory
 LANE = Var("lane", 0, 31)
 ELEMENT = Var("e", 0, 3)
 
@@ -38,6 +40,11 @@ class Fragment:
         return self.rows * self.columns // self.warp
 
 
+def aligned(size: int) -> int:
+    """The bytes that an array of ``size`` bytes takes of shared memory."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Grid:
     """What runs a kernel as a grid of tasks, each by a block of threads that share memory.
@@ -53,6 +60,11 @@ class Grid:
     processors: int = 128
     ahead: bool = False
     fragments: tuple[Fragment, ...] = ()
+
+    def kept(self, reduced: Iterable[DType]) -> int:
+        """Bytes of shared memory that are left to a block which reduces values of these types: every warp of it leaves
+        a partial result of each there."""
+        return self.shared - sum(aligned(self.threads // self.warp * dtype.itemsize) for dtype in reduced)
 
     def fragment(self, a: DType, b: DType) -> Fragment | None:
         """The product of matrices of these types, where there is one."""

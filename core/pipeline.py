@@ -99,7 +99,7 @@ def arrange(fusion: Fusion, roots: tuple[Node, ...], target: Target) -> tuple[Fu
 def _refusal(cluster: fuse.Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> str:
     """Why a chain cannot run in one pass; empty where it can."""
     try:
-        _schedule(cluster, lower.lower(cluster, fusion, layouts).nest, target)
+        _schedule(cluster, lower.lower(cluster, fusion, layouts, target).nest, target)
     except ScheduleError as refusal:
         return str(refusal)
     return ""
@@ -209,9 +209,10 @@ class _Assembly:
         parts = self.layouts.assemblies.parts
         whole = next((n for n in cluster.index if n in parts), None)
         if whole is None:
-            yield lower.lower(cluster, self.fusion, self.layouts)
+            yield lower.lower(cluster, self.fusion, self.layouts, self.target)
         else:
-            yield from (lower.lower_part(whole, part, self.fusion, self.layouts) for part in parts[whole])
+            for part in parts[whole]:
+                yield lower.lower_part(whole, part, self.fusion, self.layouts, self.target)
 
     def _name(self, node: Node) -> None:
         if node in self.names:

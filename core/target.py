@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from luminal.core.types import DType
 
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
 _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+
+ROWS_BYTES = 64 << 10  # of a stack, and of the smallest second-level cache, that rows may take
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Target:
     l3: int = 8 << 20
     dialect: str = "cpp"
     grid: Grid | None = None
+
+    def kept(self, reduced: Iterable[DType]) -> int:
+        """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in
+        the second-level cache, on the stack; or in the memory that a block shares."""
+        return ROWS_BYTES if self.grid is None else self.grid.kept(reduced)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of

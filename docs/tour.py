@@ -178,7 +178,7 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "fusion", "text", schedule_printer.fusion_text(fusion, layouts)
 
     norm = next(c for c in fusion.clusters if c.kind == "row")
-    serial = lower.lower(norm, fusion, layouts).nest
+    serial = lower.lower(norm, fusion, layouts, TARGET).nest
     yield "serial", "text", narrow(schedule_printer.nest_text(serial))
     chosen = choose.choose(norm, serial, TARGET)
     schedule, row = chosen.schedule, chosen.nest
@@ -186,11 +186,11 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "nest", "text", narrow(schedule_printer.nest_text(row))
 
     first = fusion.clusters[0]
-    nest = choose.choose(first, lower.lower(first, fusion, layouts).nest, TARGET).nest
+    nest = choose.choose(first, lower.lower(first, fusion, layouts, TARGET).nest, TARGET).nest
     yield "tile", "text", narrow(schedule_printer.nest_text(nest))
 
     chain = next(c for c in fusion.clusters if c.chain is not None)
-    serial = lower.lower(chain, fusion, layouts).nest
+    serial = lower.lower(chain, fusion, layouts, TARGET).nest
     yield "chain", "text", narrow(schedule_printer.nest_text(serial))
     yield "stream", "text", narrow(schedule_printer.nest_text(choose.choose(chain, serial, TARGET).nest))
 

@@ -43,7 +43,7 @@ def test_softmax_is_one_kernel_and_costly_rows_are_kept() -> None:
     source = Source()
     fusion, layouts = clusters(source, reduction.softmax(source.input(4, 33), -1))
     assert kinds(fusion) == ["row"]
-    nest = lower.lower(fusion.clusters[0], fusion, layouts).nest
+    nest = lower.lower(fusion.clusters[0], fusion, layouts, targets.X86_64).nest
     assert sum(type(s).__name__ == "Alloc" for s in lower.statements(nest.body)) == 1
 
 
@@ -94,7 +94,7 @@ def serial_nest(name: str, number: int = 0) -> transforms.ln.LoopNest:
     prepared = prepare(case.graph.results, targets.X86_64, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)
     layouts = layout.assign(fusion, prepared.roots)
-    return lower.lower(fusion.clusters[number], fusion, layouts).nest
+    return lower.lower(fusion.clusters[number], fusion, layouts, targets.X86_64).nest
 
 
 def test_a_schedule_replays_to_the_same_nest() -> None:

@@ -13,6 +13,7 @@ from luminal.core import interp, ir, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
+from luminal.core.decompose import exponential
 from luminal.core.decompose import reduction as rows
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, Fragment
@@ -122,7 +123,7 @@ def test_a_missing_barrier_is_a_race() -> None:
 def serial() -> ln.LoopNest:
     prepared = prepare(product(types.f32)[0].results, CUDA, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)
-    return lower.lower(fusion.clusters[0], fusion, layout.assign(fusion, prepared.roots)).nest
+    return lower.lower(fusion.clusters[0], fusion, layout.assign(fusion, prepared.roots), CUDA).nest
 
 
 @pytest.mark.parametrize(
@@ -177,3 +178,37 @@ def test_rows_are_read_sixteen_bytes_at_once(target: Target) -> None:
     arrays = {"x": values}
     found = run_program(compile_graph(graph, target), arrays)["y"]
     np.testing.assert_allclose(found, interp.run(graph, arrays).outputs[0], rtol=1e-6)
+
+
+def softmax(length: int) -> tuple[ir.Graph, dict[str, Array]]:
+    source = Source()
+    y = rows.softmax(source.input(3, length), -1)
+    return ir.Graph("softmax", tuple(source.nodes), (("y", y),)), source.arrays
+
+
+def shared_arrays(nest: ln.LoopNest) -> list[ln.Alloc]:
+    return [s for s in lower.statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "shared"]
+
+
+@pytest.mark.parametrize("length", [64, 8176, 8177, 12272, 12273, 16384, 100_000])
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.name)
+def test_rows_are_kept_where_the_memory_of_a_block_has_room_for_them(length: int, target: Target) -> None:
+    assert target.grid is not None
+    partial = 2 * 4 * target.grid.threads // target.grid.warp  # of the maximum and of the sum, one a warp
+    fits = length * 4 + partial <= target.grid.shared
+    assert len(shared_arrays(the_nest(softmax(length)[0], target))) == fits
+
+
+def test_as_many_rows_are_kept_as_fit_together() -> None:
+    """Two passes read two exponentials of a row: there is room for both, for one, for none beside partial results."""
+    source = Source()
+    x = source.input(3, 100)
+    one, two = exponential.exp(x), exponential.exp(x * 0.5)
+    totals = [rows.sum_(value, [-1], True) for value in (one, two)]
+    graph = ir.Graph("rows", tuple(source.nodes), (("y", one * totals[1] + two * totals[0]),))
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    for shared, kept in ((1024, 2), (800, 1), (464, 1), (463, 0), (64, 0)):
+        small = replace(CUDA, grid=replace(CUDA.grid, shared=shared))
+        program = compile_graph(graph, small)
+        assert sum(len(shared_arrays(kernel.nest)) for kernel in program.kernels) == kept
+        assert np.allclose(run_program(program, source.arrays)["y"], expected, rtol=1e-5)

@@ -89,7 +89,7 @@ def make(
     fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
     layouts = layout.assign(fusion, prepared.roots)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)
-    lowered = lower.lower(cluster, fusion, layouts)
+    lowered = lower.lower(cluster, fusion, layouts, target)
     nodes = [n for n in lowered.arguments if n not in prepared.roots]
     values = interp.evaluate(nodes, source.arrays)
     flat = {a.name: np.ascontiguousarray(x).reshape(-1) for a, x in zip(lowered.nest.arrays, values, strict=False)}

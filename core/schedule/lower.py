@@ -8,6 +8,7 @@ import numpy as np
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
+from luminal.core.grid import aligned
 from luminal.core.ir import Node, rename
 from luminal.core.ops import Kind
 from luminal.core.schedule import nest as ln
@@ -17,8 +18,7 @@ from luminal.core.schedule.layout import Layouts, merged_index
 from luminal.core.schedule.regions import neutral
 from luminal.core.schedule.rewrite_nest import inside
 from luminal.core.symbolic import Int, Var
-
-ROW_BUFFER_BYTES = 64 * 1024  # a row kept between two passes stays in the second-level cache, on the stack
+from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class _Lowering:
     cluster: Cluster
     fusion: Fusion
     layouts: Layouts
+    target: Target
     arrays: dict[Node, str] = field(default_factory=dict)
     written: set[Node] = field(default_factory=set)
     finished: dict[Node, str] = field(default_factory=dict)  # reductions whose value has a name
@@ -169,9 +170,9 @@ def _variables(axes: tuple[Int, ...]) -> list[Var]:
     return [v for a in axes if (v := sym.as_var(a)) is not None]
 
 
-def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Lowered:
-    """The nest that computes ``cluster``, every loop serial."""
-    state = _Lowering(cluster, fusion, layouts)
+def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> Lowered:
+    """The nest that computes ``cluster``, every loop serial; ``target`` says how much of a row may be kept."""
+    state = _Lowering(cluster, fusion, layouts, target)
     body: tuple[ln.Statement, ...]
     if cluster.chain is not None:
         body = _chain(state, cluster.chain)
@@ -185,10 +186,10 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Lowered:
     return _lowered(state, body)
 
 
-def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts) -> Lowered:
+def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts, target: Target) -> Lowered:
     """The nest that writes one box of an assembly."""
     cluster = Cluster(0, "map", part.extents)
-    state = _Lowering(cluster, fusion, layouts)
+    state = _Lowering(cluster, fusion, layouts, target)
     index = tuple(low + axis for (low, _), axis in zip(part.bounds, cluster.axes, strict=True))
     by = rename(whole.shape, index)
     if part.source is None:
@@ -284,7 +285,8 @@ def _bound(row: list[Var]) -> int:
 def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> dict[Node, Node]:
     """Costly values of the row that two passes read: kept in a local array from the first reduction that computes them.
 
-    Only where the row lies along memory, so that it is the vectorised axis, and is short enough to stay in the cache.
+    Only where the row lies along memory, so that it is the vectorised axis; and as many as the target has room for, the
+    first of them.
     """
     cluster = state.cluster
     limit = sym.upper(sym.product(_extent(a) for a in row))
@@ -296,14 +298,17 @@ def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> d
         if node not in reductions:
             finally_needed |= _needed(node, state, reductions)
     kept: dict[Node, Node] = {}
+    room = state.target.kept(r.dtype for r in reductions)
     for node, index in cluster.index.items():
-        if node.op not in COSTLY or limit * node.dtype.itemsize > ROW_BUFFER_BYTES:
+        size = aligned(limit * node.dtype.itemsize)
+        if node.op not in COSTLY or size > room:
             continue
         if not all(any(v in sym.variables(e) for e in index) for v in row):
             continue
         passes = [r for r in reductions if node in needed[r]]
         if passes and len(passes) + (node in finally_needed) > 1:
             kept[node] = passes[0]
+            room -= size
     return kept
 
 
@@ -321,7 +326,7 @@ def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
 
 
 def _row_is_contiguous(state: _Lowering, reduction: Node, row: list[Var]) -> bool:
-    probe = _Lowering(state.cluster, state.fusion, state.layouts, row=tuple(row))
+    probe = _Lowering(state.cluster, state.fusion, state.layouts, state.target, row=tuple(row))
     (statement,) = probe.reduction(reduction, "r", row, [])
     assert isinstance(statement, ln.Reduction)
     slopes = [sym.coefficient(a.offset, row[-1]) for a in accesses(statement.value)]
