@@ -120,6 +120,30 @@ def test_a_missing_barrier_is_a_race() -> None:
         run(replace(nest, body=without), arrays)
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
+    """What threads leave before such a loop is there after it, whatever barriers are inside."""
+    thread, again = sym.expr(sym.Var("t", 0, 7)), sym.var("k", 0, sym.var("n", 0, 5) - 1)
+    over = sym.as_var(again)
+    assert over is not None and isinstance(over.hi, sym.Expr)
+
+    def each(statement: ln.Statement) -> ln.Loop:
+        return ln.Loop(sym.Var("t", 0, 7), 8, "thread", (statement,), 8)
+
+    first, mirrored = ln.load("x", thread, types.f32), ln.load("s", 7 - thread, types.f32)
+    body = (
+        ln.Alloc("s", types.f32, 8),
+        each(ln.Store("s", thread, first)),
+        ln.Loop(over, over.hi + 1, "serial", (each(ln.Store("z", thread, mirrored)),)),
+        each(ln.Store("y", thread, mirrored)),
+    )
+    arrays = tuple(ln.Array(name, types.f32, name != "x") for name in "xyz")
+    nest = Share(8, 1024)(ln.LoopNest(arrays, (sym.Var("n", 0, 5),), body))
+    values = {name: np.arange(8, dtype=np.float32) for name in "xyz"}
+    run_nest.run(nest, values, {"n": count})
+    assert np.array_equal(values["y"], values["x"][::-1])
+
+
 def serial() -> ln.LoopNest:
     prepared = prepare(product(types.f32)[0].results, CUDA, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)

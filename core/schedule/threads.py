@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import accesses, statements
@@ -109,11 +110,14 @@ class _Barriers:
         return tuple(result)
 
     def _loop(self, loop: ln.Loop) -> ln.Loop:
-        """What the last iteration left is there when the next begins."""
-        before = self.read, self.written
+        """What the last iteration left is there when the next begins, and what was there before where there is none."""
+        before = frozenset(self.read), frozenset(self.written)
         self.body(loop.body)
         self.read, self.written = self.read | before[0], self.written | before[1]
-        return replace(loop, body=self.body(loop.body))
+        result = replace(loop, body=self.body(loop.body))
+        if not sym.always(loop.extent - 1):  # a barrier in it may never have been passed
+            self.read, self.written = self.read | before[0], self.written | before[1]
+        return result
 
 
 def _touched(body: Body) -> tuple[set[str], set[str]]:
