@@ -34,7 +34,7 @@ class Indices:
             return linear[0]
         whole = group.axis.hi + 1
         step = Var("lane group", 0, sym.ceildiv(whole, group.lanes) - 1)
-        lane = Var("lane", 0, group.lanes - 1)
+        lane = Var("lane of group", 0, group.lanes - 1)
         aligned = _expression(step) * group.lanes + _expression(lane)
         linear = sym.coefficient(sym.substitute(value, {group.axis: aligned}), lane)
         return linear[0] if linear is not None and isinstance(linear[0], int) else None

@@ -311,7 +311,7 @@ class _Describer:
     def _solution(self, solution: Solution, extent: Int) -> str:
         key = (solution.symbol, solution.slope, solution.rest)
         if key not in self.solutions:
-            size = Var("size", 0, (1 << 63) - 1)
+            size = Var("size of the axis", 0, (1 << 63) - 1)
             comment = f"{solution.symbol.name}, where {extent} is the size"
             lines = self._returning(solution.value(expr(size)), {size: Value("size")})
             self.solutions[key] = SizeFunction(f"solution{len(self.solutions)}", lines, comment)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from luminal.core import ir, ops, sizes
 from luminal.core import symbolic as sym
-from luminal.core.errors import ModelError, ScheduleError
+from luminal.core.errors import ModelError, ScheduleError, SpecError
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.program import Buffer, Entry, Kernel, Launch, Phase, Program, TensorSpec
 from luminal.core.program import check as check_program
@@ -17,7 +16,7 @@ from luminal.core.rewrite import simplify
 from luminal.core.schedule import chain, choose, choose_grid, contraction, cost, fuse, layout, lower, phases, plan
 from luminal.core.schedule.fuse import Fusion
 from luminal.core.schedule.layout import Layouts
-from luminal.core.schedule.nest import LoopNest
+from luminal.core.schedule.nest import LoopNest, names_axis
 from luminal.core.schedule.scheduler import Chosen
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Int
@@ -51,14 +50,10 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
     return program
 
 
-# What the axes of nests and views are called: a dimension of that name could be taken for one of them.
-_AXIS_NAME = re.compile(r"[aikg]\d\w*|d_i\d\w*|at")
-
-
 def _check_names(graph: Graph) -> None:
     """Raises ModelError where names of the model would be mistaken for others."""
     for dim in graph.dims:
-        if _AXIS_NAME.fullmatch(dim.name):
+        if names_axis(dim.name):
             raise ModelError(
                 f"the dimension {dim.name!r} is named like a loop of the generated code; give it another name"
             )
@@ -183,6 +178,7 @@ class _Assembly:
         for arguments, chosen in self._nests(cluster):
             nest = chosen.nest
             if nest not in self.kernels:
+                _check_axes(nest)
                 self.kernels[nest] = Kernel(f"{cluster.kind}{len(self.kernels)}", nest, origins, chosen.text)
             number = list(self.kernels).index(nest)
             grain = cost.grain(nest)
@@ -255,6 +251,13 @@ class _Assembly:
         origins = tuple(map(str, self.graph.origins.get(node, ())))
         order = self.layouts.order(node)
         return Buffer(name, node.dtype, node.shape, order, space, offsets.get(name, 0), _bytes(node), origins)
+
+
+def _check_axes(nest: LoopNest) -> None:
+    """Raises SpecError where an axis has a name that a dimension may have."""
+    wrong = sorted(axis.name for axis in lower.bound(nest.body) if not names_axis(axis.name))
+    if wrong:
+        raise SpecError(f"axes of a nest are called {', '.join(wrong)}, which are no names of axes: see names_axis")
 
 
 def _operations(cluster: fuse.Cluster) -> Int:

@@ -15,7 +15,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import exponential
 from luminal.core.decompose import reduction as rows
-from luminal.core.errors import ScheduleError, SpecError
+from luminal.core.errors import ModelError, ScheduleError, SpecError
 from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, Fragment
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import fuse, layout, lower, run_nest
@@ -236,3 +236,25 @@ def test_as_many_rows_are_kept_as_fit_together() -> None:
         program = compile_graph(graph, small)
         assert sum(len(shared_arrays(kernel.nest)) for kernel in program.kernels) == kept
         assert np.allclose(run_program(program, source.arrays)["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*"tcvije", "k", "row", "column", "lane", "thread"])
+def test_a_dimension_may_have_a_name_that_axes_might_have(name: str) -> None:
+    """Its bounds are those of the number of a thread, too."""
+    source = Source()
+    rows = sym.var(name, 0, 63)
+    x, w = ir.input_("x", (rows, 24), types.f32), source.weight(24, 20)
+    graph = ir.Graph("named", (x,), (("y", decompose.matmul(x, w)),), tuple(sym.variables(rows)))
+    program = compile_graph(graph, CUDA)
+    for count in (1, 5, 37, 63):
+        arrays = {"x": np.random.default_rng(count).standard_normal((count, 24)).astype(np.float32)}
+        (expected,) = interp.run(graph, arrays, mode="float64").outputs
+        assert np.allclose(run_program(program, arrays)["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["t0", "k_1", "a1a2_first", "i3", "at", "tid"])
+def test_a_dimension_that_is_called_like_an_axis_is_refused(name: str) -> None:
+    x = ir.input_("x", (sym.var(name, 1, 64), 24), types.f32)
+    graph = ir.Graph("named", (x,), (("y", x * 2.0),), tuple(sym.variables(x.shape[0])))
+    with pytest.raises(ModelError, match=f"the dimension '{name}' is named like a loop"):
+        compile_graph(graph, CUDA)

@@ -353,16 +353,19 @@ def statements(body: tuple[ln.Statement, ...]) -> list[ln.Statement]:
 
 def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:
     """Dimension symbols: variables that no statement binds."""
-    bound: set[Var] = set()
-    used: set[Var] = set()
+    used = {v for statement in statements(body) for e in expressions(statement) for v in sym.variables(e)}
+    return tuple(sorted(used - bound(body), key=lambda v: v.name))
+
+
+def bound(body: tuple[ln.Statement, ...]) -> set[Var]:
+    """The variables that statements of ``body`` bind."""
+    found: set[Var] = set()
     for statement in statements(body):
-        for expression in expressions(statement):
-            used |= sym.variables(expression)
         if isinstance(statement, ln.Loop | ln.Let | ln.Assign):
-            bound.add(statement.axis)
+            found.add(statement.axis)
         if isinstance(statement, ln.Reduction | ln.Reductions | ln.Contract):
-            bound |= {loop.axis for loop in statement.loops}
-    return tuple(sorted(used - bound, key=lambda v: v.name))
+            found |= {loop.axis for loop in statement.loops}
+    return found
 
 
 def expressions(statement: ln.Statement) -> list[Int]:

@@ -6,6 +6,7 @@ and an emitter computes each once. Offsets are in elements, over loop axes, dime
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,15 @@ from luminal.core.grid import Fragment
 from luminal.core.ops import Op
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bool_, i64
+
+# What axes of nests, and of the views that they come from, are called: nothing else may have such a name.
+_AXIS_NAME = re.compile(r"[aegiktv]\d\w*|c0|k_\d|d_i\d\w*|at|tid")
+
+
+def names_axis(name: str) -> bool:
+    """Whether ``name`` is one that axes have: a dimension of that name could be taken for one of them."""
+    return _AXIS_NAME.fullmatch(name) is not None
+
 
 # ---- scalar expressions --------------------------------------------------------------------------------------------
 

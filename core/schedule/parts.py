@@ -29,7 +29,7 @@ class Square:
         """What ``thread`` has of a tile."""
         across = columns // self.side
         top, left = sym.floordiv(thread, across) * self.side, sym.mod(thread, across) * self.side
-        row, column = sym.axis("i", self.side), sym.axis("j", self.side)
+        row, column = sym.axis("e0", self.side), sym.axis("e1", self.side)
         shape = (self.side, self.side)
         return Held(top, left, shape, (row, column), shape, top + row, left + column, None)
 
@@ -56,7 +56,7 @@ class Warps:
         warp, lane = sym.floordiv(thread, fragment.warp), sym.mod(thread, fragment.warp)
         top, left = sym.floordiv(warp, across) * self.rows, sym.mod(warp, across) * self.columns
         extents = (self.rows // fragment.rows, self.columns // fragment.columns, fragment.elements)
-        axes = tuple(sym.axis(name, extent) for name, extent in zip("ije", extents, strict=True))
+        axes = tuple(sym.axis(f"e{k}", extent) for k, extent in enumerate(extents))
         i, j, e = axes
         by = {LANE: lane, ELEMENT: e}
         row = top + i * fragment.rows + sym.substitute(fragment.row, by)

@@ -178,7 +178,7 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
         case ln.Define() | ln.Let() | ln.Reduction():
             return _read(statement.value, array)
         case ln.Contract():
-            row, column = sym.axis("row", statement.rows), sym.axis("column", statement.columns)
+            row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
             a = [statement.a_offset + statement.a_row * row] if statement.a == array else []
             return a + ([statement.b_offset + statement.b_column * column] if statement.b == array else [])
         case ln.Reductions():

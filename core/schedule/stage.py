@@ -61,7 +61,7 @@ class Stage:
             self._strip(nest, name, access, reduction.loops, side)
             for name, access, side in zip(("stage_a", "stage_b"), _factors(reduction), (rows, columns), strict=True)
         )
-        thread = Var("t", 0, self.threads - 1)
+        thread = Var("t0", 0, self.threads - 1)
         held = self.parts.held(sym.expr(thread), self.rows, self.columns)
         first = sym.expr(thread) * held.size
         element = ln.load("tile", first + held.number, reduction.dtype)
@@ -226,7 +226,7 @@ class _Strip:
 
     def copy(self, name: str, step: Int) -> ln.Loop:
         """Fills the stage ``name`` with the terms of ``step``."""
-        copied, group = Var("c", 0, self.side.size * self.depth // self.width - 1), sym.axis("v", self.width)
+        copied, group = Var("c0", 0, self.side.size * self.depth // self.width - 1), sym.axis("v0", self.width)
         line, term = self._position(sym.expr(copied), group)
         offset, masks = self._read(line, term, step)
         # Whole groups are masked or not.
@@ -240,7 +240,7 @@ class _Strip:
 
     def aligned(self, width: int) -> bool:
         """Whether groups of ``width`` elements lie side by side and aligned, each masked as a whole."""
-        copied, group = Var("c", 0, self.side.size * self.depth // width - 1), sym.axis("v", width)
+        copied, group = Var("c0", 0, self.side.size * self.depth // width - 1), sym.axis("v0", width)
         line, term = replace(self, width=width)._position(sym.expr(copied), group)
         step = Var("k_1", 0, sym.ceildiv(self.terms, self.depth) + 1)
         offset, masks = self._read(line, term, sym.expr(step))
