@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,8 @@ from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose, fuse, layout, lower, plan, transforms
+from luminal.core.schedule import choose, fuse, layout, lower, plan, tensorise, transforms
+from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import Tile, prepare
 from luminal.core.schedule.tensorise import Tensorise
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
@@ -129,6 +132,23 @@ def test_a_contraction_that_is_not_tiled_says_why() -> None:
     nest = serial_nest("linear_with_epilogue")
     wrong = choose.schedule(nest, Tile(4, 3, 7), targets.X86_64)
     assert "side by side" in wrong.refusal and wrong.text.startswith("not tiled: ")
+
+
+def summed(value: ln.Scalar, op: ops.Op = ops.SUM_REDUCE) -> ln.Reduction:
+    loop = ln.Loop(sym.Var("k0", 0, 7), 8, "serial", ())
+    return ln.Reduction("s", op, types.f32, (loop,), (), value)
+
+
+def test_one_function_says_what_a_product_is_that_is_summed() -> None:
+    a, masked = ln.load("a", 3, types.f32), ln.load("b", 5, types.f16, (sym.var("k0", -1, 6),), bytes(2))
+    wide = ln.apply(ops.CAST, (masked,), None, types.f32)
+    product = ln.apply(ops.MUL, (a, wide), None, types.f32)
+    assert tensorise.product_of(summed(product)) == (a.leaf, masked.leaf)
+    negated = ln.apply(ops.MUL, (a, ln.apply(ops.SIN, (a,), ops.Quadrant(0), types.f32)), None, types.f32)
+    with_store = replace(summed(product), before=(ln.Store("c", 0, a),))
+    for wrong in (summed(a), summed(negated), summed(product, ops.MAX_REDUCE), with_store):
+        with pytest.raises(ScheduleError, match=r"what is reduced is not|not over a product of two"):
+            tensorise.product_of(wrong)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
@@ -18,9 +17,8 @@ from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, score, stride
 from luminal.core.schedule.stream import Stream
-from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous
+from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous, product_of
 from luminal.core.schedule.transforms import (
-    Merge,
     Parallelise,
     Reorder,
     ReorderReduction,
@@ -97,43 +95,30 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     only_a, only_b = _sides(state)
     state.refine(frozenset(loop.axis.name for loop in state.loops() if loop.axis not in only_a))
     reduction = _reduction(state)
-    (_, (b,)) = _factors(reduction)
+    _, b = product_of(reduction)
     only_a, only_b = _sides(state)
     loops = [loop.axis for loop in state.loops()]
     if not only_b:
         raise ScheduleError("no axis indexes the second operand alone")
     shared = [v for v in loops if v not in only_a and v not in only_b]
     state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
-    names = [v.name for v in only_b]
-    while len(names) > 1:
-        state.do(Merge(names[-2], names[-1]))
-        names[-2:] = [f"{names[-2]}{names[-1]}"]
+    n = state.join([v.name for v in only_b])
     order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -stride(b.offset, v))
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
     outer = _sum_blocks(state, [loop.axis for loop in _reduction(state).loops])
     rows = state.merge([v.name for v in only_a])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
-    state.do(Tensorise(m, names[0], min(tile.rows, height), tile.columns, tile.lanes))
+    state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes))
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
-    _block(state, names[0])
+    _block(state, n)
     return state.finish()
-
-
-def _factors(reduction: ln.Reduction) -> tuple[list[ln.Access], list[ln.Access]]:
-    """What a sum of products reads for each factor; preparation has put A first and B second."""
-    if reduction.value.op is not ops.MUL:
-        raise ScheduleError("the sum is not over a product")
-    a, b = (accesses(x) for x in reduction.value.operands)
-    if len(a) != 1 or len(b) != 1:
-        raise ScheduleError("the sum is not over a product of two array elements")
-    return a, b
 
 
 def _sides(state: Scheduler) -> tuple[list[Var], list[Var]]:
     """The outer loops that index A alone, and those that index B alone."""
-    (a,), (b,) = _factors(_reduction(state))
+    a, b = product_of(_reduction(state))
     in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
     loops = [loop.axis for loop in state.loops()]
     return [v for v in loops if v in in_a and v not in in_b], [v for v in loops if v in in_b and v not in in_a]

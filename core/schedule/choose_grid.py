@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
@@ -19,9 +18,9 @@ from luminal.core.schedule.parts import Square, Warps
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import Chosen, Scheduler, by_stride, score
 from luminal.core.schedule.stage import Stage
-from luminal.core.schedule.tensorise import stored_type
+from luminal.core.schedule.tensorise import product_of, stored_type
 from luminal.core.schedule.threads import Divide, Share
-from luminal.core.schedule.transforms import Merge, Parallelise, Reorder, Split, Vectorise
+from luminal.core.schedule.transforms import Parallelise, Reorder, Split, Vectorise
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
 from luminal.core.types import f32
@@ -59,13 +58,8 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
 def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> Chosen:
     state = Scheduler(nest, target)
     reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
-    # Preparation has put A first and B second.
-    factors = [accesses(x) for x in reduction.value.operands]
-    if reduction.value.op is not ops.MUL or any(len(found) != 1 for found in factors):
-        raise ScheduleError("the sum is not over a product of two array elements")
-    in_a, in_b = (
-        sym.variables(x.offset).union(*(sym.variables(v) for v in x.valid)) for found in factors for x in found
-    )
+    factors = product_of(reduction)
+    in_a, in_b = (sym.variables(x.offset).union(*(sym.variables(v) for v in x.valid)) for x in factors)
     loops = [loop.axis for loop in state.loops()]
     only_a = [v.name for v in loops if v in in_a and v not in in_b]
     only_b = [v.name for v in loops if v in in_b and v not in in_a]
@@ -73,8 +67,8 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> C
         raise ScheduleError("the product has no rows, or no columns")
     others = [v.name for v in loops if v.name not in (*only_a, *only_b)]
     state.do(Reorder((*others, *only_a, *only_b)))
-    m, n = _merged(state, only_a), _merged(state, only_b)
-    a, b = (stored_type(nest, x.array) for found in factors for x in found)
+    m, n = state.join(only_a), state.join(only_b)
+    a, b = (stored_type(nest, x.array) for x in factors)
     fragment = grid.fragment(a, b) if reduction.dtype == f32 else None
     parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment)
     stage = Stage(m, n, tile.rows, tile.columns, DEPTH // max(a.itemsize, b.itemsize), parts, grid.ahead)
@@ -110,7 +104,7 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
         threads = grid.threads
         if outer:
             state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
-            _flat(state, _merged(state, [loop.axis.name for loop in state.loops()]), threads)
+            _flat(state, state.join([loop.axis.name for loop in state.loops()]), threads)
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
@@ -137,15 +131,6 @@ def _threads(length: int, wide: int, grid: Grid) -> int:
     while threads < grid.threads and threads * max(EACH, wide) < length:
         threads *= 2
     return threads
-
-
-def _merged(state: Scheduler, names: list[str]) -> str:
-    """One loop of several neighbours, outermost first, whatever quotients that takes; its name."""
-    names = list(names)
-    while len(names) > 1:
-        state.do(Merge(names[-2], names[-1]))
-        names[-2:] = [f"{names[-2]}{names[-1]}"]
-    return names[0]
 
 
 def _flat(state: Scheduler, name: str, threads: int) -> None:

@@ -106,6 +106,14 @@ class Scheduler:
             position -= 1
         return names
 
+    def join(self, names: list[str]) -> str:
+        """Merge neighbouring loops (``names``, outermost first), whatever quotients that takes; the new one's name."""
+        *outer, name = names
+        for other in reversed(outer):
+            self.do(Merge(other, name))
+            name = f"{other}{name}"
+        return name
+
     def parallelise(self) -> None:
         """Make tasks of the outermost loops, as few of them as give enough tasks."""
         loops = [loop for loop in self.loops() if loop.kind == "serial"]

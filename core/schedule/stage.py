@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.parts import Square, Warps
 from luminal.core.schedule.rewrite_nest import Body, prefix, replace_leaves, replace_scalars, substitute, wrap
-from luminal.core.schedule.tensorise import stored_type
+from luminal.core.schedule.tensorise import product_of, stored_type
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -51,15 +50,18 @@ class Stage:
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, (reduction, *rest) = prefix(nest.body)
         by_name = {loop.axis.name: loop for loop in loops}
-        if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or reduction.before:
+        if not isinstance(reduction, ln.Reduction):
             raise ScheduleError("stage: the nest is not a sum over a product inside loops over rows and columns")
+        factors = product_of(reduction)
+        if any(any(factor.fill) for factor in factors):
+            raise ScheduleError("stage: a factor is something else than zero where it is masked")
         if self.m not in by_name or self.n not in by_name:
             raise ScheduleError(f"stage: the nest has no outer loops over {self.m!r} and {self.n!r}")
         rows, columns = _Side(by_name[self.m], self.rows), _Side(by_name[self.n], self.columns)
         steps = sym.ceildiv(sym.product(loop.extent for loop in reduction.loops), self.depth)
         a, b = (
             self._strip(nest, name, access, reduction.loops, side)
-            for name, access, side in zip(("stage_a", "stage_b"), _factors(reduction), (rows, columns), strict=True)
+            for name, access, side in zip(("stage_a", "stage_b"), factors, (rows, columns), strict=True)
         )
         thread = Var("t0", 0, self.threads - 1)
         held = self.parts.held(sym.expr(thread), self.rows, self.columns)
@@ -135,20 +137,6 @@ class Stage:
         while width > 1 and not strip.aligned(width):
             width //= 2
         return replace(strip, width=width, ahead=self.ahead and width * dtype.itemsize >= 4)
-
-
-def _factors(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
-    """The elements whose product is summed: A, then B."""
-    if reduction.value.op is not ops.MUL:
-        raise ScheduleError("stage: what is summed is not a product alone")
-    found: list[ln.Access] = []
-    for operand in reduction.value.operands:
-        leaf = (operand.operands[0] if operand.op is ops.CAST else operand).leaf
-        if not isinstance(leaf, ln.Access) or any(leaf.fill):
-            raise ScheduleError("stage: a factor is no array element, or is something else than zero where masked")
-        found.append(leaf)
-    a, b = found
-    return a, b
 
 
 @dataclass(frozen=True)

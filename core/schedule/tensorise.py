@@ -137,17 +137,22 @@ def panel_start(offset: Int, column: Int, columns: int) -> Int:
     return linear[1]
 
 
+def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
+    """The two array elements, masked or not, whose product is summed; either may convert as it is loaded. Preparation
+    has put A first and B second. Raises ScheduleError where something else is summed."""
+    if reduction.op is not ops.SUM_REDUCE or reduction.value.op is not ops.MUL or reduction.before:
+        raise ScheduleError("what is reduced is not a sum over a product alone")
+    a, b = (x.operands[0].leaf if x.op is ops.CAST else x.leaf for x in reduction.value.operands)
+    if not isinstance(a, ln.Access) or not isinstance(b, ln.Access):
+        raise ScheduleError("the sum is not over a product of two array elements")
+    return a, b
+
+
 def factors_of(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
-    """The two array elements whose product is summed: A, and B, which depends on ``n``."""
-    value = reduction.value
-    if value.op is not ops.MUL or reduction.before:
-        raise ScheduleError("tensorise: what is summed is not a product alone")
-    found: list[ln.Access] = []
-    for operand in value.operands:
-        inner = operand.operands[0] if operand.op is ops.CAST else operand
-        if not isinstance(inner.leaf, ln.Access) or inner.leaf.valid:
-            raise ScheduleError("tensorise: a factor is not an array element, or is masked")
-        found.append(inner.leaf)
+    """The two array elements whose product is summed: A, and B, which depends on ``n``. Neither is masked."""
+    found = product_of(reduction)
+    if any(x.valid for x in found):
+        raise ScheduleError("tensorise: a factor is masked")
     with_n = [x for x in found if n in sym.variables(x.offset)]
     if len(with_n) != 1:
         raise ScheduleError(f"tensorise: {n} must index one factor, it indexes {len(with_n)}")
