@@ -33,7 +33,7 @@ NAMED = ("core/decompose",)
 OPERATORS = frozenset(
     {"softmax", "logsoftmax", "conv", "convolution", "attention", "sdpa", "gemm", "matmul", "dropout", "embedding"}
     | {"relu", "gelu", "silu", "sigmoid", "layernorm", "rmsnorm", "batchnorm", "groupnorm", "maxpool", "avgpool"}
-    | {"lstm", "gru", "rnn"}
+    | {"lstm", "gru", "rnn", "score", "scores", "logits", "causal", "query", "queries", "heads"}
 )
 MODELS = frozenset({"bert", "minilm", "resnet", "llama", "tinyllama", "gpt", "vit", "mistral", "whisper"})
 # Frameworks that `import luminal` must not pull in: each belongs to one kind of user only.

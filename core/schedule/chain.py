@@ -60,29 +60,29 @@ def _chain(fusion: Fusion, readers: Mapping[Node, set[int]], last: Cluster) -> t
     total = next(iter(last.index))
     product = total.inputs[0]
     axes = [k for k in total.attr.axes if product.shape[k] != 1]
-    weights = fusion.stored.get(_viewed(product.inputs[0], fusion))
-    if len(axes) != 1 or weights is None or weights.kind != "row":
+    middle = fusion.stored.get(_viewed(product.inputs[0], fusion))
+    if len(axes) != 1 or middle is None or middle.kind != "row":
         return None
-    first = _only_source(fusion, weights)
+    first = _only_source(fusion, middle)
     if first is None or first.tile is None or first is last:
         return None
-    for cluster, allowed in ((weights, {weights.number, last.number}), (first, {first.number, weights.number})):
+    for cluster, allowed in ((middle, {middle.number, last.number}), (first, {first.number, middle.number})):
         if any(readers.get(n, set()) - allowed or n in fusion.roots for n in cluster.index if n in fusion.stored):
             return None
     along = Var("k0", 0, product.shape[axes[0]] - 1)
-    index = _indices(fusion, (first, weights, last), total, along)
+    index = _indices(fusion, (first, middle, last), total, along)
     if index is None:
         return None
     between = {v for e in index[_viewed(product.inputs[0], fusion)] for v in sym.variables(e)}
     columns = [v for a in last.axes if (v := sym.as_var(a)) is not None and v not in between]
-    kept = {v for n in weights.index if n.op.kind is Kind.REDUCE for e in index[n] for v in sym.variables(e)}
+    kept = {v for n in middle.index if n.op.kind is Kind.REDUCE for e in index[n] for v in sym.variables(e)}
     if len(columns) != 1 or along in kept or columns[0] in kept | between:
         return None
-    scores = [n for n in first.index if n in fusion.stored]
-    if len(scores) != 1:
+    rows = [n for n in first.index if n in fusion.stored]
+    if len(rows) != 1:
         return None
-    chain = Chain(tuple(first.index), scores[0], tuple(weights.index), tuple(last.index), along, first.tile)
-    return first, weights, replace(last, kind="chain", index=index, chain=chain)
+    chain = Chain(tuple(first.index), rows[0], tuple(middle.index), tuple(last.index), along, first.tile)
+    return first, middle, replace(last, kind="chain", index=index, chain=chain)
 
 
 def _viewed(node: Node, fusion: Fusion) -> Node:
@@ -116,7 +116,7 @@ def _indices(
     fusion: Fusion, clusters: tuple[Cluster, Cluster, Cluster], total: Node, along: Var
 ) -> dict[Node, tuple[Int, ...]] | None:
     """Every member's axes over the axes of the last cluster and ``along``; None where one is read at two places."""
-    first, weights, last = clusters
+    first, middle, last = clusters
     members = {n for c in clusters for n in c.index}
     found: dict[Node, tuple[Int, ...]] = {}
     axis: Int = sym.expr(along)
@@ -140,7 +140,7 @@ def _indices(
             continue
         if node.op.kind is Kind.ELEMENTWISE:
             stack += [(x, index) for x in node.inputs]
-        elif node is total or (node in weights.index and node.op.kind is Kind.REDUCE):
+        elif node is total or (node in middle.index and node.op.kind is Kind.REDUCE):
             (operand,) = node.inputs
             if sum(operand.shape[k] != 1 for k in node.attr.axes) != 1:
                 return None

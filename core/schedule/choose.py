@@ -15,7 +15,7 @@ from luminal.core.schedule.jam import Jam
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.rewrite_nest import prefix
-from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, score, stride
+from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, gain, stride
 from luminal.core.schedule.stream import Stream
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous, product_of
 from luminal.core.schedule.transforms import (
@@ -61,7 +61,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     longest = sym.upper(chain.along.hi + 1) or BLOCK
     panels = min(max(1, BLOCK // first.columns), -(-longest // first.columns))
     height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
-    bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.scores.dtype.itemsize
+    bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.row.dtype.itemsize
     group = min(GROUP, SUMS_BYTES // bytes_of_row) // height
     if group == 0:
         raise ScheduleError(f"the sums of {height} rows take more than {SUMS_BYTES} bytes")
@@ -223,7 +223,7 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
     candidates = inner if buffered else [*inner, *outer]
-    ranked = sorted(candidates, key=lambda v: (score(v, state), v in inner), reverse=True)
+    ranked = sorted(candidates, key=lambda v: (gain(v, state), v in inner), reverse=True)
     along = next((v for v in ranked if _may_vectorise(v, state)), None)
     order = by_stride([v for v in outer if v is not along], state)
     if along in outer:
@@ -296,7 +296,7 @@ def _lanes(state: Scheduler) -> int:
 
 
 def _may_vectorise(axis: Var, state: Scheduler) -> bool:
-    if score(axis, state) <= 0:
+    if gain(axis, state) <= 0:
         return False
     loops, inside = prefix(state.nest.body)
     if any(loop.axis == axis for loop in loops):

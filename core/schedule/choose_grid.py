@@ -16,7 +16,7 @@ from luminal.core.schedule.fuse import Cluster
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.parts import Square, Warps
 from luminal.core.schedule.rewrite_nest import prefix
-from luminal.core.schedule.scheduler import Chosen, Scheduler, by_stride, score
+from luminal.core.schedule.scheduler import Chosen, Scheduler, by_stride, gain
 from luminal.core.schedule.stage import Stage
 from luminal.core.schedule.tensorise import product_of, stored_type
 from luminal.core.schedule.threads import Divide, Share
@@ -118,11 +118,11 @@ def _row_axis(state: Scheduler) -> Var | None:
     reductions = [s for s in inner if isinstance(s, ln.Reduction)]
     last = {s.loops[-1].axis for s in reductions}
     earlier = {loop.axis for s in reductions for loop in s.loops[:-1]}
-    found = [v for v in state.inner_axes() if v in last - earlier and score(v, state) > 0]
+    found = [v for v in state.inner_axes() if v in last - earlier and gain(v, state) > 0]
     kept = any(isinstance(s, ln.Alloc) for s in inner)
     alone = not kept and bool(state.loops())
     found = [v for v in found if not (alone and typical(v.hi + 1) < SHORT)]
-    return max(found, key=lambda v: score(v, state), default=None)
+    return max(found, key=lambda v: gain(v, state), default=None)
 
 
 def _threads(length: int, wide: int, grid: Grid) -> int:

@@ -30,13 +30,13 @@ COSTLY = frozenset({ops.EXP2, ops.LOG2, ops.SIN, ops.DIV, ops.RECIP, ops.SQRT, o
 
 @dataclass(frozen=True)
 class Chain:
-    """The parts of a chain: a contraction with its epilogue, whose result is ``scores``, a row cluster that reads it,
-    and a contraction that sums the row's result ``along`` its axis. ``tile`` is the register tile of the first; the
-    second's is the cluster's."""
+    """The parts of a chain: the ``first`` contraction with its epilogue, whose result is the ``row``, the ``middle``, a
+    row cluster that reads it, and the ``last``, a contraction that sums what the middle gives ``along`` its axis.
+    ``tile`` is the register tile of the first; the last's is the cluster's."""
 
     first: tuple[Node, ...]
-    scores: Node
-    weights: tuple[Node, ...]
+    row: Node
+    middle: tuple[Node, ...]
     last: tuple[Node, ...]
     along: Var
     tile: Tile

@@ -239,17 +239,17 @@ def _chain(state: _Lowering, chain: Chain) -> tuple[ln.Statement, ...]:
     """A row of the first contraction in a local array, the reductions along it, and the second contraction."""
     cluster, along = state.cluster, chain.along
     state.row = (along,)
-    scores, first, last = chain.scores, chain.first[0], chain.last[0]
+    row, first, last = chain.row, chain.first[0], chain.last[0]
     inner = state.reduction(first, "sum0", _reduced_axes(first, 1), [])
-    value = state.value(scores, cluster.index[scores])
+    value = state.value(row, cluster.index[row])
     inner += state.with_lets(ln.Store("row0", state.row_offset(), value))
-    body = [ln.Alloc("row0", scores.dtype, _bound([along])), *_loops([along], inner)]
-    state.kept_rows[scores] = "row0"
-    for number, node in enumerate(n for n in chain.weights if n.op.kind is Kind.REDUCE):
+    body = [ln.Alloc("row0", row.dtype, _bound([along])), *_loops([along], inner)]
+    state.kept_rows[row] = "row0"
+    for number, node in enumerate(n for n in chain.middle if n.op.kind is Kind.REDUCE):
         body += state.reduction(node, f"r{number}", [along], [])
     result = state.reduction(last, "sum1", [along], [])
     stores = [state.store(n) for n in state.stored()]
-    rows = {v for n in chain.weights for e in cluster.index[n] for v in sym.variables(e)}
+    rows = {v for n in chain.middle for e in cluster.index[n] for v in sym.variables(e)}
     axes = _variables(cluster.axes)
     body += _loops([v for v in axes if v not in rows], (*result, *state.with_lets(*stores)))
     return _loops([v for v in axes if v in rows], tuple(body))

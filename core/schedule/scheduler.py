@@ -143,7 +143,7 @@ def _divided(expressions: tuple[Int, ...]) -> int:
     return total
 
 
-def score(axis: Var, state: Scheduler) -> float:
+def gain(axis: Var, state: Scheduler) -> float:
     """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
     strided stores more so, since a cache line must come in before a part of it is written."""
     total = 0.0

@@ -72,7 +72,7 @@ class _Streamed:
         self.before = nest
         self.loops, inside = prefix(nest.body)
         match inside:
-            case (ln.Alloc() as row, ln.Loop() as scores, *middle, ln.Loop() as columns):
+            case (ln.Alloc() as row, ln.Loop() as along, *middle, ln.Loop() as columns):
                 reductions = [r for r in middle if isinstance(r, ln.Reduction)]
             case _:
                 raise ScheduleError("stream: the nest is not a row, reductions along it and a loop over columns")
@@ -81,13 +81,13 @@ class _Streamed:
             raise ScheduleError("stream: something other than a reduction stands between the row and its use")
         if not isinstance(columns.extent, int):
             raise ScheduleError(f"stream: the number of columns, {columns.extent}, is not fixed")
-        self.row, self.t, self.n, self.width = row, scores, columns, columns.extent
+        self.row, self.t, self.n, self.width = row, along, columns, columns.extent
         self.stride = -(-columns.extent // by.width) * by.width  # elements between the rows of the running sum
-        (self.first,) = (s for s in scores.body if isinstance(s, ln.Reduction))
-        self.lets = tuple(s for s in scores.body if isinstance(s, ln.Let))
-        (self.score,) = (s.value for s in scores.body if isinstance(s, ln.Store))
+        (self.first,) = (s for s in along.body if isinstance(s, ln.Reduction))
+        self.lets = tuple(s for s in along.body if isinstance(s, ln.Let))
+        (self.element,) = (s.value for s in along.body if isinstance(s, ln.Store))
         self.m = self._loop(self.loops, by.m)
-        self._loop([scores], by.axis)
+        self._loop([along], by.axis)
         *self.states, self.result = online.derive([*reductions, last], self.t.axis)
         self.dtype = last.dtype
 
@@ -187,9 +187,9 @@ class _Streamed:
         body: list[ln.Statement] = []
         first_row = self._named(body, m, "first", start(tile), 0, m.axis.hi)
         rows = self._named(body, m, "rows", start(tile + 1) - start(tile), 1, by.rows)
-        body += self._scores(first_row, rows, block, width)
+        body += self._first_contraction(first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
-        body += self._sums(rows, first_row - begin, block * by.block, width)
+        body += self._last_contraction(rows, first_row - begin, block * by.block, width)
         blocks = sym.ceildiv(end, by.block) - skipped
         return (*before, *_over(step, blocks, (*lead, *_over(tile, count, tuple(body)))))
 
@@ -200,7 +200,7 @@ class _Streamed:
         known = {loop.axis for loop in self.loops} | set(self.before.dims)
         first: Int = 0
         end: Int = t.extent
-        for condition in conditions.needed(self.score):
+        for condition in conditions.needed(self.element):
             linear, of_row = sym.coefficient(condition, t.axis), sym.coefficient(condition, self.m.axis)
             if linear is None or of_row is None or not isinstance(of_row[0], int):
                 continue
@@ -216,7 +216,7 @@ class _Streamed:
         end = self._named(into, t, "end", end, 0, t.extent) if end != t.extent else end
         return self._named(into, t, "begin", first, 0, t.extent), end
 
-    def _scores(self, first_row: Int, rows: Int, block: Int, width: Int) -> Body:
+    def _first_contraction(self, first_row: Int, rows: Int, block: Int, width: Int) -> Body:
         """The first contraction, a panel of columns at a time."""
         by, t = self.by, self.t
         a, b = factors_of(self.first, t.axis)
@@ -243,7 +243,7 @@ class _Streamed:
         )  # fmt: skip
         return _over(panel, sym.ceildiv(width, by.columns), _over(part, parts, (*height, contract)))
 
-    def _sums(self, rows: Int, local: Int, position: Int, width: Int) -> Body:
+    def _last_contraction(self, rows: Int, local: Int, position: Int, width: Int) -> Body:
         """The second contraction, onto the running sum."""
         by = self.by
         (factor,) = (f for f in self.result.inside if self.n.axis in online.variables(f))
@@ -274,7 +274,8 @@ class _Streamed:
     # ---- what is carried -------------------------------------------------------------------------------------------
 
     def _carry(self, first_row: Int, rows: Int, local: Int, position: Int, width: Int) -> Body:
-        """For each row of a tile: the maxima moved on, what follows them, and the weights of the block in the tile."""
+        """For each row of a tile: the maxima moved on, what follows them, and in the tile the left operand of
+        the last sum."""
         by = self.by
         row = sym.axis(f"{by.m}_0", by.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
@@ -283,15 +284,15 @@ class _Streamed:
         where = {self.t.axis: position + sym.expr(at)}
         block = _Block(self, loop, where, ln.load(self.row.name, place, self.row.dtype))
         tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
-        score = substitute_scalar(replace_leaves(self.score, tile), block.where, {})
-        kept: Body = (*substitute(self.lets, block.where), ln.Store(self.row.name, place, score))
+        element = substitute_scalar(replace_leaves(self.element, tile), block.where, {})
+        kept: Body = (*substitute(self.lets, block.where), ln.Store(self.row.name, place, element))
         body: list[ln.Statement] = [ln.Assign(self.m.axis, first_row + row)]
         for state in (s for s in self.states if s.op is ops.MAX_REDUCE):
-            body += block.maximum(state, local + row, kept, score if kept else block.row)
+            body += block.maximum(state, local + row, kept, element if kept else block.row)
             kept = ()
         if kept:
             raise ScheduleError("stream: no maximum goes along with the sums")
-        kept = (ln.Store("tile", place, block.value(self._weights(), block.row)),)
+        kept = (ln.Store("tile", place, block.value(self._left(), block.row)),)
         for state in (s for s in self.states if s.op is ops.SUM_REDUCE):
             body += block.sum(state, local + row, kept)
             kept = ()
@@ -302,11 +303,11 @@ class _Streamed:
             body.append(self._columns(self.width, self.result.name, local + row, moved))
         return _over(row, rows, tuple(body))
 
-    def _weights(self) -> Carried:
+    def _left(self) -> Carried:
         """The factors of the last sum that do not depend on the columns of the result: its left operand."""
         mine = tuple(f for f in self.result.inside if self.n.axis not in online.variables(f))
         if len(mine) + 1 != len(self.result.inside) or not mine:
-            raise ScheduleError("stream: the last sum is not over weights times an array element")
+            raise ScheduleError("stream: the last sum is not over a value of the row times an array element")
         return replace(self.result, inside=mine)
 
     def number(self, value: float) -> ln.Scalar:
@@ -331,7 +332,7 @@ class _Block:
         """``state`` moved on by the block's maximum; ``before`` runs for each column first, and gives ``row``."""
         old, new, block = (self._temporary(state.name, suffix) for suffix in ("old", "new", "block"))
         value = self.value(state, row)
-        # Where nothing has counted yet, any finite number will do: every weight is exp(-inf - it) = 0.
+        # Where nothing has counted yet, any finite number will do: every factor is exp(-inf - it) = 0.
         finite = (self._is_empty(new), self.nest.number(0.0), new)
         self.maxima[ln.temporary(state.name, self.dtype)] = ln.apply(ops.SELECT, finite, None, self.dtype)
         return (
