@@ -35,7 +35,7 @@ class Indices:
         whole = group.axis.hi + 1
         step = Var("lane group", 0, sym.ceildiv(whole, group.lanes) - 1)
         lane = Var("lane of group", 0, group.lanes - 1)
-        aligned = _expression(step) * group.lanes + _expression(lane)
+        aligned = sym.expr(step) * group.lanes + sym.expr(lane)
         linear = sym.coefficient(sym.substitute(value, {group.axis: aligned}), lane)
         return linear[0] if linear is not None and isinstance(linear[0], int) else None
 
@@ -44,7 +44,7 @@ class Indices:
         group = self.frame.group
         assert group is not None
         groups = Var("lane group", 0, sym.ceildiv(group.axis.hi + 1, group.lanes) - 1)
-        first: Int = 0 if group.only else _expression(groups) * group.lanes
+        first: Int = 0 if group.only else sym.expr(groups) * group.lanes
         return sym.mod(sym.substitute(self.frame.resolve(value), {group.axis: first}), group.lanes) == 0
 
     # ---- one lane --------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Indices:
     def _atom(self, atom: Atom) -> str:
         if isinstance(atom, Var):
             return self.frame.variable(atom).text
-        whole = _expression(atom)
+        whole = sym.expr(atom)
         known = self.frame.find(("index", whole))
         return known.text if known else self._named(whole, self._quotient(atom), self.frame.place(whole))
 
@@ -203,11 +203,11 @@ class Indices:
         uniform: Int = 0
         terms: list[str] = []
         for monomial, coefficient in value.terms:
-            varying = [atom for atom in monomial if self.stride(_expression(atom)) != 0]
+            varying = [atom for atom in monomial if self.stride(sym.expr(atom)) != 0]
             scale: Int = coefficient
             for atom in monomial:
                 if atom not in varying:
-                    scale = scale * _expression(atom)
+                    scale = scale * sym.expr(atom)
             if not varying:
                 uniform = uniform + scale
                 continue
@@ -229,7 +229,7 @@ class Indices:
         group = self.frame.group
         assert group is not None
         if isinstance(atom, Var):
-            atom_value = _expression(atom)
+            atom_value = sym.expr(atom)
             return f"iota<{lanes}>({self._typed(atom_value)})" if atom == group.axis else (
                 self.frame.variable(atom).text
             )  # fmt: skip
@@ -293,7 +293,7 @@ class Indices:
     def _group_depth(self) -> int:
         group = self.frame.group
         assert group is not None
-        return self.frame.place(_expression(group.axis))
+        return self.frame.place(sym.expr(group.axis))
 
     def _mask(self, key: Hashable, text: str, depth: int) -> str:
         """``text`` under a name that ``key`` finds again."""
@@ -305,10 +305,6 @@ class Indices:
             known = self.frame.remember(key, Value(name, True), depth)
             self.frame.remember(("mask", name), known, depth)
         return known.text
-
-
-def _expression(atom: Atom) -> Expr:
-    return Expr((((atom,), 1),))
 
 
 def _simple(text: str) -> bool:

@@ -7,7 +7,7 @@ import math
 from luminal.core import symbolic as sym
 from luminal.core.schedule.lower import expressions, statements
 from luminal.core.schedule.nest import LoopNest
-from luminal.core.symbolic import Atom, Expr, FloorDiv, Int, MinMax, Mod
+from luminal.core.symbolic import Atom, FloorDiv, Int, MinMax, Mod
 
 LIMIT = (1 << 31) - (1 << 12)  # what a loop adds to its axis at the end is left free
 
@@ -38,6 +38,6 @@ def _magnitude(value: Int) -> float:
 
 def _bound(atom: Atom) -> float:
     """A bound of the absolute value of ``atom``; infinite where none is known."""
-    value = Expr((((atom,), 1),))
+    value = sym.expr(atom)
     ends = sym.lower(value), sym.upper(value)
     return max(math.inf if end is None else abs(end) for end in ends)

@@ -13,7 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.nest import Alloc, Barrier, Contract, Loop, LoopNest, Reduction, Statement, Store
-from luminal.core.symbolic import Expr, Int, Var
+from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
 WARP = 32
@@ -30,7 +30,7 @@ class Threads:
         self.nest = nest
         self.shared: list[str] = []
         self.variable = Var("tid", 0, nest.threads - 1)
-        self._number: Int = Expr((((self.variable,), 1),))
+        self._number: Int = sym.expr(self.variable)
         self._loop: Loop | None = None  # that is open and divided
         self._axis: Var | None = None  # which its axis is called
         self._scratch: dict[str, str] = {}
@@ -78,7 +78,7 @@ class Threads:
         if self._loop is not None:
             raise SpecError(f"loop {loop.axis} is divided inside {self._loop.axis}")
         self._loop = loop
-        self._axis = sym.as_var(self.frame.resolve(Expr((((loop.axis,), 1),))))
+        self._axis = sym.as_var(self.frame.resolve(sym.expr(loop.axis)))
         with self._iterations(loop, writes):
             yield
         self._loop = self._axis = None
@@ -177,7 +177,7 @@ class Threads:
         if self._loop is None or self._axis is None:
             raise SpecError("an array in registers is used outside the loops that are divided among threads")
         size = extent // self.nest.threads
-        rest = self.frame.resolve(offset) - size * Expr((((self._axis,), 1),))
+        rest = self.frame.resolve(offset) - size * sym.expr(self._axis)
         if self._axis in sym.variables(rest):
             raise SpecError(f"element {offset} of an array in registers is not in the part of thread {self._loop.axis}")
         return rest
