@@ -64,6 +64,7 @@ class Contraction:
         self.frame.line(f"switch ({self.indices.text(contract.rows)}) {{")
         for count in counts:
             self.frame.line(f"    case {count}: {name}<{count}>{call} break;")
+        self.frame.line("    default: __builtin_trap();")
         self.frame.line("}")
         return function
 

@@ -67,6 +67,7 @@ class Scope:
     known: dict[Hashable, Value] = field(default_factory=dict)
     variables: dict[Var, Value] = field(default_factory=dict)
     temporaries: dict[str, Value] = field(default_factory=dict)
+    definitions: dict[Var, Int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     aliases: list[Var] = field(default_factory=list)
 
@@ -94,7 +95,6 @@ class Frame:
         self.integer = integer
         self.scopes: list[Scope] = []
         self.group: Group | None = None
-        self.definitions: dict[Var, Int] = {}  # what Assign statements gave to variables
         self._aliases: dict[Var, Int] = {}
         self._versions: dict[str, int] = {}
         self._needs: dict[Scalar, Needs] = {}
@@ -172,6 +172,16 @@ class Frame:
         self.scopes[-1].names.append(name)
         self.bind(axis, Value(name, varying))
         return name
+
+    def define(self, axis: Var, value: Int) -> str:
+        """A name for ``axis`` as ``declare`` gives it, where ``axis`` stands for ``value``."""
+        self.scopes[-1].definitions[axis] = value
+        return self.declare(axis)
+
+    @property
+    def definitions(self) -> dict[Var, Int]:
+        """What the variables in scope stand for that were defined."""
+        return {axis: value for scope in self.scopes for axis, value in scope.definitions.items()}
 
     def alias(self, axis: Var, value: Int) -> None:
         """``axis`` stands for ``value`` in the innermost scope: for indices that differ between lanes, whose form

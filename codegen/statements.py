@@ -103,8 +103,7 @@ class Statements:
             self.frame.alias(statement.axis, statement.value)
             return
         text = self.indices.expression(statement.value)
-        self.frame.definitions[statement.axis] = statement.value
-        name = self.frame.declare(statement.axis)
+        name = self.frame.define(statement.axis, statement.value)
         self.frame.line(f"const {self.frame.integer} {name} = {text};")
         self.indices.named(statement.value, name)
 

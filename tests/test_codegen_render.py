@@ -12,6 +12,7 @@ from luminal.codegen import cpp, dialect_cpp, render
 from luminal.codegen.cpp import Names
 from luminal.codegen.emitter import emit
 from luminal.core import ops, types
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.ops import Kind
@@ -19,7 +20,7 @@ from luminal.core.program import Kernel
 from luminal.core.schedule import nest as ir
 from tests.codegen_cases import CASES
 from tests.codegen_programs import scaled_rows
-from tests.codegen_support import axis, number, output
+from tests.codegen_support import array, axis, number, output
 from tests.conftest import Golden
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +93,25 @@ def test_nests_that_break_the_rules_are_refused() -> None:
     nested = ir.Loop(j, 8, "vector", (ir.Loop(i, 8, "vector", (store,), 8),), 8)
     assert "inside vector loop j" in refusal(nested)
     assert "parallel loop i inside" in refusal(ir.Alloc("a", types.f32, 1), ir.Loop(i, 8, "parallel", (store,)))
+
+
+def test_a_tile_has_the_rows_of_its_own_scope() -> None:
+    """The same axis was the number two in a scope that is closed; here it numbers the rows of three tiles."""
+    i, row = axis("i", 3)
+    k, step = axis("k", 4)
+    contract = ir.Contract(
+        "tile", types.f32, "a", types.f32, step, 4, "b", types.f32, step * 8, (ir.Loop(k, 4, "serial", ()),),
+        row + 1, 3, 8, 8,
+    )  # fmt: skip
+    body = (
+        ir.Alloc("tile", types.f32, 24),
+        ir.If((sym.expr(sym.Var("n", 0, 9)),), (ir.Assign(i, 2), ir.Store("out", row, number(1.0)))),
+        ir.Loop(i, 3, "serial", (contract, ir.Store("out", row, ir.load("tile", 8 * row, types.f32)))),
+    )
+    nest = ir.LoopNest((output("out"), array("a"), array("b")), (sym.Var("n", 0, 9),), body)
+    text = render.kernel_text(emit(Kernel("k0", nest), {"n": 0}))
+    assert [count for count in range(5) if f"case {count}: " in text] == [1, 2, 3]
+    assert "default: __builtin_trap();" in text
 
 
 # ---- text -----------------------------------------------------------------------------------------------------------
