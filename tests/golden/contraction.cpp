@@ -35,6 +35,7 @@ void contraction(float* __restrict out, const float* __restrict a, const float* 
         switch (height) {
             case 2: contraction_tile0<2>(tile, left0, right0); break;
             case 14: contraction_tile0<14>(tile, left0, right0); break;
+            default: __builtin_trap();
         }
         const int64_t n1 = 32*p;
         const int64_t n2 = 32*p + 896*t;

@@ -17,10 +17,10 @@ extern "C" __global__ void __launch_bounds__(64) cuda_m16n8k16_float16(float* __
     const int lane = tid % 32;
     float tile[16];
     #pragma unroll 4
-    for (int j = 0; j < 4; ++j) {
+    for (int e1 = 0; e1 < 4; ++e1) {
         #pragma unroll 4
-        for (int e = 0; e < 4; ++e) {
-            tile[e + 4*j] = 0.0f;
+        for (int e2 = 0; e2 < 4; ++e2) {
+            tile[4*e1 + e2] = 0.0f;
         }
     }
     const int n4 = tid / 32;
@@ -50,13 +50,13 @@ extern "C" __global__ void __launch_bounds__(64) cuda_m16n8k16_float16(float* __
     const int n7 = tid % 4;
     const int n8 = 32*n6 + 2*n7 + 512*n4;
     #pragma unroll 4
-    for (int j = 0; j < 4; ++j) {
+    for (int e1 = 0; e1 < 4; ++e1) {
         #pragma unroll 4
-        for (int e = 0; e < 4; ++e) {
-            const float s1 = tile[e + 4*j];
-            const int n9 = e % 2;
-            const int n10 = e / 2;
-            out[n8 + n9 + 256*n10 + 8*j] = s1;
+        for (int e2 = 0; e2 < 4; ++e2) {
+            const float s1 = tile[4*e1 + e2];
+            const int n9 = e2 % 2;
+            const int n10 = e2 / 2;
+            out[n8 + n9 + 256*n10 + 8*e1] = s1;
         }
     }
 }

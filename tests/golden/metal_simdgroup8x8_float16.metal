@@ -18,12 +18,12 @@ inline namespace LM_NAMESPACE {
     const int lane = tid % 32;
     float tile[16];
     #pragma unroll 2
-    for (int i = 0; i < 2; ++i) {
+    for (int e0 = 0; e0 < 2; ++e0) {
         #pragma unroll 4
-        for (int j = 0; j < 4; ++j) {
+        for (int e1 = 0; e1 < 4; ++e1) {
             #pragma unroll 2
-            for (int e = 0; e < 2; ++e) {
-                tile[e + 8*i + 2*j] = 0.0f;
+            for (int e2 = 0; e2 < 2; ++e2) {
+                tile[8*e0 + 2*e1 + e2] = 0.0f;
             }
         }
     }
@@ -58,13 +58,13 @@ inline namespace LM_NAMESPACE {
     const int n11 = tid % 2;
     const int n12 = 32*n7 + 4*n9 + 128*n10 + 2*n11 + 512*n4;
     #pragma unroll 2
-    for (int i = 0; i < 2; ++i) {
+    for (int e0 = 0; e0 < 2; ++e0) {
         #pragma unroll 4
-        for (int j = 0; j < 4; ++j) {
+        for (int e1 = 0; e1 < 4; ++e1) {
             #pragma unroll 2
-            for (int e = 0; e < 2; ++e) {
-                const float s1 = tile[e + 8*i + 2*j];
-                out[n12 + e + 256*i + 8*j] = s1;
+            for (int e2 = 0; e2 < 2; ++e2) {
+                const float s1 = tile[8*e0 + 2*e1 + e2];
+                out[n12 + 256*e0 + 8*e1 + e2] = s1;
             }
         }
     }

@@ -43,6 +43,7 @@ void contraction0(const float* __restrict x0, const float* __restrict x1, const 
             case 2: contraction0_tile0<2>(tile, left0, x1); break;
             case 3: contraction0_tile0<3>(tile, left0, x1); break;
             case 4: contraction0_tile0<4>(tile, left0, x1); break;
+            default: __builtin_trap();
         }
         for (int64_t a0_0 = 0; a0_0 < a0_rows; ++a0_0) {
             const int64_t a0 = a0_first + a0_0;
