@@ -155,7 +155,7 @@ LOADED = "= x[64*task + tid];"
         ("total", "y[task] = part[0]", "y[0] = part[0]", "race: kernel total, block 1, thread 0: byte 0 of buffer"),
         ("total", f"{LOADED}\n    barrier();", LOADED, "race: kernel total, block 0, thread 32: byte 128 of part"),
         ("total", "+ half]);\n        barrier();", "+ half]);", "race: kernel total, block 0"),
-        ("total", "y[task] =", "y[task + (1 << 24)] =", "out-of-bounds: kernel total, block 0, thread 0: a write of 4 bytes"),
+        ("total", "y[task] =", "y[task + (1 << 24)] =", "out-of-bounds: kernel total, block 0, thread 0: a write"),
         ("total", "part[tid] = x", "part[tid + 1] = x", "out-of-bounds: kernel total, block 0, thread 63: a write"),
         ("total", "task + tid];", "task + tid - 1];", "out-of-bounds: kernel total, block 0, thread 0: a read"),
         ("total", f"{LOADED}\n    barrier();", f"{LOADED}\n    if (tid < 32) barrier();", "divergent barrier"),
