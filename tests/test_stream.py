@@ -15,7 +15,7 @@ import luminal
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import attention, contraction, exponential, hyperbolic, reduction
+from luminal.core.decompose import attention, compare, contraction, exponential, hyperbolic, reduction
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
@@ -31,6 +31,12 @@ HEADS, DEPTH, ROWS, COLUMNS, WIDTH = 2, 3, 11, 21, 5
 
 
 # ---- graphs --------------------------------------------------------------------------------------------------------
+
+
+def attend_or_zero(q: Node, k: Node, v: Node, change: Callable[[Node], Node] = lambda scores: scores) -> Node:
+    """``softmax(change(q @ k.T)) @ v``, 0 where the softmax is NaN: how PyTorch exports its attention to ONNX."""
+    weights = reduction.softmax(change(contraction.matmul(q, movement.transpose(k, -2, -1))), -1)
+    return contraction.matmul(ir.select(compare.isnan(weights), 0.0, weights), v)
 
 
 def attend(q: Node, k: Node, v: Node, change: Callable[[Node], Node] = lambda scores: scores) -> Node:
@@ -79,12 +85,15 @@ class Made:
 
 
 def make(
-    change: Callable[[Node], Node], arrays: dict[str, Array] | None = None, target: targets.Target = targets.X86_64
+    change: Callable[[Node], Node],
+    arrays: dict[str, Array] | None = None,
+    target: targets.Target = targets.X86_64,
+    form: Callable[..., Node] = attend,
 ) -> Made:
     source = Source()
     q, k, v = (source.input(HEADS, n, d) for n, d in ((ROWS, DEPTH), (COLUMNS, DEPTH), (COLUMNS, WIDTH)))
     source.arrays |= arrays or {}
-    graph = ir.Graph("chain", tuple(source.nodes), (("y", attend(q, k, v, change)),))
+    graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
     prepared = roles.prepare(graph.results, target, {})
     fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
     layouts = layout.assign(fusion, prepared.roots)
@@ -201,6 +210,21 @@ def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
     assert_close(found[keep], made.expected[keep])
 
 
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1.0])
+@pytest.mark.parametrize("masked", [slice(0, 9), slice(0, 21)], ids=["first", "all"])
+def test_rows_whose_weights_are_no_numbers_are_zero_where_the_graph_says_so(special: float, masked: slice) -> None:
+    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
+    mask[0, 4, masked] = -np.inf
+    mask[1, 5, 3] = special
+    made = make(lambda scores: scores + ir.constant(mask), form=attend_or_zero)
+    with np.errstate(all="ignore"):
+        found = run(streamed(made, rows=4, first_rows=2), made)
+    assert (made.expected[0, 4] == 0).all() == (masked == slice(0, 21))
+    assert (made.expected[1, 5] == 0).all() == (special not in (-np.inf, 1.0))
+    np.testing.assert_array_equal(found == 0, made.expected == 0)
+    assert_close(found, made.expected)
+
+
 # ---- the algebra ---------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +267,30 @@ def test_a_scale_of_the_exponent_moves_too_and_factors_without_the_axis_leave_th
     _, y = online.derive(found, sym.Var("t", 0, 7))
     assert y.moves == (online.Move("d", ops.Scale(1.0), 3.0),)
     assert y.outside == (ln.apply(ops.RECIP, (other,), None, types.f32),) and len(y.inside) == 1
+
+
+def or_zero(value: ln.Scalar, of: ln.Scalar) -> ln.Scalar:
+    """``value``, 0 where ``of`` is NaN."""
+    is_number = ln.apply(ops.EQUAL, (of, of), None, types.bool_)
+    return ln.apply(ops.SELECT, (is_number, value, number(0.0)), None, types.f32)
+
+
+def test_whether_a_quotient_is_a_number_is_asked_of_its_own_sum_only() -> None:
+    x = ln.load("x", sym.expr(sym.Var("t", 0, 7)), types.f32)
+    d, total, other = (ln.temporary(name, types.f32) for name in ("d", "y", "other"))
+    weight = exp2(less(x, d))
+
+    def last(value: ln.Scalar) -> tuple[ln.Scalar, ...]:
+        found = reductions(lambda x, d: exp2(less(x, d)), ops.MAX_REDUCE)
+        sum_ = ln.Reduction("z", ops.SUM_REDUCE, types.f32, found[0].loops, (), value)
+        return online.derive([*found, sum_], found[0].loops[0].axis)[-1].conditions
+
+    share = binary(ops.DIV, weight, total)
+    assert last(share) == ()
+    assert last(or_zero(share, share)) == (ln.apply(ops.LESS_THAN, (number(0.0), total), None, types.bool_),)
+    for of in (weight, binary(ops.DIV, weight, other), binary(ops.DIV, x, total)):
+        with pytest.raises(ScheduleError, match="by a factor"):
+            last(or_zero(share, of))
 
 
 @pytest.mark.parametrize(

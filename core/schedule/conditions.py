@@ -8,6 +8,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ln
 from luminal.core.symbolic import Int
+from luminal.core.types import bool_
 
 
 def needed(value: ln.Scalar) -> list[Int]:
@@ -75,6 +76,12 @@ def _inverted(condition: ln.Scalar) -> ln.Scalar | None:
             if isinstance(other.leaf, ln.Literal) and not any(other.leaf.bits):
                 return one
     return None
+
+
+def negated(condition: ln.Scalar) -> ln.Scalar:
+    """True where ``condition`` is false."""
+    inverted = _inverted(condition)
+    return ln.apply(ops.XOR, (condition, ln.literal(b"\1", bool_)), None, bool_) if inverted is None else inverted
 
 
 def position(value: ln.Scalar) -> Int | None:

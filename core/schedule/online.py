@@ -17,8 +17,11 @@ import numpy as np
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.schedule import conditions
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.rewrite_nest import replace_leaves
 from luminal.core.symbolic import Var
+from luminal.core.types import bool_
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Carried:
-    """A reduction in a form that can be carried over blocks: ``outside * reduction of inside``.
+    """A reduction in a form that can be carried over blocks: ``outside * reduction of inside``, or 0.
 
     ``outside`` and ``inside`` are factors (``inside`` is the value alone for a maximum); those outside do not vary
-    along the reduced axis. ``moves`` say how the carried part follows the states that ``inside`` reads.
+    along the reduced axis. ``moves`` say how the carried part follows the states that ``inside`` reads. Where not every
+    one of ``conditions`` holds, none of which varies along the axis either, the result is 0.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Carried:
     inside: tuple[ln.Scalar, ...]
     outside: tuple[ln.Scalar, ...]
     moves: tuple[Move, ...]
+    conditions: tuple[ln.Scalar, ...] = ()
 
 
 def derive(reductions: Sequence[ln.Reduction], axis: Var) -> tuple[Carried, ...]:
@@ -63,10 +68,19 @@ def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried]) -> 
         return Carried(reduction.name, reduction.op, (reduction.value,), (), ())
     inside: list[ln.Scalar] = []
     outside: list[ln.Scalar] = []
-    for factor in factors(reduction.value):
-        (inside if axis in variables(factor) else outside).append(factor)
+    holds: list[ln.Scalar] = []
+    rest = factors(reduction.value)
+    while rest:
+        factor = rest.pop(0)
+        chosen = _chosen(factor, axis, before)
+        if chosen is not None:
+            condition, value = chosen
+            holds.append(condition)
+            rest = [*factors(value), *rest]
+        else:
+            (inside if axis in variables(factor) else outside).append(factor)
     moves = [move for factor in inside for move in _moves(factor, reduction.name, before)]
-    return Carried(reduction.name, reduction.op, tuple(inside), tuple(outside), tuple(moves))
+    return Carried(reduction.name, reduction.op, tuple(inside), tuple(outside), tuple(moves), tuple(holds))
 
 
 def factors(value: ln.Scalar) -> list[ln.Scalar]:
@@ -93,6 +107,41 @@ def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Mov
     if carried.op is not ops.MAX_REDUCE or terms != {carried.inside[0]: -of_state} or of_state >= 0:
         raise ScheduleError(f"stream: the exponent of {name} is not a value less {state}, its maximum")
     return [Move(state, factor.attr, -of_state)]
+
+
+def _chosen(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple[ln.Scalar, ln.Scalar] | None:
+    """``(condition, value)`` where ``factor`` is ``value`` if the condition holds for the states, else 0, for the whole
+    row alike."""
+    if factor.op is not ops.SELECT or not reads(factor.operands[0]) & before.keys():
+        return None
+    condition, value, other = factor.operands
+    if _is_zero(value):
+        value, other, condition = other, value, conditions.negated(condition)
+    condition = replace_leaves(condition, {s: t for s in ln.postorder(condition) if (t := _is_number(s, before))})
+    return None if axis in variables(condition) or not _is_zero(other) else (condition, value)
+
+
+def _is_number(test: ln.Scalar, before: dict[str, Carried]) -> ln.Scalar | None:
+    """What says of the states that a quotient is no NaN, where ``test`` asks it of the quotient itself.
+
+    The quotient is of an exponential that follows its own maximum, so 0 to 1, by the sum of those. That sum is at least
+    1, or NaN as all of the exponentials are; or 0, as the quotient's denominator, while everything was -inf.
+    """
+    if test.op is not ops.EQUAL or test.operands[0] != test.operands[1]:
+        return None
+    *numerator, reciprocal = factors(test.operands[0])
+    denominator = reciprocal.operands[0] if reciprocal.op is ops.RECIP else reciprocal
+    total = before.get(denominator.leaf.name) if isinstance(denominator.leaf, ln.Temporary) else None
+    if total is None or denominator is reciprocal or not total.moves:
+        return None
+    if len(numerator) != 1 or (total.inside, total.outside, total.conditions) != (tuple(numerator), (), ()):
+        return None
+    zero = ln.literal(np.zeros((), denominator.dtype.numpy).tobytes(), denominator.dtype)
+    return ln.apply(ops.LESS_THAN, (zero, denominator), None, bool_)
+
+
+def _is_zero(value: ln.Scalar) -> bool:
+    return isinstance(value.leaf, ln.Literal) and not np.frombuffer(value.leaf.bits, value.dtype.numpy).any()
 
 
 def linear(value: ln.Scalar) -> dict[ln.Scalar, float]:

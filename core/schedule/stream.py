@@ -156,6 +156,8 @@ class _Streamed:
             value = self._sum(row) if state is self.result else ln.load(state.name, row, self.dtype)
             for factor in state.outside:
                 value = self.times(value, replace_leaves(factor, by))
+            for condition in state.conditions:
+                value = ln.apply(ops.SELECT, (replace_leaves(condition, by), value, self.number(0.0)), None, self.dtype)
             by[ln.temporary(state.name, self.dtype)] = value
         stores = replace_scalars(tuple(self.stores), lambda value: replace_leaves(value, by))
         loop = ln.Loop(self.n.axis, self.width, "vector", stores, self.by.lanes)
