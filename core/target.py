@@ -10,7 +10,7 @@ from pathlib import Path
 
 from luminal.core import device
 from luminal.core.errors import TargetError
-from luminal.core.grid import MMA, SIMDGROUP, Grid
+from luminal.core.grid import MMA, SIMDGROUP, Fragment, Grid
 from luminal.core.types import DType
 
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
@@ -48,6 +48,26 @@ class Target:
         """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in
         the second-level cache, on the stack; or in the memory that a block shares."""
         return ROWS_BYTES if self.grid is None else self.grid.kept(reduced)
+
+    @property
+    def tiles_rows(self) -> bool:
+        """Whether a product of a single row, too, is computed in tiles: a block sums that faster without."""
+        return self.grid is None
+
+    @property
+    def packs(self) -> bool:
+        """Whether tiles read B in panels: what lies otherwise is packed. Else only constants are, at compile time; the
+        rest a block copies from wherever it lies."""
+        return self.grid is None
+
+    @property
+    def pads(self) -> bool:
+        """Whether tiles read A without masks: what has one is padded. Else a block copies zeros."""
+        return self.grid is None
+
+    def fragment(self, a: DType, b: DType) -> Fragment | None:
+        """The product of small matrices of these types, where there is one."""
+        return None if self.grid is None else self.grid.fragment(a, b)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -236,6 +236,16 @@ def test_as_many_rows_are_kept_as_fit_together() -> None:
         program = compile_graph(graph, small)
         assert sum(len(shared_arrays(kernel.nest)) for kernel in program.kernels) == kept
         assert np.allclose(run_program(program, source.arrays)["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("target", "copies"), [(targets.AVX2, 2), (CUDA, 0), (METAL, 0)], ids=lambda value: str(value))
+def test_operands_are_packed_and_padded_where_the_target_asks_for_it(target: Target, copies: int) -> None:
+    source = Source()
+    a, b = source.input(9, 30), source.input(40, 32)
+    y = decompose.linear(movement.pad(a, (0, 1), (0, 1)), b)
+    prepared = prepare((y,), target, {})
+    assert sum(node.op is ops.CONTIGUOUS for node in ir.topological(prepared.roots)) == copies
+    assert (copies > 0) == target.packs == target.pads
 
 
 @pytest.mark.parametrize("name", [*"tcvije", "k", "row", "column", "lane", "thread"])

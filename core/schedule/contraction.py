@@ -5,8 +5,9 @@ one of them. A kept axis in both operands is *batch*; in A alone, *M*; in B alon
 that index one operand dimension together are a window, so a convolution is a contraction whose A is a window view.
 
 ``prepare`` rewrites each contraction so that B is read in panels ``[batch.., N/columns, K, columns]``, zero beyond N,
-and A without a mask. Both rewrites are ordinary views made real with ``Contiguous``: for constants they fold into the
-packed weights at compile time, for activations they are a copy kernel, whose pad or transpose the producer may absorb.
+and A without a mask, as far as the target asks for it (``Target.packs``, ``Target.pads``). Both rewrites are ordinary
+views made real with ``Contiguous``: for constants they fold into the packed weights at compile time, for activations
+they are a copy kernel, whose pad or transpose the producer may absorb.
 """
 
 from __future__ import annotations
@@ -389,19 +390,17 @@ class _Made:
 
 def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
     product = node.inputs[0]
-    if target.grid is not None and not found.m:
-        return None  # a block sums a single row faster without a tile
+    if not (found.m or target.tiles_rows):
+        return None
     tile = choose_tile(target, node, found) if target.grid is None else block_tile(target.grid, node, found)
-    # Blocks copy what they read, wherever it lies and whatever masks it.
-    copies = target.grid is not None
-    in_place = direct(found.b, product, found, tile.columns) or (copies and not _constant(found.b.source))
+    in_place = direct(found.b, product, found, tile.columns) or not (target.packs or _constant(found.b.source))
     if not (in_place or found.m or _constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
     narrow = found.a.source.dtype
-    if target.grid is not None and target.grid.fragment(narrow, narrow) is not None:
+    if target.fragment(narrow, narrow) is not None:
         found = replace(found, b=_narrowed(found.b, narrow))
-    a = without_mask(found.a, product) if found.a.valid and not copies else _read(found.a, product)
+    a = without_mask(found.a, product) if found.a.valid and target.pads else _read(found.a, product)
     if a is None:
         return None
     panel = None
