@@ -158,6 +158,16 @@ def test_an_accumulator_sums_few_products(depth: int) -> None:
     assert math.prod(extents[contract.outer :]) <= choose.TERMS
 
 
+@pytest.mark.parametrize("depth", [1006, 1009, 4099])
+def test_a_sum_that_blocks_do_not_divide_has_blocks_of_near_equal_size(depth: int) -> None:
+    x, weight = ir.input_("x", (20, depth), F32), ir.constant(np.zeros((40, depth), np.float32))
+    (contract,) = contracts(decompose.linear(x, weight, None), x)
+    blocks, terms = contract.loops
+    assert contract.outer == 1 and isinstance(blocks.extent, int)
+    lengths = [sym.evaluate(terms.extent, {blocks.axis.name: number}) for number in range(blocks.extent)]
+    assert sum(lengths) == depth and max(lengths) <= choose.TERMS and lengths[0] - lengths[-1] < len(lengths)
+
+
 def serial_product(rows: int, columns: int, depth: int) -> ln.LoopNest:
     """c[i, j] = sum over k of a[i, k] * b[k, j] in panels of 8 columns, every loop serial."""
     i, j, k = sym.axis("i", rows), sym.axis("j", columns), sym.axis("k", depth)

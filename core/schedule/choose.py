@@ -131,19 +131,25 @@ def _reduction(state: Scheduler) -> ln.Reduction:
 def _sum_blocks(state: Scheduler, axes: list[Var]) -> int:
     """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone."""
     *rest, last = axes
-    length = last.hi + 1
-    if not isinstance(length, int):
+    length = sym.upper(last.hi + 1)
+    if length is None:
         return 0
     if length > TERMS:
-        size = next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), length)
-        if size == length:
-            return 0
-        state.do(Split(last.name, size))
+        state.do(Split(last.name, _terms(last.hi + 1)))
         return len(axes)
     outer = len(rest)
     while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS:
         outer, length = outer - 1, length * extent
     return outer
+
+
+def _terms(length: Int) -> int:
+    """Products of a block of a sum of ``length``: a divisor of it if one is large enough, else blocks of near-equal
+    size where it is a number."""
+    if not isinstance(length, int):
+        return TERMS
+    near_equal = -(-length // -(-length // TERMS))
+    return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
 
 
 def _block(state: Scheduler, n: str) -> None:

@@ -234,7 +234,7 @@ class FetchAhead:
         # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
         distance = sym.minimum(panel, sym.maximum(NEAR * contract.columns, (count - 1) * panel))
         part = sym.ceildiv(contract.columns, count)
-        number = _flat(tiles) * sym.product(loop.extent for loop in contract.loops) + steps
+        number = _flat(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, ahead=start + distance + number * part)
 
 
@@ -245,8 +245,8 @@ def contiguous(contract: ln.Contract) -> bool:
 
 
 def _flat(loops: Sequence[ln.Loop]) -> Int:
-    """The number of an iteration of nested loops."""
+    """The number of an iteration of nested loops, of which only the last of an outer one's may be shorter."""
     number = _ZERO
     for loop in loops:
-        number = number * loop.extent + sym.expr(loop.axis)
+        number = number * (loop.axis.hi + 1) + sym.expr(loop.axis)
     return number
