@@ -155,7 +155,7 @@ class Statements:
             with self.threads.loop(loop, writes):
                 self.body(loop.body)
             return
-        if loop.kind in ("serial", "unroll"):
+        if loop.kind in ("serial", "ordered", "unroll"):
             end = self.indices.text(loop.extent)
             with self.loops.counted(loop, "0", end, 1, writes), self.threads.repeated(loop.body):
                 self.body(loop.body)

@@ -226,6 +226,8 @@ class _Evaluation:
         elif node.op is ops.GATHER:
             index = self._checked(node, operands[1].typed)
             value = self._moved(partial(_take, index, node.attr.axis), operands[0])
+        elif node.op is ops.SCATTER:
+            value = self._scatter(node, *operands)
         elif node.op is ops.CONTIGUOUS:
             value = operands[0]
         else:
@@ -283,6 +285,13 @@ class _Evaluation:
             )
         return index
 
+    def _scatter(self, node: Node, old: _Value, index: _Value, new: _Value) -> _Value:
+        put = partial(_put, self._checked(node, index.typed), node.attr)
+        typed = put(old.typed, new.typed)
+        if not self.double or not node.dtype.is_float:
+            return self._exact(typed)
+        return _Value(typed, put(_wide(old.wide), _wide(new.wide)))
+
     # Arithmetic.
 
     def _computed(self, node: Node, operands: Sequence[_Value]) -> _Value:
@@ -339,6 +348,17 @@ def _take(index: Array, axis: int, data: Array) -> Array:
     once = index[tuple(slice(0, 1) if r else slice(None) for r in strided.repeated(index))]
     shape = data.shape[:axis] + index.shape + data.shape[axis + 1 :]
     return np.broadcast_to(np.take(data, once, axis), shape)
+
+
+def _put(index: Array, how: ops.Combine, old: Array, new: Array) -> Array:
+    """``old`` with ``new`` put in at ``index``, one position after the other."""
+    result = np.array(old)
+    places = np.moveaxis(result, how.axis, 0)
+    elements = np.moveaxis(new, range(how.axis, how.axis + index.ndim), range(index.ndim))
+    for number in np.ndindex(index.shape):
+        place, element = index[number], elements[number]
+        places[place] = element if how.by is None else numerics.apply(how.by, None, places[place], element)
+    return result
 
 
 def _nearest_remainder(x: Array, y: Array, typed: Array) -> Array:

@@ -217,7 +217,7 @@ def lift(value: Operand, like: Node) -> Node:
     return value if isinstance(value, Node) else constant(value, like.dtype)
 
 
-# ---- elementwise, reductions, gather -------------------------------------------------------------------------------
+# ---- elementwise, reductions, gather, scatter ----------------------------------------------------------------------
 
 
 def elementwise(op: Op, *operands: Node, attr: Any = None) -> Node:
@@ -293,6 +293,25 @@ def gather(data: Node, index: Node, axis: int) -> Node:
     shape = data.shape[:axis] + index.shape + data.shape[axis + 1 :]
     dtype = ops.GATHER.result(data.dtype, index.dtype)
     return _intern(ops.GATHER, (data, index), ops.Axis(axis), shape, dtype)
+
+
+def scatter(old: Node, index: Node, new: Node, axis: int, by: Op | None = None) -> Node:
+    """``old`` with ``new`` put in at positions ``index`` (int64, any shape) along ``axis``: a gather's inverse.
+
+    ``new`` has the shape of such a gather, ``old.shape[:axis] + index.shape + old.shape[axis+1:]``. Where positions
+    repeat, elements go in one after the other, in row-major order of ``index``; ``by`` combines each with what is there
+    (None: replaces it). Raises ShapeError or DTypeError where operands do not fit.
+    """
+    assert ops.SCATTER.result is not None
+    axis = _axis(axis, old)
+    expected = old.shape[:axis] + index.shape + old.shape[axis + 1 :]
+    if new.shape != expected:
+        raise ShapeError(f"Scatter: expected new elements {list(expected)}, found {list(new.shape)}")
+    dtype = ops.SCATTER.result(old.dtype, index.dtype, new.dtype)
+    if by is not None:
+        assert by.result is not None
+        by.result(dtype, dtype)
+    return _intern(ops.SCATTER, (old, index, new), ops.Combine(axis, by), old.shape, dtype)
 
 
 def _axis(axis: int, x: Node) -> int:
@@ -400,6 +419,16 @@ def topological(roots: Iterable[Node]) -> list[Node]:
             stack.append((node, True))
             stack.extend((operand, False) for operand in reversed(node.inputs))
     return order
+
+
+def users(roots: Iterable[Node]) -> dict[Node, list[Node]]:
+    """For each node that ``roots`` depend on, the nodes that read it directly."""
+    found: dict[Node, list[Node]] = {}
+    for node in topological(roots):
+        found.setdefault(node, [])
+        for operand in dict.fromkeys(node.inputs):
+            found[operand].append(node)
+    return found
 
 
 def rebuild(node: Node, inputs: Sequence[Node]) -> Node:

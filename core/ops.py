@@ -75,6 +75,15 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class Combine:
+    """The axis of the old value that a scatter writes along; ``by`` (the row of Add, Mul or Max) makes one of the old
+    element and the new, None takes the new."""
+
+    axis: int
+    by: Op | None = None
+
+
+@dataclass(frozen=True)
 class Extent:
     """The length of an ``Iota``, or the value of a ``Dim``."""
 
@@ -150,6 +159,11 @@ def _select(condition: DType, *branches: DType) -> DType:
 def _gather(data: DType, index: DType) -> DType:
     _expect(index == i64, f"indices must be int64, found {index}")
     return data
+
+
+def _scatter(old: DType, index: DType, new: DType) -> DType:
+    _expect(index == i64, f"indices must be int64, found {index}")
+    return _same(old, new)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +247,12 @@ GATHER = Op("Gather", Kind.INDEXED, 2, _gather,
             "result shape: data's with the axis replaced by the shape of the indices; an index outside the axis makes "
             "the run fail with a status, reading nothing", Axis,
             why="a product with one-hot rows costs the whole table for each row")  # fmt: skip
+
+SCATTER = Op("Scatter", Kind.INDEXED, 3, _scatter,
+             "result shape: the old value's; the new elements, of the shape of a gather at the indices, are put in one "
+             "after the other in row-major order of the indices; an index outside the axis makes the run fail with a "
+             "status", Combine,
+             why="a sum of one-hot products costs the whole result for each new element")  # fmt: skip
 
 TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
 

@@ -201,14 +201,15 @@ class _Assembly:
         return result
 
     def _lowered(self, cluster: fuse.Cluster) -> Iterator[lower.Lowered]:
-        """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere."""
+        """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere, and last the
+        scatter that writes over them."""
         parts = self.layouts.assemblies.parts
         whole = next((n for n in cluster.index if n in parts), None)
-        if whole is None:
-            yield lower.lower(cluster, self.fusion, self.layouts, self.target)
-        else:
+        if whole is not None:
             for part in parts[whole]:
                 yield lower.lower_part(whole, part, self.fusion, self.layouts, self.target)
+        if whole is None or cluster.kind == "scatter":
+            yield lower.lower(cluster, self.fusion, self.layouts, self.target)
 
     def _name(self, node: Node) -> None:
         if node in self.names:

@@ -80,6 +80,8 @@ def _build(node: Node) -> Node:
         return ir.view(node.inputs[0], node.shape, attr.index, attr.valid, attr.fill)
     if op is ops.GATHER:
         return ir.gather(node.inputs[0], node.inputs[1], attr.axis)
+    if op is ops.SCATTER:
+        return ir.scatter(node.inputs[0], node.inputs[1], node.inputs[2], attr.axis, attr.by)
     if op.kind is Kind.REDUCE:
         return ir.reduce(op, node.inputs[0], attr.axes)
     if op is ops.BITCAST:

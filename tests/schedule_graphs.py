@@ -10,7 +10,16 @@ import numpy as np
 
 from luminal.core import ir, movement, ops, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import activation, attention, contraction, indexing, normalize, pooling, reduction
+from luminal.core.decompose import (
+    activation,
+    attention,
+    contraction,
+    indexing,
+    normalize,
+    pooling,
+    reduction,
+    scattering,
+)
 from luminal.core.ir import Graph, Node
 
 Array = np.ndarray[Any, Any]
@@ -194,6 +203,35 @@ def lookups(s: Source) -> tuple[Node, ...]:
     ids = s.input(BATCH, SEQ, dtype=types.i64, below=11)
     table = indexing.embedding(s.weight(11, 6), ids) + indexing.embedding(s.weight(9, 6), indexing.arange(0, SEQ))
     return (normalize.layer_norm(table, [-1], s.weight(6), s.weight(6)), ir.gather(s.input(4, 11), ids, 1))
+
+
+@case
+def rows_put_into_a_table(s: Source) -> tuple[Node, ...]:
+    """Rows at repeated positions: of a value that nothing else reads, over what was put there, of inputs, of zeros."""
+    x, rows = s.input(BATCH, 7, 21), s.input(BATCH, SEQ, 21)
+    ids = s.input(SEQ, dtype=types.i64, below=7)
+    once = scattering.put(activation.relu(x), ids, rows, 1)
+    twice = scattering.put(once, s.input(2, 2, dtype=types.i64, below=7), s.input(BATCH, 2, 2, 21), 1, "add")
+    shared = activation.sigmoid(x)
+    counts = scattering.put(indexing.full((7, 300), 0.0, types.f32), ids, s.input(SEQ, 300), 0, "add")
+    return (twice, scattering.put(x, ids, rows, 1, "max"), shared, scattering.put(shared, ids, rows * 2.0, 1), counts)
+
+
+@case
+def elements_put_in_their_places(s: Source) -> tuple[Node, ...]:
+    x, ids = s.input(5, 6, dtype=types.i32, below=90), s.input(3, 6, dtype=types.i64, below=5)
+    new = s.input(3, 6, dtype=types.i32, below=90)
+    half = scattering.scatter_nd(s.input(SEQ, 3, 2, dtype=types.bf16), s.input(4, 2, dtype=types.i64, below=1),
+                               s.input(4, 2, dtype=types.bf16), "mul")  # fmt: skip
+    last = scattering.scatter_elements(s.input(SEQ, 4), s.input(SEQ, 9, dtype=types.i64, below=4), s.input(SEQ, 9), 1)
+    put = scattering.index_put(x, [None, indexing.arange(0, 2)], s.input(5, 2, dtype=types.i32, below=9), "add")
+    return (
+        scattering.scatter_elements(x, ids, new, 0, "min"),
+        half,
+        last,
+        put,
+        scattering.scatter_elements(x, ids, new, 0),
+    )
 
 
 @case

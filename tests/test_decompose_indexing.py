@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.decompose import attention, indexing
-from luminal.core.errors import ShapeError
+from luminal.core.decompose import attention, indexing, scattering
+from luminal.core.errors import DTypeError, ShapeError
 from luminal.core.types import bf16, f32, from_numpy, i64
 from tests.accuracy import run
 from tests.test_decompose_reduction import close, normal
@@ -66,6 +66,95 @@ def test_gather_nd() -> None:
     assert np.array_equal(run(indexing.gather_nd, DATA, np.array([[[0]], [[3]]])), DATA[[[0], [3]]])
     batched = run(lambda a, i: indexing.gather_nd(a, i, 1), DATA, np.array([[1], [2], [0], [0]]))
     assert np.array_equal(batched, DATA[range(4), [1, 2, 0, 0]])
+
+
+@pytest.mark.parametrize("how", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64])
+def test_scatter_reduce(how: str, include_self: bool, dtype: type) -> None:
+    random = np.random.default_rng(5)
+    data, new = (random.integers(-9, 10, shape).astype(dtype) for shape in ((4, 5), (3, 7)))
+    index = random.integers(0, 5, (3, 7))
+    tensors = (torch.from_numpy(x) for x in (data, index, new))
+    data_, index_, new_ = tensors
+    expected = data_.scatter_reduce(1, index_, new_, how, include_self=include_self).numpy()
+    found = run(lambda d, i, n: scattering.scatter_reduce(d, i, n, 1, how, include_self), data, index, new)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -0.0])
+def test_minima_and_maxima_of_special_numbers(special: float) -> None:
+    data = np.array([0.0, 1.0, -1.0], np.float32)
+    new, index = np.array([special, special, 2.0], np.float32), np.array([0, 1, 2])
+    for how, meaning in (("max", np.maximum), ("min", np.minimum)):
+        found = run(lambda d, i, n, by=how: scattering.put(d, i, n, 0, by), data, index, new)
+        np.testing.assert_array_equal(found, meaning(data, new))
+
+
+def test_the_last_of_several_at_one_position_stays() -> None:
+    new = normal(6, 5)
+    index = np.array([1, 3, -1, 1, 0, 1])
+    expected = DATA[:, 0].copy()
+    expected[[3, 0, 1]] = new[[2, 4, 5]]
+    found = run(lambda d, i, n: scattering.put(d, i, n, 0), DATA[:, 0].copy(), index, new)
+    assert np.array_equal(found, expected)
+
+
+def test_sums_are_added_one_after_the_other() -> None:
+    new = normal(100)
+    total = np.float32(0.5)
+    for x in new:
+        total += x
+    found = run(lambda d, i, n: scattering.put(d, i, n, 0, "add"), np.full(1, 0.5, np.float32), np.zeros(100, int), new)
+    assert found[0] == total
+
+
+def test_scatter_nd_and_its_positions() -> None:
+    index, new = np.array([[0, 1], [3, -1]]), normal(2, 5)
+    expected = DATA.copy()
+    expected[[0, 3], [1, 2]] = new
+    assert np.array_equal(run(scattering.scatter_nd, DATA, index, new), expected)
+    everything = run(scattering.scatter_nd, DATA, np.zeros((2, 0), np.int64), normal(2, 4, 3, 5))
+    assert np.array_equal(everything, normal(2, 4, 3, 5)[1])
+
+
+def test_putting_at_several_indices() -> None:
+    i, j = np.array([0, 1, 2]), np.array([[1], [-2]])
+    for indices, take in (
+        ((i, j), np.s_[i, j]), ((i, None, j), np.s_[i, :, j]), ((None, i, j), np.s_[:, i, j]), ((None, j), np.s_[:, j]),
+    ):  # fmt: skip
+        expected = DATA.copy()
+        expected[take] = new = normal(*DATA[take].shape)
+        arrays = [x for x in indices if x is not None]
+
+        def put(d: ir.Node, n: ir.Node, *at: ir.Node, indices: tuple[object, ...] = indices) -> ir.Node:
+            rest = iter(at)
+            return scattering.index_put(d, [None if x is None else next(rest) for x in indices], n)
+
+        assert np.array_equal(run(put, DATA, new, *arrays), expected)
+
+
+@pytest.mark.parametrize("position", [-5, 4])
+def test_positions_to_write_out_of_range_fail(position: int) -> None:
+    index = np.array([position])
+    with pytest.raises(IndexError):
+        run(scattering.put, DATA, index, DATA[:1])
+    with pytest.raises(IndexError):
+        run(lambda d, i, n: scattering.scatter_elements(d, i, n, 0), DATA, index.reshape(1, 1, 1), DATA[:1, :1, :1])
+    with pytest.raises(IndexError):
+        run(scattering.scatter_nd, DATA, np.array([[position, 0]]), DATA[:1, 0])
+
+
+def test_what_does_not_fit_in_a_scatter_is_refused() -> None:
+    data, index = ir.input_("x", (4, 3), f32), ir.input_("i", (2,), i64)
+    with pytest.raises(ShapeError, match=r"expected new elements \[2, 3\], found \[3, 2\]"):
+        ir.scatter(data, index, ir.input_("n", (3, 2), f32), 0)
+    with pytest.raises(DTypeError, match="must have one type, found float32, bfloat16"):
+        ir.scatter(data, index, ir.input_("n", (2, 3), bf16), 0)
+    with pytest.raises(DTypeError, match="indices must be int64, found float32"):
+        ir.scatter(data, ir.input_("i", (2,), f32), ir.input_("n", (2, 3), f32), 0)
+    with pytest.raises(ShapeError, match="one shape of positions and elements"):
+        scattering.scatter_elements(data, index, index, 0)
 
 
 def test_several_indices() -> None:

@@ -10,12 +10,13 @@ import pytest
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import activation, contraction, reduction
+from luminal.core.decompose import activation, contraction, reduction, scattering
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose, fuse, layout, lower, plan, tensorise, transforms
+from luminal.core.schedule import choose, fuse, layout, lower, plan, tensorise, threads, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import Tile, prepare
+from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.tensorise import Tensorise
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import check_outputs, run_program
@@ -166,6 +167,41 @@ def test_one_function_says_what_a_product_is_that_is_summed() -> None:
 def test_an_illegal_transform_says_why(transform: transforms.Transform, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         transform(serial_nest("elementwise_and_broadcast"))
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        (transforms.Reorder(("a2", "a1", "a0", "a3")), "iterations that must stay in order"),
+        (transforms.Merge("a0", "a1"), "one must stay in order"),
+        (transforms.Vectorise("a1", 4), "must stay in order"),
+        (threads.Divide("a2", 32), "must stay in order"),
+        (transforms.Parallelise(2), "ordered or not rectangular"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_what_a_scatter_puts_in_stays_in_order(transform: transforms.Transform, reason: str) -> None:
+    """``a1`` and ``a2`` number the positions."""
+    nest = serial_nest("rows_put_into_a_table", -1)
+    assert [loop.kind for loop in prefix(nest.body)[0]] == ["serial", "ordered", "ordered", "serial"]
+    with pytest.raises(ScheduleError, match=reason):
+        transform(nest)
+
+
+def test_an_old_value_that_nothing_else_reads_is_written_in_place() -> None:
+    source = Source()
+    rows, ids = source.input(3, 40), source.input(3, dtype=types.i64)
+
+    def copies(old: ir.Node, *others: ir.Node) -> int:
+        outputs = tuple((f"y{k}", y) for k, y in enumerate((scattering.put(old, ids, rows), *others)))
+        program = compile_graph(ir.Graph("put", (*source.nodes, *given), outputs), targets.X86_64)
+        return len(program.entries[0].steps) - 2  # of the positions, and the scatter
+
+    given = (ir.input_("old", (9, 40), types.f32),)
+    assert copies(given[0] * 2.0) == 1
+    assert copies(scattering.put(given[0] * 2.0, ids, rows * 1.5)) == 3
+    assert copies(given[0] * 2.0, given[0] * 2.0) == 2
+    assert copies(given[0]) == 1
 
 
 def test_a_reduction_is_reordered_only_by_its_own_loops() -> None:

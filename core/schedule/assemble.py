@@ -4,6 +4,9 @@ A stored value that is a select by position, or a padded view, of other stored v
 index space, each a copy of some value or a constant. A part that a kernel of its own computes, and that fills a box
 completely, is *placed*: its kernel writes straight into the box, a sub-buffer of the whole. What is left (the border of
 a padding, parts that are inputs) is written by small kernels, one for each box; there is no select at run time.
+
+A scatter is an assembly of one part: its old value is placed in its buffer, or copied there where anything else reads
+it, and the scatter's own kernel then writes over that.
 """
 
 from __future__ import annotations
@@ -69,7 +72,16 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
     home = {n: c for c in fusion.clusters for n in c.index}
     placed: dict[Node, Placement] = {}
     left: dict[Node, tuple[Part, ...]] = {}
+    readers = ir.users(fusion.roots)
     for cluster in fusion.clusters:
+        if cluster.kind == "scatter":
+            (scatter,) = cluster.index
+            old = scatter.inputs[0]
+            if old in fusion.stored and old not in fixed and readers[old] == [scatter]:
+                placed[old], left[scatter] = Placement(scatter, (0,) * scatter.rank), ()
+            else:
+                left[scatter] = (Part(tuple((0, d) for d in scatter.shape), old, ir.axes(scatter.shape)),)
+            continue
         whole = _assembled(cluster, fusion)
         if whole is None:
             continue

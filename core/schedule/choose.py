@@ -36,6 +36,7 @@ GROUP = 64  # rows that read them while they are in the second-level cache
 FEW_TASKS = 16  # of a chain: with fewer, some threads would wait for others
 SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
+STRIP = 256  # elements of a row that a task puts in
 CHUNK = 4096  # elements of a one-dimensional task
 TERMS = 384  # products that one accumulator sums
 
@@ -83,7 +84,8 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
         return Chosen((), nest)
     if tile is None:
-        return _pass(nest, target)
+        ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
+        return _in_order(nest, target) if ordered else _pass(nest, target)
     try:
         return _contraction(nest, tile, target)
     except ScheduleError as refusal:
@@ -259,6 +261,28 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         state.merge(names)
         name = along.name
     state.do(Vectorise(name, _lanes(state)))
+    state.parallelise()
+    return state.finish()
+
+
+def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
+    """Loops whose iterations stay in order inside the others, of which vectors go along memory. Where the others are
+    too few to divide among threads, strips of those vectors are tasks, each of which goes through all positions."""
+    state = Scheduler(nest, target)
+    state.refine()
+    ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
+    others = by_stride([loop.axis for loop in state.loops() if loop.axis.name not in ordered], state)
+    along = others[-1] if others and _may_vectorise(others[-1], state) else None
+    state.do(Reorder((*(v.name for v in others), *ordered)))
+    names = state.merge([v.name for v in others])
+    if along is not None:
+        *outer, name = names
+        if math.prod(typical(loop.extent) for loop in state.loops() if loop.axis.name in outer) < THREADS:
+            state.do(Split(name, STRIP))
+            strips = [loop.axis.name for loop in state.loops() if loop.axis.name == f"{name}_1"]
+            outer, name = [*outer, *strips], f"{name}_0"
+        state.do(Reorder((*outer, *ordered, name)))
+        state.do(Vectorise(name, _lanes(state)))
     state.parallelise()
     return state.finish()
 

@@ -48,7 +48,8 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
         return Chosen((), nest)
     if tile is None:
-        return _pass(nest, target, target.grid)
+        ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
+        return (_in_order if ordered else _pass)(nest, target, target.grid)
     try:
         return _contraction(nest, tile, target, target.grid)
     except ScheduleError as refusal:
@@ -108,6 +109,23 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
+    state.do(Share(threads, grid.shared))
+    return state.finish()
+
+
+def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+    """Loops whose iterations stay in order, by each thread for elements of its own."""
+    state = Scheduler(nest, target)
+    state.refine()
+    ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
+    others = by_stride([loop.axis for loop in state.loops() if loop.axis.name not in ordered], state)
+    threads = grid.threads if others else 1
+    if others:
+        state.do(Reorder((*(v.name for v in others), *ordered)))
+        name = state.join([v.name for v in others])
+        state.do(Split(name, threads))
+        state.do(Divide(f"{name}_0", threads))
+    state.do(Parallelise(sum(loop.kind == "serial" for loop in state.loops())))
     state.do(Share(threads, grid.shared))
     return state.finish()
 

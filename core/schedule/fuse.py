@@ -5,9 +5,10 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 
 - ``map``: every element is computed for itself;
 - ``row``: some axes are the row, which reductions run along (softmax, norms, pooling); the others are outer;
-- ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue.
+- ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue;
+- ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time.
 
-A fourth, ``chain``, is made of three of these afterwards (see ``chain``).
+A fifth, ``chain``, is made of three of these afterwards (see ``chain``).
 
 A node joins the latest cluster that it reads, where the axes can be matched and no cycle arises; otherwise it begins
 its own. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
@@ -97,6 +98,14 @@ class Read:
     valid: tuple[Int, ...]
 
 
+def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a scatter that its new element ``new`` goes to: ``at`` along the axis."""
+    old, positions, _ = node.inputs
+    axis = node.attr.axis
+    at: Int = sym.var("at", 0, old.shape[axis] - 1)
+    return (*new[:axis], at, *new[axis + positions.rank :])
+
+
 def is_literal(node: Node) -> bool:
     """Whether a constant is a single number, written into the code instead of stored."""
     return node.op is ops.CONSTANT and node.size == 1
@@ -153,6 +162,10 @@ class Fuser:
     def _place(self, node: Node) -> None:
         if node in self.tiles:
             self._begin(node, "contraction", node.shape)
+            return
+        if node.op is ops.SCATTER:
+            new = node.inputs[2].shape
+            self._begin(node, "scatter", new, index=scattered(node, domain_axes(new)))
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
         for cluster in self._hosts(reads):
@@ -213,6 +226,8 @@ class Fuser:
                 yield cluster
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
+        if cluster.kind == "scatter":
+            return False  # no element is known before all are put in
         if node.op.kind is Kind.REDUCE:
             return self._join_reduction(node, cluster)
         for index in self._candidates(node, cluster):
@@ -283,6 +298,9 @@ class Fuser:
             kept = iter(index)
             inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
+        elif node.op is ops.SCATTER:
+            for x in node.inputs:
+                yield from resolve(x, ir.axes(x.shape), (), self.inline, self.home)
         elif node.op is ops.GATHER:
             data, positions = node.inputs
             axis = node.attr.axis

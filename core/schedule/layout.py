@@ -186,6 +186,10 @@ def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
     if member.op.kind is ops.Kind.REDUCE:
         reduced = [ir.axes(x.shape)[k] for k in member.attr.axes if x.shape[k] != 1]
         return merged_index(x, member.attr.axes, index, reduced)
+    if member.op is ops.SCATTER:
+        _, positions, new = member.inputs
+        span = cluster.axes if x is new else index
+        return span if x is not positions else cluster.axes[member.attr.axis : member.attr.axis + positions.rank]
     if member.op is ops.GATHER:
         data, positions = member.inputs
         axis = member.attr.axis

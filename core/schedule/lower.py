@@ -102,16 +102,19 @@ class _Lowering:
             zero = ln.literal(bytes(place.dtype.itemsize), place.dtype)
             place = ln.apply(ops.SELECT, (ln.holds(valid), place, zero), None, place.dtype)
         extent = data.shape[axis]
-        let = next((x for x in self.lets if x.value is place and x.extent == extent), None)
-        if let is None:
-            variable = sym.Var(f"g{self.looked_up}", 0, extent - 1)
-            self.looked_up += 1
-            let = ln.Let(variable, place, extent)
-            self.lets.append(let)
-        looked = sym.expr(let.axis)
+        looked = self.look_up(place, extent)
         if not sym.always(extent - 1):
             valid = (*valid, extent - 1)  # nothing can be read from an empty table, not even after a failed look-up
         return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
+
+    def look_up(self, place: ln.Scalar, extent: Int) -> Int:
+        """The index ``place``, read at run time, into an axis of ``extent``."""
+        let = next((x for x in self.lets if x.value is place and x.extent == extent), None)
+        if let is None:
+            let = ln.Let(sym.Var(f"g{self.looked_up}", 0, extent - 1), place, extent)
+            self.looked_up += 1
+            self.lets.append(let)
+        return sym.expr(let.axis)
 
     def array(self, node: Node) -> str:
         node = self.layouts.assemblies.owner(node)
@@ -160,9 +163,9 @@ def _extent(axis: Var) -> Int:
     return axis.hi + 1
 
 
-def _loops(axes: list[Var], body: tuple[ln.Statement, ...]) -> tuple[ln.Statement, ...]:
+def _loops(axes: list[Var], body: tuple[ln.Statement, ...], kind: str = "serial") -> tuple[ln.Statement, ...]:
     for axis in reversed(axes):
-        body = (ln.Loop(axis, _extent(axis), "serial", body),)
+        body = (ln.Loop(axis, _extent(axis), kind, body),)
     return body
 
 
@@ -180,6 +183,8 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) ->
         body = _contraction(state)
     elif cluster.kind == "row":
         body = _row(state)
+    elif cluster.kind == "scatter":
+        body = _scatter(state)
     else:
         stores = [state.store(n) for n in state.stored()]
         body = _loops(_variables(cluster.axes), state.with_lets(*stores))
@@ -226,6 +231,25 @@ def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:
     reduction = state.reduction(node, "sum0", _reduced_axes(node, 0), [])
     stores = [state.store(n) for n in state.stored()]
     return _loops(_variables(state.cluster.axes), (*reduction, *state.with_lets(*stores)))
+
+
+def _scatter(state: _Lowering) -> tuple[ln.Statement, ...]:
+    """The new elements put into the old value, which is where the result will be, in order of their positions."""
+    (node,) = state.cluster.index
+    old, positions, new = node.inputs
+    axis, by, axes = node.attr.axis, node.attr.by, state.cluster.axes
+    between = axes[axis : axis + positions.rank]
+    at = state.look_up(state.value(positions, between), old.shape[axis])
+    index = (*axes[:axis], at, *axes[axis + positions.rank :])
+    state.written.add(state.layouts.assemblies.owner(node))
+    place, value = state.layouts.offset(node, index), state.value(new, axes)
+    if by is not None:
+        value = ln.apply(by, (ln.load(state.array(node), place, node.dtype), value), None, node.dtype)
+    room = () if sym.always(old.shape[axis] - 1) else (old.shape[axis] - 1,)
+    body = state.with_lets(ln.Store(state.array(node), place, value, room))
+    body = _loops(_variables(axes[axis + positions.rank :]), body)
+    body = _loops(_variables(between), body, "ordered")
+    return _loops(_variables(axes[:axis]), body)
 
 
 def _reduced_axes(node: Node, first: int) -> list[Var]:

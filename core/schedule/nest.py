@@ -183,6 +183,8 @@ class Loop:
         outermost and perfectly nested; together they number the tasks, the first varying slowest.
     ``serial``, ``unroll``
         one iteration after the other; unrolled, the axis is a constant in each.
+    ``ordered``
+        as serial, but an iteration reads what those before it wrote: their order is part of the meaning.
     ``vector``
         ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not divide ``extent``.
     ``thread``

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import takewhile
 
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ln
@@ -116,7 +117,7 @@ class Scheduler:
 
     def parallelise(self) -> None:
         """Make tasks of the outermost loops, as few of them as give enough tasks."""
-        loops = [loop for loop in self.loops() if loop.kind == "serial"]
+        loops = list(takewhile(lambda loop: loop.kind == "serial", self.loops()))
         reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
         small = math.prod(typical(loop.extent) for loop in self.loops()) < SMALL
         if small and not reduces and not self.inner_axes():

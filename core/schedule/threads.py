@@ -32,8 +32,11 @@ class Divide:
             counted = [loop.axis.name for loop in headers if loop.kind != "vector"]
             if self.axis in counted[:-1]:
                 raise ScheduleError(f"divide: {self.axis!r} is not the innermost loop of {statement}")
-            around = isinstance(statement, ln.Loop) and statement.axis.name == self.axis
-            if around and any(_is_divided(inner) for inner in statements(inside(statement))):
+            if not isinstance(statement, ln.Loop) or statement.axis.name != self.axis:
+                continue
+            if statement.kind == "ordered":
+                raise ScheduleError(f"divide: the iterations of {self.axis!r} must stay in order")
+            if any(_is_divided(inner) for inner in statements(inside(statement))):
                 raise ScheduleError(
                     f"divide: a loop inside the one over {self.axis!r} is divided among threads already"
                 )

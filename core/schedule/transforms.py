@@ -114,6 +114,8 @@ class Merge:
                 (inner, *rest) = statement.body
                 if rest or not isinstance(inner, ln.Loop) or inner.axis.name != self.inner:
                     raise ScheduleError(f"merge: {self.inner!r} is not directly inside {self.outer!r}")
+                if (inner.kind == "ordered") != (statement.kind == "ordered"):
+                    raise ScheduleError(f"merge: of {self.outer!r} and {self.inner!r} one must stay in order")
                 result.append(replace(header, kind=statement.kind, body=inner.body))
             elif isinstance(statement, ln.Loop):
                 result.append(replace(statement, body=self._joined(statement.body, header)))
@@ -140,8 +142,9 @@ class Reorder:
 
     for a:  for b:  for c:  body      =>      for c:  for a:  for b:  body         (order = c, a, b)
 
-    The perfectly nested loops at the top, all of which ``order`` names. Iterations are independent there, since a nest
-    reduces only inside ``Reduction`` and ``Contract``; an extent must not depend on a loop that moves inside it.
+    The perfectly nested loops at the top, all of which ``order`` names. Iterations are independent there, but for those
+    of ordered loops, which must stay in their order among each other; a nest reduces only inside ``Reduction`` and
+    ``Contract``. An extent must not depend on a loop that moves inside it.
     """
 
     order: tuple[str, ...]
@@ -151,12 +154,14 @@ class Reorder:
         by_name = {loop.axis.name: loop for loop in loops}
         if sorted(by_name) != sorted(self.order):
             raise ScheduleError(f"reorder: expected an order of {sorted(by_name)}, found {sorted(self.order)}")
-        ordered = [by_name[name] for name in self.order]
-        for position, loop in enumerate(ordered):
-            later = {other.axis for other in ordered[position:]}
+        moved = [by_name[name] for name in self.order]
+        if [x for x in moved if x.kind == "ordered"] != [x for x in loops if x.kind == "ordered"]:
+            raise ScheduleError(f"reorder: {self.order} changes the order of iterations that must stay in order")
+        for position, loop in enumerate(moved):
+            later = {other.axis for other in moved[position:]}
             if sym.variables(loop.extent) & later:
                 raise ScheduleError(f"reorder: the extent of {loop.axis} depends on a loop inside it")
-        return replace(nest, body=wrap(ordered, inside))
+        return replace(nest, body=wrap(moved, inside))
 
 
 @dataclass(frozen=True)
@@ -223,6 +228,8 @@ class Vectorise:
 
     def _marked(self, statement: ln.Statement) -> list[ln.Statement] | None:
         if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
+            if statement.kind == "ordered":
+                raise ScheduleError(f"vectorise: the iterations of {self.axis!r} must stay in order")
             for inner in statements(statement.body):
                 if isinstance(inner, ln.Loop | ln.Alloc | ln.Contract):
                     kind = type(inner).__name__.lower()

@@ -91,8 +91,8 @@ def domains(graph: Graph) -> dict[Node, Domain]:
     for node in order:
         for operand in dict.fromkeys(node.inputs):
             users.setdefault(operand, []).append(node)
-        if node.op is ops.GATHER:
-            data, index = node.inputs
+        if node.op.kind is ops.Kind.INDEXED:
+            data, index = node.inputs[:2]
             for source, extent in _positions(index, data.shape[node.attr.axis]):
                 extents.setdefault(source, []).append(extent)
     return {node: _domain(node, extents.get(node, []), users) for node in graph.inputs}
