@@ -493,6 +493,37 @@ def test_positions() -> None:
     check(together(family), table, ids)
 
 
+def test_writing_at_positions() -> None:
+    table, new = floats(7, 5), floats(2, 3, seed=1)
+    rows = floats(3, 5, seed=2)
+    ids = integers(0, 5, 2, 3)
+    family: Family = {
+        "scatter": lambda t, n, r, i: t.scatter(1, i[:1], n),
+        "scatter_value": lambda t, n, r, i: t.scatter(0, i, 2.5),
+        "scatter_reduce": lambda t, n, r, i: t.scatter(0, i, n, reduce="add"),
+        "scatter_value_reduce": lambda t, n, r, i: t.scatter(0, i, 3, reduce="multiply"),
+        "scatter_add": lambda t, n, r, i: t.scatter_add(0, i, n),
+        "scatter_reduce mean": lambda t, n, r, i: t.scatter_reduce(0, i, n, "mean", include_self=False),
+        "scatter_reduce amin": lambda t, n, r, i: t.scatter_reduce(1, i, n, "amin"),
+        "index_copy": lambda t, n, r, i: t.index_copy(0, torch.arange(4, 1, -1), r),
+        "index_add": lambda t, n, r, i: t.index_add(0, i[0], r, alpha=2),
+        "index_fill": lambda t, n, r, i: t.index_fill(1, i[0], 7),
+        "index_fill tensor": lambda t, n, r, i: t.index_fill(0, i[1], r[0, 0]),
+        "put": lambda t, n, r, i: t.put(i, n, accumulate=True),
+        "index_put": lambda t, n, r, i: t.index_put((i[0] + 1,), r, accumulate=True),
+        "index_put two": lambda t, n, r, i: t.index_put((i, i), n, accumulate=True),
+        "assignment": lambda t, n, r, i: assigned(t, (i[0, :1], slice(2, None)), 1.5),
+        "assignment to columns": lambda t, n, r, i: assigned(t, (slice(None), i[0]), n[0]),
+    }
+    check(together(family), table, new, rows, ids)
+
+
+def assigned(t: torch.Tensor, at: Any, value: torch.Tensor | float) -> torch.Tensor:
+    t = t.clone()
+    t[at] = value
+    return t
+
+
 # ---- contractions -----------------------------------------------------------------------------------
 
 

@@ -205,6 +205,16 @@ MOVEMENT: dict[str, Call] = {
     "gather": _example(X, 0, PLACES),
     "index.Tensor _unsafe_index.Tensor": _example(X, [LIST]),
     "index_put _unsafe_index_put": _example(X, [MASK], ONE),
+    "scatter.src scatter_add": _example(X, 0, PLACES, X),
+    "scatter.value": _example(X, 0, PLACES, 2.5),
+    "scatter.reduce": _example(X, 0, PLACES, X, reduce="add"),
+    "scatter.value_reduce": _example(X, 0, PLACES, 2.0, reduce="multiply"),
+    "scatter_reduce.two": _example(X, 0, PLACES, X, "amax"),
+    "index_copy": _example(X, 0, torch.tensor([2, 0]), X[:2]),
+    "index_add": _example(X, 0, torch.tensor([1, 1]), X[:2]),
+    "index_fill.int_Scalar": _example(X, 0, LIST, 1.5),
+    "index_fill.int_Tensor": _example(X, 0, LIST, ONE),
+    "put": _example(X, PLACES, Y.reshape(-1)[:8].reshape(2, 4)),
 }
 
 CREATION: dict[str, Call] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from luminal.core import movement
 from luminal.core.decompose import indexing
 from luminal.core.errors import UnsupportedError
-from luminal.core.ir import Node, cast
+from luminal.core.ir import Node
 from luminal.frontends.fx.registry import aten
 
 
@@ -42,13 +42,3 @@ def index(self: Node, indices: Sequence[Node | None]) -> Node:
     if any(i is not None and i.dtype.is_bool for i in indices):
         raise UnsupportedError("a mask as an index selects as many elements as it has; use where, or multiply by it")
     return indexing.index(self, indices)
-
-
-@aten("index_put", "_unsafe_index_put")
-def index_put(self: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
-    """``self`` with one value written where a mask holds."""
-    mask = indices[0]
-    if len(indices) != 1 or mask is None or not mask.dtype.is_bool or values.size != 1 or accumulate:
-        raise UnsupportedError("writing at positions that a tensor holds needs a scatter; where() may express it")
-    trailing = movement.unsqueeze(mask, range(mask.rank, self.rank)) if mask.rank < self.rank else mask
-    return indexing.masked_fill(self, trailing, cast(movement.reshape(values, []), self.dtype))

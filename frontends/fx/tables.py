@@ -9,6 +9,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     nn,
     pointwise,
     reduction,
+    scattering,
     shape,
     sizes,
 )

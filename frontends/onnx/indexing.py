@@ -1,4 +1,4 @@
-"""Constants, generated tensors, and elements picked by position."""
+"""Constants, generated tensors, and elements picked or put by position."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from luminal.core import ops, symval, types
 from luminal.core import symbolic as sym
-from luminal.core import symval, types
-from luminal.core.decompose import indexing
+from luminal.core.decompose import indexing, scattering
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node, cast, constant
-from luminal.core.movement import reshape, slice_
+from luminal.core.ir import Node, binary, cast, constant, dim, iota
+from luminal.core.movement import permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, operator, scalar, wrap_axis
 from luminal.frontends.onnx.tensors import element_type
@@ -115,3 +115,45 @@ def _gather_elements(call: Call) -> Node:
 @operator("GatherND")
 def _gather_nd(call: Call) -> Node:
     return indexing.gather_nd(call[0], call[1], call.integer("batch_dims", 0))
+
+
+# ---- put at positions ----------------------------------------------------------------------------------------------
+
+
+def _reduction(call: Call) -> str:
+    """How a scatter combines what meets at a position."""
+    by = call.text("reduction", "none")
+    if by not in ("none", "add", "mul", "max", "min"):
+        raise ModelError(f"attribute 'reduction': expected none, add, mul, max or min, found {by!r}")
+    return "" if by == "none" else by
+
+
+@operator("Scatter", "ScatterElements")
+def _scatter_elements(call: Call) -> Node:
+    axis = call.axis(call[0].rank, 0)
+    return scattering.scatter_elements(call[0], cast(call[1], types.i64), call[2], axis, _reduction(call))
+
+
+@operator("ScatterND")
+def _scatter_nd(call: Call) -> Node:
+    return scattering.scatter_nd(call[0], call[1], call[2], _reduction(call))
+
+
+@operator("TensorScatter")
+def _tensor_scatter(call: Call) -> Node:
+    cache, update = call[0], call[1]
+    axis = call.axis(cache.rank, -2)
+    mode = call.text("mode", "linear")
+    if mode not in ("linear", "circular") or axis == 0:
+        raise ModelError(f"expected mode linear or circular and an axis behind the batch, found {mode!r} and {axis}")
+    batch, length = cache.shape[0], update.shape[axis]
+    first = call.get(2)
+    first = indexing.full([batch], 0, types.i64) if first is None else cast(first, types.i64)
+    position = unsqueeze(first, [1]) + unsqueeze(iota(length), [0])
+    if mode == "circular":
+        position = binary(ops.MOD, position, dim(cache.shape[axis]))
+    samples = unsqueeze(iota(batch), [1])
+    order = [0, axis, *(k for k in range(1, cache.rank) if k != axis)]
+    indices = [samples, position]
+    moved = scattering.index_put(permute(cache, order), indices, permute(update, order))
+    return permute(moved, [order.index(k) for k in range(cache.rank)])
