@@ -11,7 +11,7 @@ product in pieces of bounded memory (``core.strided``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -208,6 +208,7 @@ class _Evaluation:
     def __init__(self, inputs: Mapping[str, Array], env: Mapping[str, int], double: bool, origins: ir.Origins) -> None:
         self.inputs, self.env, self.double, self.origins = inputs, env, double, origins
         self.values: dict[Node, _Value] = {}
+        self.scans: dict[Any, list[_Value]] = {}
 
     def result(self, node: Node) -> Array:
         """A copy of the value of ``node`` in the mode of the run."""
@@ -226,6 +227,8 @@ class _Evaluation:
         elif node.op is ops.GATHER:
             index = self._checked(node, operands[1].typed)
             value = self._moved(partial(_take, index, node.attr.axis), operands[0])
+        elif node.op is ops.SCAN:
+            value = self._scan(node, operands)
         elif node.op is ops.SCATTER:
             value = self._scatter(node, *operands)
         elif node.op is ops.CONTIGUOUS:
@@ -284,6 +287,39 @@ class _Evaluation:
                 f"of extent {extent}"
             )
         return index
+
+    def _scan(self, node: Node, operands: list[_Value]) -> _Value:
+        """All results of a scan are computed together, and kept for the others."""
+        key = node.inputs, replace(node.attr, result=0)
+        if key not in self.scans:
+            self.scans[key] = self._repeated(node, operands)
+        number: int = node.attr.result
+        return self.scans[key][number]
+
+    def _repeated(self, node: Node, operands: list[_Value]) -> list[_Value]:
+        step: ops.Step = node.attr
+        count = len(step.carries)
+        order = ir.topological(step.results)
+        carried, over = operands[:count], operands[count:]
+        put_out: list[list[_Value]] = []
+        for place in range(len(over[0].typed)):
+            inner = _Evaluation({}, self.env, self.double, self.origins)
+            inner.values = dict(zip(step.carries, carried, strict=True))
+            inner.values |= {x: _Value(v.typed[place], v.wide[place]) for x, v in zip(step.slices, over, strict=True)}
+            for body in order:
+                if body not in inner.values:
+                    inner.compute(body)
+            carried, out = [inner.values[x] for x in step.results[:count]], step.results[count:]
+            put_out.append([inner.values[x] for x in out])
+        stacked = [
+            _Value(*(self._stacked([getattr(row[k], kind) for row in put_out], result) for kind in ("typed", "wide")))
+            for k, result in enumerate(step.results[count:])
+        ]
+        return [*carried, *stacked]
+
+    def _stacked(self, parts: list[Array], result: Node) -> Array:
+        empty = np.empty((0, *map(self.size, result.shape)), result.dtype.numpy)
+        return np.stack(parts) if parts else empty
 
     def _scatter(self, node: Node, old: _Value, index: _Value, new: _Value) -> _Value:
         put = partial(_put, self._checked(node, index.typed), node.attr)

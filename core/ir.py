@@ -8,7 +8,7 @@ built, so a chain of reshapes and slices is always one node.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ import numpy as np
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
-from luminal.core.errors import ShapeError
+from luminal.core.errors import DTypeError, ShapeError
 from luminal.core.ops import Kind, Op
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, from_numpy, i64
@@ -312,6 +312,46 @@ def scatter(old: Node, index: Node, new: Node, axis: int, by: Op | None = None) 
         assert by.result is not None
         by.result(dtype, dtype)
     return _intern(ops.SCATTER, (old, index, new), ops.Combine(axis, by), old.shape, dtype)
+
+
+def scan(
+    step: Callable[[Sequence[Node], Sequence[Node]], tuple[Sequence[Node], Sequence[Node]]],
+    first: Sequence[Node],
+    over: Sequence[Node],
+) -> tuple[list[Node], list[Node]]:
+    """``step`` once for each element along the first axis of ``over``, in order; ``first`` are what it carries first.
+
+    ``step`` is given nodes of the carries and of one element each, and returns the next carries and what it puts out.
+    Returns the last carries and, along a new first axis, what was put out. Raises ShapeError or DTypeError where a
+    carry changes its shape or type, or the lengths differ.
+    """
+    lengths = {x.shape[0] for x in over}
+    if len(lengths) != 1:
+        raise ShapeError(f"Scan: expected operands of one length, found {sorted(map(str, lengths))}")
+    carries = tuple(input_(f"carry {k}", x.shape, x.dtype) for k, x in enumerate(first))
+    slices = tuple(input_(f"slice {k}", x.shape[1:], x.dtype) for k, x in enumerate(over))
+    following, put_out = step(carries, slices)
+    for before, after in zip(carries, following, strict=True):
+        if before.shape != after.shape:
+            raise ShapeError(f"Scan: a carry of shape {list(before.shape)} becomes {list(after.shape)}")
+        if before.dtype != after.dtype:
+            raise DTypeError(f"Scan: a carry of {before.dtype} becomes {after.dtype}")
+    body = (*following, *put_out)
+    results = [repeated((*first, *over), ops.Step(carries, slices, body, number)) for number in range(len(body))]
+    last, stacked = results[: len(carries)], results[len(carries) :]
+    (length,) = lengths
+    if not sym.always(length - 1):  # over nothing, no carry would be written
+        some = binary(ops.LESS_THAN, constant(0, i64), dim(length))
+        last = [select(some, value, before) for value, before in zip(last, first, strict=True)]
+    return last, stacked
+
+
+def repeated(inputs: Sequence[Node], step: ops.Step) -> Node:
+    """One result of a scan, of whose operands the first are the carries' first values."""
+    result = step.results[step.result]
+    length = inputs[len(step.carries)].shape[0]
+    shape = result.shape if step.result < len(step.carries) else (length, *result.shape)
+    return _intern(ops.SCAN, tuple(inputs), step, shape, result.dtype)
 
 
 def _axis(axis: int, x: Node) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from luminal.core.errors import DTypeError
 from luminal.core.symbolic import Int
@@ -26,6 +27,7 @@ class Kind(Enum):
     REDUCE = "reduce"  # drops the axes that the attribute names
     VIEW = "view"  # moves nothing; the attribute maps result indices to operand indices
     INDEXED = "indexed"  # reads or writes at positions that another operand holds
+    REPEATED = "repeated"  # a body of primitives, once for each element along an axis
 
 
 # ---- attributes: a frozen dataclass per primitive that has any ----------------------------------------------------
@@ -81,6 +83,20 @@ class Combine:
 
     axis: int
     by: Op | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a scan does once for each element along the first axis of what it runs over, and which ``result`` is meant.
+
+    ``results`` are nodes over ``carries`` and ``slices``, inputs of their own: first the next value of each carry, then
+    what is put out. A ``result`` below the number of carries is the last value of a carry; the others are stacked.
+    """
+
+    carries: tuple[Any, ...]
+    slices: tuple[Any, ...]
+    results: tuple[Any, ...]
+    result: int
 
 
 @dataclass(frozen=True)
@@ -172,7 +188,7 @@ class Op:
 
     name: str
     kind: Kind
-    arity: int
+    arity: int | None  # None: any number
     result: Callable[..., DType] | None  # None: the attribute states the type
     total: str
     attr: type | None = None
@@ -253,6 +269,10 @@ SCATTER = Op("Scatter", Kind.INDEXED, 3, _scatter,
              "after the other in row-major order of the indices; an index outside the axis makes the run fail with a "
              "status", Combine,
              why="a sum of one-hot products costs the whole result for each new element")  # fmt: skip
+
+SCAN = Op("Scan", Kind.REPEATED, None, None,
+          "from the first element to the last; of nothing: the first values of the carries", Step,
+          why="a cumulative operator from reductions is quadratic, and a recurrence has no other form")  # fmt: skip
 
 TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
 

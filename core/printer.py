@@ -64,7 +64,22 @@ def _expression(node: Node, numbers: Mapping[Node, int], names: Mapping[Node, st
         return f"{node.op} {node.attr.value}"
     if node.op is ops.VIEW:
         return f"View{operands} {_view(node)}"
+    if node.op is ops.SCAN:
+        kind = "last value of a carry" if node.attr.result < len(node.attr.carries) else "what is put out"
+        return f"Scan{operands}: {kind}, by {_nested(node.attr.results[node.attr.result])}"
     return f"{node.op}{_attribute(node.attr)}{operands}"
+
+
+def _nested(node: Node, depth: int = 3) -> str:
+    """A node of a body as one expression, operations more than ``depth`` inside it left out."""
+    if not depth and node.inputs:
+        return "..."
+    if not node.inputs:
+        return _expression(node, {}, {}).removeprefix("Input ").removeprefix("Constant ")
+    if node.op is ops.VIEW and not node.inputs[0].inputs:
+        return _nested(node.inputs[0], depth)
+    operands = ", ".join(_nested(operand, depth - 1) for operand in node.inputs)
+    return f"{node.op}{_attribute(node.attr)}({operands})"
 
 
 def _attribute(attr: Any) -> str:

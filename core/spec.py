@@ -49,7 +49,7 @@ def _problems(node: Node, declared: set[Node], symbols: set[sym.Var]) -> Iterato
         yield f"{node.op} is no primitive"
     if node.op is ops.INPUT and node not in declared:
         yield "not among the graph's inputs"
-    if len(node.inputs) != node.op.arity:
+    if node.op.arity is not None and len(node.inputs) != node.op.arity:
         yield f"expected {node.op.arity} operands, found {len(node.inputs)}"
     unknown = _variables(node.shape) - symbols
     if unknown:
@@ -80,6 +80,8 @@ def _build(node: Node) -> Node:
         return ir.view(node.inputs[0], node.shape, attr.index, attr.valid, attr.fill)
     if op is ops.GATHER:
         return ir.gather(node.inputs[0], node.inputs[1], attr.axis)
+    if op is ops.SCAN:
+        return ir.repeated(node.inputs, attr)
     if op is ops.SCATTER:
         return ir.scatter(node.inputs[0], node.inputs[1], node.inputs[2], attr.axis, attr.by)
     if op.kind is Kind.REDUCE:

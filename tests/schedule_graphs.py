@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from luminal.core.decompose import (
     activation,
     attention,
     contraction,
+    cumulative,
     indexing,
     normalize,
     pooling,
@@ -232,6 +233,31 @@ def elements_put_in_their_places(s: Source) -> tuple[Node, ...]:
         put,
         scattering.scatter_elements(x, ids, new, 0),
     )
+
+
+@case
+def running_sums_and_maxima(s: Source) -> tuple[Node, ...]:
+    x = s.input(BATCH, SEQ, 21)
+    most, place = cumulative.cummax(x, 1)
+    total = cumulative.cumsum(activation.relu(s.input(37)), 0, exclusive=True)
+    half = cumulative.cumsum(s.input(3, SEQ, dtype=types.f16), -1, reverse=True)
+    return (cumulative.cumsum(x, 1), cumulative.cumprod(x, 2), most, place, total, half)
+
+
+@case
+def a_recurrence(s: Source) -> tuple[Node, ...]:
+    """Two carries that follow each other, from a computed value and from an input; one is read at the end."""
+    x, gate, first = s.input(SEQ, BATCH, 9), s.input(SEQ, BATCH, 9), s.input(BATCH, 9)
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        (a, b), (value, decay) = carried, element
+        after = a * activation.sigmoid(decay) + value
+        return (after, b * 0.5 + a), (after * b,)
+
+    (_, last), (y,) = ir.scan(step, (activation.relu(first), first), (x, gate))
+    nothing, _ = ir.scan(step, (first, first * 2.0), (s.input(0, BATCH, 9), s.input(0, BATCH, 9)))
+    single, _ = ir.scan(step, (first, first), (s.input(1, BATCH, 9), s.input(1, BATCH, 9)))
+    return (last, activation.relu(y), *nothing, *single)
 
 
 @case

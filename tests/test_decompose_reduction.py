@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from luminal.core import interp, ir
 from luminal.core import symbolic as sym
-from luminal.core.decompose import normalize, reduction
+from luminal.core.decompose import cumulative, normalize, reduction
 from luminal.core.errors import ShapeError
 from luminal.core.types import bf16, f16, f32, from_numpy
 from tests.accuracy import Array, run
@@ -120,11 +120,30 @@ def test_running_sums(length: int) -> None:
     x = normal(2, length, 3)
     forward = np.cumsum(x.astype(np.float64), 1)
     backward = np.cumsum(x[:, ::-1].astype(np.float64), 1)[:, ::-1]
-    close(run(lambda a: reduction.cumsum(a, 1), x), forward)
-    close(run(lambda a: reduction.cumsum(a, 1, exclusive=True), x), forward - x)
-    close(run(lambda a: reduction.cumsum(a, 1, reverse=True), x), backward)
-    close(run(lambda a: reduction.cumsum(a, -2, exclusive=True, reverse=True), x), backward - x)
-    assert run(lambda a: reduction.cumsum(a, 1), x > 0).dtype == np.int64
+    close(run(lambda a: cumulative.cumsum(a, 1), x), forward)
+    close(run(lambda a: cumulative.cumsum(a, 1, exclusive=True), x), forward - x)
+    close(run(lambda a: cumulative.cumsum(a, 1, reverse=True), x), backward)
+    close(run(lambda a: cumulative.cumsum(a, -2, exclusive=True, reverse=True), x), backward - x)
+    assert run(lambda a: cumulative.cumsum(a, 1), x > 0).dtype == np.int64
+
+
+@pytest.mark.parametrize("function", ["cummax", "cummin"])
+def test_running_maxima_and_their_positions(function: str) -> None:
+    special = np.array([[1, 2, np.nan, 3, np.nan], [2, 2, 1, 2, 0], [-np.inf, np.inf, np.inf, 0, -0.0]], np.float32)
+    for x in (special, -special, np.array([[3, -1, 3], [0, 0, 5]]), np.array([[False, True, True, False]]),
+              np.array(2.0, np.float32), np.zeros((2, 0), np.float32)):  # fmt: skip
+        expected = getattr(torch.from_numpy(x), function)(-1)
+        for found, wanted in zip(run(lambda a: getattr(cumulative, function)(a, -1), x), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_running_products() -> None:
+    x = normal(4, 6)
+    close(run(lambda a: cumulative.cumprod(a, 1), x), np.cumprod(x.astype(np.float64), 1))
+    expected = np.cumprod(np.concatenate([np.ones((1, 6)), x[:0:-1]]), 0)[::-1]
+    close(run(lambda a: cumulative.cumprod(a, 0, exclusive=True, reverse=True), x), expected)
+    whole = np.array([[3, -4, 5]], np.int32)
+    assert np.array_equal(run(lambda a: cumulative.cumprod(a, 1), whole), [[3, -12, -60]])
 
 
 def test_symbolic_sizes() -> None:
@@ -132,7 +151,7 @@ def test_symbolic_sizes() -> None:
     size = sym.var("n", 1, 12)
     x = ir.input_("x", (2, size), f32)
     nodes = [
-        reduction.mean(x, 1), reduction.prod(x, 1), reduction.cumsum(x, 1), reduction.argmax(x, 1),
+        reduction.mean(x, 1), reduction.prod(x, 1), cumulative.cumsum(x, 1), reduction.argmax(x, 1),
         reduction.variance(x, 1), reduction.softmax(x, 1),
     ]  # fmt: skip
     for n in (2, 5, 12):

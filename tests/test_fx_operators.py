@@ -280,6 +280,9 @@ REDUCTIONS: Family = {
     "aminmax": lambda x: torch.aminmax(x, dim=1),
     "prod": lambda x: x.prod(1),
     "cumsum": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.cumprod(0),
+    "cummax": lambda x: torch.cat([v.float() for v in x.cummax(1)]),
+    "cummin": lambda x: torch.cat([v.float() for v in x.cummin(0)]),
     "diff": lambda x: torch.diff(x, n=2, dim=0),
 }
 MOMENTS: Family = {

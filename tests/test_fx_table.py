@@ -161,7 +161,8 @@ REDUCTIONS: dict[str, Call] = {
     var_mean.correction linalg_vector_norm""": _example(X),
     "sum.dim_IntList mean.dim logsumexp any.dims all.dims var.dim std.dim": _example(X, [1]),
     "prod.dim_int any.dim all.dim max.dim min.dim": _example(X, 1),
-    "softmax.int special_softmax _safe_softmax log_softmax.int special_log_softmax cumsum": _example(X, 0),
+    "softmax.int special_softmax _safe_softmax log_softmax.int special_log_softmax": _example(X, 0),
+    "cumsum cumprod cummax cummin": _example(X, 0),
     "_softmax _log_softmax": _example(X, 0, False),
     "diff": _example(X),
 }

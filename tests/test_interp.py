@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from luminal.core import interp, ir, movement, ops, printer, spec, strided
 from luminal.core import symbolic as sym
-from luminal.core.errors import InputError, SpecError
+from luminal.core.errors import DTypeError, InputError, ShapeError, SpecError
 from luminal.core.ir import Graph, Node, Origin
 from luminal.core.types import bf16, f16, f32, f64, i8, i32, i64
 
@@ -185,6 +186,35 @@ def test_gather_along_every_axis() -> None:
     repeated = ir.gather(ir.input_("x", x.shape, f32), ir.expand(ir.input_("index", (2, 1), i64), (2, 3)), 1)
     found = interp.evaluate([repeated], {"x": x, "index": index[:, :1]})[0]
     np.testing.assert_array_equal(found, np.take(x, np.broadcast_to(index[:, :1], (2, 3)), 1))
+
+
+def test_a_scan_of_two_carries_is_a_loop() -> None:
+    xs, first = random(5, 3), random(3)
+    over, start = ir.input_("xs", (5, 3), f32), ir.input_("first", (3,), f32)
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        return (carried[0] * element[0], carried[0] + carried[1]), (carried[1] - element[0],)
+
+    (a, b), (y,) = ir.scan(step, (start, start), (over,))
+    found = interp.evaluate([y, a, b], {"xs": xs, "first": first})
+    p, q, expected = first, first, []
+    for x in xs:
+        expected.append(q - x)
+        p, q = p * x, p + q
+    for one, other in zip(found, (np.stack(expected), p, q), strict=True):
+        np.testing.assert_array_equal(one, other)
+    exact = interp.evaluate([a], {"xs": xs, "first": first}, mode="float64")[0]
+    np.testing.assert_allclose(exact, first.astype(np.float64) * xs.astype(np.float64).prod(0), rtol=1e-14)
+
+
+def test_a_scan_that_changes_what_it_carries_is_refused() -> None:
+    over, start = ir.input_("xs", (5, 3), f32), ir.input_("first", (3,), f32)
+    with pytest.raises(ShapeError, match=r"a carry of shape \[3\] becomes \[1, 3\]"):
+        ir.scan(lambda c, x: ([movement.unsqueeze(c[0], [0])], []), [start], [over])
+    with pytest.raises(DTypeError, match="a carry of float32 becomes int64"):
+        ir.scan(lambda c, x: ([ir.cast(c[0], i64)], []), [start], [over])
+    with pytest.raises(ShapeError, match="operands of one length, found"):
+        ir.scan(lambda c, x: (c, x), [start], [over, start])
 
 
 def test_an_index_out_of_range_names_the_node_and_its_origin() -> None:

@@ -59,7 +59,7 @@ EXAMPLES: dict[str, Example] = {
     "CastLike": ((X, whole(1)), (), {}),
     "Conv": ((IMAGE, floats(4, 3, 2, 2)), (), {}),
     "ConvInteger": ((np.uint8(abs(IMAGE)), np.uint8(abs(floats(4, 3, 2, 2)))), (), {}),
-    "CumSum": ((X, whole(0)), (1,), {}),
+    **_each("CumSum CumProd", ((X, whole(0)), (1,), {})),
     **_each("DepthToSpace SpaceToDepth", ((floats(1, 8, 4, 6),), (), {"blocksize": 2})),
     "DequantizeLinear": ((np.uint8(abs(X)), SCALE, POINT), (), {}),
     "QuantizeLinear": ((X, SCALE, POINT), (), {}),

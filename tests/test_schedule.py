@@ -11,7 +11,7 @@ from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction, scattering
-from luminal.core.errors import ScheduleError
+from luminal.core.errors import ScheduleError, UnsupportedError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, fuse, layout, lower, plan, tensorise, threads, transforms
 from luminal.core.schedule import nest as ln
@@ -202,6 +202,25 @@ def test_an_old_value_that_nothing_else_reads_is_written_in_place() -> None:
     assert copies(scattering.put(given[0] * 2.0, ids, rows * 1.5)) == 3
     assert copies(given[0] * 2.0, given[0] * 2.0) == 2
     assert copies(given[0]) == 1
+
+
+def test_a_body_that_is_not_elementwise_is_refused() -> None:
+    source = Source()
+    over, first = source.input(5, 3), source.input(3)
+    bodies = {
+        "expected a body of elementwise operations, found SumReduce": lambda c, x: (
+            [c[0] + ir.reduce(ops.SUM_REDUCE, x[0], [0])], []
+        ),
+        "reads carries element by element, found a view of one": lambda c, x: (
+            [movement.flip(c[0], [0]) + x[0]], []
+        ),
+        r"expected results of shape \[3\], found \[1, 3\]": lambda c, x: (c, [movement.unsqueeze(x[0], [0])]),
+    }  # fmt: skip
+    for reason, step in bodies.items():
+        last, put_out = ir.scan(step, [first], [over])
+        graph = ir.Graph("scan", tuple(source.nodes), (("y", (put_out or last)[0]),))
+        with pytest.raises(UnsupportedError, match=reason):
+            compile_graph(graph, targets.X86_64)
 
 
 def test_a_reduction_is_reordered_only_by_its_own_loops() -> None:

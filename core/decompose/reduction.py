@@ -1,4 +1,4 @@
-"""Reductions, arg-reductions, softmax and cumulative sums.
+"""Reductions, arg-reductions and softmax.
 
 ``axes`` is a number, a sequence or None (all axes); ``keepdims`` leaves axes of extent 1 behind. Sums of floats of
 fewer than 32 bits are accumulated in float32 and rounded once.
@@ -104,35 +104,6 @@ def _padded(x: Node, axis: int, amount: Int, value: float) -> Node:
     after: list[Int] = [0] * x.rank
     after[axis] = amount
     return pad(x, [0] * x.rank, after, value)
-
-
-def cumsum(x: Node, axis: int, exclusive: bool = False, reverse: bool = False) -> Node:
-    """Running sums along ``axis``: each element and those before it (``exclusive``: only those before it; ``reverse``:
-    those after it). In ceil(log2 n) steps, each adding the sums that end 1, 2, 4, .. places earlier (Hillis and Steele,
-    1986); of bool, an int64."""
-    return _cumulative(cast(x, i64) if x.dtype.is_bool else x, normalized_axes(x, axis), exclusive, reverse)
-
-
-@widened
-def _cumulative(x: Node, axes: tuple[int, ...], exclusive: bool, reverse: bool) -> Node:
-    if not axes:
-        return x * 0 if exclusive else x
-    (axis,) = axes
-    length = _bound(x.shape[axis], "cumsum")
-    if exclusive:
-        x = _shifted(x, axis, 1, reverse)
-    distance = 1
-    while distance < length:
-        x = x + _shifted(x, axis, distance, reverse)
-        distance *= 2
-    return x
-
-
-def _shifted(x: Node, axis: int, distance: int, reverse: bool) -> Node:
-    """Each element replaced by the one ``distance`` places before it (``reverse``: after it), zero at the border."""
-    before, after = [0] * x.rank, [0] * x.rank
-    before[axis], after[axis] = (-distance, distance) if reverse else (distance, -distance)
-    return pad(x, before, after)
 
 
 def any_(x: Node, axes: AxesLike = None, keepdims: bool = False) -> Node:

@@ -6,9 +6,10 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``map``: every element is computed for itself;
 - ``row``: some axes are the row, which reductions run along (softmax, norms, pooling); the others are outer;
 - ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue;
-- ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time.
+- ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time;
+- ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members.
 
-A fifth, ``chain``, is made of three of these afterwards (see ``chain``).
+Another, ``chain``, is made of three of these afterwards (see ``chain``).
 
 A node joins the latest cluster that it reads, where the axes can be matched and no cycle arises; otherwise it begins
 its own. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
@@ -17,10 +18,11 @@ its own. Values that are cheap, or that only one reduction reads, are *inline*: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.schedule.contraction import Tile
@@ -106,6 +108,18 @@ def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
     return (*new[:axis], at, *new[axis + positions.rank :])
 
 
+def _check_body(step: ops.Step, extents: tuple[Int, ...]) -> None:
+    """Raises UnsupportedError where one element of a scan's body needs another element of a carry."""
+    for node in ir.topological(step.results):
+        if node.op.kind not in (Kind.ELEMENTWISE, Kind.SOURCE) and node.op is not ops.VIEW:
+            raise UnsupportedError(f"Scan: expected a body of elementwise operations, found {node.op}")
+        if node.op is ops.VIEW and not set(step.carries).isdisjoint(ir.topological([node])):
+            raise UnsupportedError("Scan: expected a body that reads carries element by element, found a view of one")
+    for result in step.results:
+        if result.shape != extents:
+            raise UnsupportedError(f"Scan: expected results of shape {list(extents)}, found {list(result.shape)}")
+
+
 def is_literal(node: Node) -> bool:
     """Whether a constant is a single number, written into the code instead of stored."""
     return node.op is ops.CONSTANT and node.size == 1
@@ -163,6 +177,9 @@ class Fuser:
         if node in self.tiles:
             self._begin(node, "contraction", node.shape)
             return
+        if node.op is ops.SCAN:
+            self._scan(node)
+            return
         if node.op is ops.SCATTER:
             new = node.inputs[2].shape
             self._begin(node, "scatter", new, index=scattered(node, domain_axes(new)))
@@ -180,6 +197,22 @@ class Fuser:
             self.home[node].operand_index[node] = over
         else:
             self._begin(node, "map", node.shape)
+
+    def _scan(self, node: Node) -> None:
+        """All results of a scan are computed by one kernel; carries are, whether anything reads them or not."""
+        if node in self.home:
+            return
+        step = node.attr
+        extents = node.inputs[len(step.carries)].shape
+        _check_body(step, extents[1:])
+        axes = domain_axes(extents)
+        for number in range(len(step.results)):
+            result = ir.repeated(node.inputs, replace(step, result=number))
+            carried = number < len(step.carries)
+            if number == 0:
+                self._begin(result, "scan", extents, index=axes[1:] if carried else axes)
+            elif carried or result in self.consumers:
+                self._add(result, self.clusters[-1], axes[1:] if carried else axes)
 
     def _begin(
         self,
@@ -226,8 +259,8 @@ class Fuser:
                 yield cluster
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
-        if cluster.kind == "scatter":
-            return False  # no element is known before all are put in
+        if cluster.kind in ("scatter", "scan"):
+            return False  # no element of a scatter is known before all are put in
         if node.op.kind is Kind.REDUCE:
             return self._join_reduction(node, cluster)
         for index in self._candidates(node, cluster):
@@ -298,7 +331,7 @@ class Fuser:
             kept = iter(index)
             inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
-        elif node.op is ops.SCATTER:
+        elif node.op in (ops.SCATTER, ops.SCAN):
             for x in node.inputs:
                 yield from resolve(x, ir.axes(x.shape), (), self.inline, self.home)
         elif node.op is ops.GATHER:
@@ -313,8 +346,8 @@ class Fuser:
     def _result(self) -> Fusion:
         stored: dict[Node, Cluster] = {}
         for node, cluster in self.home.items():
-            outside = any(not self._within(u, cluster) for u in self.consumers[node])
-            if node in self.roots or outside:
+            outside = any(not self._within(u, cluster) for u in self.consumers.get(node, ()))
+            if node in self.roots or outside or cluster.kind == "scan":
                 stored[node] = cluster
         numbers = sorted(range(len(self.clusters)), key=lambda n: (self.ancestors[n].bit_count(), n))
         return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots)

@@ -186,6 +186,8 @@ def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
     if member.op.kind is ops.Kind.REDUCE:
         reduced = [ir.axes(x.shape)[k] for k in member.attr.axes if x.shape[k] != 1]
         return merged_index(x, member.attr.axes, index, reduced)
+    if member.op is ops.SCAN:
+        return cluster.axes if x in member.inputs[len(member.attr.carries) :] else cluster.axes[1:]
     if member.op is ops.SCATTER:
         _, positions, new = member.inputs
         span = cluster.axes if x is new else index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.grid import aligned
-from luminal.core.ir import Node, rename
+from luminal.core.ir import Node, rename, topological
 from luminal.core.ops import Kind
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.assemble import Part
@@ -42,6 +43,8 @@ class _Lowering:
     row: tuple[Var, ...] = ()  # the axes along which they lie
     lets: list[ln.Let] = field(default_factory=list)
     looked_up: int = 0
+    given: dict[Node, Callable[..., ln.Scalar]] = field(default_factory=dict)  # inputs of a body, as ``value`` is
+    body: frozenset[Node] = frozenset()
     memo: dict[tuple[Node, tuple[Int, ...], tuple[Int, ...]], ln.Scalar] = field(default_factory=dict)
 
     # ---- values ---------------------------------------------------------------------------------------------------
@@ -62,11 +65,13 @@ class _Lowering:
             return ln.index(index[0])
         if node.op is ops.DIM:
             return ln.index(node.attr.value)
+        if node in self.given:
+            return self.given[node](index, valid)
         if node in self.kept_rows:
             return ln.load(self.kept_rows[node], self.row_offset(), node.dtype)
         if node in self.finished:
             return ln.temporary(self.finished[node], node.dtype)
-        if node in self.cluster.index or node in self.fusion.inline:
+        if node in self.cluster.index or node in self.fusion.inline or node in self.body:
             return self._computed(node, index, valid)
         return ln.load(
             self.array(node), self.layouts.offset(node, index), node.dtype, valid, bytes(node.dtype.itemsize)
@@ -81,8 +86,7 @@ class _Lowering:
             return base
         if isinstance(base.leaf, ln.Access) and base.leaf.valid == valid + mask:
             return ln.load(base.leaf.array, base.leaf.offset, base.dtype, base.leaf.valid, node.attr.fill)
-        outside = ln.literal(node.attr.fill, node.dtype)
-        return ln.apply(ops.SELECT, (ln.holds(mask), base, outside), None, node.dtype)
+        return ln.select(mask, base, ln.literal(node.attr.fill, node.dtype))
 
     def _computed(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
         if node.op is ops.CONTIGUOUS:
@@ -100,7 +104,7 @@ class _Lowering:
         place = self.value(positions, span, valid)
         if valid:
             zero = ln.literal(bytes(place.dtype.itemsize), place.dtype)
-            place = ln.apply(ops.SELECT, (ln.holds(valid), place, zero), None, place.dtype)
+            place = ln.select(valid, place, zero)
         extent = data.shape[axis]
         looked = self.look_up(place, extent)
         if not sym.always(extent - 1):
@@ -185,6 +189,8 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) ->
         body = _row(state)
     elif cluster.kind == "scatter":
         body = _scatter(state)
+    elif cluster.kind == "scan":
+        body = _scan(state)
     else:
         stores = [state.store(n) for n in state.stored()]
         body = _loops(_variables(cluster.axes), state.with_lets(*stores))
@@ -250,6 +256,47 @@ def _scatter(state: _Lowering) -> tuple[ln.Statement, ...]:
     body = _loops(_variables(axes[axis + positions.rank :]), body)
     body = _loops(_variables(between), body, "ordered")
     return _loops(_variables(axes[:axis]), body)
+
+
+def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
+    """Every result of the body at one element, from the carries, which lie where their last values will be; at the
+    first element they have their first values."""
+    cluster = state.cluster
+    step, inputs = next((n.attr, n.inputs) for n in cluster.index)
+    members = {n.attr.result: n for n in cluster.index}
+    place, element = cluster.axes[0], cluster.axes[1:]
+    count = len(step.carries)
+    began = (place - 1,)
+
+    def carry(number: int) -> Callable[..., ln.Scalar]:
+        def value(index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
+            node, first = members[number], state.value(inputs[number], index, valid)
+            if place == 0:
+                return first
+            array, offset, known = state.array(node), state.layouts.offset(node, index), valid + began
+            if isinstance(first.leaf, ln.Literal):
+                return ln.load(array, offset, node.dtype, known, first.leaf.bits)
+            before = ln.load(array, offset, node.dtype, known, bytes(node.dtype.itemsize))
+            return ln.select(began, before, first)
+
+        return value
+
+    def slice_(number: int) -> Callable[..., ln.Scalar]:
+        return lambda index, valid: state.value(inputs[count + number], (place, *index), valid)
+
+    state.given = {x: carry(k) for k, x in enumerate(step.carries)}
+    state.given |= {x: slice_(k) for k, x in enumerate(step.slices)}
+    state.body = frozenset(topological(step.results)) - state.given.keys()
+    names: dict[ln.Scalar, str] = {}
+    stores: list[ln.Statement] = []
+    for number, node in members.items():
+        state.written.add(state.layouts.assemblies.owner(node))
+        name = names.setdefault(state.value(step.results[number], element), f"s{len(names)}")
+        offset = state.layouts.offset(node, cluster.index[node])
+        stores.append(ln.Store(state.array(node), offset, ln.temporary(name, node.dtype)))
+    values = [ln.Define(name, value) for value, name in names.items()]
+    inner = _loops(_variables(element), state.with_lets(*values, *stores))
+    return _loops(_variables((place,)), inner, "ordered")
 
 
 def _reduced_axes(node: Node, first: int) -> list[Var]:

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from luminal.core.grid import Fragment
-from luminal.core.ops import Op
+from luminal.core.ops import SELECT, Op
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bool_, i64
 
@@ -123,6 +123,11 @@ def index(value: Int) -> Scalar:
 def holds(valid: tuple[Int, ...]) -> Scalar:
     """Whether a mask holds, as a bool."""
     return _intern(None, (), None, Holds(valid), bool_)
+
+
+def select(valid: tuple[Int, ...], inside: Scalar, outside: Scalar) -> Scalar:
+    """``inside`` where every condition is at least zero, else ``outside``."""
+    return apply(SELECT, (holds(valid), inside, outside), None, inside.dtype)
 
 
 def temporary(name: str, dtype: DType) -> Scalar:

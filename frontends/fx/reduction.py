@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from luminal.core import movement
-from luminal.core.decompose import math, normalize
+from luminal.core.decompose import cumulative, math, normalize
 from luminal.core.decompose import reduction as reduce
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast, select
@@ -197,8 +197,22 @@ def core_log_softmax(self: Node, dim: int, half_to_float: bool = False, *, resul
 
 @aten("cumsum")
 def cumsum(self: Node, dim: int, *, dtype: DType | None = None, result: DType) -> Node:
-    x = cast(self, result)
-    return x if self.rank == 0 else reduce.cumsum(x, dim)
+    return cumulative.cumsum(cast(self, result), dim)
+
+
+@aten("cumprod")
+def cumprod(self: Node, dim: int, *, dtype: DType | None = None, result: DType) -> Node:
+    return cumulative.cumprod(cast(self, result), dim)
+
+
+@aten("cummax")
+def cummax(self: Node, dim: int) -> tuple[Node, Node]:
+    return cumulative.cummax(self, dim)
+
+
+@aten("cummin")
+def cummin(self: Node, dim: int) -> tuple[Node, Node]:
+    return cumulative.cummin(self, dim)
 
 
 @aten("diff")

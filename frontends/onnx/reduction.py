@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core import types
-from luminal.core.decompose import math, reduction
+from luminal.core.decompose import cumulative, math, reduction
 from luminal.core.ir import Node, cast, constant, iota, select
 from luminal.core.movement import along, reshape
 from luminal.frontends.onnx.registry import Call, operator, wrap_axis
@@ -54,10 +54,12 @@ for _name, _argument in {"ArgMax": reduction.argmax, "ArgMin": reduction.argmin}
         return function(call[0], axis, keepdims, select_last=call.flag("select_last_index"))
 
 
-@operator("CumSum")
-def _cumsum(call: Call) -> Node:
-    axis = wrap_axis(call.integer_at(1), call[0].rank)
-    return reduction.cumsum(call[0], axis, exclusive=call.flag("exclusive"), reverse=call.flag("reverse"))
+for _name, _running in {"CumSum": cumulative.cumsum, "CumProd": cumulative.cumprod}.items():
+
+    @operator(_name)
+    def _cumulative(call: Call, function: Callable[..., Node] = _running) -> Node:
+        axis = wrap_axis(call.integer_at(1), call[0].rank)
+        return function(call[0], axis, exclusive=call.flag("exclusive"), reverse=call.flag("reverse"))
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------

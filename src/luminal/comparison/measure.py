@@ -141,6 +141,9 @@ _EXACT = (ops.VIEW, ops.CONTIGUOUS, ops.GATHER, ops.SELECT, ops.MAX, ops.MAX_RED
 def _roundings(node: Node, dims: Mapping[str, int]) -> int:
     if node.op in _EXACT or not node.inputs:
         return 0
+    if node.op is ops.SCAN:
+        length = node.inputs[len(node.attr.carries)].shape[0]
+        return int(sym.evaluate(length, dims)) * sum(_roundings(x, dims) for x in ir.topological(node.attr.results))
     if node.op is ops.SUM_REDUCE:
         operand = node.inputs[0].shape
         return max(1, int(sym.evaluate(sym.product(operand[axis] for axis in node.attr.axes), dims)))

@@ -1,0 +1,80 @@
+"""Cumulative operators: scans that put out what they carry. Their cost is linear in the size of what they run along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from luminal.core import ops
+from luminal.core.decompose.common import widened
+from luminal.core.decompose.compare import isnan, less, less_equal, logical_not
+from luminal.core.ir import Node, cast, constant, elementwise, expand, iota, scan, select
+from luminal.core.movement import along, flip, permute
+from luminal.core.types import i64
+
+
+def cumsum(x: Node, axis: int, exclusive: bool = False, reverse: bool = False) -> Node:
+    """Running sums along ``axis``: each element and those before it (``exclusive``: only those before it; ``reverse``:
+    those after it), added up from one end to the other; of bool, an int64."""
+    return _cumulative(ops.ADD, 0, cast(x, i64) if x.dtype.is_bool else x, axis, exclusive, reverse)
+
+
+def cumprod(x: Node, axis: int, exclusive: bool = False, reverse: bool = False) -> Node:
+    """Running products along ``axis``: see ``cumsum``."""
+    return _cumulative(ops.MUL, 1, cast(x, i64) if x.dtype.is_bool else x, axis, exclusive, reverse)
+
+
+def cummax(x: Node, axis: int) -> tuple[Node, Node]:
+    """Running maxima along ``axis``, NaN from the first NaN on, and the position (int64) of each: the last of equals
+    (torch.cummax)."""
+    return _running(x, axis, lambda best, element: less_equal(best, element))
+
+
+def cummin(x: Node, axis: int) -> tuple[Node, Node]:
+    """Running minima along ``axis``: see ``cummax``."""
+    return _running(x, axis, lambda best, element: less_equal(element, best))
+
+
+def _running(x: Node, axis: int, follows: Callable[[Node, Node], Node]) -> tuple[Node, Node]:
+    if x.rank == 0:
+        return x, constant(0, i64)
+    axis %= x.rank
+    order = [axis, *(k for k in range(x.rank) if k != axis)]
+    moved = permute(x, order)
+    places = along(iota(x.shape[axis]), 0, moved.shape)
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        (best, at), (value, place) = carried, element
+        taken = follows(best, value) | less(at, 0)
+        if x.dtype.is_float:
+            taken = isnan(value) | (logical_not(isnan(best)) & taken)
+        best, at = select(taken, value, best), select(taken, place, at)
+        return (best, at), (best, at)
+
+    first = expand(constant(0, x.dtype), moved.shape[1:]), expand(constant(-1, i64), moved.shape[1:])
+    _, results = scan(step, first, (moved, places))
+    best, at = (permute(result, [order.index(k) for k in range(x.rank)]) for result in results)
+    return best, at
+
+
+@widened
+def _added_up(x: Node, by: ops.Op, first: int, exclusive: bool) -> Node:
+    """Along the first axis."""
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        following = elementwise(by, carried[0], element[0])
+        return (following,), (carried[0] if exclusive else following,)
+
+    _, (result,) = scan(step, [expand(constant(first, x.dtype), x.shape[1:])], [x])
+    return result
+
+
+def _cumulative(by: ops.Op, first: int, x: Node, axis: int, exclusive: bool, reverse: bool) -> Node:
+    if x.rank == 0:
+        return x * 0 + first if exclusive else x
+    axis %= x.rank
+    order = [axis, *(k for k in range(x.rank) if k != axis)]
+    moved = permute(x, order)
+    moved = flip(moved, [0]) if reverse else moved
+    result = _added_up(moved, by, first, exclusive)
+    result = flip(result, [0]) if reverse else result
+    return permute(result, [order.index(k) for k in range(x.rank)])
