@@ -1,0 +1,107 @@
+"""Chains of contractions: graphs of them, their serial nests, and what they should compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from luminal.core import interp, ir, movement, ops, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import compare, contraction, exponential, hyperbolic, reduction
+from luminal.core.ir import Node
+from luminal.core.schedule import chain, fuse, layout, lower, run_nest
+from luminal.core.schedule import contraction as roles
+from luminal.core.schedule import nest as ln
+from tests.schedule_graphs import Source
+
+Array = np.ndarray[Any, Any]
+HEADS, DEPTH, ROWS, COLUMNS, WIDTH = 2, 3, 11, 21, 5
+
+
+def attend_or_zero(q: Node, k: Node, v: Node, change: Callable[[Node], Node] = lambda scores: scores) -> Node:
+    """``softmax(change(q @ k.T)) @ v``, 0 where the softmax is NaN: how PyTorch exports its attention to ONNX."""
+    weights = reduction.softmax(change(contraction.matmul(q, movement.transpose(k, -2, -1))), -1)
+    return contraction.matmul(ir.select(compare.isnan(weights), 0.0, weights), v)
+
+
+def attend(q: Node, k: Node, v: Node, change: Callable[[Node], Node] = lambda scores: scores) -> Node:
+    """``softmax(2 * change(q @ k.T)) @ v``, spelled out, the factor after the maximum is taken off."""
+    scores = change(contraction.matmul(q, movement.transpose(k, -2, -1)))
+    weights = exponential.exp((scores - reduction.max_(scores, [-1], True)) * 2)
+    return contraction.matmul(weights * ir.unary(ops.RECIP, reduction.sum_(weights, [-1], True)), v)
+
+
+def positions(shape: tuple[sym.Int, ...], axis: int) -> Node:
+    """The position along ``axis`` everywhere in ``shape``."""
+    others = [k for k in range(len(shape)) if k != axis]
+    return ir.expand(movement.unsqueeze(ir.iota(shape[axis]), others), shape)
+
+
+def capped(scores: Node) -> Node:
+    """Soft capping and a bias that depends on the distance."""
+    distance = ir.cast(positions(scores.shape, 1) - positions(scores.shape, 2), types.f32)
+    return hyperbolic.tanh(scores * 0.2) * 5 + distance * 0.1
+
+
+def causal(scores: Node) -> Node:
+    return ir.select(positions(scores.shape, 2) < positions(scores.shape, 1) + 1, scores, -math.inf)
+
+
+def window(scores: Node) -> Node:
+    """Four columns up to the row's own."""
+    near = positions(scores.shape, 1) < positions(scores.shape, 2) + 4
+    return ir.select(near, causal(scores), -math.inf)
+
+
+CHANGES: dict[str, Callable[[Node], Node]] = {
+    "plain": lambda scores: scores, "scaled": lambda scores: scores * 0.3, "capped": capped, "causal": causal,
+    "window": window,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Made:
+    """The serial nest of a chain, its arrays, and what it should compute."""
+
+    lowered: lower.Lowered
+    cluster: fuse.Cluster
+    arrays: dict[str, Array]
+    expected: Array
+
+
+def make(
+    change: Callable[[Node], Node],
+    arrays: dict[str, Array] | None = None,
+    target: targets.Target = targets.X86_64,
+    form: Callable[..., Node] = attend,
+) -> Made:
+    source = Source()
+    q, k, v = (source.input(HEADS, n, d) for n, d in ((ROWS, DEPTH), (COLUMNS, DEPTH), (COLUMNS, WIDTH)))
+    source.arrays |= arrays or {}
+    graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
+    prepared = roles.prepare(graph.results, target, {})
+    fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
+    layouts = layout.assign(fusion, prepared.roots)
+    (cluster,) = (c for c in fusion.clusters if c.chain is not None)
+    lowered = lower.lower(cluster, fusion, layouts, target)
+    nodes = [n for n in lowered.arguments if n not in prepared.roots]
+    values = interp.evaluate(nodes, source.arrays)
+    flat = {a.name: np.ascontiguousarray(x).reshape(-1) for a, x in zip(lowered.nest.arrays, values, strict=False)}
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    return Made(lowered, cluster, flat, expected)
+
+
+def run(nest: ln.LoopNest, made: Made) -> Array:
+    output = next(a for a in nest.arrays if a.written)
+    found = np.full(made.expected.size, np.nan, np.float32)
+    assert run_nest.run(nest, {**made.arrays, output.name: found})
+    return found.reshape(made.expected.shape)
+
+
+def assert_close(found: Array, expected: Array) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * math.sqrt(COLUMNS) * types.f32.eps * 5)
