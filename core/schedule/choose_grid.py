@@ -5,6 +5,7 @@ A block is to a row what a vector is on a CPU, only wider: its threads divide th
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
@@ -12,12 +13,13 @@ from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import Tile, typical
-from luminal.core.schedule.fuse import Cluster
+from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.lower import accesses, statements
-from luminal.core.schedule.parts import Square, Warps
+from luminal.core.schedule.parts import Rectangle, Square, Warps
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import Chosen, Scheduler, by_stride, gain
 from luminal.core.schedule.stage import Stage
+from luminal.core.schedule.stream_staged import StreamStaged
 from luminal.core.schedule.tensorise import product_of, stored_type
 from luminal.core.schedule.threads import Divide, Share
 from luminal.core.schedule.transforms import Parallelise, Reorder, Split, Vectorise
@@ -29,15 +31,18 @@ SHORT = 16  # elements of a row that one thread reduces alone
 EACH = 4  # elements of a long row for each thread
 WIDE = 16  # bytes that a thread reads or writes at once
 DEPTH = 64  # bytes of each row of A, or column of B, that are staged at once
+SCORES = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows and columns of a chain that are computed at once
+IDLE = 4  # times that one pass may take longer because processors are idle
 
 
 def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
     """The default schedule of the serial nest of ``cluster``, and the nest under it.
 
-    Raises ScheduleError where the cluster is a chain.
+    Raises ScheduleError where the cluster is a chain that cannot be one pass.
     """
     if cluster.chain is not None:
-        raise ScheduleError("a chain keeps its running sums in the memory of one thread")
+        assert target.grid is not None
+        return _chain(nest, cluster.chain, target, target.grid)
     return schedule(nest, cluster.tile, target)
 
 
@@ -77,6 +82,77 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> C
     state.do(Parallelise(len(state.loops())))
     state.do(Share(stage.threads, grid.shared))
     return state.finish()
+
+
+def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chosen:
+    """One pass over blocks of columns, in the tiles whose tasks, all processors working on them at once, are done
+    first; of those that fit."""
+    outer, (*_, columns) = prefix(nest.body)
+    assert isinstance(columns, ln.Loop)
+    if not outer:
+        raise ScheduleError("a chain of a single row has no tiles")
+    *batch, m = outer
+    others = math.prod(typical(loop.extent) for loop in batch)
+
+    def waves(tile: tuple[int, int]) -> tuple[int, int]:
+        """How often all processors compute a tile, in one pass and with tiles that are apart."""
+        rows, block = tile
+        tasks, blocks = others * -(-typical(m.extent) // rows), -(-typical(chain.along.hi + 1) // block)
+        return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
+
+    tiles = sorted(SCORES, key=lambda tile: waves(tile)[0] * math.prod(tile))
+    together, apart = waves(tiles[0])
+    if together > IDLE * apart:
+        raise ScheduleError(f"its tasks leave most of {grid.processors} processors idle")
+    refusals: list[ScheduleError] = []
+    for tile in tiles:
+        for ahead in sorted({grid.ahead, False}, reverse=True):
+            try:
+                return _one_pass(nest, chain, columns, tile, m.axis.name, target, ahead)
+            except ScheduleError as refusal:
+                refusals.append(refusal)
+    raise refusals[-1]
+
+
+def _one_pass(
+    nest: ln.LoopNest, chain: Chain, columns: ln.Loop, tile: tuple[int, int], m: str, target: Target, ahead: bool
+) -> Chosen:
+    """One pass in tiles of so many rows and columns. Raises ScheduleError where those are too large."""
+    grid = target.grid
+    assert grid is not None
+    rows, block = tile
+    state = Scheduler(nest, target)
+    product = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
+    a, b = (stored_type(nest, x.array) for x in product_of(product))
+    fragment = grid.fragment(a, b) if product.dtype == f32 else None
+    first = Square(EACH) if fragment is None else _warps(Tile(rows, block // EACH, EACH), fragment)
+    threads = first.threads(rows, block)
+    last, width = _sums(nest, columns, rows, threads, grid)
+    held = rows * width // threads
+    if held > target.registers // 2:
+        raise ScheduleError(f"a thread would hold {held} sums of {rows} rows, and has {target.registers} registers")
+    depth = DEPTH // max(a.itemsize, b.itemsize)
+    state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead))
+    state.do(Parallelise(len(state.loops())))
+    state.do(Share(threads, grid.shared))
+    return state.finish()
+
+
+def _sums(nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, grid: Grid) -> tuple[Rectangle | Warps, int]:
+    """How ``threads`` divide the sums of a chain, of ``rows`` rows, and how many columns of them there are."""
+    extent = typical(columns.extent)
+    last = next(s for s in columns.body if isinstance(s, ln.Reduction))
+    right = next(x for x in accesses(last.value) if columns.axis in sym.variables(x.offset))
+    fragment = grid.fragment(last.dtype, stored_type(nest, right.array))
+    if fragment is not None:
+        parts = _warps(Tile(rows, 1, 1), fragment)
+        across = threads // fragment.warp * parts.rows // rows
+        wide = -(-extent // (across * fragment.columns)) * fragment.columns
+        return replace(parts, columns=wide), wide * across
+    across = threads * EACH // rows
+    wide = -(-extent // across)
+    wide = wide if wide <= 2 else -(-wide // EACH) * EACH  # what is read at once
+    return Rectangle(EACH, wide), wide * across
 
 
 def _warps(tile: Tile, fragment: Fragment) -> Warps:

@@ -14,6 +14,29 @@ from luminal.core.symbolic import Int
 
 
 @dataclass(frozen=True)
+class Rectangle:
+    """A tile divided among threads: ``rows x columns`` neighbouring elements for each."""
+
+    rows: int
+    columns: int
+
+    def threads(self, rows: int, columns: int) -> int:
+        """Threads of a tile; raises ScheduleError where the parts do not fill it."""
+        if rows % self.rows or columns % self.columns:
+            what = f"squares of {self.rows}" if self.rows == self.columns else f"{self.rows} x {self.columns} parts"
+            raise ScheduleError(f"stage: {what} do not fill {rows} x {columns} elements")
+        return (rows // self.rows) * (columns // self.columns)
+
+    def held(self, thread: Int, rows: int, columns: int) -> Held:
+        """What ``thread`` has of a tile."""
+        across = columns // self.columns
+        top, left = sym.floordiv(thread, across) * self.rows, sym.mod(thread, across) * self.columns
+        row, column = sym.axis("e0", self.rows), sym.axis("e1", self.columns)
+        shape = (self.rows, self.columns)
+        return Held(top, left, shape, (row, column), shape, top + row, left + column, None)
+
+
+@dataclass(frozen=True)
 class Square:
     """A tile divided among threads: ``side x side`` neighbouring elements for each."""
 
@@ -21,17 +44,11 @@ class Square:
 
     def threads(self, rows: int, columns: int) -> int:
         """Threads of a tile; raises ScheduleError where the parts do not fill it."""
-        if rows % self.side or columns % self.side:
-            raise ScheduleError(f"stage: squares of {self.side} do not fill {rows} x {columns} elements")
-        return (rows // self.side) * (columns // self.side)
+        return Rectangle(self.side, self.side).threads(rows, columns)
 
     def held(self, thread: Int, rows: int, columns: int) -> Held:
         """What ``thread`` has of a tile."""
-        across = columns // self.side
-        top, left = sym.floordiv(thread, across) * self.side, sym.mod(thread, across) * self.side
-        row, column = sym.axis("e0", self.side), sym.axis("e1", self.side)
-        shape = (self.side, self.side)
-        return Held(top, left, shape, (row, column), shape, top + row, left + column, None)
+        return Rectangle(self.side, self.side).held(thread, rows, columns)
 
 
 @dataclass(frozen=True)
