@@ -6,6 +6,7 @@ A block is to a row what a vector is on a CPU, only wider: its threads divide th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
@@ -23,7 +24,7 @@ from luminal.core.schedule.stream_staged import StreamStaged
 from luminal.core.schedule.tensorise import product_of, stored_type
 from luminal.core.schedule.threads import Divide, Share
 from luminal.core.schedule.transforms import Parallelise, Reorder, Split, Vectorise
-from luminal.core.symbolic import Var
+from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
 
@@ -32,6 +33,7 @@ EACH = 4  # elements of a long row for each thread
 WIDE = 16  # bytes that a thread reads or writes at once
 DEPTH = 64  # bytes of each row of A, or column of B, that are staged at once
 SCORES = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows and columns of a chain that are computed at once
+SIDE = 4  # rows and columns of them that a thread has
 IDLE = 4  # times that one pass may take longer because processors are idle
 
 
@@ -92,18 +94,18 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chose
     if not outer:
         raise ScheduleError("a chain of a single row has no tiles")
     *batch, m = outer
-    others = math.prod(typical(loop.extent) for loop in batch)
 
-    def waves(tile: tuple[int, int]) -> tuple[int, int]:
-        """How often all processors compute a tile, in one pass and with tiles that are apart."""
+    def waves(tile: tuple[int, int], size: Callable[[Int], int]) -> tuple[int, int]:
+        """How often all processors compute a tile, in one pass and where each tile is a task."""
         rows, block = tile
-        tasks, blocks = others * -(-typical(m.extent) // rows), -(-typical(chain.along.hi + 1) // block)
+        tasks = math.prod(size(loop.extent) for loop in batch) * -(-size(m.extent) // rows)
+        blocks = -(-size(chain.along.hi + 1) // block)
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
-    tiles = sorted(SCORES, key=lambda tile: waves(tile)[0] * math.prod(tile))
-    together, apart = waves(tiles[0])
+    tiles = sorted(SCORES, key=lambda tile: waves(tile, typical)[0] * math.prod(tile))
+    together, apart = waves(tiles[0], _most)
     if together > IDLE * apart:
-        raise ScheduleError(f"its tasks leave most of {grid.processors} processors idle")
+        raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")
     refusals: list[ScheduleError] = []
     for tile in tiles:
         for ahead in sorted({grid.ahead, False}, reverse=True):
@@ -112,6 +114,11 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chose
             except ScheduleError as refusal:
                 refusals.append(refusal)
     raise refusals[-1]
+
+
+def _most(size: Int) -> int:
+    """The largest that a size can be, where that is known."""
+    return sym.upper(size) or typical(size)
 
 
 def _one_pass(
@@ -125,12 +132,12 @@ def _one_pass(
     product = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
     a, b = (stored_type(nest, x.array) for x in product_of(product))
     fragment = grid.fragment(a, b) if product.dtype == f32 else None
-    first = Square(EACH) if fragment is None else _warps(Tile(rows, block // EACH, EACH), fragment)
+    first = Square(SIDE) if fragment is None else _warps(Tile(rows, block // SIDE, SIDE), fragment)
     threads = first.threads(rows, block)
     last, width = _sums(nest, columns, rows, threads, grid)
-    held = rows * width // threads
+    held = rows * width // threads * product.dtype.itemsize // target.register_bytes
     if held > target.registers // 2:
-        raise ScheduleError(f"a thread would hold {held} sums of {rows} rows, and has {target.registers} registers")
+        raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = DEPTH // max(a.itemsize, b.itemsize)
     state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead))
     state.do(Parallelise(len(state.loops())))
@@ -142,17 +149,17 @@ def _sums(nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, grid: Gr
     """How ``threads`` divide the sums of a chain, of ``rows`` rows, and how many columns of them there are."""
     extent = typical(columns.extent)
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
-    right = next(x for x in accesses(last.value) if columns.axis in sym.variables(x.offset))
-    fragment = grid.fragment(last.dtype, stored_type(nest, right.array))
+    right = [x.array for x in accesses(last.value) if columns.axis in sym.variables(x.offset)]
+    fragment = grid.fragment(last.dtype, stored_type(nest, right[0])) if right else None
     if fragment is not None:
         parts = _warps(Tile(rows, 1, 1), fragment)
         across = threads // fragment.warp * parts.rows // rows
         wide = -(-extent // (across * fragment.columns)) * fragment.columns
         return replace(parts, columns=wide), wide * across
-    across = threads * EACH // rows
+    across = threads * SIDE // rows
     wide = -(-extent // across)
-    wide = wide if wide <= 2 else -(-wide // EACH) * EACH  # what is read at once
-    return Rectangle(EACH, wide), wide * across
+    wide = wide if wide <= 2 else -(-wide // 4) * 4  # as many are read at once
+    return Rectangle(SIDE, wide), wide * across
 
 
 def _warps(tile: Tile, fragment: Fragment) -> Warps:
