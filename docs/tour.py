@@ -126,6 +126,8 @@ SHARED = {
         "core/schedule/choose_grid.py",
         "core/schedule/parts.py",
         "core/schedule/stage.py",
+        "core/schedule/stream_staged.py",
+        "core/schedule/strip.py",
         "core/schedule/threads.py",
     ],
     "code generation": [
