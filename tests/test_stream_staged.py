@@ -259,6 +259,21 @@ def test_generated_kernels_agree_with_float64_at_any_size(
 
 
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.dialect)
+def test_tiles_of_long_sequences_agree_with_float64(target: Target, tmp_path: Path) -> None:
+    assert target.grid is not None
+    seq, small = sym.var("seq", 100, 400), replace(target, grid=replace(target.grid, processors=1))
+    program = compile_graph(heads(seq, seq)[0], small)
+    (kernel,) = program.kernels
+    assert "rows=64" in kernel.schedule
+    emulated = Emulated({kernel.name: kernel.nest}, dialects.ALL[target.dialect], tmp_path)
+    for size in (100, 193):
+        graph, arrays = heads(size, size)
+        (expected,) = interp.run(graph, arrays, mode="float64").outputs
+        found = run_program(program, arrays, run_kernel=emulated.run_nest)["y"]
+        assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda t: t.dialect)
 def test_memory_grows_with_the_sequence_only(target: Target) -> None:
     def arena(length: int) -> int:
         q, k, v = (ir.input_(name, (8, length, 64), types.f32) for name in "qkv")
