@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class OnePass:
         last, *self.stores = columns.body
         if len(reductions) < len(middle) or not isinstance(last, ln.Reduction):
             raise ScheduleError("stream: something other than a reduction stands between the row and its use")
+        if any(r.before for r in (*reductions, last)):
+            raise ScheduleError("stream: a reduction looks up what it reads")
         if not isinstance(columns.extent, int):
             raise ScheduleError(f"stream: the number of columns, {columns.extent}, is not fixed")
         self.row, self.t, self.n, self.width = row, along, columns, columns.extent
@@ -113,7 +116,7 @@ class OnePass:
         mine = tuple(f for f in self.result.inside if self.n.axis not in online.variables(f))
         if len(mine) + 1 != len(self.result.inside) or not mine:
             raise ScheduleError("stream: the last sum is not over a value of the row times an array element")
-        return Carried(self.result.name, self.result.op, mine, self.result.outside, self.result.moves)
+        return replace(self.result, inside=mine)
 
     def right(self) -> ln.Access:
         """The right operand of the last sum; it may convert as it is loaded."""

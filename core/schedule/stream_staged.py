@@ -236,11 +236,12 @@ class _Streamed(OnePass):
         at = Var(f"{by.axis}_3", 0, by.block // self.parts - 1)
         column = sym.expr(at) * self.parts + self.part
         row = ln.load("score", self._place(self.mine, column), self.dtype)
-        block = Block(self, {self.t.axis: columns.at(column)})
-        valid = columns.valid(column)
+        block = Block(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.mine)})
+        rows, valid = self.side.valid(self.mine), columns.valid(column)
 
         def counted(value: ln.Scalar, op: ops.Op) -> ln.Scalar:
             """``value``, where there is such a column."""
+            value = self._masked(value, (*rows, *valid))
             return ln.apply(ops.SELECT, (ln.holds(valid), value, self.start(op)), None, self.dtype) if valid else value
 
         def reduce(state: Carried, row: ln.Scalar, before: Body) -> Body:
@@ -269,6 +270,17 @@ class _Streamed(OnePass):
         return (
             self._by_threads(*maxima), self._by_threads(*weights), self._by_rows(self._carried()), *scaled,
         )  # fmt: skip
+
+    def _masked(self, value: ln.Scalar, valid: tuple[Int, ...]) -> ln.Scalar:
+        """``value``, reading arrays of the kernel only where ``valid`` holds."""
+        arrays = {array.name for array in self.before.arrays}
+        by: dict[ln.Scalar, ln.Scalar] = {}
+        for scalar in ln.postorder(value) if valid else ():
+            leaf = scalar.leaf
+            if isinstance(leaf, ln.Access) and leaf.array in arrays:
+                fill = leaf.fill or bytes(scalar.dtype.itemsize)
+                by[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, (*leaf.valid, *valid), fill)
+        return replace_leaves(value, by)
 
     def _moved(self, block: Block, row: Int) -> list[ln.Statement]:
         """Names the maxima of ``row`` before and after the block."""
