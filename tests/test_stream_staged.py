@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from luminal.codegen import dialects, render
-from luminal.core import interp, ir, types
+from luminal.core import interp, ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import attention
+from luminal.core.decompose import attention, contraction, reduction
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.grid import MMA, SIMDGROUP
 from luminal.core.ir import Node
@@ -42,6 +42,7 @@ from tests.stream_support import (
     Made,
     assert_close,
     attend,
+    attend_or_zero,
     causal,
     make,
     run,
@@ -52,8 +53,12 @@ CUDA, METAL = targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]
 needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
 
 
-def chain(change: Callable[[Node], Node] = CHANGES["plain"], arrays: dict[str, Array] | None = None) -> Made:
-    return make(change, arrays, CUDA)
+def chain(
+    change: Callable[[Node], Node] = CHANGES["plain"],
+    arrays: dict[str, Array] | None = None,
+    form: Callable[..., Node] = attend,
+) -> Made:
+    return make(change, arrays, CUDA, form)
 
 
 def schedule(rows: int = 8, block: int = 8, side: int = 2, ahead: bool = False) -> tuple[Transform, ...]:
@@ -142,6 +147,31 @@ def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
     keep = ~np.isnan(made.expected)
     np.testing.assert_array_equal(np.isnan(found), ~keep)
     assert_close(found[keep], made.expected[keep])
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1.0])
+def test_rows_whose_weights_are_no_numbers_are_zero_where_the_graph_says_so(special: float) -> None:
+    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
+    mask[0, 4] = -np.inf
+    mask[1, 5, 3] = special
+    made = chain(lambda scores: scores + ir.constant(mask), form=attend_or_zero)
+    with np.errstate(all="ignore"):
+        found = run(staged(made), made)
+    assert (made.expected[0, 4] == 0).all()
+    np.testing.assert_array_equal(found == 0, made.expected == 0)
+    assert_close(found, made.expected)
+
+
+def gated(q: Node, k: Node, v: Node, change: Callable[[Node], Node]) -> Node:
+    """Attention, each weight of which has a factor that is given: what drops some of them, say."""
+    random = np.random.default_rng(5)
+    weights = reduction.softmax(change(contraction.matmul(q, movement.transpose(k, -2, -1))), -1)
+    return contraction.matmul(weights * ir.constant(random.random((HEADS, ROWS, COLUMNS)).astype(np.float32)), v)
+
+
+def test_weights_may_have_factors_that_are_read() -> None:
+    made = chain(form=gated)
+    assert_close(run(staged(made), made), made.expected)
 
 
 def test_columns_that_are_not_there_do_not_count_for_the_maximum() -> None:
