@@ -3,6 +3,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+class LibraryError(RuntimeError): ...
+
 class Library:
     def __init__(
         self, path: str, name: str, weights: str | None = None, threads: int = 0, profile: bool = False

@@ -101,6 +101,7 @@ class LoadedLibrary {
 
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Opens a compiled library by its path and runs it on numpy arrays.";
+    py::register_local_exception<luminal_python::LibraryError>(module, "LibraryError", PyExc_RuntimeError);
     py::class_<LoadedLibrary>(module, "Library")
         .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int, bool>(),
              py::arg("path"), py::arg("name"), py::arg("weights") = py::none(), py::arg("threads") = 0,

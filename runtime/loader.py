@@ -19,6 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from luminal.runtime import _native
+from luminal.runtime._native import LibraryError
+
+__all__ = ["Library", "LibraryError", "describe", "load", "read_manifest"]
 
 MANIFEST = "manifest.json"
 
@@ -93,7 +96,7 @@ class Library(Interface):
 
         Arrays that are not contiguous are copied first. Element types are not converted. Raises ``ValueError`` where
         an input is missing, unknown, or does not fit in type, rank, size or bounds; ``IndexError`` where the model met
-        an index out of range; ``RuntimeError`` where another of its operators failed.
+        an index out of range; ``LibraryError`` (a ``RuntimeError``) where the run failed otherwise.
         """
         return self._native.run(*self._call(inputs, entry))
 
@@ -143,8 +146,8 @@ def load(
     ``profile``, the library notes when its steps begin: see :meth:`Library.profile`.
 
     Raises ``OSError`` if the library, its weights or its manifest cannot be read or do not belong together,
-    ``ValueError`` for a bad option, ``RuntimeError`` if this machine lacks an instruction set that the library was
-    compiled for.
+    ``ValueError`` for a bad option, ``LibraryError`` (a ``RuntimeError``) if this machine lacks an instruction set or a
+    device that the library was compiled for.
     """
     location = Path(path)
     if location.is_dir():

@@ -18,6 +18,8 @@ from luminal.codegen import dialect_cpp
 from luminal.core import ops
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError
+from luminal.module import Module
+from luminal.runtime import loader
 from tests import emulation
 from tests.comparison_models import classifier, saved
 
@@ -252,6 +254,32 @@ def test_unknown_dimensions_are_named(model: Path) -> None:
 def test_unsupported_operators_end_a_compilation(tmp_path: Path) -> None:
     result = luminal_("compile", saved(classifier(unknown=True), tmp_path), "-o", tmp_path / "built")
     assert result.exit_code == 1 and "Perhaps" in result.output and "Never" in result.output
+
+
+def test_a_library_that_fails_ends_a_command(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, x = tmp_path / "built", tmp_path / "x.npy"
+    options = ("--dim", "batch=1:16", "--target", "cuda:sm_90")
+    assert luminal_("compile", model, "-o", built, *options, "--emulate").exit_code == 0
+    np.save(x, np.zeros((3, 8), np.float32))
+    for function, command in (
+        ("cuInit", ("compile", model, "-o", built, *options, "--emulate")),
+        ("cuGraphLaunch", ("run", built, "--input", f"x={x}")),
+        ("cuMemAlloc_v2", ("run", built, "--input", f"x={x}")),
+    ):
+        result_code = 2 if function == "cuMemAlloc_v2" else 999
+        monkeypatch.setenv("LUMINAL_CUDA_FAIL", f"{function}:1:{result_code}")
+        result = luminal_(*command)
+        (line,) = (line for line in result.output.splitlines() if "error" in line)
+        assert result.exit_code == 1 and line.startswith("error: cannot ") and f"{function} says" in line
+    monkeypatch.delenv("LUMINAL_CUDA_FAIL")
+
+    def fail(*arguments: Any) -> None:
+        raise loader.LibraryError("the operator failed in step 3")
+
+    monkeypatch.setattr(Module, "run", fail)
+    for command in (("diff", model), ("bench", model, "--runs", 3)):
+        result = luminal_(*command)
+        assert result.exit_code == 1 and "error: the operator failed in step 3" in result.output
 
 
 def test_debug_shows_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The command line: ``luminal check | compile | run | diff | bench``.
 
-Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build that failed); 2 the command or
-what it was given is at fault.
+Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
+command or what it was given is at fault.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from luminal.core.errors import BuildError, InputError, LuminalError, SpecError,
 from luminal.display import Display
 from luminal.module import Module
 from luminal.peak import Probe
+from luminal.runtime.loader import LibraryError
 from luminal.timing import interleaved, text
 
 # In a file or a pipe there is no edge of the screen to keep to.
@@ -47,13 +48,15 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (LuminalError, OSError) as error:
+        except (LuminalError, LibraryError, MemoryError, OSError) as error:
             if ctx.params["debug"]:
                 raise
-            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            message = str(error) or "no memory is left"  # what Python itself says of that is empty
+            err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
             if isinstance(error, SpecError):
                 err.print("this is a defect in luminal; --debug shows where")
-            ctx.exit(1 if isinstance(error, UnsupportedError | BuildError | SpecError) else 2)
+            failed = UnsupportedError | BuildError | SpecError | LibraryError | MemoryError
+            ctx.exit(1 if isinstance(error, failed) else 2)
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)

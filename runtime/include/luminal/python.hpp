@@ -35,6 +35,11 @@ struct Functions {
     std::size_t (*last_error)(const lm_library*, const lm_context*, char*, std::size_t);
 };
 
+/// What no other exception of Python is for: the machine lacks what the library needs, or a run failed. A RuntimeError.
+struct LibraryError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 /// Throws the Python exception that a status stands for.
 [[noreturn]] inline void raise(std::int32_t status, const std::string& message) {
     switch (status) {
@@ -42,7 +47,7 @@ struct Functions {
         case LM_INDEX_OUT_OF_RANGE: throw py::index_error(message);
         case LM_OUT_OF_MEMORY: PyErr_SetString(PyExc_MemoryError, message.c_str()); break;
         case LM_BAD_WEIGHTS: PyErr_SetString(PyExc_OSError, message.c_str()); break;
-        default: throw std::runtime_error(message);
+        default: throw LibraryError(message);
     }
     throw py::error_already_set();
 }
@@ -127,8 +132,8 @@ class Library {
             void (*on_step)(void*, std::int32_t) = nullptr)
         : functions_(functions) {
         if (functions_.abi_version() != LM_ABI_VERSION) {
-            throw std::runtime_error("the library has ABI version " + std::to_string(functions_.abi_version()) +
-                                     ", expected " + std::to_string(LM_ABI_VERSION) + "; compile the model again");
+            throw LibraryError("the library has ABI version " + std::to_string(functions_.abi_version()) +
+                               ", expected " + std::to_string(LM_ABI_VERSION) + "; compile the model again");
         }
         read_metadata();
         lm_options options{};
