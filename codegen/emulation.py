@@ -59,7 +59,8 @@ def products(bundle: SourceBundle) -> tuple[Product, Product]:
         path: Unit(bundle.files[path], (*_FLAGS, *_KERNEL_FLAGS, *language), text.kernel)
         for path, text in bundle.kernels.items()
     }
-    kernels["kernels.cpp"] = Unit(render.emulated_kernels(list(bundle.kernels.values())), (*_FLAGS, *language))
+    table = render.emulated_kernels(list(bundle.kernels.values()), bundle.tensors)
+    kernels["kernels.cpp"] = Unit(table, (*_FLAGS, *language))
     kernels["emulator.cpp"] = _own("emulator.cpp", "-O2")
     driver = {"driver.cpp": _own(_DRIVERS[dialect], "-O1", "-fvisibility=hidden")}
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +36,8 @@ LIBRARY_FLAGS = ("-std=c++17", "-O2", *COMMON_FLAGS)
 class SourceBundle:
     """The sources of one library. ``files`` maps relative paths to text; ``kernels`` are those files among them that
     hold a kernel each, rendered; ``plan`` lays out the weights file, whose header holds ``source_hash``; ``platform``
-    is the system that the library is for. ``emulated``: it is for this machine, where its GPU is emulated."""
+    is the system that the library is for. ``emulated``: it is for this machine, where its GPU is emulated. ``tensors``
+    says for each kernel, by name, what its arrays are of the model."""
 
     name: str
     target: Target
@@ -47,6 +48,7 @@ class SourceBundle:
     source_hash: bytes
     platform: Platform = LINUX
     emulated: bool = False
+    tensors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def library(self) -> str:
@@ -116,10 +118,30 @@ def kernel_text(text: KernelText) -> str:
     return environment().get_template(KERNELS[text.signature.dialect.name]).render(text=text)
 
 
-def emulated_kernels(texts: Sequence[KernelText]) -> str:
-    """The table of ``texts``, kernels that run as grids, by which an emulator calls them: ``lm_emulated_kernels``."""
-    signatures = [text.signature for text in texts]
-    return environment().get_template("emulated.cpp.j2").render(signatures=signatures)
+def emulated_kernels(texts: Sequence[KernelText], tensors: Mapping[str, Sequence[str]]) -> str:
+    """The table of ``texts``, kernels that run as grids, by which an emulator calls them: ``lm_emulated_kernels``.
+
+    ``tensors`` are what the arrays of each kernel, by its name, are of the model.
+    """
+    kernels = [(text.signature, text.signature.described(tensors[text.signature.name])) for text in texts]
+    return environment().get_template("emulated.cpp.j2").render(kernels=kernels)
+
+
+def tensors(program: Program) -> Mapping[str, tuple[str, ...]]:
+    """For each kernel of ``program``, by name, what its arrays are: ``input 'x'``. Of a kernel that several steps
+    launch the first two, and how many there are besides."""
+    found: dict[str, list[dict[str, None]]] = {k.name: [{} for _ in k.nest.arrays] for k in program.kernels}
+    for step in (step for entry in program.entries for step in entry.steps):
+        for names, name in zip(found[program.kernels[step.kernel].name], step.arguments, strict=True):
+            names[f"{_SPACES[program.buffer(name).space]} {name!r}"] = None
+    return {kernel: tuple(_some(list(names)) for names in arrays) for kernel, arrays in found.items()}
+
+
+_SPACES = {"input": "input", "output": "output", "constant": "weight", "arena": "value"}
+
+
+def _some(names: Sequence[str]) -> str:
+    return " or ".join(names[:2]) + (f" or {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def render(program: Program, target: Target) -> SourceBundle:
@@ -170,7 +192,7 @@ def assemble(
             files[path] = environment().get_template(name).render(context)
     return SourceBundle(
         program.name, target, face, MappingProxyType(files), MappingProxyType(dict(kernels)), plan, digest,
-        host.platform,
+        host.platform, tensors=MappingProxyType(tensors(program)),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from luminal.codegen.cpp import RESERVED, Names, ctype
@@ -72,6 +72,11 @@ class Signature:
     def parameters(self) -> int:
         """How many pointers it takes: arrays, then ``status`` and ``dims``."""
         return len(self.pointers) + self.checked + self.reads_dims
+
+    def described(self, tensors: Sequence[str]) -> list[str]:
+        """What a message calls the parameters, whose arrays are ``tensors`` of the model: ``x0 (input 'ids')``."""
+        arrays = [f"{pointer.name} ({tensor})" for pointer, tensor in zip(self.pointers, tensors, strict=True)]
+        return arrays + [name for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used]
 
     def call(self, arguments: Mapping[str, str], times: int = 1) -> str:
         """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and ``status`` and

@@ -40,7 +40,8 @@ class Emulated:
         self.texts = {name: rendered(name, nest, dialect) for name, nest in nests.items()}
         self.names = {nest: name for name, nest in nests.items()}
         kernels = {"kernels": "".join(render.kernel_text(text) for text in self.texts.values())}
-        table = render.emulated_kernels(list(self.texts.values()))
+        tensors = {name: [array.name for array in nest.arrays] for name, nest in nests.items()}
+        table = render.emulated_kernels(list(self.texts.values()), tensors)
         self.image = Image(kernels, table, dialect.name, folder, (*WARNINGS, "-Wno-unused-function"))
 
     def run_nest(

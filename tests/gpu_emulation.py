@@ -27,6 +27,7 @@ class _Kernel(ctypes.Structure):
         ("call", ctypes.c_void_p),
         ("threads", ctypes.c_uint32),
         ("parameters", ctypes.c_uint32),
+        ("names", ctypes.c_void_p),
     )
 
 

@@ -139,7 +139,8 @@ def test_golden_kernel(dialect: Dialect, name: str, golden: Golden) -> None:
 
 def test_golden_table_of_kernels(golden: Golden) -> None:
     texts = [rendered(name, CASES[name].nest, METAL) for name in ("staged_rows", "rows_of_a_table", "far_apart")]
-    golden.check("emulated.cpp", render.emulated_kernels(texts))
+    tensors = {t.kernel.name: [f"value {array.name!r}" for array in t.kernel.nest.arrays] for t in texts}
+    golden.check("emulated.cpp", render.emulated_kernels(texts, tensors))
 
 
 def test_nothing_is_read_before_the_barrier_that_it_waits_for() -> None:

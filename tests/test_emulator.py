@@ -87,9 +87,10 @@ inline namespace LM_NAMESPACE {
 }  // namespace LM_NAMESPACE
 }  // namespace lm
 
+static const char* const names[] = {"x", "y"};
 extern "C" const lm_emulated_kernel lm_emulated_kernels[] = {
 %s
-    {nullptr, nullptr, 0, 0},
+    {nullptr, nullptr, 0, 0, nullptr},
 };
 """
 CALL = """
@@ -105,7 +106,7 @@ def table(language: str, names: tuple[str, ...]) -> str:
     of_cuda, of_metal = ('extern "C" ', "", ""), ("", ", uint, uint", ", block, thread_index")
     linkage, types, values = of_cuda if language == "cuda" else of_metal
     calls = "".join(CALL % (linkage, name, types, name, name, values) for name in names)
-    rows = "\n".join(f'    {{"{name}", lm::call_{name}, {THREADS}, 2}},' for name in names)
+    rows = "\n".join(f'    {{"{name}", lm::call_{name}, {THREADS}, 2, names}},' for name in names)
     return TABLE % (calls, rows)
 
 
@@ -152,7 +153,7 @@ LOADED = "= x[64*task + tid];"
 @pytest.mark.parametrize(
     ("kernel", "right", "wrong", "fault"),
     [
-        ("total", "y[task] = part[0]", "y[0] = part[0]", "race: kernel total, block 1, thread 0: byte 0 of buffer"),
+        ("total", "y[task] = part[0]", "y[0] = part[0]", "race: kernel total, block 1, thread 0: byte 0 of y,"),
         ("total", f"{LOADED}\n    barrier();", LOADED, "race: kernel total, block 0, thread 32: byte 128 of part"),
         ("total", "+ half]);\n        barrier();", "+ half]);", "race: kernel total, block 0"),
         ("total", "y[task] =", "y[task + (1 << 24)] =", "out-of-bounds: kernel total, block 0, thread 0: a write"),
@@ -176,4 +177,4 @@ def test_a_planted_fault_is_named(kernel: str, right: str, wrong: str, fault: st
 def test_results_that_nothing_wrote_are_not_read(folder: Path) -> None:
     x, y = arrays(1)
     found = image(CUDA, "cuda", folder).run("total", 3, (x, y), unwritten=(0, 1))
-    assert found.startswith("unwritten read: kernel total, block 0, thread 0: byte 0 of buffer")
+    assert found.startswith("unwritten read: kernel total, block 0, thread 0: byte 0 of x\n")

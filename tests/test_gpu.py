@@ -194,8 +194,13 @@ def with_weights(library: Path, bundle: SourceBundle, program: Program) -> Path:
 @pytest.mark.parametrize(
     ("wrong", "fault"),
     [
-        ("out[n0 + tid + 24] =", "out-of-bounds: kernel square, block 31, thread 0: a write of 4 bytes at byte 3072"),
-        ("out[n0] =", "race: kernel square, block 0, thread 1: byte 0 of buffer"),
+        (
+            "out[n0 + tid + 24] =",
+            "out-of-bounds: kernel square, block 31, thread 0: a write of 4 bytes at byte 3072 "
+            r"of out \(value 'squared'\), whose memory ends at byte 3072",
+        ),
+        ("out[n0] =", r"race: kernel square, block 0, thread 1: byte 0 of out \(value 'squared'\), which thread 0"),
+        ("out[n0 + tid] = x[n0 + tid + 24] +", r"block 31, thread 0: .*byte 3072 of x \(input 'x'\)"),
     ],
 )
 @pytest.mark.parametrize("target", GPUS)

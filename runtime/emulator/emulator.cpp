@@ -196,6 +196,26 @@ Memory* find(uintptr_t address, size_t bytes) {
     return nullptr;
 }
 
+/// What an address is told from: the argument of the kernel that is closest before it in its memory, or where that
+/// memory begins.
+struct Place {
+    std::string name;
+    uintptr_t begin;
+};
+
+Place place_of(const Memory& memory, uintptr_t address) {
+    const Emulator& e = emulator();
+    const char* name = nullptr;
+    uintptr_t begin = memory.begin;
+    for (uint32_t i = 0; !memory.shared && i < e.kernel->parameters; ++i) {
+        const uintptr_t argument = reinterpret_cast<uintptr_t>(e.arguments[i]);
+        if (argument < begin || argument > address || (name != nullptr && argument == begin)) continue;
+        name = e.kernel->names[i];
+        begin = argument;
+    }
+    return {name != nullptr ? name : memory.name, begin};
+}
+
 /// The memory that begins closest before an address, for a message.
 std::string near(uintptr_t address) {
     Emulator& e = emulator();
@@ -206,8 +226,9 @@ std::string near(uintptr_t address) {
     for (const auto& [begin, memory] : e.buffers) consider(memory);
     for (const Memory& memory : e.shared) consider(memory);
     if (best == nullptr || address > best->begin + best->bytes + (1 << 20)) return "an address in no array";
-    return "byte " + std::to_string(address - best->begin) + " of " + best->name + ", which has " +
-           std::to_string(best->bytes);
+    const Place place = place_of(*best, address);
+    return "byte " + std::to_string(address - place.begin) + " of " + place.name + ", whose memory ends at byte " +
+           std::to_string(best->begin + best->bytes - place.begin);
 }
 
 uint32_t now() { return emulator().epoch << 12 | emulator().current->warp_epoch; }
@@ -222,8 +243,9 @@ bool ordered(const Cell::Touch& touch, uint32_t self, uint32_t threads) {
     return same_warp && touch.epoch != now();
 }
 
-std::string place(const Memory& memory, uintptr_t address) {
-    return "byte " + std::to_string(address - memory.begin) + " of " + memory.name;
+std::string describe(const Memory& memory, uintptr_t address) {
+    const Place place = place_of(memory, address);
+    return "byte " + std::to_string(address - place.begin) + " of " + place.name;
 }
 
 void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
@@ -247,7 +269,7 @@ void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
         Cell& cell = memory->cells[(address - memory->begin) / 4];
         const size_t first = (address - memory->begin) % 4, count = std::min(bytes, 4 - first);
         const uint8_t mask = static_cast<uint8_t>(((1u << count) - 1) << first);
-        if (!write && (cell.written & mask) != mask) record("unwritten read", place(*memory, address));
+        if (!write && (cell.written & mask) != mask) record("unwritten read", describe(*memory, address));
         if (!atomic) {
             auto racing = [&](const Cell::Touch& other) {
                 return (other.bytes & mask) != 0 && !ordered(other, self, threads);
@@ -258,7 +280,7 @@ void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
                 if (other == nullptr && write && racing(reader)) other = &reader;
             }
             if (other != nullptr) {
-                record("race", place(*memory, address) + ", which thread " + std::to_string(other->thread % threads) +
+                record("race", describe(*memory, address) + ", which thread " + std::to_string(other->thread % threads) +
                                    " of block " + std::to_string(other->thread / threads) +
                                    (with_write ? " wrote" : " read") + " with no barrier between");
             }

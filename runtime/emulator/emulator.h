@@ -10,12 +10,13 @@ extern "C" {
 #endif
 
 /* A kernel: `call` does what one thread of one block does, `threads` is the number of threads of a block, `parameters`
- * that of its arguments, all of them pointers: arguments[i] is the i-th. */
+ * that of its arguments, all of them pointers: arguments[i] is the i-th, and names[i] what faults call it. */
 struct lm_emulated_kernel {
     const char* name;
     void (*call)(void* const* arguments, uint32_t block, uint32_t thread);
     uint32_t threads;
     uint32_t parameters;
+    const char* const* names;
 };
 
 /* The kernels of an image, ended by one without a name. */

@@ -23,7 +23,9 @@ void call_scale1(void* const* arguments, uint32_t block, uint32_t thread_index) 
            pointer<float>(arguments, 3), pointer<int64_t>(arguments, 4), block, thread_index);
 }
 
+const char* const names[] = {"x0", "x1", "x2", "x3", "dims"};
+
 }  // namespace
 
 extern "C" const lm_emulated_kernel lm_emulated_kernels[] = {
-    {"gather0", call_gather0, 32, 4}, {"scale1", call_scale1, 32, 5}, {nullptr, nullptr, 0, 0}};
+    {"gather0", call_gather0, 32, 4, names}, {"scale1", call_scale1, 32, 5, names}, {nullptr, nullptr, 0, 0, nullptr}};
