@@ -1,4 +1,4 @@
-// luminal.runtime._native: opens a compiled library by its path and runs it on numpy arrays.
+// luminal.runtime._native: opens a compiled library by its path and runs it on arrays.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -81,14 +81,14 @@ class LoadedLibrary {
 
     std::string metadata_json() const { return library_.metadata_json(); }
 
-    std::vector<py::array> run(std::size_t entry, const std::vector<py::array>& inputs) {
+    std::vector<py::object> run(std::size_t entry, const std::vector<py::object>& inputs) {
         return library_.run(entry, inputs);
     }
 
-    std::pair<std::vector<py::array>, std::vector<Mark>> profile(std::size_t entry,
-                                                                 const std::vector<py::array>& inputs) {
+    std::pair<std::vector<py::object>, std::vector<Mark>> profile(std::size_t entry,
+                                                                  const std::vector<py::object>& inputs) {
         marks.clear();
-        std::vector<py::array> outputs = library_.run(entry, inputs);
+        std::vector<py::object> outputs = library_.run(entry, inputs);
         return {std::move(outputs), marks};
     }
 
@@ -100,7 +100,7 @@ class LoadedLibrary {
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
-    module.doc() = "Opens a compiled library by its path and runs it on numpy arrays.";
+    module.doc() = "Opens a compiled library by its path and runs it on arrays.";
     py::register_local_exception<luminal_python::LibraryError>(module, "LibraryError", PyExc_RuntimeError);
     py::class_<LoadedLibrary>(module, "Library")
         .def(py::init<const std::string&, const std::string&, const std::optional<std::string>&, int, bool>(),

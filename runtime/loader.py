@@ -1,4 +1,4 @@
-"""Loads a compiled library into Python: its description, and ``run`` on numpy arrays.
+"""Loads a compiled library into Python: its description, and ``run`` on arrays.
 
 Nothing of the compiler is needed here: a library describes itself through ``NAME_metadata_json``.
 """
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from luminal.runtime import _native
 from luminal.runtime._native import LibraryError
@@ -91,18 +90,22 @@ class Library(Interface):
         entries = ", ".join(entry.name for entry in self.entries)
         return f"<luminal library {self.name!r}: {entries}>"
 
-    def run(self, inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike], entry: str | int = 0) -> list[NDArray[Any]]:
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any], entry: str | int = 0) -> list[Any]:
         """Run an entry on arrays, by name or in order; returns new arrays in the order of the entry's outputs.
 
-        Arrays that are not contiguous are copied first. Element types are not converted. Raises ``ValueError`` where
-        an input is missing, unknown, or does not fit in type, rank, size or bounds; ``IndexError`` where the model met
-        an index out of range; ``LibraryError`` (a ``RuntimeError``) where the run failed otherwise.
+        Arrays that are not contiguous are copied first. Element types are not converted. Where an input lies on an
+        NVIDIA GPU (``__dlpack_device__`` says so), it is used there, on PyTorch's current stream or else the default
+        stream, and outputs are arrays of the same library, PyTorch or one of the array API standard, on that GPU.
+
+        Raises ``ValueError`` where an input is missing, unknown, or does not fit in type, rank, size, bounds or device;
+        ``IndexError`` where the model met an index out of range; ``LibraryError`` (a ``RuntimeError``) where the run
+        failed otherwise.
         """
         return self._native.run(*self._call(inputs, entry))
 
     def profile(
-        self, inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike], entry: str | int = 0
-    ) -> tuple[list[NDArray[Any]], list[StepTime]]:
+        self, inputs: Mapping[str, Any] | Sequence[Any], entry: str | int = 0
+    ) -> tuple[list[Any], list[StepTime]]:
         """What :meth:`run` returns, and how long each step took, in the order in which they ran.
 
         Raises ``RuntimeError`` where the library was not opened for it, and what :meth:`run` raises.
@@ -113,13 +116,11 @@ class Library(Interface):
         times = [StepTime(step, (after - before) * 1e-9) for (step, before), (_, after) in itertools.pairwise(marks)]
         return outputs, times
 
-    def _call(
-        self, inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike], entry: str | int
-    ) -> tuple[int, list[NDArray[Any]]]:
+    def _call(self, inputs: Mapping[str, Any] | Sequence[Any], entry: str | int) -> tuple[int, list[Any]]:
         """The number of the entry, and its inputs in order."""
         index = self._index(entry)
         ordered = _in_order(self.entries[index], inputs) if isinstance(inputs, Mapping) else inputs
-        return index, [np.asarray(value) for value in ordered]
+        return index, list(ordered)
 
     def _index(self, entry: str | int) -> int:
         if isinstance(entry, str):
@@ -225,7 +226,7 @@ def _tensor(row: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(row["name"], dtype, tuple(row["shape"]))
 
 
-def _in_order(spec: EntrySpec, inputs: Mapping[str, ArrayLike]) -> list[ArrayLike]:
+def _in_order(spec: EntrySpec, inputs: Mapping[str, Any]) -> list[Any]:
     names = [tensor.name for tensor in spec.inputs]
     unknown = [name for name in inputs if name not in names]
     missing = [name for name in names if name not in inputs]

@@ -221,6 +221,79 @@ class Caller:
         self.check(self.cuda.cuDevicePrimaryCtxRelease_v2(0))
 
 
+# ---- arrays of Python ------------------------------------------------------------------------------------------------
+
+_KINDS = {"i": 0, "u": 1, "f": 2}  # DLPack's codes of types
+
+
+class Tensor(ctypes.Structure):
+    """``DLTensor`` of dlpack.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("rank", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+def capsule(tensor: Tensor) -> Any:
+    """What ``__dlpack__`` returns of a tensor that outlives it."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return new(ctypes.addressof(tensor), b"dltensor", None)
+
+
+class ArrayLibrary:
+    """Arrays on the GPU by the array API standard, as far as luminal asks for it."""
+
+    float32, int64 = np.dtype(np.float32), np.dtype(np.int64)
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.streams: list[int | None] = []  # that consumers of arrays asked for
+
+    def asarray(self, values: NDArray[Any], offset: int = 0) -> Array:
+        """``values``, ``offset`` bytes into memory of their own."""
+        place = self.caller.upload(np.concatenate([np.zeros(offset, np.uint8), values.reshape(-1).view(np.uint8)]))
+        return Array(self, place, offset, values.shape, values.dtype)
+
+    def empty(self, shape: tuple[int, ...], *, dtype: np.dtype[Any], device: str) -> Array:
+        assert device == "CUDA"
+        return self.asarray(np.full(shape, -1, dtype))
+
+
+class Array:
+    """An array in the memory of the stand-in."""
+
+    device = "CUDA"
+
+    def __init__(
+        self, library: ArrayLibrary, place: int, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self.library, self.place, self.shape, self.dtype = library, place, shape, dtype
+        self.number = 0
+        sizes = (ctypes.c_int64 * len(shape))(*shape)
+        bits = 8 * dtype.itemsize
+        self.tensor = Tensor(place, LM_CUDA, 0, len(shape), _KINDS[dtype.kind], bits, 1, sizes, None, offset)
+
+    def __array_namespace__(self) -> ArrayLibrary:
+        return self.library
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return LM_CUDA, self.number
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        self.library.streams.append(stream)
+        self.tensor.device_id = self.number
+        return capsule(self.tensor)
+
+    def numpy(self) -> NDArray[Any]:
+        """What lies there now."""
+        assert self.tensor.byte_offset == 0
+        return self.library.caller.floats(self.place, self.shape).copy()
+
+
 # ---- the C interface -------------------------------------------------------------------------------------------------
 
 LM_CPU, LM_CUDA = 0, 2

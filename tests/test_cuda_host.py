@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import subprocess
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,19 @@ from luminal.core.errors import BuildError
 from luminal.runtime import loader
 from tests import cuda_support, device_support
 from tests.conftest import Golden
-from tests.cuda_support import PROGRAM, Abi, Caller, FakeDriver, inputs, main, mirror_only, on_device, on_host
+from tests.cuda_support import (
+    PROGRAM,
+    Abi,
+    Array,
+    ArrayLibrary,
+    Caller,
+    FakeDriver,
+    inputs,
+    main,
+    mirror_only,
+    on_device,
+    on_host,
+)
 from tests.runtime_example import INCLUDE, run
 
 needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
@@ -234,6 +248,63 @@ def test_values_that_kernels_cannot_use_are_refused(abi: Abi, caller: Caller) ->
     metal.device = 8
     assert abi.run(context, 1, [metal], out) == 1
     assert abi.error(context) == 'input "x" lies on device 8, expected the CPU (0) or CUDA (2)'
+
+
+# ---- arrays of Python on the GPU -------------------------------------------------------------------------------------
+
+
+def test_arrays_on_the_gpu_are_used_where_they_lie(path: Path, fake: FakeDriver, caller: Caller) -> None:
+    library, arrays = loader.load(path), ArrayLibrary(caller)
+    for rows in (3, 9, 3):
+        ids, x = inputs(rows, rows)
+        (found,) = library.run([arrays.asarray(ids), arrays.asarray(x)])
+        assert isinstance(found, Array) and (found.shape, found.dtype) == (x.shape, x.dtype)
+        np.testing.assert_array_equal(found.numpy(), main(ids, x))
+        (again,) = library.run({"x": found}, entry="mirror_only")
+        np.testing.assert_array_equal(again.numpy(), mirror_only(main(ids, x)))
+    assert set(arrays.streams) == {1}  # the default stream of the driver, as DLPack numbers it
+    # One array on the GPU is enough, and those of the host are copied.
+    (found,) = library.run([ids, arrays.asarray(x)])
+    np.testing.assert_array_equal(found.numpy(), main(ids, x))
+    (found,) = library.run([ids, x])
+    np.testing.assert_array_equal(found, main(ids, x))
+
+
+def test_values_of_arrays_on_the_gpu_never_pass_through_the_host(path: Path, fake: FakeDriver, caller: Caller) -> None:
+    library, arrays = loader.load(path), ArrayLibrary(caller)
+    _, x = inputs(4)
+    on_gpu = arrays.asarray(x)
+    library.run({"x": on_gpu}, entry="mirror_only")
+    functions = ("cuMemcpyDtoHAsync_v2", "cuStreamSynchronize", "cuGraphLaunch")
+    before = [fake.calls(name) for name in functions]
+    library.run({"x": on_gpu}, entry="mirror_only")
+    assert [fake.calls(name) - then for name, then in zip(functions, before, strict=True)] == [0, 0, 1]
+
+
+def test_a_status_is_raised_with_arrays_on_the_gpu(path: Path, caller: Caller) -> None:
+    library, arrays = loader.load(path), ArrayLibrary(caller)
+    _, x = inputs(4)
+    with pytest.raises(IndexError, match="index is out of range in step 0"):
+        library.run([arrays.asarray(np.array([0, 16, 3, 3])), arrays.asarray(x)])
+
+
+def test_arrays_that_kernels_cannot_use_are_refused(path: Path, caller: Caller) -> None:
+    library, arrays = loader.load(path), ArrayLibrary(caller)
+    _, x = inputs(4)
+
+    def refused(array: Any, error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            library.run({"x": array}, entry="mirror_only")
+
+    refused(arrays.asarray(x, 4), ValueError, 'input "x" is misaligned: .* must be a multiple of 16')
+    refused(arrays.asarray(x.astype(np.int64)), ValueError, 'input "x" has element type int64 .*, expected float32')
+    elsewhere, strided, lone = arrays.asarray(x), arrays.asarray(x), arrays.asarray(x)
+    elsewhere.number = 1
+    refused(elsewhere, ValueError, 'input "x" lies on number 1 of CUDA, expected number 0')
+    strided.tensor.strides = (ctypes.c_int64 * 2)(1, 4)
+    refused(strided, ValueError, 'input "x" is not contiguous')
+    of_no_library = type("Lone", (), {n: getattr(lone, n) for n in ("__dlpack__", "__dlpack_device__")})
+    refused(of_no_library(), TypeError, "must be PyTorch's or follow the array API standard, found Lone")
 
 
 # ---- what is missing -------------------------------------------------------------------------------------------------

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from luminal.module import Module
 from luminal.runtime import loader
 from tests import device_support
 from tests.codegen_programs import COLUMNS, scaled_rows
+from tests.cuda_support import Array, ArrayLibrary, Caller, FakeDriver
 from tests.runtime_example import run
 
 GPUS = ("cuda:sm_90", "metal")
@@ -170,6 +172,106 @@ def test_an_index_out_of_range_is_named(target: str) -> None:
     assert_computes(module, model, (ids,))
     with pytest.raises(IndexError, match=r"index is out of range in step 0 .*embedding"):
         module(ids + 5)
+
+
+# ---- arrays on the GPU -----------------------------------------------------------------------------------------------
+
+
+class CudaTensor(torch.Tensor):
+    """A tensor of PyTorch in the memory of the stand-in for the driver, which is memory of the host."""
+
+    array: Array
+
+    @staticmethod
+    def of(array: Array) -> CudaTensor:
+        size = int(np.prod(array.shape)) * array.dtype.itemsize
+        memory = (ctypes.c_char * size).from_address(array.place + array.tensor.byte_offset)
+        tensor = torch.frombuffer(memory, dtype=getattr(torch, array.dtype.name)).reshape(array.shape)
+        made = tensor.as_subclass(CudaTensor)
+        made.array = array
+        return made
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 0)
+
+    def detach(self) -> CudaTensor:
+        return self
+
+    def contiguous(self) -> CudaTensor:  # type: ignore[override]
+        return self if self.is_contiguous() else self.clone()
+
+    def clone(self) -> CudaTensor:  # type: ignore[override]
+        values = self.as_subclass(torch.Tensor)
+        return CudaTensor.of(self.array.library.asarray(np.ascontiguousarray(values.numpy())))
+
+    def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:  # type: ignore[override]
+        return self.array.__dlpack__(stream=stream)
+
+
+@pytest.fixture
+def arrays() -> Iterator[ArrayLibrary]:
+    """Memory of the GPU that the emulated ``classifier_of_any_batch`` runs on."""
+    module, _, _ = compiled("cuda:sm_90", CASES["classifier_of_any_batch"], emulate=True)
+    caller = Caller(FakeDriver(module.folder / emulation.DRIVER))
+    yield ArrayLibrary(caller)
+    caller.close()
+
+
+def test_arrays_on_the_gpu_give_arrays_on_the_gpu(
+    arrays: ArrayLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, model, (x, *_) = compiled("cuda:sm_90", CASES["classifier_of_any_batch"], emulate=True)
+    on_gpu = arrays.asarray(x.numpy())
+    assert module.accepts(on_gpu) and not module.accepts(arrays.asarray(x[:, 1:].numpy()))
+    monkeypatch.syspath_prepend(str(module.export(tmp_path)))
+    monkeypatch.setenv("LUMINAL_CUDA_DRIVER", str(module.folder / emulation.DRIVER))  # for both: one GPU
+    exported = importlib.import_module(module.interface.name)
+    with torch.no_grad():
+        expected = model(x)
+    for found in (module(on_gpu), *module.run({"x": on_gpu}).values(), *exported.run(on_gpu).values()):
+        assert isinstance(found, Array)
+        torch.testing.assert_close(torch.from_numpy(found.numpy()), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0, 4])
+def test_tensors_on_the_gpu_are_used_on_the_stream_of_pytorch(
+    offset: int, arrays: ArrayLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, model, (x, *_) = compiled("cuda:sm_90", CASES["classifier_of_any_batch"], emulate=True)
+    with torch.no_grad():
+        expected = model(x)
+    stream = arrays.caller.stream()
+
+    def empty(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> CudaTensor:
+        assert device == torch.device("cuda", 0)
+        return CudaTensor.of(arrays.empty(shape, dtype=np.dtype(str(dtype).removeprefix("torch.")), device="CUDA"))
+
+    given = CudaTensor.of(arrays.asarray(x.numpy(), offset))
+    assert given.data_ptr() % 16 == offset
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", empty)
+        patch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=stream))
+        assert module.accepts(given)
+        found = module(given)
+    assert isinstance(found, CudaTensor) and set(arrays.streams) == {stream}
+    assert (found.array.numpy() == -1).all()  # the call did not wait
+    arrays.caller.synchronize(stream)
+    torch.testing.assert_close(torch.from_numpy(found.array.numpy()), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["host", "metal"])
+def test_arrays_on_a_gpu_are_refused_where_the_library_is_for_none_of_those(target: str) -> None:
+    module, _, (x, *_) = compiled(target, CASES["classifier"], emulate=target != "host")
+    tensor = x.as_subclass(CudaTensor)
+    lone = type("Lone", (), {"__dlpack_device__": lambda self: (2, 0)})
+    with pytest.raises(InputError, match="x: expected a tensor in host memory, found one on cuda:0"):
+        module(tensor)
+    with pytest.raises(InputError, match="x: expected an array in host memory, found one on CUDA device 0"):
+        module(lone())
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

@@ -231,8 +231,10 @@ void finish_all() {
     finish(state().default_stream);
 }
 
+Stream* const LEGACY_STREAM = reinterpret_cast<Stream*>(1);  // CU_STREAM_LEGACY
+
 Stream* find_stream(Stream* handle, const char* function) {
-    if (handle == nullptr) return &state().default_stream;
+    if (handle == nullptr || handle == LEGACY_STREAM) return &state().default_stream;
     return known(state().streams, handle, function) ? handle : nullptr;
 }
 

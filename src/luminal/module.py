@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from luminal import artifact, destination, structure, tensors
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
@@ -24,7 +22,7 @@ from luminal.runtime.loader import Library
 
 
 class Module:
-    """A compiled model: call it as the model was called; numpy in, numpy out; PyTorch in, PyTorch out.
+    """A compiled model: call it as the model was called; numpy in, numpy out; PyTorch in, PyTorch out, on a GPU too.
 
     ``folder`` holds the artefact; ``graph`` is the primitive graph and ``program`` what it was compiled to, without the
     values of constants (both None for a library loaded from disk); ``seconds`` says how long each stage of the
@@ -50,6 +48,7 @@ class Module:
         self.interface = loader.load(folder, threads=threads) if runs else loader.describe(folder)
         self._entry = self.interface.entries[0]
         self._structure: Mapping[str, Any] = self._entry.structure or {}
+        self._device: str = self.manifest.get("device", "cpu")
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.inputs)
@@ -74,20 +73,21 @@ class Module:
         return [t.name for t in self._entry.outputs]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; results are nested as the model's own.
+        """Run the model; results are nested as the model's own. Where the library is for NVIDIA's GPUs and an argument
+        lies on one, it is used there, and results lie there too, on PyTorch's current stream: see ``Library.run``.
 
         Raises InputError or ValueError for arguments that do not fit, IndexError where the model met an index out of
         range.
         """
         values = structure.bind(self._structure, self.input_names, args, kwargs)
-        arrays = [tensors.to_numpy(v, n) for v, n in zip(values, self.input_names, strict=True)]
-        results: list[Any] = list(self.library.run(arrays))
+        arrays = [tensors.to_array(v, n, self._device) for v, n in zip(values, self.input_names, strict=True)]
+        results = self.library.run(arrays)
         if any(tensors.is_torch(v) for v in values):
             results = [tensors.to_torch(r) for r in results]
         return structure.rebuild(self._structure, results)
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run on arrays by name; results by name."""
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run on arrays by name; results by name, nothing converted to or from PyTorch: see ``Library.run``."""
         return dict(zip(self.output_names, self.library.run(inputs), strict=True))
 
     def accepts(self, *args: Any, **kwargs: Any) -> bool:
@@ -99,8 +99,8 @@ class Module:
         bounds = {d.name: (d.lower, d.upper) for d in self.interface.dims}
         sizes: dict[str, int] = {}
         for value, spec in zip(values, self._entry.inputs, strict=True):
-            array = tensors.to_numpy(value, spec.name)
-            if array.dtype != spec.dtype or array.ndim != len(spec.shape):
+            array = tensors.to_array(value, spec.name, self._device)
+            if str(array.dtype).rpartition(".")[2] != spec.dtype.name or len(array.shape) != len(spec.shape):
                 return False
             for size, wanted in zip(array.shape, spec.shape, strict=True):
                 if isinstance(wanted, int):

@@ -1,4 +1,4 @@
-"""Arrays in and out of a call: numpy and PyTorch tensors, without importing PyTorch unless the caller has."""
+"""Arrays in and out of a call: numpy, PyTorch, GPUs; PyTorch is not imported unless the caller has."""
 
 from __future__ import annotations
 
@@ -18,8 +18,24 @@ def is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+CUDA = 2  # DLPack's kDLCUDA
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Whether ``value`` is an array in the memory of an NVIDIA GPU."""
+    where = getattr(value, "__dlpack_device__", None)
+    return where is not None and where()[0] == CUDA
+
+
+def to_array(value: Any, name: str, device: str) -> Any:
+    """``value`` as a library for ``device`` (``cpu``, ``cuda``, ``metal``) takes it: as it is, where it lies on an
+    NVIDIA GPU and the library is for those, and else as ``to_numpy`` gives it."""
+    return value if device == "cuda" and is_on_gpu(value) else to_numpy(value, name)
+
+
 def to_numpy(value: Any, name: str) -> NDArray[Any]:
-    """``value`` as an array, sharing memory where it can. Raises InputError where it is no array of numbers."""
+    """``value`` as an array, sharing memory where it can. Raises InputError where it is no array of numbers in host
+    memory."""
     if is_torch(value):
         torch = sys.modules["torch"]
         if value.device.type != "cpu":
@@ -28,14 +44,19 @@ def to_numpy(value: Any, name: str) -> NDArray[Any]:
         if value.dtype == torch.bfloat16:
             return np.asarray(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
         return np.asarray(value.numpy())
+    if is_on_gpu(value):
+        number = value.__dlpack_device__()[1]
+        raise InputError(f"{name}: expected an array in host memory, found one on CUDA device {number}")
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
         raise InputError(f"{name}: expected an array of numbers, found {type(value).__name__}")
     return array
 
 
-def to_torch(array: NDArray[Any]) -> Any:
-    """A PyTorch tensor over the memory of ``array``."""
+def to_torch(array: Any) -> Any:
+    """A PyTorch tensor over the memory of ``array``, where that is numpy's."""
+    if not isinstance(array, np.ndarray):
+        return array
     torch = sys.modules["torch"]
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

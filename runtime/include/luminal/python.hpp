@@ -1,4 +1,4 @@
-// Libraries behind Python: numpy arrays as lm_value, statuses as exceptions, contexts lent to whichever thread calls.
+// Libraries behind Python: arrays as lm_value, statuses as exceptions, contexts lent to whichever thread calls.
 // Shared by luminal's own binding and by the module that an exported library carries. Needs pybind11.
 #pragma once
 
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "luminal/abi.h"
+#include "luminal/dlpack.hpp"
 
 namespace luminal_python {
 
@@ -55,17 +56,10 @@ struct LibraryError : std::runtime_error {
 /// The enum lm_dtype of a numpy type; 0, which no library accepts, for any other.
 inline std::int32_t dtype_code(const py::dtype& dtype) {
     if (dtype.byteorder() == '>') return 0;
-    const py::ssize_t bytes = dtype.itemsize();
-    switch (dtype.kind()) {
-        case 'b': return LM_BOOL;
-        case 'i': return bytes == 1 ? LM_INT8 : bytes == 2 ? LM_INT16 : bytes == 4 ? LM_INT32 : LM_INT64;
-        case 'u': return bytes == 1 ? LM_UINT8 : bytes == 2 ? LM_UINT16 : bytes == 4 ? LM_UINT32 : LM_UINT64;
-        case 'f': return bytes == 2 ? LM_FLOAT16 : bytes == 4 ? LM_FLOAT32 : bytes == 8 ? LM_FLOAT64 : 0;
-        case 'c': return bytes == 8 ? LM_COMPLEX64 : bytes == 16 ? LM_COMPLEX128 : 0;
-        default:
-            // Types that extend numpy, as those of ml_dtypes do, are known by name alone.
-            return bytes == 2 && py::cast<std::string>(dtype.attr("name")) == "bfloat16" ? LM_BFLOAT16 : 0;
-    }
+    const std::int32_t code = dtype_code(dtype.kind(), dtype.itemsize());
+    if (code != 0) return code;
+    // Types that extend numpy, as those of ml_dtypes do, are known by name alone.
+    return py::cast<std::string>(dtype.attr("name")) == "bfloat16" ? LM_BFLOAT16 : 0;
 }
 
 /// The numpy type of a name in the metadata.
@@ -94,14 +88,15 @@ inline lm_value value_of(const py::array& array) {
     return value;
 }
 
-/// Orders positional and named arguments as `names`; converts each to an array (lists and scalars too).
-inline std::vector<py::array> bind(const std::vector<std::string>& names, const py::args& args,
-                                   const py::kwargs& kwargs) {
+/// Orders positional and named arguments as `names`; converts each to an array (lists and scalars too), but for arrays
+/// on a GPU.
+inline std::vector<py::object> bind(const std::vector<std::string>& names, const py::args& args,
+                                    const py::kwargs& kwargs) {
     if (args.size() > names.size()) {
         throw py::type_error(std::to_string(names.size()) + " inputs are expected, but " + std::to_string(args.size()) +
                              " were given");
     }
-    std::vector<py::array> arrays;
+    std::vector<py::object> arrays;
     for (std::size_t i = 0; i < names.size(); ++i) {
         const py::str name(names[i]);
         const bool named = kwargs.contains(name);
@@ -109,7 +104,7 @@ inline std::vector<py::array> bind(const std::vector<std::string>& names, const 
             throw py::type_error("input \"" + names[i] + (named ? "\" is given twice" : "\" is missing"));
         }
         const py::object value = named ? py::object(kwargs[name]) : py::object(args[i]);
-        arrays.push_back(py::array::ensure(value));
+        arrays.push_back(gpu::holds(value) ? value : py::object(py::array::ensure(value)));
         if (!arrays.back()) throw py::type_error("input \"" + names[i] + "\" cannot be made a numpy array");
     }
     if (args.size() + kwargs.size() > names.size()) {
@@ -165,34 +160,50 @@ class Library {
     /// The outputs' names of an entry, in order.
     const std::vector<std::string>& output_names(std::size_t entry) const { return entries_.at(entry).outputs; }
 
-    /// Runs an entry on arrays in the order of its inputs; returns new arrays in the order of its outputs.
-    std::vector<py::array> run(std::size_t entry_index, const std::vector<py::array>& arrays) {
+    /// Runs an entry on arrays in the order of its inputs; returns new arrays in the order of its outputs: on the GPU
+    /// where one of the inputs is, made by the library that made that one, and else numpy's.
+    std::vector<py::object> run(std::size_t entry_index, const std::vector<py::object>& arrays) {
         const Entry& entry = entries_.at(entry_index);
         if (arrays.size() != entry.inputs.size()) {
             throw py::value_error("entry \"" + entry.name + "\" takes " + std::to_string(entry.inputs.size()) +
                                   " inputs, but " + std::to_string(arrays.size()) + " were given");
         }
         const auto index = static_cast<std::int32_t>(entry_index);
+        const auto found = std::find_if(arrays.begin(), arrays.end(), gpu::holds);
+        const std::optional<py::object> on_gpu = found == arrays.end() ? std::nullopt : std::optional(*found);
+        const std::uintptr_t stream = on_gpu ? gpu::stream_of(*on_gpu) : 0;
         std::vector<py::array> held;
+        std::vector<gpu::Borrowed> borrowed;
         std::vector<lm_value> in;
-        for (const py::array& array : arrays) {
-            held.push_back(as_contiguous(array));
-            in.push_back(value_of(held.back()));
+        for (const py::object& array : arrays) {
+            if (gpu::holds(array)) {
+                borrowed.emplace_back(gpu::as_readable(array), stream);
+                in.push_back(borrowed.back().value());
+            } else {
+                held.push_back(as_contiguous(py::array(array)));
+                in.push_back(value_of(held.back()));
+            }
         }
         const Lease context(*this);
-        std::vector<py::array> outputs;
+        std::vector<py::object> outputs;
         std::vector<lm_value> out;
         for (std::size_t i = 0; i < entry.outputs.size(); ++i) {
             std::vector<std::int64_t> shape(entry.output_ranks[i]);
             check(functions_.output_shape(context.get(), index, in.data(), static_cast<std::int32_t>(i), shape.data()),
                   context.get());
-            outputs.emplace_back(entry.output_types[i], shape);
-            out.push_back(value_of(outputs.back()));
+            if (on_gpu) {
+                outputs.push_back(gpu::empty_like(*on_gpu, shape, entry.output_types[i].attr("name")));
+                borrowed.emplace_back(outputs.back(), stream);
+                out.push_back(borrowed.back().value());
+            } else {
+                outputs.push_back(py::array(entry.output_types[i], shape));
+                out.push_back(value_of(outputs.back()));
+            }
         }
         std::int32_t status = LM_OK;
         {
             const py::gil_scoped_release released;
-            status = functions_.run(context.get(), index, in.data(), out.data(), nullptr);
+            status = functions_.run(context.get(), index, in.data(), out.data(), reinterpret_cast<void*>(stream));
         }
         check(status, context.get());
         return outputs;
