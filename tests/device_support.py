@@ -19,6 +19,12 @@ def without_nvcc() -> str:
     return "" if NVCC else "needs nvcc: install NVIDIA's CUDA toolkit, or put its bin folder on PATH"
 
 
+def cuda_include() -> Path | None:
+    """The folder of ``cuda.h``, the declarations of the driver."""
+    near = [Path(NVCC).resolve().parent.parent / "include"] if NVCC else []
+    return next((f for f in (*near, *Path("/usr/local").glob("cuda*/include")) if (f / "cuda.h").exists()), None)
+
+
 def compile_cuda(source: Path, compute: str, folder: Path) -> tuple[str, Path]:
     """What nvcc and ptxas say of ``source`` for a compute capability (``sm_90``), and the binary."""
     assert NVCC is not None

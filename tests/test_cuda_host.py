@@ -531,9 +531,7 @@ def test_a_kernel_that_nvcc_rejects_is_named_with_its_operators(tmp_path: Path) 
 
 @needs_nvcc
 def test_the_declarations_of_the_driver_are_those_of_its_header(tmp_path: Path) -> None:
-    nvcc = Path(toolchain.find_nvcc().command[0]).resolve()
-    folders = [nvcc.parent.parent / "include", *Path("/usr/local").glob("cuda*/include")]
-    folder = next((f for f in folders if (f / "cuda.h").exists()), None)
+    folder = device_support.cuda_include()
     if folder is None:
         pytest.skip("needs cuda.h: install the CUDA toolkit")
     text = (INCLUDE / "luminal" / "cuda" / "driver.hpp").read_text()
