@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
+from rich.console import Console
+from torch import nn
 
-from benchmarks import attention, report
+from benchmarks import attention, devices, machine, report, zoo
 from benchmarks.chart import Bars, draw
 from benchmarks.peers import PEERS
-from benchmarks.suite import CASES, chosen
+from benchmarks.suite import CASES, Case, chosen
 from luminal import timing
+from luminal.display import Display
+from tests import device_support
 
 
 def found(luminal: float, peer: float) -> report.Sample:
@@ -76,3 +84,34 @@ def test_a_run_waits_for_threads_that_still_work() -> None:
     assert not timing._others_run()
     worker.join()
     assert timing.settle(0.0) < 60
+
+
+# ---- kernels for GPUs ------------------------------------------------------------------------------------------------
+
+needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
+
+
+def line(**changes: Any) -> devices.Line:
+    return devices.Line(**{**asdict(devices.Line("net", "cuda:sm_90", 3, 64, 2048, 0, (), 7.4)), **changes})
+
+
+def test_a_spill_or_a_warning_is_not_ok() -> None:
+    assert line().ok and not line(spilled=4).ok and not line(warnings=("unused variable",)).ok
+
+
+def test_the_page_of_kernels_names_compiler_and_machine() -> None:
+    page = devices.markdown([line(), line(warnings=("one", "two"))], "Cuda compilation tools, release 13.0, V13.0.88\n")
+    assert f"nvcc 13.0.88; {machine.describe()}." in page
+    assert "| net | cuda:sm_90 | 3 | 64 | 2048 B | 0 B | 0 | 7 s |" in page and "| 0 B | 2 | 7 s |" in page
+
+
+@needs_nvcc
+def test_kernels_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_NO_CACHE", "1")
+    module, x = nn.Sequential(nn.Linear(8, 16), nn.Softmax(-1)), torch.zeros(4, 8)
+    case = Case("net", "a net", lambda layers: zoo.Model(module.eval(), (x,), {}))
+    with Display(Console(stderr=True)) as display:
+        found = devices.known(case, "cuda:sm_80", False, tmp_path, display)
+        monkeypatch.setattr(devices, "measure", None)
+        assert devices.known(case, "cuda:sm_80", False, tmp_path, display) == found
+    assert found.ok and found.kernels == 2 and 8 <= found.registers <= 255 and found.seconds > 0
