@@ -76,9 +76,13 @@ EXAMPLES: dict[str, Example] = {
     "Range": ((np.float32(0), np.float32(3), np.float32(0.5)), (0, 1, 2), {}),
     "Reshape": ((X, whole(4, 3)), (1,), {}),
     "Split": ((X, whole(1, 2)), (1,), {}),
+    "Resize": ((X, np.float32([]), np.float32([1, 1.6])), (1, 2), {}),
+    "Upsample": ((X, np.float32([1, 2])), (1,), {}),
 }  # fmt: skip
 # Of versions that take other inputs or attributes.
 OLDER: dict[tuple[str, int], Example] = {
+    ("Upsample", 7): ((X,), (), {"scales": [1.0, 2.0]}),
+    ("Resize", 10): ((X, np.float32([1, 1.6])), (1,), {}),
     ("Pad", 7): ((X,), (), {"pads": [0, 1, 1, 0]}),
     **{("Split", version): ((X,), (), {"split": [1, 2]}) for version in (7, 11)},
 }

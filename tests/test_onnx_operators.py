@@ -193,6 +193,24 @@ MOVEMENT = [
     case("ArgMin", floats(3, 5), axis=0),
 ]  # fmt: skip
 
+SCALES = np.float32([1, 1, 1.5, 0.6])
+RESIZED = [
+    *(case("Resize", X, None, SCALES, fixed=[2], mode=mode, coordinate_transformation_mode=transform, opset=18)
+      for mode in ("linear", "cubic") for transform in ("half_pixel", "pytorch_half_pixel", "asymmetric")),
+    *(case("Resize", X, None, None, vector(2, 3, 11, 3), fixed=[3], mode=mode, opset=18,
+           coordinate_transformation_mode="align_corners") for mode in ("linear", "cubic")),
+    *(case("Resize", X, None, SCALES, fixed=[2], mode=mode, antialias=1, opset=18) for mode in ("linear", "cubic")),
+    *(case("Resize", X, None, np.float32([1, 1, 2, 0.5]), fixed=[2], nearest_mode=rounding, opset=13,
+           coordinate_transformation_mode="asymmetric") for rounding in ("floor", "ceil", "round_prefer_floor")),
+    case("Resize", X, vector(0, 0, 0.1, 0.2, 1, 1, 0.9, 1.3, dtype=np.float32), None, vector(2, 3, 5, 6),
+         fixed=[1, 3], opset=13, mode="linear", coordinate_transformation_mode="tf_crop_and_resize",
+         extrapolation_value=7.0),
+    case("Resize", X, None, SCALES, fixed=[2], mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5, opset=13),
+    case("Resize", X, np.float32([1, 1, 2, 0.5]), fixed=[1], mode="nearest", opset=10),
+    case("Upsample", X, np.float32([1, 1, 2, 1]), fixed=[1], mode="linear", opset=9),
+    case("Upsample", X, opset=7, scales=[1.0, 1.0, 2.0, 3.0]),
+]  # fmt: skip
+
 QUANTIZED = [
     case("DequantizeLinear", integers(3, 4, low=0, high=255, dtype=np.uint8), floats(4),
          vector(*range(4), dtype=np.uint8)),
@@ -219,7 +237,7 @@ CONTRIBUTED = [
 
 @pytest.mark.parametrize(
     ("op", "inputs", "options"),
-    [*OLDER, *ARITHMETIC, *CONVOLUTIONS, *NORMALIZATIONS, *MOVEMENT, *QUANTIZED, *CONTRIBUTED],
+    [*OLDER, *ARITHMETIC, *CONVOLUTIONS, *NORMALIZATIONS, *MOVEMENT, *RESIZED, *QUANTIZED, *CONTRIBUTED],
 )
 def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], options: dict[str, Any]) -> None:
     proto, given = models.one(op, *inputs, **options)

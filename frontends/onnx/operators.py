@@ -13,6 +13,7 @@ from luminal.frontends.onnx import (
     pooling,
     quantization,
     reduction,
+    resize,
     shape,
 )
 from luminal.frontends.onnx.registry import find, names
@@ -30,5 +31,6 @@ THEMES = (
     pooling,
     quantization,
     reduction,
+    resize,
     shape,
 )

@@ -7,7 +7,7 @@ tables by theme in this folder register theirs with ``@operator``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -169,6 +169,13 @@ class Call:
         if attribute is None and default is not None:
             return default
         return str(self._required(name, attribute).s, "utf-8", "replace")
+
+    def choice(self, name: str, default: str, known: Iterable[str]) -> str:
+        """A string attribute that must be one of ``known``."""
+        text, known = self.text(name, default), list(known)
+        if text not in known:
+            raise ModelError(f"attribute {name!r}: expected one of {', '.join(known)}, found {text!r}")
+        return text
 
     def integers(self, name: str) -> list[int] | None:
         """A list of integers, or None where the model does not give it."""

@@ -1,0 +1,80 @@
+"""Resampling and sampling at positions, against PyTorch: sizes known and symbolic, element types, both ends."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from luminal.core import interp, ir, types
+from luminal.core import symbolic as sym
+from luminal.core.decompose.resample import Method, Resampling, resample, scaled_size
+from luminal.core.types import DType
+
+Array = np.ndarray[Any, Any]
+
+
+def values(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+SYMBOLIC = [
+    (Method("nearest", "asymmetric", "floor"), "nearest", None),
+    (Method("linear", "pytorch_half_pixel"), "bilinear", False),
+    (Method("cubic", "pytorch_half_pixel"), "bicubic", False),
+]
+
+
+@pytest.mark.parametrize(("method", "mode", "align"), SYMBOLIC, ids=lambda value: str(value))
+@pytest.mark.parametrize("scale", [2.0, 1.5, 0.5])
+def test_one_graph_serves_every_size(method: Method, mode: str, align: bool | None, scale: float) -> None:
+    height, width = sym.var("h", 4, 64), sym.var("w", 4, 64)
+    x = ir.input_("x", (2, 3, height, width), types.f32)
+    along = [Resampling(axis, scaled_size(x.shape[axis], scale), scale) for axis in (2, 3)]
+    y = resample(x, along, method)
+    for sizes in ((4, 4), (8, 5), (13, 64)):
+        given = values(2, 3, *sizes)
+        (found,) = interp.evaluate([y], {"x": given})
+        tensor = torch.from_numpy(given)
+        wanted = functional.interpolate(
+            tensor.double(), scale_factor=scale, mode=mode, align_corners=align, recompute_scale_factor=False
+        )
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [types.f16, types.bf16, types.f64], ids=str)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_narrow_floats_are_rounded_once(dtype: DType, mode: str) -> None:
+    given = values(1, 2, 9, 7).astype(dtype.numpy)
+    x = ir.input_("x", given.shape, dtype)
+    along = [Resampling(2, 5), Resampling(3, 3)]
+    (found,) = interp.evaluate([resample(x, along, Method(mode, antialias=True))], {"x": given})
+    (wide,) = interp.evaluate([resample(x, along, Method(mode, antialias=True))], {"x": given}, mode="float64")
+    assert found.dtype == dtype.numpy
+    np.testing.assert_allclose(found.astype(np.float64), wide, rtol=dtype.eps, atol=dtype.eps)
+    tensor = torch.from_numpy(given.astype(np.float64))
+    exact = functional.interpolate(tensor, (5, 3), mode=f"bi{mode}", antialias=True).numpy()
+    if (
+        mode == "linear"
+    ):  # of another cubic parameter in PyTorch, and without weight beyond the ends, which ONNX repeats
+        inner = (slice(None), slice(None), slice(1, -1), slice(1, -1))
+        np.testing.assert_allclose(wide[inner], exact[inner], rtol=1e-6, atol=1e-6)
+
+
+def test_integers_are_rounded_and_saturated() -> None:
+    given = np.array([[0, 255, 0, 255, 255]], np.uint8)
+    x = ir.input_("x", given.shape, types.u8)
+    y = resample(x, [Resampling(1, 10, 2.0)], Method("cubic"))
+    (found,) = interp.evaluate([y], {"x": given})
+    (exact,) = interp.evaluate([resample(ir.cast(x, types.f64), [Resampling(1, 10, 2.0)], Method("cubic"))],
+                               {"x": given})  # fmt: skip
+    assert exact.min() < 0 and exact.max() > 255
+    np.testing.assert_array_equal(found, np.clip(np.rint(exact), 0, 255))
+
+
+def test_repeating_and_thinning_out_move_nothing() -> None:
+    x = ir.input_("x", (1, 6), types.f32)
+    for size in (12, 18, 3, 2):
+        y = resample(x, [Resampling(1, size)], Method("nearest", "asymmetric", "floor"))
+        assert y.op.name == "View"
