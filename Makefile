@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PACKAGE := pyproject.toml setup.py constraints.txt $(wildcard runtime/binding.cpp runtime/include/luminal/*)
 JOBS ?= 2
 
-.PHONY: help install demo test accuracy bench lint format types clean distclean
+.PHONY: help install demo test coverage accuracy bench lint format types clean distclean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ demo: $(VENV)/.demo  ## compile all-MiniLM-L6-v2, check it, time it, export it, 
 
 test: $(VENV)/.test  ## run all tests
 	$(BIN)/python -m pytest -n $(JOBS)
+
+coverage: $(VENV)/.test  ## run the ONNX node tests and write the table into docs/
+	$(BIN)/python -m tests.onnx_suite
 
 accuracy: $(VENV)/.test  ## run the models at their real sizes and write the table into docs/
 	$(BIN)/python -m benchmarks.accuracy
