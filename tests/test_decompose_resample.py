@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from luminal.core import interp, ir, types
 from luminal.core import symbolic as sym
+from luminal.core.decompose import sampling, transposed
 from luminal.core.decompose.resample import Method, Resampling, resample, scaled_size
 from luminal.core.types import DType
 
@@ -78,3 +79,72 @@ def test_repeating_and_thinning_out_move_nothing() -> None:
     for size in (12, 18, 3, 2):
         y = resample(x, [Resampling(1, size)], Method("nearest", "asymmetric", "floor"))
         assert y.op.name == "View"
+
+
+# ---- at places that data give --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("padding", sampling.PADDINGS)
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_grid_sample(mode: str, padding: str, align: bool) -> None:
+    image, grid = values(2, 3, 5, 6), values(2, 4, 7, 2, seed=1) * 1.5
+    x, g = ir.input_("x", image.shape, types.f32), ir.input_("g", grid.shape, types.f32)
+    (found,) = interp.evaluate([sampling.grid_sample(x, g, mode, padding, align)], {"x": image, "g": grid})
+    name = mode if mode == "nearest" else f"bi{mode}"
+    wanted = functional.grid_sample(torch.from_numpy(image), torch.from_numpy(grid), name, padding, align)
+    np.testing.assert_allclose(found, wanted.numpy(), rtol=0, atol=2e-6)
+
+
+def test_what_lies_outside_counts_as_zero_beside_an_infinity() -> None:
+    image = np.full((1, 1, 2, 2), np.inf, np.float32)
+    grid = np.full((1, 1, 1, 2), 3, np.float32)
+    x, g = ir.input_("x", image.shape, types.f32), ir.input_("g", grid.shape, types.f32)
+    (found,) = interp.evaluate([sampling.grid_sample(x, g)], {"x": image, "g": grid})
+    assert found.item() == 0
+
+
+# ---- windows run backwards -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation", "more"),
+    [((1, 1), (0, 0), (1, 1), (0, 0)), ((2, 3), (1, 2), (1, 1), (1, 0)), ((4, 2), (0, 1), (3, 2), (2, 1)),
+     ((1, 5), (2, 0), (2, 1), (0, 4))],
+)  # fmt: skip
+def test_transposed_convolution(
+    stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int], more: tuple[int, int], groups: int
+) -> None:
+    image, weight, bias = values(2, 4, 5, 6), values(4, 3, 3, 2, seed=1), values(3 * groups, seed=2)
+    wanted = functional.conv_transpose2d(
+        *map(torch.from_numpy, (image, weight, bias)), stride, padding, more, groups, dilation
+    ).numpy()
+    height, width = sym.var("h", 1, 9), sym.var("w", 1, 9)
+    x = ir.input_("x", (2, 4, height, width), types.f32)
+    sizes = [
+        (n - 1) * s - 2 * p + d * (k - 1) + m + 1
+        for n, s, p, d, k, m in zip((height, width), stride, padding, dilation, (3, 2), more, strict=True)
+    ]
+    y = transposed.conv_transpose(
+        x, ir.constant(weight), ir.constant(bias), stride, padding, sizes, dilation, groups
+    )  # fmt: skip
+    (found,) = interp.evaluate([y], {"x": image})
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "dilation"), [((1, 1), (0, 0), (1, 1)), ((2, 3), (1, 2), (1, 1)), ((3, 2), (0, 1), (2, 3))]
+)
+def test_fold_is_the_transpose_of_unfold(
+    stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+) -> None:
+    kernel, sizes = (3, 2), (8, 7)
+    unfolded = functional.unfold(torch.zeros(2, 2, *sizes), kernel, dilation, padding, stride)
+    blocks = values(*unfolded.shape)
+    wanted = functional.fold(torch.from_numpy(blocks), sizes, kernel, dilation, padding, stride).numpy()
+    x = ir.input_("x", blocks.shape, types.f32)
+    (found,) = interp.evaluate(
+        [transposed.fold(x, kernel, stride, padding, sizes, padding, dilation)], {"x": blocks}
+    )  # fmt: skip
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6)

@@ -1,0 +1,55 @@
+"""Operators that read images at places which data give: grids, regions of interest, displaced taps."""
+
+from __future__ import annotations
+
+from luminal.core.decompose import sampling
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node
+from luminal.frontends.onnx.registry import Call, exactly, operator
+from luminal.frontends.onnx.windows import window
+
+# Opset 16 named them by their number of axes.
+_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
+
+
+@operator("GridSample", since=16)
+def _grid_sample(call: Call) -> Node:
+    mode = _MODES[call.choice("mode", "linear", _MODES)]
+    padding = call.choice("padding_mode", "zeros", sampling.PADDINGS)
+    return sampling.grid_sample(call[0], call[1], mode, padding, call.flag("align_corners"))
+
+
+@operator("RoiAlign")
+def _roi_align_from_corners(call: Call) -> Node:
+    return _roi_align(call, 0.0)
+
+
+@operator("RoiAlign", since=16)
+def _roi_align_by_mode(call: Call) -> Node:
+    mode = call.choice("coordinate_transformation_mode", "half_pixel", ("half_pixel", "output_half_pixel"))
+    return _roi_align(call, 0.5 if mode == "half_pixel" else 0.0)
+
+
+def _roi_align(call: Call, offset: float) -> Node:
+    samples = call.integer("sampling_ratio", 0)
+    if samples < 1:
+        raise UnsupportedError("as many samples as a region has elements (sampling_ratio=0): give a number of samples")
+    size = (call.integer("output_height", 1), call.integer("output_width", 1))
+    largest = call.choice("mode", "avg", ("avg", "max")) == "max"
+    return sampling.roi_align(
+        call[0], call[1], call[2], size, samples, call.number("spatial_scale", 1.0), offset, largest
+    )
+
+
+@operator("DeformConv")
+def _deform_conv(call: Call) -> Node:
+    x, weight = call[0], call[1]
+    if x.rank < 3 or weight.rank != x.rank:
+        raise ModelError(f"expected an input and a kernel of one rank, at least 3, found {x.rank} and {weight.rank}")
+    kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
+    exactly(kernel, x.rank - 2, "fixed sizes of the kernel")
+    over = window(call, x.shape[2:], kernel)
+    return sampling.deform_conv(
+        x, weight, call[2], call.get(3), call.get(4), over.strides, over.pads_begin, over.dilations,
+        call.integer("group", 1), call.integer("offset_group", 1),
+    )  # fmt: skip
