@@ -76,6 +76,13 @@ EXAMPLES: dict[str, Example] = {
     "Range": ((np.float32(0), np.float32(3), np.float32(0.5)), (0, 1, 2), {}),
     "Reshape": ((X, whole(4, 3)), (1,), {}),
     "Split": ((X, whole(1, 2)), (1,), {}),
+    "GridSample": ((IMAGE, floats(2, 4, 3, 2)), (), {}),
+    "RoiAlign": ((IMAGE, floats(2, 4), whole(0, 1)), (), {"sampling_ratio": 2}),
+    "DeformConv": ((IMAGE, floats(4, 3, 2, 2), floats(2, 8, 5, 4)), (), {}),
+    "ConvTranspose": ((IMAGE, floats(3, 4, 2, 2)), (), {}),
+    "DFT": ((floats(2, 3, 5, 1),), (), {}),
+    "STFT": ((floats(2, 9, 1), whole(2), floats(4)), (1,), {}),
+    "MelWeightMatrix": ((whole(3), whole(8), whole(100), SCALE, SCALE * 40), (0, 1, 2, 3, 4), {}),
     "Resize": ((X, np.float32([]), np.float32([1, 1.6])), (1, 2), {}),
     "Upsample": ((X, np.float32([1, 2])), (1,), {}),
 }  # fmt: skip

@@ -211,6 +211,36 @@ RESIZED = [
     case("Upsample", X, opset=7, scales=[1.0, 1.0, 2.0, 3.0]),
 ]  # fmt: skip
 
+GRID = floats(2, 5, 4, 2, seed=1) * 1.2
+SAMPLED = [
+    *(case("GridSample", X, GRID, mode=mode, padding_mode=padding, align_corners=align, opset=16)
+      for mode in ("bilinear", "nearest", "bicubic") for padding in ("zeros", "border", "reflection")
+      for align in (0, 1)),
+    case("GridSample", floats(1, 2, 3, 4, 5), floats(1, 2, 3, 4, 3, seed=1), opset=20, mode="linear"),
+    *(case("RoiAlign", X, np.abs(floats(3, 4)) * 4 + np.float32([0, 0, 2, 2]), vector(0, 1, 0), opset=opset,
+           output_height=3, output_width=2, sampling_ratio=2, spatial_scale=0.7, mode=mode)
+      for opset in (10, 16) for mode in ("avg",)),
+    case("DeformConv", floats(1, 4, 6, 7), floats(6, 2, 3, 2, seed=1), floats(1, 24, 3, 6, seed=2), floats(6, seed=3),
+         floats(1, 12, 3, 6, seed=4), opset=19, strides=[2, 1], pads=[1, 0, 0, 0], group=2, offset_group=2),
+    *(case("ConvTranspose", X, floats(3, 4, 3, 2, seed=1), floats(4, seed=2), opset=11, strides=strides,
+           dilations=dilations, pads=[1, 0, 2, 1])
+      for strides, dilations in (([1, 1], [2, 1]), ([2, 3], [1, 1]), ([2, 3], [3, 2]), ([4, 1], [1, 3]))),
+    case("ConvTranspose", floats(2, 6, 5), floats(6, 2, 4, seed=1), group=3, strides=[3], output_padding=[2]),
+    *(case("ConvTranspose", X, floats(3, 2, 3, 3, seed=1), strides=[2, 3], auto_pad=mode)
+      for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")),
+    case("ConvTranspose", X, floats(3, 2, 3, 3, seed=1), strides=[2, 2], output_shape=[15, 14]),
+    case("Col2Im", floats(2, 12, 12), vector(5, 6), vector(2, 3), fixed=[1, 2], opset=18, strides=[2, 1],
+         dilations=[1, 1], pads=[1, 0, 0, 0]),
+    case("Col2Im", floats(1, 6, 6), vector(7, 6), vector(2, 3), fixed=[1, 2], opset=18, strides=[2, 1],
+         dilations=[2, 2]),
+    *(case("DFT", floats(2, 8, 3, parts), opset=17, axis=1, **flags)
+      for parts, flags in ((1, {"onesided": 1}), (1, {}), (2, {"inverse": 1}), (2, {}))),
+    case("DFT", floats(2, 5, 1), vector(9).reshape(()), fixed=[1], opset=17),
+    case("STFT", floats(2, 40, 1), vector(7).reshape(()), np.abs(floats(16)), fixed=[1], opset=17),
+    case("STFT", floats(2, 40, 1), vector(7).reshape(()), None, vector(12).reshape(()), fixed=[1, 3], opset=17,
+         onesided=0),
+]  # fmt: skip
+
 QUANTIZED = [
     case("DequantizeLinear", integers(3, 4, low=0, high=255, dtype=np.uint8), floats(4),
          vector(*range(4), dtype=np.uint8)),
@@ -237,7 +267,7 @@ CONTRIBUTED = [
 
 @pytest.mark.parametrize(
     ("op", "inputs", "options"),
-    [*OLDER, *ARITHMETIC, *CONVOLUTIONS, *NORMALIZATIONS, *MOVEMENT, *RESIZED, *QUANTIZED, *CONTRIBUTED],
+    [*OLDER, *ARITHMETIC, *CONVOLUTIONS, *NORMALIZATIONS, *MOVEMENT, *RESIZED, *SAMPLED, *QUANTIZED, *CONTRIBUTED],
 )
 def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], options: dict[str, Any]) -> None:
     proto, given = models.one(op, *inputs, **options)

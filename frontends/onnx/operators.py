@@ -6,6 +6,7 @@ from luminal.frontends.onnx import (
     attention,
     contraction,
     contributed,
+    image,
     indexing,
     logic,
     math,
@@ -15,6 +16,7 @@ from luminal.frontends.onnx import (
     reduction,
     resize,
     shape,
+    signal,
 )
 from luminal.frontends.onnx.registry import find, names
 
@@ -24,6 +26,7 @@ THEMES = (
     attention,
     contraction,
     contributed,
+    image,
     indexing,
     logic,
     math,
@@ -33,4 +36,5 @@ THEMES = (
     reduction,
     resize,
     shape,
+    signal,
 )
