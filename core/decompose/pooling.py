@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_float, widened
+from luminal.core.decompose.compare import equal, isnan, less
 from luminal.core.decompose.contraction import sliding
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, axes, cast, constant, dim, expand, reduce, view
+from luminal.core.ir import Node, axes, binary, cast, constant, dim, expand, iota, reduce, select, view
 from luminal.core.movement import along, reshape
 from luminal.core.symbolic import Int
+from luminal.core.types import i64
 
 
 def window_counts(
@@ -57,6 +59,38 @@ def max_pool(
     counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, begin, end, dilations, ceil_mode)
     taps = _taps(x, kernel, strides, begin, dilations, counts, _lowest(x))
     return reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
+
+
+def max_pool_index(
+    x: Node, kernel: Sequence[int], strides: Sequence[int], pads_begin: Sequence[Int], pads_end: Sequence[Int],
+    dilations: Sequence[int], ceil_mode: bool = False, column_major: bool = False,
+) -> Node:  # fmt: skip
+    """Where the largest element of each window lies: its position (int64) in the whole of ``x``, row-major, or with the
+    first spatial axis innermost; the first of equals in a window, NaN counting as the largest (ONNX MaxPool)."""
+    spatial = len(kernel)
+    lead, sizes = x.rank - spatial, x.shape[x.rank - spatial :]
+    counts = window_counts(sizes, kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
+    taps = _taps(x, kernel, strides, pads_begin, dilations, counts, _lowest(x))
+    best = reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
+    best = reshape(best, [*best.shape, *[1] * spatial])
+    hit = equal(taps, best) | isnan(taps) if x.dtype.is_float else equal(taps, best)
+    image = sym.product(sizes)
+    places = _taps(reshape(iota(image), sizes), kernel, strides, pads_begin, dilations, counts, -1)
+    found = select(hit & less(-1, places), -places, dim(image * -1))
+    place = -reduce(ops.MAX_REDUCE, found, range(x.rank, found.rank))
+    if column_major:
+        place = _column_major(place, sizes)
+    before = along(iota(sym.product(x.shape[:lead])), 0, [sym.product(x.shape[:lead]), 1])
+    return place + reshape(before * dim(image), [*x.shape[:lead], *[1] * spatial])
+
+
+def _column_major(place: Node, sizes: Sequence[Int]) -> Node:
+    """Row-major positions as positions with the first axis innermost."""
+    result = constant(0, i64)
+    for axis in reversed(range(len(sizes))):
+        result = result + binary(ops.MOD, place, dim(sizes[axis])) * dim(sym.product(sizes[:axis]))
+        place = binary(ops.DIV, place, dim(sizes[axis]))
+    return result
 
 
 def _lowest(x: Node) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core import types
-from luminal.core.decompose import contraction, transposed
+from luminal.core.decompose import contraction, linear_algebra, transposed
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node, cast
 from luminal.core.movement import reshape
@@ -30,6 +30,9 @@ def _gemm(call: Call) -> Node:
     )
 
 
+operator("Det")(lambda call: linear_algebra.det(call[0]))
+
+
 @operator("Einsum")
 def _einsum(call: Call) -> Node:
     return contraction.einsum(call.text("equation"), *call.operands)
@@ -38,10 +41,11 @@ def _einsum(call: Call) -> Node:
 @operator("Conv")
 def _conv(call: Call) -> Node:
     x, weight, bias = call[0], call[1], call.get(2)
-    return _convolve(call, x, weight, bias)
+    return convolved(call, x, weight, bias)
 
 
-def _convolve(call: Call, x: Node, weight: Node, bias: Node | None) -> Node:
+def convolved(call: Call, x: Node, weight: Node, bias: Node | None) -> Node:
+    """The convolution that the attributes of a call describe."""
     if x.rank < 3 or weight.rank != x.rank:
         raise ModelError(f"expected an input and a kernel of one rank, at least 3, found {x.rank} and {weight.rank}")
     kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
@@ -121,4 +125,4 @@ def _conv_integer(call: Call) -> Node:
     x, weight, w_zero = call[0], call[1], call.get(3)
     if w_zero is not None and w_zero.rank == 1 and w_zero.size != 1:
         w_zero = reshape(w_zero, [w_zero.size, *[1] * (weight.rank - 1)])  # one for each output channel
-    return _convolve(call, _centred(x, call.get(2)), _centred(weight, w_zero), None)
+    return convolved(call, _centred(x, call.get(2)), _centred(weight, w_zero), None)

@@ -107,6 +107,34 @@ def _run(places: list[Int], extent: Int) -> tuple[Int, int] | None:
     return (places[0], step) if inside else None
 
 
+@operator("Compress")
+def _compress(call: Call) -> Node:
+    """The elements where a condition holds, which must be known: it decides the shape."""
+    x = call[0]
+    if "axis" in call.attributes:
+        axis = call.axis(x.rank)
+    else:
+        x, axis = reshape(x, [x.size]), 0
+    places = np.nonzero(call.array(1).reshape(-1))[0]
+    return indexing.take(x, constant(places.astype(np.int64)), axis)
+
+
+@operator("ReverseSequence")
+def _reverse_sequence(call: Call) -> Node:
+    """Of each sequence of a batch, the first elements backwards, as many as its length says."""
+    time, batch = wrap_axis(call.integer("time_axis", 0), call[0].rank), call.integer("batch_axis", 1)
+    x, axes = call[0], [wrap_axis(batch, call[0].rank), time]
+    if sorted(axes) != [0, 1]:
+        raise ModelError(f"expected time_axis and batch_axis 0 and 1, found {time} and {batch}")
+    order = [*axes, *range(2, x.rank)]
+    turned = permute(x, order)
+    lengths = unsqueeze(cast(call[1], types.i64), [1])
+    position = iota(turned.shape[1])
+    index = select(position < lengths, lengths - 1 - position, position)
+    moved = indexing.gather_nd(turned, unsqueeze(index, [2]), 1)
+    return permute(moved, [*np.argsort(axes), *range(2, x.rank)])
+
+
 @operator("GatherElements")
 def _gather_elements(call: Call) -> Node:
     return indexing.gather_elements(call[0], cast(call[1], types.i64), call.axis(call[0].rank, 0))
@@ -122,9 +150,7 @@ def _gather_nd(call: Call) -> Node:
 
 def _reduction(call: Call) -> str:
     """How a scatter combines what meets at a position."""
-    by = call.text("reduction", "none")
-    if by not in ("none", "add", "mul", "max", "min"):
-        raise ModelError(f"attribute 'reduction': expected none, add, mul, max or min, found {by!r}")
+    by = call.choice("reduction", "none", ("none", "add", "mul", "max", "min"))
     return "" if by == "none" else by
 
 
@@ -142,15 +168,15 @@ def _scatter_nd(call: Call) -> Node:
 @operator("TensorScatter")
 def _tensor_scatter(call: Call) -> Node:
     cache, update = call[0], call[1]
-    axis = call.axis(cache.rank, -2)
-    mode = call.text("mode", "linear")
-    if mode not in ("linear", "circular") or axis == 0:
-        raise ModelError(f"expected mode linear or circular and an axis behind the batch, found {mode!r} and {axis}")
+    axis = wrap_axis(call.integer("axis", -2), cache.rank)
+    circular = call.choice("mode", "linear", ("linear", "circular")) == "circular"
+    if axis == 0:
+        raise ModelError("the axis of the batch (0) cannot be written along")
     batch, length = cache.shape[0], update.shape[axis]
     first = call.get(2)
     first = indexing.full([batch], 0, types.i64) if first is None else cast(first, types.i64)
     position = unsqueeze(first, [1]) + unsqueeze(iota(length), [0])
-    if mode == "circular":
+    if circular:
         position = binary(ops.MOD, position, dim(cache.shape[axis]))
     samples = unsqueeze(iota(batch), [1])
     order = [0, axis, *(k for k in range(1, cache.rank) if k != axis)]

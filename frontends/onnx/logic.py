@@ -9,7 +9,7 @@ import numpy as np
 
 from luminal.core import ops, types
 from luminal.core.decompose import math
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.errors import ModelError
 from luminal.core.ir import Node, binary, bitcast, cast, constant, select
 from luminal.core.types import DType
 from luminal.frontends.onnx.registry import Call, Importer, operator
@@ -60,12 +60,12 @@ def _bit_shift(call: Call) -> Node:
 
 @operator("Cast")
 def _cast(call: Call) -> Node:
-    return _convert(call, element_type(call.integer("to"), "attribute 'to'"))
+    return _cast_to(call, element_type(call.integer("to"), "attribute 'to'"))
 
 
 @operator("CastLike")
 def _cast_like(call: Call) -> Node:
-    return _convert(call, call[1].dtype)
+    return _cast_to(call, call[1].dtype)
 
 
 @operator("BitCast")
@@ -73,17 +73,23 @@ def _bitcast(call: Call) -> Node:
     return bitcast(call[0], element_type(call.integer("to"), "attribute 'to'"))
 
 
-def _convert(call: Call, to: DType) -> Node:
-    """Casts to 8-bit floats say whether values beyond the largest saturate or become the type's infinity or NaN."""
-    x, saturate, mode = call[0], call.flag("saturate", True), call.text("round_mode", "up")
+def _cast_to(call: Call, to: DType) -> Node:
+    return converted(
+        call[0], to, call.flag("saturate", True), call.choice("round_mode", "up", ("up", "down", "nearest"))
+    )
+
+
+def converted(x: Node, to: DType, saturate: bool = True, mode: str = "up") -> Node:
+    """``x`` as ``to``. For 8-bit floats it is said whether values beyond the largest saturate or become the type's
+    infinity or NaN, and ``mode`` is how to round to powers of two."""
     if to.bits < 8 and to.is_integer and x.dtype.is_float:
         return cast(cast(x, types.i32), to)  # wraps, where a direct conversion would saturate
     if to.bits != 8 or not to.is_float:
         return cast(x, to)
-    if to == types.f8e8m0:
-        raise UnsupportedError(f"casts to {to} (round_mode={mode}) are not supported")
     if x.dtype == to:
         return x
+    if to == types.f8e8m0:
+        return _to_power_of_two(cast(x, types.f32), mode, saturate)
     x = cast(x, types.f32) if not x.dtype.is_float else x
     largest = to.max
     if saturate:
@@ -98,3 +104,16 @@ def _convert(call: Call, to: DType) -> Node:
     if to == types.f8e5m2:
         overflow = select(math.less(x, 0), float("-inf"), constant(float("inf"), x.dtype))
     return cast(select(beyond, overflow, x), to)
+
+
+def _to_power_of_two(x: Node, mode: str, saturate: bool) -> Node:
+    """The exponent of a float32 alone, rounded as its fraction says; the sign is lost, and infinity becomes NaN."""
+    bits = bitcast(x, types.u32)
+    exponent = binary(ops.AND, binary(ops.SHR, bits, 23), 0xFF)
+    fraction = binary(ops.AND, bits, 0x7FFFFF)
+    half = constant(0x400000, types.u32)
+    # Half a step rounds up where the exponent is not the lowest.
+    nearest = math.less(half, fraction) | (math.equal(fraction, half) & math.less(0, exponent))
+    up = {"up": math.less(0, fraction), "down": math.less(fraction, 0), "nearest": nearest}[mode]
+    up = up & math.less(exponent, 0xFE if saturate else 0xFF)
+    return bitcast(cast(exponent + cast(up, types.u32), types.u8), types.f8e8m0)

@@ -6,7 +6,6 @@ from luminal.core import ops
 from luminal.core.decompose import math, pooling, reduction
 from luminal.core.decompose.common import widened
 from luminal.core.decompose.contraction import sliding
-from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.ir import reduce as reduce_
 from luminal.frontends.onnx.registry import Call, operator
@@ -14,14 +13,12 @@ from luminal.frontends.onnx.windows import window
 
 
 @operator("MaxPool")
-def _max_pool(call: Call) -> Node:
-    call.ignore("storage_order")  # the order of the indices, which are not supported
-    if call.wants(1):
-        raise UnsupportedError("the output of indices is not supported")
+def _max_pool(call: Call) -> tuple[Node, ...]:
     over = window(call, call[0].shape[2:])
-    return pooling.max_pool(
-        call[0], over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations, call.flag("ceil_mode")
-    )
+    columns = call.flag("storage_order")
+    sizes = (over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations, call.flag("ceil_mode"))
+    largest = pooling.max_pool(call[0], *sizes)
+    return (largest, pooling.max_pool_index(call[0], *sizes, columns)) if call.wants(1) else (largest,)
 
 
 @operator("AveragePool")

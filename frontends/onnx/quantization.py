@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from luminal.core import types
 from luminal.core.decompose import contraction, math
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.errors import ModelError
 from luminal.core.ir import Node, cast, expand
 from luminal.core.movement import reshape
 from luminal.core.types import DType
+from luminal.frontends.onnx.contraction import convolved
+from luminal.frontends.onnx.logic import converted
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.tensors import element_type
 
@@ -56,14 +58,12 @@ def _quantize(call: Call) -> Node:
     axis, block = _axis(call)
     out = call.integer("output_dtype", 0)
     to = zero.dtype if zero is not None else element_type(out, "attribute 'output_dtype'") if out else types.u8
-    call.ignore("saturate", "precision")
-    if to.is_float:
-        raise UnsupportedError(f"quantisation to {to} is not supported")
-    return _rounded(
-        cast(x, types.f32) / cast(_per_axis(scale, x, axis, block), types.f32),
-        None if zero is None else _per_axis(zero, x, axis, block),
-        to,
-    )
+    saturate = call.flag("saturate", True)
+    call.ignore("precision")
+    scaled = cast(x, types.f32) / cast(_per_axis(scale, x, axis, block), types.f32)
+    if to.is_float:  # whose zero point is 0
+        return converted(scaled, to, saturate)
+    return _rounded(scaled, None if zero is None else _per_axis(zero, x, axis, block), to)
 
 
 def _rounded(x: Node, zero: Node | None, to: DType) -> Node:
@@ -91,3 +91,22 @@ def _quantized_matmul(call: Call) -> Node:
     )
     factor = cast(_by_row(a_scale), types.f32) * cast(b_scale, types.f32) / cast(scale, types.f32)
     return _rounded(cast(product, types.f32) * factor, zero, zero.dtype)
+
+
+@operator("QLinearConv")
+def _quantized_conv(call: Call) -> Node:
+    """Exact in int32, then scaled and rounded once; weights may have a scale for each output channel."""
+    x, weight, bias = call[0], call[3], call.get(8)
+
+    def by_channel(parameter: Node, rank: int) -> Node:
+        return parameter if parameter.size == 1 else reshape(parameter, [parameter.size, *[1] * (rank - 1)])
+
+    total = convolved(
+        call,
+        cast(x, types.i32) - cast(reshape(call[2], []), types.i32),
+        cast(weight, types.i32) - cast(by_channel(call[5], weight.rank), types.i32),
+        bias,
+    )
+    factor = cast(call[1], types.f32) * cast(call[4], types.f32) / cast(call[6], types.f32)
+    factor = by_channel(factor, x.rank - 1)
+    return _rounded(cast(total, types.f32) * factor, call[7], call[7].dtype)
