@@ -12,17 +12,28 @@ from luminal.core.movement import pad, reshape, windows
 from luminal.frontends.onnx.registry import Call, operator, scalar
 from luminal.frontends.onnx.tensors import element_type
 
-_NO_TRAINING = "training mode is not supported: export the model in evaluation mode"
-
 
 @operator("BatchNormalization")
-def _batch_normalization(call: Call) -> Node:
-    call.ignore("momentum")
+def _batch_normalization(call: Call) -> Node | tuple[Node, ...]:
+    momentum, eps = call.number("momentum", 0.9), call.number("epsilon", 1e-5)
     if call.flag("training_mode"):
-        raise UnsupportedError(_NO_TRAINING)
+        return _batch_normalization_in_training(call, momentum, eps)
     if not call.flag("spatial", True):
         raise UnsupportedError("statistics for each position (spatial=0) are not supported")
-    return normalize.batch_norm(call[0], call[1], call[2], call[3], call[4], call.number("epsilon", 1e-5))
+    return normalize.batch_norm(call[0], call[1], call[2], call[3], call[4], eps)
+
+
+def _batch_normalization_in_training(call: Call, momentum: float, eps: float) -> tuple[Node, ...]:
+    """With the statistics of the batch; also the running ones, moved towards these."""
+    x = call[0]
+    wide = cast(x, x.dtype.compute)
+    over = [0, *range(2, x.rank)]
+    mean, variance = reduction.mean(wide, over), reduction.variance(wide, over, correction=0)
+    running = [
+        cast(cast(old, wide.dtype) * momentum + new * (1 - momentum), old.dtype)
+        for old, new in ((call[3], mean), (call[4], variance))
+    ]
+    return normalize.batch_norm(x, call[1], call[2], mean, variance, eps), *running
 
 
 @operator("InstanceNormalization")
@@ -128,7 +139,8 @@ def _mean_variance_normalization(call: Call) -> Node:
 @operator("Dropout")
 def _dropout(call: Call) -> tuple[Node, Node]:
     call.ignore("ratio", "seed")
-    if call.get(2) is not None and scalar(call.array(2), "training_mode"):
-        raise UnsupportedError(_NO_TRAINING)
+    training = call.get(2) is not None and scalar(call.array(2), "training_mode")
+    if training and (call.get(1) is None or scalar(call.array(1), "ratio") != 0):
+        raise UnsupportedError("dropping at random is not supported: export the model in evaluation mode")
     kept = constant(True, types.bool_) if call.opset >= 10 else constant(1, call[0].dtype)
     return call[0], expand(kept, call[0].shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from luminal.frontends.onnx import (
     attention,
+    classical,
     contraction,
     contributed,
     image,
@@ -17,6 +18,7 @@ from luminal.frontends.onnx import (
     resize,
     shape,
     signal,
+    training,
 )
 from luminal.frontends.onnx.registry import find, names
 
@@ -24,6 +26,7 @@ __all__ = ["THEMES", "find", "names"]
 
 THEMES = (
     attention,
+    classical,
     contraction,
     contributed,
     image,
@@ -37,4 +40,5 @@ THEMES = (
     resize,
     shape,
     signal,
+    training,
 )

@@ -1,0 +1,202 @@
+"""Classical machine learning (domain ai.onnx.ml): features, thresholds, lookups of labels, decision trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from luminal.core import types
+from luminal.core.decompose import indexing, math, reduction
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node, cast, constant, expand, select
+from luminal.core.movement import reshape, unsqueeze
+from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.tensors import Array
+
+DOMAIN = "ai.onnx.ml"
+
+
+@operator("ArrayFeatureExtractor", domain=DOMAIN)
+def _array_feature_extractor(call: Call) -> Node:
+    """Positions along the last axis; a vector is one row."""
+    x = call[0] if call[0].rank > 1 else unsqueeze(call[0], [0])
+    return indexing.take(x, reshape(call[1], [call[1].size]), -1)
+
+
+@operator("Binarizer", domain=DOMAIN)
+def _binarizer(call: Call) -> Node:
+    return cast(math.greater(call[0], call.number("threshold", 0.0)), call[0].dtype)
+
+
+# ---- labels --------------------------------------------------------------------------------------------------------
+
+
+def _listed(call: Call, kind: str) -> Array | None:
+    tensor = call.tensor(f"{kind}_tensor")
+    integers, numbers = call.integers(f"{kind}_int64s"), call.numbers(f"{kind}_floats")
+    if tensor is not None:
+        return tensor.reshape(-1)
+    if integers is not None:
+        return np.array(integers, np.int64)
+    return None if numbers is None else np.array(numbers, np.float32)
+
+
+@operator("LabelEncoder", domain=DOMAIN)
+def _label_encoder(call: Call) -> Node:
+    """The value beside the key that an element equals, found by halving the sorted keys; from version 4 on,
+    NaN equals NaN."""
+    if any(name.endswith("_strings") for name in call.attributes):
+        raise UnsupportedError("strings are not supported: convert them to numbers before the model")
+    keys, values = _listed(call, "keys"), _listed(call, "values")
+    if keys is None or values is None or len(keys) != len(values) or len(keys) == 0:
+        raise ModelError("expected as many keys as values, and at least one")
+    integer, number = call.integer("default_int64", -1), call.number("default_float", -0.0)
+    call.ignore("default_string")
+    given = call.tensor("default_tensor")
+    otherwise = given.reshape(-1)[0] if given is not None else number if values.dtype.kind == "f" else integer
+    # The first of equal keys counts.
+    sorted_keys, first = np.unique(keys, return_index=True)
+    x = call[0]
+    low = cast(x, types.i64) * 0
+    step = 1 << (len(sorted_keys).bit_length() - 1)
+    while step:
+        probe = low + step
+        within = math.less(probe, len(sorted_keys))
+        key = indexing.take(constant(sorted_keys), select(within, probe, 0))
+        low = select(within & math.less_equal(key, x), probe, low)
+        step //= 2
+    hit = math.equal(indexing.take(constant(sorted_keys), low), x)
+    label = indexing.take(constant(values[first]), low)
+    if call.opset >= 4 and x.dtype.is_float and np.isnan(keys).any():
+        of_nan = values[int(np.isnan(keys).argmax())]
+        label, hit = select(math.isnan(x), of_nan.item(), label), hit | math.isnan(x)
+    return select(hit, label, otherwise.item() if isinstance(otherwise, np.generic) else otherwise)
+
+
+# ---- trees ---------------------------------------------------------------------------------------------------------
+
+_LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(7)
+_COMPARISONS = {
+    _LEQ: math.less_equal,
+    _LT: math.less,
+    _GTE: math.greater_equal,
+    _GT: math.greater,
+    _EQ: math.equal,
+    _NEQ: math.not_equal,
+}
+_AVERAGE, _SUM, _MIN, _MAX = range(4)
+
+
+@dataclass(frozen=True)
+class _Trees:
+    """All trees in arrays: rows before ``leaves`` are nodes, the others leaves, which lead to themselves."""
+
+    feature: Array
+    split: Array
+    mode: Array
+    missing: Array
+    then: Array
+    otherwise: Array
+    roots: Array
+    depth: int
+
+
+@operator("TreeEnsemble", domain=DOMAIN)
+def _tree_ensemble(call: Call) -> Node:
+    """Each sample walks down all trees at once, one level a step; the leaves that it ends in are combined by target."""
+    x = call[0]
+    splits, weights = call.tensor("nodes_splits"), call.tensor("leaf_weights")
+    targets, count = call.integers("leaf_targetids"), call.integer("n_targets")
+    if splits is None or weights is None or targets is None:
+        raise ModelError("the attributes nodes_splits, leaf_weights and leaf_targetids are required")
+    if call.integer("post_transform", 0):
+        raise UnsupportedError("transforms of the result (post_transform) are not supported")
+    call.ignore("nodes_hitrates")
+    trees = _read(call, splits)
+    member = _members(call, trees.mode)
+    place = expand(constant(trees.roots), [x.shape[0], len(trees.roots)])
+    for _ in range(trees.depth):
+        place = _step(x, place, trees, member)
+    leaf = place - len(trees.feature)
+    value = indexing.take(constant(weights.reshape(-1)), leaf)
+    owner = indexing.take(constant(np.array(targets, np.int64)), leaf)
+    mine = math.equal(unsqueeze(owner, [2]), constant(np.arange(count)))
+    how = call.integer("aggregate_function", _SUM)
+    if how in (_SUM, _AVERAGE):
+        total = reduction.sum_(select(mine, unsqueeze(value, [2]), 0), 1)
+        return total / len(trees.roots) if how == _AVERAGE else total
+    if how not in (_MIN, _MAX):
+        raise ModelError(f"attribute 'aggregate_function': expected 0 to 3, found {how}")
+    lowest = value.dtype.max if how == _MIN else value.dtype.min
+    return (reduction.min_ if how == _MIN else reduction.max_)(select(mine, unsqueeze(value, [2]), lowest), 1)
+
+
+def _integers(call: Call, name: str) -> Array:
+    values = call.integers(name)
+    if values is None:
+        raise ModelError(f"the attribute {name!r} is required")
+    return np.array(values, np.int64)
+
+
+def _read(call: Call, splits: Array) -> _Trees:
+    modes = call.tensor("nodes_modes")
+    if modes is None:
+        raise ModelError("the attribute 'nodes_modes' is required")
+    feature, missing = _integers(call, "nodes_featureids"), call.integers("nodes_missing_value_tracks_true")
+    count = len(feature)
+    then = _integers(call, "nodes_truenodeids") + count * _integers(call, "nodes_trueleafs")
+    otherwise = _integers(call, "nodes_falsenodeids") + count * _integers(call, "nodes_falseleafs")
+    roots = _integers(call, "tree_roots")
+    lengths = {len(part) for part in (feature, splits, modes, then, otherwise)}
+    if len(lengths) != 1:
+        raise ModelError("the attributes of the nodes have different lengths")
+    depth = _depth(then, otherwise, roots, count)
+    tracked = np.zeros(count, np.bool_) if missing is None else np.array(missing, np.bool_)
+    return _Trees(feature, splits.reshape(-1), modes.reshape(-1), tracked, then, otherwise, roots, depth)
+
+
+def _depth(then: Array, otherwise: Array, roots: Array, count: int) -> int:
+    """The longest way from a root to a leaf; ModelError where a way does not end."""
+    level, depth = {int(root) for root in roots if root < count}, 0
+    while level:
+        depth += 1
+        if depth > count:
+            raise ModelError("the nodes of a tree form a circle")
+        level = {int(child) for node in level for child in (then[node], otherwise[node]) if child < count}
+    return depth
+
+
+def _members(call: Call, modes: Array) -> list[tuple[int, Array]]:
+    """The nodes that ask for membership, with their sets, which NaN ends."""
+    values = call.tensor("membership_values")
+    nodes = [int(node) for node in np.nonzero(modes == _MEMBER)[0]]
+    if not nodes:
+        return []
+    if values is None or int(np.isnan(values).sum()) != len(nodes):
+        raise ModelError("expected a set of 'membership_values', ended by NaN, for each node that asks for one")
+    ends = [-1, *(int(end) for end in np.nonzero(np.isnan(values))[0])]
+    sets = [values[start + 1 : end] for start, end in pairwise(ends)]
+    return list(zip(nodes, sets, strict=True))
+
+
+def _step(x: Node, place: Node, trees: _Trees, members: Sequence[tuple[int, Array]]) -> Node:
+    count = len(trees.feature)
+    at_node = math.less(place, count)
+    node = select(at_node, place, 0)
+    value = indexing.gather_elements(x, indexing.take(constant(trees.feature), node), 1)
+    split, mode = indexing.take(constant(trees.split), node), indexing.take(constant(trees.mode), node)
+    holds: Node | None = None
+    for number in sorted({int(mode) for mode in trees.mode} - {_MEMBER}):
+        one = math.equal(mode, number) & _COMPARISONS[number](value, split)
+        holds = one if holds is None else holds | one
+    for position, elements in members:
+        found = reduction.any_(math.equal(unsqueeze(value, [2]), constant(elements)), 2)
+        one = math.equal(node, position) & found
+        holds = one if holds is None else holds | one
+    assert holds is not None
+    holds = holds | (math.isnan(value) & indexing.take(constant(trees.missing), node))
+    child = select(holds, indexing.take(constant(trees.then), node), indexing.take(constant(trees.otherwise), node))
+    return select(at_node, child, place)
