@@ -53,6 +53,7 @@ def one(
     opset: int = 17,
     outputs: int = 1,
     domain: str = "",
+    version: int = 1,
     fixed: Sequence[int] = (),
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -69,7 +70,7 @@ def one(
         results,
         initializers=initializers,
         opset=opset,
-        domains={domain: 1} if domain else None,
+        domains={domain: version} if domain else None,
     )
     return proto, given
 

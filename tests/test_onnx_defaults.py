@@ -62,6 +62,8 @@ EXAMPLES: dict[str, Example] = {
     **_each("CumSum CumProd", ((X, whole(0)), (1,), {})),
     **_each("DepthToSpace SpaceToDepth", ((floats(1, 8, 4, 6),), (), {"blocksize": 2})),
     "DequantizeLinear": ((np.uint8(abs(X)), SCALE, POINT), (), {}),
+    "QLinearConv": ((np.uint8(abs(IMAGE)), SCALE, POINT, np.uint8(abs(floats(4, 3, 2, 2))), SCALE, POINT, SCALE, POINT),
+                    (), {}),
     "QuantizeLinear": ((X, SCALE, POINT), (), {}),
     "Gather": ((X, whole(1, 0)), (), {}),
     "GatherElements": ((X, whole(1, 0, 2, 1).reshape(1, 4)), (), {}),
@@ -83,6 +85,8 @@ EXAMPLES: dict[str, Example] = {
     "DFT": ((floats(2, 3, 5, 1),), (), {}),
     "STFT": ((floats(2, 9, 1), whole(2), floats(4)), (1,), {}),
     "MelWeightMatrix": ((whole(3), whole(8), whole(100), SCALE, SCALE * 40), (0, 1, 2, 3, 4), {}),
+    "ReverseSequence": ((X, whole(1, 2, 3, 3)), (), {}),
+    "TensorScatter": ((ROWS, ROWS[:, :2], whole(0, 1)), (), {}),
     "Resize": ((X, np.float32([]), np.float32([1, 1.6])), (1, 2), {}),
     "Upsample": ((X, np.float32([1, 2])), (1,), {}),
 }  # fmt: skip

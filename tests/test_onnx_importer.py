@@ -312,19 +312,19 @@ def test_everything_unsupported_is_listed_at_once() -> None:
 
 def test_unsupported_uses_are_listed_at_once() -> None:
     nodes = [
-        node("MaxPool", "x", "a indices", name="pool", kernel_shape=[2]),
-        node("Relu", "indices", "hidden"),
-        node("BatchNormalization", "x s s s s", "b", training_mode=1),
+        node("LayerNormalization", "x s", "a mean", name="norm", stash_type=onnx.TensorProto.FLOAT16),
+        node("Relu", "mean", "hidden"),
+        node("BatchNormalization", "x s s s s", "b", spatial=0),
         node("Neg", "x", "c", invented=3),
     ]
     proto = models.model(
-        nodes, [models.declared("x", F, ["n", 1, 4])], ["a", "hidden", "b", "c"], initializers={"s": floats(1)}
+        nodes, [models.declared("x", F, ["n", 1, 4])], ["a", "hidden", "b", "c"], initializers={"s": floats(4)}
     )
     with pytest.raises(UnsupportedError) as caught:
         importer.load(proto)
     places = caught.value.places
-    assert [p.op for p in places] == ["MaxPool", "BatchNormalization", "Neg"]
-    assert places[0].operands == ("float32[n, 1, 4]",)
+    assert [p.op for p in places] == ["LayerNormalization", "BatchNormalization", "Neg"]
+    assert places[0].operands == ("float32[n, 1, 4]", "float32[4]")
     assert "'invented'" not in places[0].advice and "invented" in places[2].advice
     assert importer.unsupported(relu([2])) == []
 
@@ -359,12 +359,19 @@ def test_inconsistent_models_are_refused(nodes: list[onnx.NodeProto], error: typ
         importer.load(proto)
 
 
-@pytest.mark.parametrize("opset", [6, 29])
+@pytest.mark.parametrize("opset", [5, 29])
 def test_other_opsets_are_refused(opset: int) -> None:
     proto = relu([2])
     proto.opset_import[0].version = opset
     with pytest.raises(UnsupportedError, match=f"opset {opset}.*7 to 28"):
         importer.load(proto)
+
+
+def test_an_older_opset_is_read_where_its_operators_have_not_changed() -> None:
+    proto = relu([2])
+    proto.opset_import[0].version = 6
+    (found,) = models.imported(proto, {"x": np.float32([-1, 2])})
+    np.testing.assert_array_equal(found, np.float32([0, 2]))
 
 
 def test_strings_and_sequences_are_refused() -> None:

@@ -241,7 +241,37 @@ SAMPLED = [
          onesided=0),
 ]  # fmt: skip
 
+PICKED = [
+    case("Compress", floats(3, 4), np.array([True, False, True]), fixed=[1], axis=0),
+    case("Compress", floats(3, 4), np.array([False, True, True, False, True]), fixed=[1]),
+    case("ReverseSequence", floats(5, 3, 2), vector(2, 5, 1)),
+    case("ReverseSequence", floats(3, 5, 2), vector(2, 0, 4), batch_axis=0, time_axis=1),
+    *(case("MaxPool", integers(2, 2, 7, 6, low=0, high=5).astype(np.float32), outputs=2, kernel_shape=[3, 2],
+           strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=ceil, storage_order=order)
+      for ceil in (0, 1) for order in (0, 1)),
+    case("MaxPool", floats(1, 2, 9), outputs=2, kernel_shape=[3], dilations=[2], strides=[2]),
+    case("Det", floats(2, 3, 5, 5), opset=11),
+    case("Det", np.float32([[0, 2, 1], [0, 1, 1], [3, 1, 0]]), opset=11),
+    case("Det", np.float32([[1, 2], [2, 4]]), opset=11),
+]  # fmt: skip
+
+CLASSICAL = [
+    case("ArrayFeatureExtractor", floats(3, 4), vector(2, 0), domain="ai.onnx.ml"),
+    case("Binarizer", floats(3, 4), domain="ai.onnx.ml", threshold=0.25),
+    case("LabelEncoder", vector(3, 9, -4, 3, 100, 7), domain="ai.onnx.ml", keys_int64s=[7, 3, -4, 7],
+         values_floats=[0.5, 1.5, 2.5, 3.5], default_float=-2.0, version=2),
+    case("LabelEncoder", vector(0.5, np.nan, -1, np.inf, 2, dtype=np.float32), domain="ai.onnx.ml", version=4,
+         keys_floats=[2.0, 0.5, float("nan")], values_int64s=[4, 5, 6], default_int64=9),
+]  # fmt: skip
+
+PIXELS, POINTS = integers(1, 2, 5, 6, low=0, high=255, dtype=np.uint8), np.array([7, 100], np.uint8)
+FILTERS = integers(3, 2, 3, 3, low=-90, high=90, dtype=np.int8)
+SCALE, ZERO = np.array(0.01, np.float32), np.array(0, np.int8)
 QUANTIZED = [
+    *(case("QLinearConv", PIXELS, np.asarray(SCALE * 2, np.float32), POINTS[:1].reshape(()), FILTERS, scale, zero,
+           np.asarray(SCALE * 40, np.float32), POINTS[1:].reshape(()), bias, pads=[1, 0, 1, 1], strides=[2, 1])
+      for scale, zero, bias in ((SCALE, ZERO, None),
+                                (np.float32([0.01, 0.03, 0.02]), np.int8([0, 0, 0]), vector(9, -800, 70).astype("i")))),
     case("DequantizeLinear", integers(3, 4, low=0, high=255, dtype=np.uint8), floats(4),
          vector(*range(4), dtype=np.uint8)),
     case("DequantizeLinear", integers(3, 4, dtype=np.int8), vector(0.1, dtype=np.float32).reshape(())),
@@ -267,7 +297,19 @@ CONTRIBUTED = [
 
 @pytest.mark.parametrize(
     ("op", "inputs", "options"),
-    [*OLDER, *ARITHMETIC, *CONVOLUTIONS, *NORMALIZATIONS, *MOVEMENT, *RESIZED, *SAMPLED, *QUANTIZED, *CONTRIBUTED],
+    [
+        *OLDER,
+        *ARITHMETIC,
+        *CONVOLUTIONS,
+        *NORMALIZATIONS,
+        *MOVEMENT,
+        *RESIZED,
+        *SAMPLED,
+        *PICKED,
+        *CLASSICAL,
+        *QUANTIZED,
+        *CONTRIBUTED,
+    ],
 )
 def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], options: dict[str, Any]) -> None:
     proto, given = models.one(op, *inputs, **options)

@@ -92,12 +92,23 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
     """
     versions = domain_versions(model.opset_import)
     version = versions.get("", OPSETS[-1])
-    if version not in OPSETS:
+    if version not in OPSETS and (version > OPSETS[-1] or not _unchanged(model.graph, version)):
         raise UnsupportedError(
             f"the model needs opset {version}, luminal reads {OPSETS[0]} to {OPSETS[-1]}: convert it with "
             "onnx.version_converter, or export it again"
         )
     return versions
+
+
+def _unchanged(graph: onnx.GraphProto, version: int) -> bool:
+    """Whether every operator of an older opset still was what it is in the first that the tables cover."""
+    for node in graph.node:
+        if any(not _unchanged(attribute.g, version) for attribute in node.attribute):
+            return False
+        known = onnx.defs.has(node.op_type, version) and onnx.defs.has(node.op_type, OPSETS[0])
+        if not known or onnx.defs.get_schema(node.op_type, OPSETS[0]).since_version > version:
+            return False
+    return True
 
 
 def domain_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
