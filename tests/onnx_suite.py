@@ -24,7 +24,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 import luminal
 from luminal.core import interp, types
-from luminal.core.errors import InputError, LuminalError, UnsupportedError
+from luminal.core.errors import InputError, LuminalError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph, Node, Origins
 from luminal.frontends.onnx import importer, operators
 from luminal.frontends.onnx.reader import OPSETS, domain
@@ -71,18 +71,25 @@ def instances(case: Any, prefix: str = "") -> Iterator[Instance]:
     model = onnx.compose.add_prefix(case.model, prefix) if prefix else case.model
     for arguments, expected in case.data_sets:
         names = [value.name for value in model.graph.input]
-        inputs = {name: array(value) for name, value in zip(names, arguments, strict=False)}
+        inputs = {name: argument(value) for name, value in zip(names, arguments, strict=False)}
         graph = load(model, inputs)
         left = {node.attr.name for node in graph.inputs}
         given = {name: value for name, value in inputs.items() if name in left}
-        yield Instance(graph, given, [array(value) for value in expected])
+        yield Instance(graph, given, [array(value) for value in flattened(expected)])
 
 
-def load(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> Graph:
+def load(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Graph:
+    held = {name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)}
     try:
-        return importer.load(model)
-    except InputError:
-        return importer.load(model, constants={k: v for k, v in inputs.items() if v.size <= DECIDES and v.ndim <= 1})
+        return importer.load(model, constants=held)
+    except (InputError, ShapeError):
+        small = {k: v for k, v in inputs.items() if k not in held and v.size <= DECIDES and v.ndim <= 1}
+        return importer.load(model, constants={**held, **small})
+
+
+def flattened(values: Sequence[Any]) -> list[Any]:
+    """The tensors of sequences one by one."""
+    return [part for value in values for part in (value if isinstance(value, list) else [value])]
 
 
 def check(case: Any) -> None:
@@ -91,10 +98,15 @@ def check(case: Any) -> None:
         compare_all(interp.run(instance.graph, instance.inputs).outputs, instance.expected, case)
 
 
-def array(value: Any) -> Array:
-    """Cases of types that numpy has not by itself come as TensorProto, sequences as lists."""
+def argument(value: Any) -> Any:
+    """A tensor, a sequence of them, or nothing."""
     if isinstance(value, list):
-        raise UnsupportedError("sequences are not supported")
+        return [array(part) for part in value]
+    return None if value is None else array(value)
+
+
+def array(value: Any) -> Array:
+    """Cases of types that numpy has not by itself come as TensorProto."""
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 

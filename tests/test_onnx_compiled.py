@@ -12,8 +12,7 @@ THEMES = {
        test_maxpool_with_argmax_2d_precomputed_pads""",
     "trees": "test_ai_onnx_ml_tree_ensemble_set_membership",
     "steps of training": "test_adam_multiple test_adagrad test_nesterov_momentum test_batchnorm_epsilon_training_mode",
-    "types": """test_quantizelinear_e4m3fn test_quantizelinear_float4e2m1 test_qlinearconv
-       test_cast_e8m0_FLOAT16_to_FLOAT8E8M0""",
+    "quantised": "test_qlinearconv test_qlinearmatmul_2D_uint8_float32",
 }
 
 

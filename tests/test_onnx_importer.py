@@ -374,13 +374,15 @@ def test_an_older_opset_is_read_where_its_operators_have_not_changed() -> None:
     np.testing.assert_array_equal(found, np.float32([0, 2]))
 
 
-def test_strings_and_sequences_are_refused() -> None:
+def test_strings_and_maps_are_refused() -> None:
     proto = relu([2])
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.STRING
     with pytest.raises(UnsupportedError, match="strings"):
         importer.load(proto)
-    proto.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", onnx.TensorProto.FLOAT, [2]))
-    with pytest.raises(UnsupportedError, match="only tensors"):
+    values = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2])
+    kinds = helper.make_map_type_proto(onnx.TensorProto.INT64, values)
+    proto.graph.input[0].CopyFrom(helper.make_value_info("x", kinds))
+    with pytest.raises(UnsupportedError, match="only tensors and sequences"):
         importer.load(proto)
 
 

@@ -19,13 +19,14 @@ from luminal.core import ir, ops, symval
 from luminal.core.errors import LuminalError, ModelError, Unsupported, UnsupportedError
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
-from luminal.frontends.onnx import functions, operators
+from luminal.frontends.onnx import functions, operators, sequences
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, ImpliedBound, Inputs
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
-from luminal.frontends.onnx.registry import Call, describe
+from luminal.frontends.onnx.registry import Call
 from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
+from luminal.frontends.onnx.sequences import Held, Tensors
 from luminal.frontends.onnx.support import SUBGRAPHS, advice, full_name, node_name, unlisted
 
 _FOLDED = 64  # elements of an integer value that is rewritten as numbers and sizes as soon as they are known
@@ -123,12 +124,16 @@ class _Importer:
         """The graph; meaningful only where ``unsupported`` stays empty."""
         for input_name, node in self._inputs.nodes.items():
             self._scope[input_name] = node
+        for input_name, value in self._inputs.held.items():
+            self._scope[input_name] = value
         self._nodes(self._model.graph.node, self._scope, self._opsets, None)
         outputs: list[tuple[str, Node]] = []
         for value in self._model.graph.output:
             found = self._scope[value.name]
             if isinstance(found, Node):
                 outputs.append((value.name, found))
+            elif isinstance(found, Tensors):
+                outputs += [(f"{value.name}_{k}", node) for k, node in enumerate(found.items)]
         results = [node for _, node in outputs]
         reachable = ir.topological([*self._inputs.nodes.values(), *results])
         graph_inputs = tuple(node for node in self._inputs.nodes.values() if node.op is ops.INPUT)
@@ -172,14 +177,17 @@ class _Importer:
         self._bind(node, scope, results)
 
     def _apply(
-        self, node: onnx.NodeProto, inputs: Sequence[Node | None], scope: Scope, opset: Mapping[str, int], own: Origin
+        self, node: onnx.NodeProto, values: Sequence[Held], scope: Scope, opset: Mapping[str, int], own: Origin
     ) -> Sequence[Value]:
         key = functions.key(node)
         if key in self._local:
-            return self._inline(functions.bind(self._local[key], node), inputs, node.output, own)
+            return self._inline(functions.bind(self._local[key], node), values, node.output, own)
         name = domain(node.domain)
+        inputs = [value if isinstance(value, Node) else None for value in values]
         if (name, node.op_type) == ("", "If"):
             return self._branch(node, inputs, scope, opset, own)
+        if (name, node.op_type) == ("", "SequenceMap"):
+            return self._map(node, values, scope, opset, own)
         version = opset.get(name, 1)
         call = Call(
             node.op_type,
@@ -190,6 +198,10 @@ class _Importer:
             self._files,
             frozenset(self.assumed),
         )
+        handler = sequences.handler(name, node.op_type, values)
+        if handler is not None:
+            with _located(own, values):
+                return [handler(call, values)]
         function = operators.find(name, node.op_type, version)
         with _located(own, inputs):
             found = None if function is None else function(call)
@@ -217,15 +229,44 @@ class _Importer:
         body = next((a.g for a in node.attribute if a.name == wanted), None)
         if body is None:
             raise ModelError(f"attribute {wanted!r} is required, but the model does not give it")
+        return self._body(body, [], scope, opset, own)
+
+    def _body(
+        self, body: onnx.GraphProto, inputs: Sequence[Node], scope: Scope, opset: Mapping[str, int], own: Origin
+    ) -> Sequence[Value]:
+        """The outputs of an operator's graph, which also sees the values around it."""
         inner = Scope(self._files, self._names, body, scope)
+        for formal, value in zip(body.input, inputs, strict=False):
+            inner[formal.name] = value
         known = len(self.unsupported)
         self._nodes(body.node, inner, opset, own)
         if len(self.unsupported) > known:
-            return [MISSING] * len(node.output)
+            return [MISSING] * len(body.output)
         return [inner[output.name] for output in body.output]
 
+    def _map(
+        self, node: onnx.NodeProto, values: Sequence[Held], scope: Scope, opset: Mapping[str, int], own: Origin
+    ) -> Sequence[Value]:
+        """``SequenceMap``: its graph on each element of the first sequence, and of the others, or a tensor for all."""
+        body = next((a.g for a in node.attribute if a.name == "body"), None)
+        if body is None:
+            raise ModelError("attribute 'body' is required, but the model does not give it")
+        results: list[list[Node]] = [[] for _ in body.output]
+        for position in range(len(sequences.items(values, 0))):
+            given: list[Node] = []
+            for k, value in enumerate(values):
+                parts = (value,) * (position + 1) if isinstance(value, Node) else sequences.items(values, k)
+                if position >= len(parts):
+                    raise ModelError(f"sequence {k} has fewer tensors than the first")
+                given.append(parts[position])
+            for result, found in zip(results, self._body(body, given, scope, opset, own), strict=True):
+                if not isinstance(found, Node):
+                    return [MISSING] * len(node.output)
+                result.append(found)
+        return [Tensors(tuple(result)) for result in results]
+
     def _inline(
-        self, body: onnx.FunctionProto, inputs: Sequence[Node | None], wanted: Sequence[str], own: Origin
+        self, body: onnx.FunctionProto, inputs: Sequence[Held], wanted: Sequence[str], own: Origin
     ) -> Sequence[Value]:
         if len(inputs) > len(body.input):
             raise ModelError(f"function {body.name!r} takes {len(body.input)} inputs, found {len(inputs)}")
@@ -246,7 +287,7 @@ class _Importer:
 
 
 @contextmanager
-def _located(origin: Origin, inputs: Sequence[Node | None]) -> Iterator[None]:
+def _located(origin: Origin, inputs: Sequence[Held]) -> Iterator[None]:
     """Errors inside the block say at which operator they were met, and on which inputs; those that become an entry of
     the list of what is unsupported say it there."""
     try:
@@ -257,8 +298,8 @@ def _located(origin: Origin, inputs: Sequence[Node | None]) -> Iterator[None]:
         raise type(error)(f"{origin}({', '.join(_operands(inputs))}): {error}") from error
 
 
-def _operands(inputs: Sequence[Node | None]) -> tuple[str, ...]:
-    return tuple("-" if value is None else describe(value) for value in inputs)
+def _operands(inputs: Sequence[Held]) -> tuple[str, ...]:
+    return tuple(map(sequences.described, inputs))
 
 
 def _folded(node: Node) -> Node:

@@ -16,6 +16,7 @@ from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
+from luminal.frontends.onnx.sequences import Nothing, Tensors
 from luminal.frontends.onnx.tensors import element_type
 
 Bounds: TypeAlias = Mapping[str, "tuple[int, int] | int"]
@@ -40,6 +41,7 @@ class Inputs:
     """The nodes of a graph's inputs, in order, under the user's ``dims`` and ``constants``.
 
     ``nodes`` maps every input's name to its node, ``dims`` lists the symbolic sizes in the order of their appearance,
+    ``held`` maps sequences and optional values that hold nothing to what they are, given as constants, and
     ``assumed`` maps those without declared bounds to their names in the model; ``uppers`` holds upper bounds for them
     by these names.
     """
@@ -57,8 +59,10 @@ class Inputs:
         self._symbols: dict[str, Int] = {}
         self.nodes: dict[str, Node] = {}
         constants = dict(constants or {})
-        known = {value.name: _signature(value) for value in declared}
-        _reject_unknown("constants", constants, known, "inputs")
+        _reject_unknown("constants", constants, {value.name: value for value in declared}, "inputs")
+        self.held = {value.name: _held(value, constants) for value in declared if _is_held(value, constants)}
+        known = {value.name: _signature(value) for value in declared if value.name not in self.held}
+        constants = {name: value for name, value in constants.items() if name not in self.held}
         # Constants first: their shapes fix sizes that other inputs share.
         fixed = {name: self._constant(name, value, *known[name]) for name, value in constants.items()}
         for name, (dtype, shape) in known.items():
@@ -133,12 +137,43 @@ class Inputs:
         return None
 
 
+def _is_held(value: onnx.ValueInfoProto, constants: Mapping[str, Any]) -> bool:
+    """Whether an input is a sequence, or an optional value that is said to hold nothing."""
+    if value.type.WhichOneof("value") == "optional_type" and value.name in constants and constants[value.name] is None:
+        return True
+    return bool(_without_option(value).HasField("sequence_type"))
+
+
+def _without_option(value: onnx.ValueInfoProto) -> onnx.TypeProto:
+    optional = value.type.WhichOneof("value") == "optional_type"
+    return value.type.optional_type.elem_type if optional else value.type
+
+
+def _held(value: onnx.ValueInfoProto, constants: Mapping[str, Any]) -> Tensors | Nothing:
+    """The value of a sequence or an optional input, which decides shapes; its type is checked."""
+    if value.name not in constants:
+        raise InputError(
+            f"input {value.name!r} is a sequence, whose number of tensors decides shapes: give it when compiling, "
+            f"constants={{{value.name!r}: [array, ...]}}"
+        )
+    given = constants[value.name]
+    if given is None:
+        return Nothing()
+    element = _without_option(value).sequence_type.elem_type.tensor_type.elem_type
+    dtype = element_type(element, f"input {value.name!r}")
+    arrays = [np.asarray(array) for array in given]
+    if any(array.dtype != dtype.numpy for array in arrays):
+        raise InputError(f"constants: {value.name!r} must be tensors of {dtype}")
+    return Tensors(tuple(ir.constant(array) for array in arrays))
+
+
 def _signature(value: onnx.ValueInfoProto) -> tuple[DType, list[Declared]]:
     """Type and declared shape; an unnamed unknown size is called ``input_axis``."""
-    if value.type.WhichOneof("value") != "tensor_type":
-        kind = value.type.WhichOneof("value") or "nothing"
-        raise UnsupportedError(f"input {value.name!r} is declared as {kind}: only tensors are supported")
-    tensor = value.type.tensor_type
+    declared = _without_option(value)
+    if declared.WhichOneof("value") != "tensor_type":
+        kind = declared.WhichOneof("value") or "nothing"
+        raise UnsupportedError(f"input {value.name!r} is declared as {kind}: only tensors and sequences are supported")
+    tensor = declared.tensor_type
     dtype = element_type(tensor.elem_type, f"input {value.name!r}")
     if not tensor.HasField("shape"):
         raise ModelError(

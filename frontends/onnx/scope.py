@@ -10,6 +10,7 @@ from luminal.core import ir
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.frontends.onnx.external import ExternalFiles
+from luminal.frontends.onnx.sequences import Held
 from luminal.frontends.onnx.tensors import sparse_to_numpy, to_numpy
 
 
@@ -18,7 +19,7 @@ class Missing:
 
 
 MISSING = Missing()
-Value: TypeAlias = Node | Missing | None
+Value: TypeAlias = Held | Missing
 
 
 class Scope:

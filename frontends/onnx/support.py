@@ -49,8 +49,6 @@ def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
         return f"the domain {node.domain!r} is no standard one: give the model a function with this operator's meaning"
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
         return SUBGRAPHS
-    if node.op_type.startswith(("Sequence", "Optional", "SplitToSequence", "ConcatFromSequence")):
-        return "sequences and optional values are not supported: export the model with tensors only"
     if node.op_type.startswith(("String", "Regex", "TfIdf", "LabelEncoder")):
         return "strings are not supported: convert them to numbers before the model"
     return "no table entry and no function body: see CONTRIBUTING.md for how to add an operator"
