@@ -23,9 +23,11 @@ import onnx
 from onnx.backend.test.case.node import collect_testcases
 
 import luminal
+from luminal.codegen import cpp
 from luminal.core import interp, types
 from luminal.core.errors import InputError, LuminalError, ShapeError, UnsupportedError
-from luminal.core.ir import Graph, Node, Origins
+from luminal.core.ir import Graph, Node, Origins, topological
+from luminal.core.types import DType
 from luminal.frontends.onnx import importer, operators
 from luminal.frontends.onnx.reader import OPSETS, domain
 from luminal.frontends.onnx.tensors import element_name
@@ -92,10 +94,24 @@ def flattened(values: Sequence[Any]) -> list[Any]:
     return [part for value in values for part in (value if isinstance(value, list) else [value])]
 
 
-def check(case: Any) -> None:
-    """Raises LuminalError where the case does not import, AssertionError where a result differs."""
+def check(case: Any) -> set[str]:
+    """The element types of the case that compiled libraries do not have.
+
+    Raises LuminalError where it does not import, AssertionError where a result differs.
+    """
+    found: set[str] = set()
     for instance in instances(case):
         compare_all(interp.run(instance.graph, instance.inputs).outputs, instance.expected, case)
+        found |= {node.dtype.name for node in topological(instance.graph.results) if not compiles(node.dtype)}
+    return found
+
+
+def compiles(dtype: DType) -> bool:
+    try:
+        cpp.ctype(dtype)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def argument(value: Any) -> Any:
@@ -228,28 +244,40 @@ def one_line(error: Exception) -> str:
     return text if isinstance(error, LuminalError) else f"{type(error).__name__}: {text}"[:160]
 
 
-def run_all(names: Iterable[str]) -> dict[str, str]:
-    """The reason of failing for each case that fails, by name."""
-    failed: dict[str, str] = {}
+@dataclass(frozen=True)
+class Outcome:
+    """Of every case that was run, by name: the reason of failing, or the types that compiled libraries do not have."""
+
+    failed: dict[str, str]
+    types: dict[str, set[str]]
+
+
+def run_all(names: Iterable[str]) -> Outcome:
+    """Run cases through the interpreter."""
+    outcome = Outcome({}, {})
     for name in names:
         try:
-            check(cases()[name])
+            outcome.types[name] = check(cases()[name])
         except Exception as error:  # noqa: BLE001 - a crash is a line of the report
-            failed[name] = one_line(error)
-    return failed
+            outcome.failed[name] = one_line(error)
+    return outcome
 
 
-def page(failed: Mapping[str, str]) -> str:
+def page(outcome: Outcome) -> str:
     rows: dict[Operator, list[str]] = defaultdict(list)
     for name, case in cases().items():
         rows[operator(name, case)].append(name)
+    failed = outcome.failed
     passed = len(cases()) - len(failed)
+    interpreted = [name for name, found in outcome.types.items() if found]
+    others = ", ".join(sorted(set().union(*outcome.types.values())))
     lines = [
         "# Coverage",
         "",
         "`make coverage`: the ONNX project's own node tests, run through the interpreter (`core/interp.py`), which is "
         f"what compiled libraries are tested against. **{passed} of {len(cases())} cases pass** "
-        f"(onnx {onnx.__version__}).",
+        f"(onnx {onnx.__version__}). {len(interpreted)} of them hold element types that the interpreter alone has: "
+        f"{others}.",
         "",
         "Values that decide shapes are given as `constants=`. An operator whose meaning is a *function* has no row in "
         "the importer's tables: the body that its schema gives is inlined. Opsets are the versions, from "
@@ -286,13 +314,14 @@ def main() -> None:
         for start in range(0, len(names), TOGETHER):
             failed |= run_compiled(names[start : start + TOGETHER])
     else:
-        failed = run_all(names)
+        outcome = run_all(names)
+        failed = outcome.failed
     for name, reason in failed.items():
         print(f"{name}: {reason}")
     print(f"{len(names) - len(failed)} of {len(names)} pass")
     if not options.only and not options.compiled:
         LIST.write_text("".join(f"{name}\n" for name in names if name not in failed))
-        PAGE.write_text(page(failed))
+        PAGE.write_text(page(outcome))
 
 
 if __name__ == "__main__":
