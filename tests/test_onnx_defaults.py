@@ -45,6 +45,10 @@ EXAMPLES: dict[str, Example] = {
        ThresholdedRelu Softmax LogSoftmax Hardmax ArgMax ArgMin EyeLike Dropout Trilu QuickGelu""", ((X,), (), {})),
     **_each("""ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
        ReduceSum ReduceSumSquare""", ((X,), (), {})),
+    "QLinearLeakyRelu": ((np.uint8(abs(X)), SCALE, POINT, SCALE, POINT), (1, 2, 3, 4), {}),
+    "QLinearGlobalAveragePool": ((np.uint8(abs(IMAGE)), SCALE, POINT, SCALE, POINT), (), {}),
+    "MatMulNBits": ((floats(3, 32), np.zeros((5, 2, 8), np.uint8), floats(10)), (1, 2),
+                    {"K": 32, "N": 5, "block_size": 16}),
     "FusedMatMul": ((floats(3, 3), floats(3, 3)), (), {}),
     "Attention": ((HEADS, HEADS, HEADS), (), {}),
     **_each("AveragePool LpPool MaxPool", ((IMAGE,), (), {"kernel_shape": [2, 3]})),

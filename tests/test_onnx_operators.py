@@ -281,7 +281,28 @@ QUANTIZED = [
     case("DynamicQuantizeLinear", floats(3, 4), outputs=3),
 ]  # fmt: skip
 
+BYTES, MORE = (integers(3, 4, low=0, high=255, dtype=np.uint8, seed=k) for k in (1, 2))
+LOW, HIGH, MIDDLE = np.array(0.021, np.float32), np.array(0.053, np.float32), np.array(120, np.uint8)
+NIBBLES = integers(5, 3, 8, low=0, high=255, dtype=np.uint8)
 CONTRIBUTED = [
+    *(case(op, BYTES, LOW, MIDDLE, MORE, HIGH, MIDDLE, HIGH, MIDDLE, domain="com.microsoft")
+      for op in ("QLinearAdd", "QLinearMul")),
+    case("QLinearSigmoid", BYTES, HIGH, MIDDLE, np.array(2**-8, np.float32), np.array(0, np.uint8),
+         fixed=[1, 2, 3, 4], domain="com.microsoft"),
+    case("QLinearLeakyRelu", BYTES, LOW, MIDDLE, HIGH, MIDDLE, fixed=[1, 2, 3, 4], domain="com.microsoft", alpha=0.3),
+    case("QLinearGlobalAveragePool", integers(2, 3, 4, 5, low=0, high=255, dtype=np.uint8), LOW, MIDDLE, HIGH, MIDDLE,
+         domain="com.microsoft"),
+    case("QLinearConcat", HIGH, MIDDLE, BYTES, LOW, MIDDLE, MORE, HIGH, MIDDLE, fixed=[0, 1, 3, 4, 6, 7], axis=1,
+         domain="com.microsoft"),
+    case("MatMulIntegerToFloat", BYTES, integers(4, 5, low=-9, dtype=np.int8), LOW, np.abs(floats(5)), MIDDLE,
+         np.array([3], np.int8), floats(5, seed=2), domain="com.microsoft"),
+    case("DynamicQuantizeMatMul", floats(3, 4), integers(4, 5, low=-99, high=99, dtype=np.int8), HIGH.reshape(1),
+         np.array([2], np.int8), floats(5, seed=2), domain="com.microsoft"),
+    *(case("MatMulNBits", floats(2, 3, 42), NIBBLES, floats(15, seed=1), zeros, fixed=[1, 2, *extra], K=42, N=5,
+           block_size=16, domain="com.microsoft")
+      for zeros, extra in ((None, []), (integers(10, low=0, high=255, dtype=np.uint8), [3]))),
+    case("MatMulNBits", floats(3, 32), integers(5, 2, 16, low=0, high=255, dtype=np.uint8), floats(10, seed=1),
+         fixed=[1, 2], K=32, N=5, block_size=16, bits=8, domain="com.microsoft"),
     case("Gelu", floats(20), domain="com.microsoft"),
     *(case("QuickGelu", floats(20) * 9, domain="com.microsoft", alpha=alpha) for alpha in (1.5, -1.5, 0.0)),
     case("QuickGelu", floats(20), domain="com.microsoft"),

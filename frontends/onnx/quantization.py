@@ -63,10 +63,10 @@ def _quantize(call: Call) -> Node:
     scaled = cast(x, types.f32) / cast(_per_axis(scale, x, axis, block), types.f32)
     if to.is_float:  # whose zero point is 0
         return converted(scaled, to, saturate)
-    return _rounded(scaled, None if zero is None else _per_axis(zero, x, axis, block), to)
+    return rounded(scaled, None if zero is None else _per_axis(zero, x, axis, block), to)
 
 
-def _rounded(x: Node, zero: Node | None, to: DType) -> Node:
+def rounded(x: Node, zero: Node | None, to: DType) -> Node:
     """``saturate(round(x) + zero)``."""
     whole = math.round_(x)
     shifted = whole if zero is None else whole + cast(zero, types.f32)
@@ -90,7 +90,7 @@ def _quantized_matmul(call: Call) -> Node:
         cast(a, types.i32) - cast(_by_row(a_zero), types.i32), cast(b, types.i32) - cast(b_zero, types.i32)
     )
     factor = cast(_by_row(a_scale), types.f32) * cast(b_scale, types.f32) / cast(scale, types.f32)
-    return _rounded(cast(product, types.f32) * factor, zero, zero.dtype)
+    return rounded(cast(product, types.f32) * factor, zero, zero.dtype)
 
 
 @operator("QLinearConv")
@@ -109,4 +109,4 @@ def _quantized_conv(call: Call) -> Node:
     )
     factor = cast(call[1], types.f32) * cast(call[4], types.f32) / cast(call[6], types.f32)
     factor = by_channel(factor, x.rank - 1)
-    return _rounded(cast(total, types.f32) * factor, call[7], call[7].dtype)
+    return rounded(cast(total, types.f32) * factor, call[7], call[7].dtype)

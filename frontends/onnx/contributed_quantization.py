@@ -1,0 +1,132 @@
+"""Quantised operators of the domain com.microsoft, which onnxruntime's quantiser writes into models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from luminal.core import ops, types
+from luminal.core import symbolic as sym
+from luminal.core.decompose import contraction, math, reduction
+from luminal.core.decompose.common import widened
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node, binary, cast, constant, iota
+from luminal.core.movement import concatenate, reshape, slice_, unsqueeze
+from luminal.frontends.onnx.contributed import DOMAIN
+from luminal.frontends.onnx.quantization import rounded
+from luminal.frontends.onnx.registry import Call, operator, wrap_axis
+
+
+def _real(call: Call, first: int) -> Node:
+    """The real numbers that inputs ``first`` (integers), ``first + 1`` (scale) and ``first + 2`` (zero point) stand
+    for."""
+    x, zero = cast(call[first], types.i32), call.get(first + 2)
+    centred = x if zero is None else x - cast(reshape(zero, []), types.i32)
+    return cast(centred, types.f32) * cast(reshape(call[first + 1], []), types.f32)
+
+
+def _quantized(call: Call, x: Node, scale: int) -> Node:
+    """``x`` as integers of the scale at input ``scale`` and the zero point after it, of the type of input 0."""
+    zero = call.get(scale + 1)
+    return rounded(
+        x / cast(reshape(call[scale], []), types.f32), None if zero is None else reshape(zero, []), call[0].dtype
+    )
+
+
+for _name, _function in {"QLinearAdd": lambda a, b: a + b, "QLinearMul": lambda a, b: a * b}.items():
+
+    @operator(_name, domain=DOMAIN)
+    def _combined(call: Call, function: Callable[[Node, Node], Node] = _function) -> Node:
+        return _quantized(call, function(_real(call, 0), _real(call, 3)), 6)
+
+
+@operator("QLinearSigmoid", domain=DOMAIN)
+def _sigmoid(call: Call) -> Node:
+    return _quantized(call, math.sigmoid(_real(call, 0)), 3)
+
+
+@operator("QLinearLeakyRelu", domain=DOMAIN)
+def _leaky_relu(call: Call) -> Node:
+    return _quantized(call, math.leaky_relu(_real(call, 0), call.number("alpha", 0.01)), 3)
+
+
+@operator("QLinearGlobalAveragePool", domain=DOMAIN)
+def _global_average_pool(call: Call) -> Node:
+    if call.flag("channels_last"):
+        raise UnsupportedError("channels in the last axis (channels_last) are not supported")
+    x = _real(call, 0)
+    return _quantized(call, reduction.mean(x, range(2, x.rank), True), 3)
+
+
+@operator("QLinearConcat", domain=DOMAIN)
+def _concat(call: Call) -> Node:
+    """After the scale and zero point of the result: integers, scale and zero point of each part."""
+    if len(call.inputs) < 5 or len(call.inputs) % 3 != 2:
+        raise ModelError(f"expected three inputs for each part after the first two, found {len(call.inputs) - 2}")
+    parts = [_real(call, first) for first in range(2, len(call.inputs), 3)]
+    whole = concatenate(parts, wrap_axis(call.integer("axis"), parts[0].rank))
+    return rounded(whole / cast(reshape(call[0], []), types.f32), reshape(call[1], []), call[2].dtype)
+
+
+# ---- products ------------------------------------------------------------------------------------------------------
+
+
+def _product(a: Node, a_zero: Node | None, b: Node, b_zero: Node | None) -> Node:
+    """The product of integers around their zero points, exact in int32, as float32."""
+    wide = [
+        cast(x, types.i32) if zero is None else cast(x, types.i32) - cast(zero, types.i32)
+        for x, zero in ((a, a_zero), (b, b_zero))
+    ]
+    return cast(contraction.matmul(*wide), types.f32)
+
+
+@operator("MatMulIntegerToFloat", domain=DOMAIN)
+def _matmul_integer_to_float(call: Call) -> Node:
+    result = _product(call[0], call.get(4), call[1], call.get(5)) * (call[2] * call[3])
+    bias = call.get(6)
+    return result if bias is None else result + bias
+
+
+@operator("DynamicQuantizeMatMul", domain=DOMAIN)
+def _dynamic_quantize_matmul(call: Call) -> Node:
+    """The left matrix is first made bytes between its own lowest and highest value, and 0."""
+    a, bias = call[0], call.get(4)
+    low, high = math.minimum(reduction.min_(a), 0), math.maximum(reduction.max_(a), 0)
+    scale = (high - low) / 255
+    scale = math.where(math.equal(scale, 0), 1, scale)
+    zero = cast(math.clamp(math.round_(-low / scale), 0, 255), types.u8)
+    result = _product(rounded(a / scale, zero, types.u8), zero, call[1], call.get(3)) * (scale * call[2])
+    return result if bias is None else result + bias
+
+
+@operator("MatMulNBits", domain=DOMAIN)
+def _matmul_bits(call: Call) -> Node:
+    """A product with weights of 2, 4 or 8 bits, in blocks along K of a scale and a zero point each."""
+    a, depth, columns = call[0], call.integer("K"), call.integer("N")
+    bits, block = call.integer("bits", 4), call.integer("block_size")
+    call.ignore("accuracy_level", "weight_prepacked")
+    if bits not in (2, 4, 8) or call.get(4) is not None:
+        raise UnsupportedError(f"weights of {bits} bits, or in another order (g_idx), are not supported")
+    blocks = -(-depth // block)
+    weight = _unpacked(call[1], bits, [columns, blocks, block])
+    scales = reshape(call[2], [columns, blocks, 1])
+    zeros, bias = call.get(3), call.get(5)
+    if zeros is None:
+        centred = cast(cast(weight, types.i32) - (1 << (bits - 1)), scales.dtype)
+    elif zeros.dtype == types.u8:
+        row = -(-blocks * bits // 8) * 8 // bits  # whole bytes
+        points = slice_(_unpacked(zeros, bits, [columns, row]), 1, 0, blocks)
+        centred = cast(cast(weight, types.i32) - unsqueeze(cast(points, types.i32), [2]), scales.dtype)
+    else:
+        centred = cast(weight, scales.dtype) - reshape(zeros, [columns, blocks, 1])
+    matrix = slice_(reshape(widened(lambda x, y: x * y)(centred, scales), [columns, blocks * block]), 1, 0, depth)
+    return contraction.linear(a, matrix, bias)
+
+
+def _unpacked(x: Node, bits: int, shape: list[int]) -> Node:
+    """The digits of bytes, the lowest first."""
+    each = 8 // bits
+    if sym.product(shape) != x.size * each:
+        raise ModelError(f"{list(x.shape)} bytes do not hold {shape} elements of {bits} bits")
+    shifts = cast(iota(each) * bits, types.u8)
+    digits = binary(ops.SHR, reshape(x, [x.size, 1]), shifts)
+    return reshape(binary(ops.AND, digits, constant((1 << bits) - 1, types.u8)), shape)
