@@ -49,6 +49,8 @@ EXAMPLES: dict[str, Example] = {
     "QLinearGlobalAveragePool": ((np.uint8(abs(IMAGE)), SCALE, POINT, SCALE, POINT), (), {}),
     "MatMulNBits": ((floats(3, 32), np.zeros((5, 2, 8), np.uint8), floats(10)), (1, 2),
                     {"K": 32, "N": 5, "block_size": 16}),
+    "FusedConv": ((IMAGE, floats(4, 3, 2, 2)), (), {}),
+    "FusedGemm": ((X, floats(4, 5), floats(3, 5)), (), {}),
     "FusedMatMul": ((floats(3, 3), floats(3, 3)), (), {}),
     "Attention": ((HEADS, HEADS, HEADS), (), {}),
     **_each("AveragePool LpPool MaxPool", ((IMAGE,), (), {"kernel_shape": [2, 3]})),

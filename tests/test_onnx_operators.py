@@ -285,6 +285,16 @@ BYTES, MORE = (integers(3, 4, low=0, high=255, dtype=np.uint8, seed=k) for k in 
 LOW, HIGH, MIDDLE = np.array(0.021, np.float32), np.array(0.053, np.float32), np.array(120, np.uint8)
 NIBBLES = integers(5, 3, 8, low=0, high=255, dtype=np.uint8)
 CONTRIBUTED = [
+    *(case("FusedConv", X, floats(4, 3, 3, 3, seed=1), floats(4, seed=2), pads=[1, 1, 1, 1], domain="com.microsoft",
+           activation=name, **parameters)
+      for name, parameters in (("Relu", {}), ("LeakyRelu", {"activation_params": [0.2]}),
+                               ("Clip", {"activation_params": [-0.5, 1.0]}), ("Sigmoid", {}),
+                               ("HardSigmoid", {"activation_params": [0.3, 0.4]}))),
+    case("FusedConv", X, floats(4, 3, 3, 3, seed=1), floats(4, seed=2), floats(2, 4, 6, 5, seed=3), activation="Relu",
+         domain="com.microsoft"),
+    *(case("FusedGemm", floats(3, 4), floats(4, 5, seed=1), floats(5, seed=2), domain="com.microsoft", alpha=0.5,
+           activation=name, **parameters)
+      for name, parameters in (("Relu", {}), ("LeakyRelu", {"activation_alpha": 0.2}))),
     *(case(op, BYTES, LOW, MIDDLE, MORE, HIGH, MIDDLE, HIGH, MIDDLE, domain="com.microsoft")
       for op in ("QLinearAdd", "QLinearMul")),
     case("QLinearSigmoid", BYTES, HIGH, MIDDLE, np.array(2**-8, np.float32), np.array(0, np.uint8),

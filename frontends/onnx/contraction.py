@@ -17,8 +17,8 @@ from luminal.frontends.onnx.windows import window
 operator("MatMul")(lambda call: contraction.matmul(call[0], call[1]))
 
 
-@operator("Gemm")
-def _gemm(call: Call) -> Node:
+def gemm(call: Call) -> Node:
+    """The product that the attributes of a call describe."""
     return contraction.gemm(
         call[0],
         call[1],
@@ -28,6 +28,9 @@ def _gemm(call: Call) -> Node:
         trans_a=call.flag("transA"),
         trans_b=call.flag("transB"),
     )
+
+
+operator("Gemm")(gemm)
 
 
 operator("Det")(lambda call: linear_algebra.det(call[0]))

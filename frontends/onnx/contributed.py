@@ -7,7 +7,8 @@ from luminal.core.decompose.common import widened
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.movement import transpose
-from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.contraction import convolved, gemm
+from luminal.frontends.onnx.registry import Call, exactly, operator
 
 DOMAIN = "com.microsoft"
 
@@ -64,3 +65,38 @@ def _fused_matmul(call: Call) -> Node:
     b = transpose(b, -1, -2) if call.flag("transB") else b
     alpha = call.number("alpha", 1.0)
     return widened(lambda a, b: contraction.matmul(a, b) * alpha)(a, b)
+
+
+# ---- with an activation --------------------------------------------------------------------------------------------
+
+
+def _activated(call: Call, x: Node) -> Node:
+    """The function that the attribute ``activation`` names, with its parameters."""
+    name, parameters = call.text("activation", ""), call.numbers("activation_params") or []
+    count = {"": 0, "Relu": 0, "Sigmoid": 0, "Tanh": 0, "LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name)
+    if count is None:
+        raise UnsupportedError(f"the activation {name!r} is not supported")
+    exactly(parameters, count, "parameters of the activation")
+    if name == "":
+        return x
+    if name in ("Relu", "Sigmoid", "Tanh"):
+        return {"Relu": math.relu, "Sigmoid": math.sigmoid, "Tanh": math.tanh}[name](x)
+    if name == "LeakyRelu":
+        return math.leaky_relu(x, parameters[0])
+    return (math.clamp if name == "Clip" else math.hardsigmoid)(x, parameters[0], parameters[1])
+
+
+@operator("FusedConv", domain=DOMAIN)
+def _fused_conv(call: Call) -> Node:
+    result, other = convolved(call, call[0], call[1], call.get(2)), call.get(3)
+    return _activated(call, result if other is None else result + other)
+
+
+@operator("FusedGemm", domain=DOMAIN)
+def _fused_gemm(call: Call) -> Node:
+    name, alpha = call.text("activation", ""), call.number("activation_alpha", 0.0)
+    result = gemm(call)
+    if name == "LeakyRelu":
+        return math.leaky_relu(result, alpha)
+    call.ignore("activation_beta", "activation_gamma")
+    return _activated(call, result)
