@@ -12,6 +12,7 @@ THEMES = {
        test_maxpool_with_argmax_2d_precomputed_pads""",
     "trees": "test_ai_onnx_ml_tree_ensemble_set_membership",
     "steps of training": "test_adam_multiple test_adagrad test_nesterov_momentum test_batchnorm_epsilon_training_mode",
+    "sizes": "test_onehot_with_axis",
     "quantised": "test_qlinearconv test_qlinearmatmul_2D_uint8_float32",
 }
 

@@ -367,6 +367,16 @@ def test_other_opsets_are_refused(opset: int) -> None:
         importer.load(proto)
 
 
+def test_a_number_of_classes_that_is_a_float_becomes_a_size() -> None:
+    proto, given = models.one("OneHot", np.array([1, 0]), np.float32([3]), np.float32([0, 1]), fixed=[1])
+    graph = importer.load(proto)
+    assert [type(size) for size in graph.results[0].shape] == [int, int]
+    np.testing.assert_array_equal(models.run(graph, given)[0], np.float32([[0, 1, 0], [1, 0, 0]]))
+    proto, _ = models.one("OneHot", np.array([1, 0]), np.float32([2.5]), np.float32([0, 1]), fixed=[1])
+    with pytest.raises(ModelError, match=r"whole number, found 2\.5"):
+        importer.load(proto)
+
+
 def test_an_older_opset_is_read_where_its_operators_have_not_changed() -> None:
     proto = relu([2])
     proto.opset_import[0].version = 6

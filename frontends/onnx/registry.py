@@ -107,14 +107,15 @@ class Call:
         return value
 
     def values(self, position: int) -> list[Int]:
-        """The elements of a required integer input, row-major: each a number, or an expression of symbolic sizes.
+        """The elements of a required integer input, row-major: each a number, or an expression of symbolic sizes. Some
+        operators take whole numbers as floats, too.
 
-        Raises InputError where they depend on the data of a call.
+        Raises InputError where they depend on the data of a call, ModelError for a fraction.
         """
         value = symval.value(self[position])
         if value is None:
             raise _undecided(self[position], position)
-        return list(value.reshape(-1))
+        return [_whole(element, position) for element in value.reshape(-1)]
 
     def integers_at(self, position: int) -> list[int]:
         """The elements of a required integer input that must be plain numbers; errors as for ``values``, and
@@ -229,6 +230,14 @@ def wrap_axis(axis: int, rank: int) -> int:
 def describe(node: Node) -> str:
     """``float32[batch, 384]``."""
     return f"{node.dtype}[{', '.join(map(str, node.shape))}]"
+
+
+def _whole(value: Int | float, position: int) -> Int:
+    if not isinstance(value, float):
+        return value
+    if not value.is_integer():
+        raise ModelError(f"input {position} must be a whole number, found {value}")
+    return int(value)
 
 
 def _plain(value: Int, position: int) -> int:
