@@ -75,7 +75,6 @@ EXAMPLES: dict[str, Example] = {
     "GatherElements": ((X, whole(1, 0, 2, 1).reshape(1, 4)), (), {}),
     **_each("Scatter ScatterElements", ((X, whole(1, 0, 2, 1).reshape(1, 4), floats(1, 4)), (), {})),
     "ScatterND": ((X, whole(1, 0).reshape(2, 1), floats(2, 4)), (), {}),
-    "TensorScatter": ((HEADS, floats(1, 2, 2, 4), whole(1)), (), {}),
     "GatherND": ((X, whole(1, 0).reshape(2, 1)), (), {}),
     "Gemm": ((X, floats(4, 5), floats(3, 5)), (), {}),
     "Mod": ((whole(5, -3), whole(3, 2)), (), {}),

@@ -10,7 +10,7 @@ from luminal.core import ops, symval, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing, scattering
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node, binary, cast, constant, dim, iota
+from luminal.core.ir import Node, binary, cast, constant, dim, iota, select
 from luminal.core.movement import permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, operator, scalar, wrap_axis
