@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,7 @@ class _Importer:
         constants: Mapping[str, np.ndarray[Any, Any]] | None,
     ) -> None:
         self.program: ExportedProgram = export(model, inputs, dims)
+        self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
         self.title = type(model).__name__.lower() if not isinstance(model, ExportedProgram) else "model"
         self.dims = parse(dims)
         self.symbols = self._symbols(self.dims)
@@ -139,9 +141,13 @@ class _Importer:
         calls = self.program.module_call_graph[0].signature
         assert calls is not None
         described_outputs = structure.describe(calls.out_spec, iter(leaves))
+        described_inputs = structure.describe(calls.in_spec, iter(self.input_leaves))
+        # A program without its module knows the order of the arguments that it was exported with by position, no more.
+        by_position = list(calls.forward_arg_names or ())[: len(described_inputs["tuple"][0]["tuple"])]
         described = {
-            "inputs": structure.describe(calls.in_spec, iter(self.input_leaves)),
-            "parameters": list(calls.forward_arg_names or ()),
+            "inputs": described_inputs,
+            "parameters": structure.positional(self.signature, by_position) if self.signature else by_position,
+            "defaults": structure.defaults(self.signature) if self.signature else {},
             "outputs": described_outputs,
         }
         named = _output_names(described_outputs, len(outputs))

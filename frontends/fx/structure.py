@@ -13,6 +13,7 @@ A description is one of::
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +55,30 @@ def _fields(spec: TreeSpec) -> tuple[type, list[Any]]:
     if isinstance(context, list | tuple) and len(context) == 2 and isinstance(context[0], list):
         return spec.type, context[0]  # a dataclass: the fields that hold something, and those that are None
     return spec.type, list(context) if isinstance(context, list | tuple) else []
+
+
+def positional(signature: inspect.Signature, compiled: list[str]) -> list[str]:
+    """What a call may give by position, in order: the parameters of ``forward``, and after them what ``compiled``, the
+    names of the arguments that were exported by position, has of ``*args``."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
+    return names + compiled[len(names) :]
+
+
+def defaults(signature: inspect.Signature) -> dict[str, Description]:
+    """The defaults of parameters, by name, as far as they are constants."""
+    found = {name: _constant(parameter.default) for name, parameter in signature.parameters.items()}
+    return {name: description for name, description in found.items() if description is not None}
+
+
+def _constant(value: Any) -> Description | None:
+    """The description of a constant; None where JSON does not hold it."""
+    if value is None or type(value) in (bool, int, float, str):
+        return {"value": value}
+    if type(value) not in (list, tuple):
+        return None
+    items = [item for item in map(_constant, value) if item is not None]
+    return {type(value).__name__: items} if len(items) == len(value) else None
 
 
 def paths(description: Description) -> Iterator[tuple[tuple[str, ...], Description]]:

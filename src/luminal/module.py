@@ -94,12 +94,12 @@ class Module:
         """Whether a call with these arguments fits: types, ranks, sizes and constants."""
         try:
             values = structure.bind(self._structure, self.input_names, args, kwargs)
+            arrays = [tensors.to_array(v, n, self._device) for v, n in zip(values, self.input_names, strict=True)]
         except InputError:
             return False
         bounds = {d.name: (d.lower, d.upper) for d in self.interface.dims}
         sizes: dict[str, int] = {}
-        for value, spec in zip(values, self._entry.inputs, strict=True):
-            array = tensors.to_array(value, spec.name, self._device)
+        for array, spec in zip(arrays, self._entry.inputs, strict=True):
             if str(array.dtype).rpartition(".")[2] != spec.dtype.name or len(array.shape) != len(spec.shape):
                 return False
             for size, wanted in zip(array.shape, spec.shape, strict=True):

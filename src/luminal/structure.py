@@ -6,6 +6,9 @@ A compiled model carries a JSON description of its nested inputs and outputs, wr
     {"value": v}                     a constant         {"fixed": name} an input whose value was given when compiling
     {"list": [..]}  {"tuple": [..]}  {"dict": [..], "keys": [..]}
     {"object": [..], "keys": [..], "type": "module:name"}      a named tuple, dataclass or mapping class
+
+``inputs`` has the arguments by position and those by name, as the model was compiled with them; ``parameters`` names
+all that a call may give by position, in order; ``defaults`` is what parameters are where a call leaves them out.
 """
 
 from __future__ import annotations
@@ -24,42 +27,74 @@ def bind(
 ) -> list[Any]:
     """The arguments of a call as a list in the order of the inputs ``names``.
 
+    Arguments by position go to the parameters of the model's own signature, those too that it was compiled without:
+    these, and arguments that the call leaves out, have to be what the signature has as their default.
+
     Raises InputError where they do not fit the model's signature.
     """
-    if "parameters" not in structure:
-        return _by_name(names, args, kwargs)
-    parameters: list[str] = structure["parameters"]
+    parameters: Sequence[str] = structure.get("parameters", names)
     if len(args) > len(parameters):
-        raise InputError(f"expected at most {len(parameters)} arguments ({', '.join(parameters)}), found {len(args)}")
+        raise InputError(
+            f"expected at most {len(parameters)} arguments by position ({', '.join(parameters)}), found {len(args)}; "
+            f"the inputs are {', '.join(names) or '(none)'}"
+        )
     given = dict(zip(parameters, args, strict=False))
     twice = sorted(set(given) & set(kwargs))
     if twice:
         raise InputError(f"{', '.join(twice)} given by position and by name")
     given |= kwargs
+    if "parameters" not in structure:
+        return _by_name(names, given)
     positional, named = structure["inputs"]["tuple"]
-    wanted = dict(zip(parameters, positional["tuple"], strict=False)) | dict(
+    compiled = dict(zip(parameters, positional["tuple"], strict=False)) | dict(
         zip(named["keys"], named["dict"], strict=True)
     )
-    unknown = sorted(set(given) - set(wanted))
+    defaults: Mapping[str, Description] = structure.get("defaults", {})
+    unknown = sorted(set(given) - set(compiled) - set(defaults))
     if unknown:
-        raise InputError(f"unknown arguments {', '.join(unknown)}; the model was compiled for {', '.join(wanted)}")
+        raise InputError(f"unknown arguments {', '.join(unknown)}; the model was compiled for {', '.join(compiled)}")
     leaves: dict[int, Any] = {}
-    for name, description in wanted.items():
-        _collect(description, given.get(name), name, leaves)
+    for name, value in given.items():
+        _collect(compiled.get(name, defaults.get(name, {})), value, name, leaves)
+    for name in compiled:
+        if name not in given:
+            _check_left_out(compiled[name], defaults.get(name), name)
     return [leaves[k] for k in range(len(names))]
 
 
-def _by_name(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+def _by_name(names: Sequence[str], given: Mapping[str, Any]) -> list[Any]:
     missing = [n for n in names if n not in given]
-    unknown = [n for n in kwargs if n not in names]
-    if len(args) > len(names) or missing or unknown:
+    unknown = [n for n in given if n not in names]
+    if missing or unknown:
         raise InputError(
-            f"expected the inputs {', '.join(names) or '(none)'}, found {len(args)} by position"
+            f"expected the inputs {', '.join(names) or '(none)'}"
             + (f"; missing {', '.join(missing)}" if missing else "")
             + (f"; unknown {', '.join(unknown)}" if unknown else "")
         )
     return [given[n] for n in names]
+
+
+def _check_left_out(description: Description, default: Description | None, name: str) -> None:
+    """Raises InputError where the argument ``name`` has to be given."""
+    leaves = list(_leaves(description))
+    if any("leaf" in leaf for leaf in leaves):
+        raise InputError(f"the argument {name} is missing")
+    if default is None or any("fixed" in leaf for leaf in leaves):
+        return  # what has one value only may be left out
+    standard = list(_leaves(default))
+    if len(leaves) != len(standard) or not all(
+        _same(a["value"], b["value"]) for a, b in zip(leaves, standard, strict=True)
+    ):
+        raise InputError(f"the argument {name} is missing: the model was compiled with another value than its default")
+
+
+def _leaves(description: Description) -> Iterator[Description]:
+    children = next((description[kind] for kind in ("list", "tuple", "dict", "object") if kind in description), None)
+    if children is None:
+        yield description
+    else:
+        for child in children:
+            yield from _leaves(child)
 
 
 def _collect(description: Description, value: Any, path: str, leaves: dict[int, Any]) -> None:
@@ -71,11 +106,17 @@ def _collect(description: Description, value: Any, path: str, leaves: dict[int, 
         pass  # its value is part of the library; a caller may leave it out
     elif "value" in description:
         expected = description["value"]
-        if value is not None and value != expected:
-            raise InputError(f"{path} was {expected!r} when the model was compiled, found {value!r}")
+        if not _same(value, expected):
+            found = repr(value) if isinstance(value, bool | int | float | str | None) else type(value).__name__
+            raise InputError(f"{path} was {expected!r} when the model was compiled, found {found}")
     else:
         for key, child, item in _children(description, value, path):
             _collect(child, item, f"{path}.{key}", leaves)
+
+
+def _same(value: Any, expected: Any) -> bool:
+    """Whether a number is the same to a model: 2, 2.0 and True give results of different types, 0.0 and -0.0 differ."""
+    return type(value) is type(expected) and repr(value) == repr(expected)
 
 
 def _children(description: Description, value: Any, path: str) -> Iterator[tuple[Any, Description, Any]]:
@@ -86,6 +127,10 @@ def _children(description: Description, value: Any, path: str) -> Iterator[tuple
                 raise InputError(f"{path}: expected a {kind} of {len(items)}, found {type(value).__name__}")
             yield from ((k, child, value[k]) for k, child in enumerate(items))
             return
+    if "dict" in description and isinstance(value, Mapping):
+        unknown = sorted(str(key) for key in value if key not in description["keys"])
+        if unknown:
+            raise InputError(f"{path}: unknown keys {', '.join(unknown)}; expected {', '.join(description['keys'])}")
     children = description["dict"] if "dict" in description else description["object"]
     for key, child in zip(description["keys"], children, strict=True):
         found = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
