@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, LEFT, RIGHT, TOP = 860, 260, 60, 70
+LONGEST, RIGHT, TOP = 540, 60, 70
 BAR, GAP = 12, 14
+CHARACTER, VALUE = 7, 24  # at least as wide as a character of a title, and as a value
 COLORS = ("#2f81f7", "#8b949e", "#b08800", "#a371f7", "#6e7681")
 TEXT = "#7d8590"  # between black and white: legible on both
 
@@ -25,15 +26,18 @@ def draw(title: str, groups: Sequence[Bars], base: str) -> str:
     series = list(groups[0].values)
     color = dict(zip(series, COLORS, strict=False))
     longest = max(1.0, *(value for group in groups for value in group.values.values()))
-    scale = (WIDTH - LEFT - RIGHT) / longest
+    scale = LONGEST / longest
+    left = 20 + CHARACTER * max(len(group.title) for group in groups)
+    width = left + LONGEST + RIGHT
+    one = left + scale
     height = TOP + len(groups) * (len(series) * BAR + GAP) + 10
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="system-ui, sans-serif" font-size="12" fill="{TEXT}" role="img">',
         f"  <title>{escape(title)}</title>",
-        f'  <text x="{LEFT}" y="20" font-size="14" font-weight="600">{escape(title)}</text>',
+        f'  <text x="{left}" y="20" font-size="14" font-weight="600">{escape(title)}</text>',
     ]
-    x = LEFT
+    x = left
     for name in series:
         lines.append(f'  <rect x="{x}" y="34" width="{BAR}" height="{BAR}" rx="2" fill="{color[name]}"/>')
         lines.append(f'  <text x="{x + BAR + 5}" y="44">{escape(name)}</text>')
@@ -41,20 +45,21 @@ def draw(title: str, groups: Sequence[Bars], base: str) -> str:
     y = TOP
     for group in groups:
         middle = y + len(series) * BAR / 2 + 4
-        lines.append(f'  <text x="{LEFT - 10}" y="{middle:g}" text-anchor="end">{escape(group.title)}</text>')
+        lines.append(f'  <text x="{left - 10}" y="{middle:g}" text-anchor="end">{escape(group.title)}</text>')
         for name in series:
             length = group.values[name] * scale
+            after = left + length + 5
+            if one - VALUE < after < one + 5:
+                after = one + 5  # or the line would cross it
             weight = ' font-weight="600"' if name == series[0] else ""
             lines.append(
-                f'  <rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR - 2}" rx="2" fill="{color[name]}"/>'
+                f'  <rect x="{left}" y="{y}" width="{length:.1f}" height="{BAR - 2}" rx="2" fill="{color[name]}"/>'
             )
             lines.append(
-                f'  <text x="{LEFT + length + 5:.1f}" y="{y + BAR - 3}" font-size="10"{weight}>'
-                f"{group.values[name]:.2f}</text>"
+                f'  <text x="{after:.1f}" y="{y + BAR - 3}" font-size="10"{weight}>{group.values[name]:.2f}</text>'
             )
             y += BAR
         y += GAP
-    one = LEFT + scale
     lines += [
         f'  <line x1="{one:.1f}" y1="{TOP - 8}" x2="{one:.1f}" y2="{height - 10}" stroke="{TEXT}" '
         f'stroke-dasharray="3 3"/>',

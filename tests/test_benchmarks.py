@@ -69,6 +69,20 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert widths[1] == 4 * widths[0]
 
 
+def test_every_text_of_a_chart_has_room() -> None:
+    """Titles of any length are whole, and the line at 1 crosses no value."""
+    titles = ["a", "a model of a long name, 1 token after 256, 4 of 22 layers"]
+    values = {f"at {v}": v for v in (0.9, 0.95, 0.98, 1.0, 1.02)}
+    drawing = ElementTree.fromstring(draw("title", [Bars(title, values) for title in titles], "one"))
+    (line,) = (float(e.attrib["x1"]) for e in drawing.iter() if e.tag.endswith("line"))
+    texts = [(e.text or "", float(e.attrib["x"])) for e in drawing.iter() if e.tag.endswith("text")]
+    assert all(x >= 6.5 * len(text) for text, x in texts if text in titles)
+    starts = [x for text, x in texts if text in ("0.90", "0.95", "0.98", "1.00", "1.02")]
+    assert len(starts) == 10 and all(x > line or x + 22 < line for x in starts)
+    (width,) = {float(e.attrib["width"]) for e in drawing.iter() if e.tag.endswith("svg")}
+    assert max(starts) + 22 < width
+
+
 def test_models_are_chosen_by_name() -> None:
     assert [case.name for case in chosen(["vit", "minilm"])] == ["minilm", "vit"]
     assert chosen(None) == list(CASES.values()) and len(CASES) == 10
