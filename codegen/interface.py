@@ -51,6 +51,13 @@ _RESERVED_WORDS = """
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
+# What the linker and the loader take for a library of the system, where a model of that name is linked or found first.
+_SYSTEM_LIBRARY_NAMES = """
+    anl asan atomic c crypt cuda cudart dl gcc gcc_eh gcc_s gomp itm lsan m mvec nsl nvrtc objc omp pthread quadmath
+    resolv rt ssp stdc supc system tsan ubsan unwind util z
+"""
+_SYSTEM_LIBRARIES = frozenset(_SYSTEM_LIBRARY_NAMES.split())
+
 
 @dataclass(frozen=True)
 class Dim:
@@ -187,6 +194,15 @@ def identifiers(names: Sequence[str]) -> list[str]:
             suffix += 1
         result.append(candidate)
     return result
+
+
+def library_name(called: str) -> str:
+    """What a model that is called so is named: an identifier of C that hides no library of the system.
+
+    A file system that does not tell ``libM`` from ``libm`` is as good as one that does.
+    """
+    name = identifiers([called])[0]
+    return f"{name}_model" if name.lower() in _SYSTEM_LIBRARIES else name
 
 
 def comment(text: str) -> str:

@@ -400,6 +400,28 @@ def test_a_class_named_like_a_keyword_gets_a_name_that_compiles() -> None:
     assert luminal.read(kind().eval(), (torch.zeros(2),)).name == "int_value"
 
 
+@pytest.mark.parametrize("name", ["c", "m", "M", "dl", "pthread", "gcc_s"])
+def test_a_name_that_hides_a_library_of_the_system(name: str, tmp_path: Path) -> None:
+    module, x = small(2)
+    with pytest.raises(InputError, match=f"another name than '{name}', such as '{name}_model'"):
+        luminal.read(module, (x,), name=name)
+    assert luminal.read(type(name, (torch.nn.ReLU,), {})(), (x,)).name == f"{name.lower()}_model"
+    onnx.save(classifier(), tmp_path / f"{name}.onnx")
+    assert luminal.read(tmp_path / f"{name}.onnx").name == f"{name}_model"
+
+
+def test_a_file_that_is_not_there_is_missed_before_a_framework_is_imported() -> None:
+    script = """
+import sys, luminal
+try:
+    luminal.read("absent.pt2")
+except luminal.LuminalError as error:
+    print(error, "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "there is no file 'absent.pt2' False\n", done.stderr
+
+
 def test_one_tensor_instead_of_the_arguments() -> None:
     module, x = small(1, 8)
     with pytest.raises(ModelError, match=r"write \(x,\)"):
@@ -416,6 +438,9 @@ def test_a_range_that_an_exported_program_does_not_have() -> None:
     module, x = small(4, 8)
     with pytest.raises(ModelError, match="the program has no dimension batch"):
         luminal.read(torch.export.export(module, (x,)), dims={"batch": (1, 32)})
+    program = torch.export.export(module, (x,), dynamic_shapes={"input": {0: torch.export.Dim.DYNAMIC}})
+    with pytest.raises(ModelError, match=r"it has s\d+\. Give the range .* --dim s\d+=1:32"):
+        luminal.read(program, dims={"batch": (1, 32)})
 
 
 def graph_over(dim: str, output: str) -> ir.Graph:

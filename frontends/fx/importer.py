@@ -118,9 +118,18 @@ class _Importer:
         if unused:
             raise ModelError(
                 f"the program has no dimension {', '.join(unused)}; "
-                f"it has {', '.join(sorted(known)) or 'fixed sizes'}. "
-                "Name the axes in dims, and export the program with those axes dynamic (dynamic_shapes)"
+                f"it has {', '.join(sorted(known)) or 'fixed sizes'}. {self._advice_on_dims(unused[0], sorted(known))}"
             )
+
+    def _advice_on_dims(self, wanted: str, known: Sequence[str]) -> str:
+        if not known:
+            return "Export the program with those axes dynamic (dynamic_shapes), and name them in dims"
+        low, high = self.dims.ranges[wanted]
+        name = known[0] if len(known) == 1 else "NAME"
+        return (
+            f"Give the range under the program's own name (dims={{{name!r}: ({low}, {high})}}, on the command line "
+            f"--dim {name}={low}:{high}), or name the axes in dims"
+        )
 
     def build(self, name: str) -> Graph:
         signature = self.program.graph_signature

@@ -83,6 +83,11 @@ def read(
         return model
     if name is not None and interface.identifiers([name]) != [name]:
         raise InputError(f"name: expected an identifier of C and C++, which symbols begin with, found {name!r}")
+    if name is not None and interface.library_name(name) != name:
+        raise InputError(
+            f"name: a library lib{name} would stand in for the system's own: take another name than {name!r}, such as "
+            f"{interface.library_name(name)!r}"
+        )
     importer = _front_end(model)
     graph: Graph
     if importer.__name__.endswith("onnx.importer"):
@@ -91,7 +96,7 @@ def read(
         graph = importer.load(_program(model), inputs, dims=dims, constants=constants, name=name)
     if name is None:  # what the model is called, as an identifier: of its file, its class or its graph
         called = Path(model).stem if isinstance(model, str | os.PathLike) else graph.name
-        graph = replace(graph, name=interface.identifiers([called])[0])
+        graph = replace(graph, name=interface.library_name(called))
     return graph
 
 
@@ -113,6 +118,10 @@ def _front_end(model: Any) -> Any:
     """The importer for ``model``; each brings in its own framework, and only when it is asked for."""
     path = isinstance(model, str | os.PathLike)
     kinds = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    if path and not Path(model).is_file():
+        raise ModelError(
+            f"there is no file {os.fspath(model)!r}"
+        )  # before a framework is imported, which takes seconds
     if (path and Path(model).suffix == ".pt2") or "torch" in kinds:
         from luminal.frontends.fx import importer as fx
 

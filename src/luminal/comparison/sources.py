@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal import api, structure, tensors
+from luminal.codegen import interface
 from luminal.comparison.references import Interpreter, OnnxRuntime, Reference, Torch
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
@@ -48,8 +49,8 @@ def open_source(
 
         source = export.open_program(model) if isinstance(model, str | Path) else model
         program = export.export(source, inputs, dims)
-        name = Path(model).stem if source is not model else type(model).__name__.lower()
-        graph = api.read(program, dims=dims, constants=constants, name=name)
+        called = Path(model).stem if source is not model else type(model).__name__.lower()
+        graph = api.read(program, dims=dims, constants=constants, name=interface.library_name(called))
         found = Torch(source, program, graph, constants) if wanted == "torch" else Interpreter(graph)
     else:
         graph = api.read(model, dims=dims, constants=constants)
