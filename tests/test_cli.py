@@ -103,9 +103,37 @@ def test_compile_then_run(model: Path, tmp_path: Path) -> None:
     assert result.exit_code == 2 and "x: float32[batch, 8]" in result.output
     np.save(tmp_path / "wide.npy", np.zeros((3, 9), np.float32))
     assert luminal_("run", built, "--input", f"x={tmp_path / 'wide.npy'}").exit_code == 2
-    assert luminal_("run", tmp_path / "nothing").exit_code == 2
+    result = luminal_("run", built, "--input", f"y={tmp_path / 'x.npy'}")
+    assert result.exit_code == 2 and "--input names y; the inputs are x" in result.output
+    for nothing in (tmp_path / "nothing", tmp_path, model):
+        result = luminal_("run", nothing)
+        assert result.exit_code == 2 and "no exported model" in result.output and "luminal compile" in result.output
+    result = luminal_("run", built, "-o", tmp_path / "y.npy")
+    assert result.exit_code == 2 and ".npz" in result.output and not (tmp_path / "y.npy").exists()
     with pytest.raises(InputError, match="expected a folder, found a file of that name"):
         luminal.load(built).export(tmp_path / "x.npy")
+
+
+def test_an_export_replaces_nothing_but_its_own_model(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    for content in ("not ours", '{"name": "an app"}'):
+        (project / "CMakeLists.txt").write_text("mine")
+        (project / "manifest.json").write_text(content)
+        with monkeypatch.context() as patch:
+            patch.delattr(luminal.api, "compile")  # it says so before it compiles
+            result = luminal_("compile", model, "-o", project)
+        assert result.exit_code == 2 and "found CMakeLists.txt, manifest.json" in result.output
+        assert "name another folder" in result.output and (project / "CMakeLists.txt").read_text() == "mine"
+    built = tmp_path / "built"
+    built.mkdir()
+    assert luminal_("compile", model, "-o", built, "--name", "small").exit_code == 0
+    assert luminal_("compile", model, "-o", built, "--name", "small", "--dim", "batch=2:8").exit_code == 0
+    result = luminal_("compile", model, "-o", built, "--name", "large")
+    assert result.exit_code == 2 and "found the model 'small'" in result.output
+    with pytest.raises(InputError, match="found CMakeLists"):
+        luminal.load(built).export(project)
+    assert sorted(path.name for path in project.iterdir()) == ["CMakeLists.txt", "manifest.json"]
 
 
 FOREIGN = targets.AARCH64
@@ -173,6 +201,11 @@ def test_bench(model: Path) -> None:
     result = luminal_("bench", model, "--size", "batch=5", "--runs", 3, "--threads", 1)
     assert result.exit_code == 0 and "batch=5" in result.output and "onnxruntime" in result.output
     assert luminal_("bench", model, "--size", "depth=5", "--runs", 3).exit_code == 2
+    result = luminal_("bench", model, "--size", "batch=4000", "--dim", "batch=2:8", "--runs", 3)
+    assert result.exit_code == 2 and "expected 2..8, the bounds of batch" in result.output
+    result = luminal_("bench", model, "--threads", 100000)
+    assert result.exit_code == 2 and "1023" in result.output and "Traceback" not in result.output
+    assert [cli._ratio(value) for value in (1.234, 0.01, 0.004)] == ["1.23x", "0.01x", "<0.01x"]
 
 
 def test_bench_of_kernels(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,11 @@ from typer.core import TyperGroup
 import luminal
 from luminal import destination, options
 from luminal import profile as profiling
+from luminal.codegen import interface
 from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
 from luminal.display import Display
@@ -68,7 +70,7 @@ Dims = Annotated[
 ]
 Constants = Annotated[list[str] | None, typer.Option("--constant", help="fix an input to a value, NAME=FILE.npy")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAME=FILE.npy, or several, FILE.npz")]
-Threads = Annotated[int, typer.Option(min=0, help="threads of a run; 0: one for each CPU")]
+Threads = Annotated[int, typer.Option(min=0, max=1023, help="threads of a run; 0: one for each CPU")]
 
 
 def main() -> None:
@@ -124,7 +126,7 @@ def compile_(
 ) -> None:
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
-    destination.folder(output, "--output")
+    destination.export(output, "--output", name or interface.library_name(model.stem))
     with Display(err) as display:
         module = luminal.compile(
             model,
@@ -151,18 +153,28 @@ def compile_(
 def run(
     folder: Annotated[Path, typer.Argument(help="a compiled model: the folder that compile wrote")],
     inputs: Inputs = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="save the outputs: a folder, or .npz")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="save the outputs: a folder of .npy files, or one .npz file")
+    ] = None,
     threads: Threads = 0,
 ) -> None:
     """Run a compiled model on arrays, and show what it gives."""
+    if output is not None and output.suffix == ".npy":
+        raise InputError(f"--output {str(output)!r}: expected the name of a folder, or of one file that ends in .npz")
     if output is not None:
         (destination.file if output.suffix == ".npz" else destination.folder)(output, "--output")
     module = luminal.load(folder, threads=threads)
     given = options.arrays(inputs, "--input")
+    problems = []
+    unknown = sorted(set(given) - set(module.input_names))
+    if unknown:
+        problems.append(f"--input names {', '.join(unknown)}; the inputs are {', '.join(module.input_names)}")
     missing = [t for t in module.library.entries[0].inputs if t.name not in given]
     if missing:
         wanted = "; ".join(f"{t.name}: {t.dtype}[{', '.join(map(str, t.shape))}]" for t in missing)
-        raise InputError(f"give these inputs as --input NAME=FILE.npy: {wanted}")
+        problems.append(f"give these inputs as --input NAME=FILE.npy: {wanted}")
+    if problems:
+        raise InputError("\n".join(problems))
     started = time.perf_counter()
     try:
         results = module.run(given)
@@ -231,15 +243,22 @@ def bench(
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
     dims, constants = options.dims(dim), options.arrays(constant, "--constant")
     with Display(err) as display:
-        module = luminal.compile(
-            model, target=target, dims=dims, constants=constants, threads=threads, progress=display.report
-        )
-        assert isinstance(module, Module) and module.graph is not None
-        graph = module.graph
+        display.report("import", 0.0)
+        graph = luminal.read(model, dims=dims, constants=constants)
+        display.report("import", 1.0)
         sizes = drawing.sizes(graph) | options.sizes(size)
         unknown = sorted(set(sizes) - {d.name for d in graph.dims})
         if unknown:
             raise InputError(f"--size names {', '.join(unknown)}; the dimensions are {[d.name for d in graph.dims]}")
+        for d in graph.dims:
+            upper = sym.upper(d.hi)
+            if upper is None or not d.lo <= sizes[d.name] <= upper:
+                raise InputError(
+                    f"--size {d.name}={sizes[d.name]}: expected {d.lo}..{upper}, the bounds of {d.name}; "
+                    f"--dim {d.name}=LOW:HIGH sets others"
+                )
+        module = luminal.compile(graph, target=target, threads=threads, progress=display.report)
+        assert isinstance(module, Module)
         values = drawing.draw(graph, sizes)
         at = ", ".join(f"{name}={value}" for name, value in sizes.items())
         title = f"{model.name}{f' at {at}' if at else ''}, {runs} runs"
@@ -255,7 +274,7 @@ def bench(
     for heading in ("", "median", "fastest", "luminal takes"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, found in timings.items():
-        ratio = "" if name == "luminal" else f"{timings['luminal'].median / found.median:.2f}x"
+        ratio = "" if name == "luminal" else _ratio(timings["luminal"].median / found.median)
         table.add_row(name, text(found.median), text(found.best), ratio)
     out.print(table)
 
@@ -324,6 +343,10 @@ def _summary(array: NDArray[Any]) -> str:
         return ""
     wide = array.astype(np.float64)
     return f", {wide.min():g} .. {wide.max():g}, mean {wide.mean():g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}x" if value >= 0.01 else "<0.01x"
 
 
 def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:

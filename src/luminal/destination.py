@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from luminal.core.errors import InputError
+from luminal.runtime import loader
 
 
 def folder(path: str | Path, what: str) -> Path:
@@ -22,6 +23,29 @@ def folder(path: str | Path, what: str) -> Path:
         raise InputError(
             f"{what} {str(path)!r}: expected a folder that you may write, found that you may not write to "
             f"{str(present)!r}; name another folder, or change its permissions"
+        )
+    return path
+
+
+def export(path: str | Path, what: str, name: str) -> Path:
+    """``path``, where an export of the model ``name`` to it replaces nothing but an earlier one: where it is a folder
+    as ``folder`` has it, and empty or the place of that model. Raises InputError otherwise."""
+    path = folder(path, what)
+    present = sorted(item.name for item in path.iterdir()) if path.exists() else []
+    if not present:
+        return path
+    try:
+        found = loader.read_manifest(path / loader.MANIFEST)["name"]
+    except (OSError, UnicodeDecodeError):
+        more = f" and {len(present) - 3} more" if len(present) > 3 else ""
+        raise InputError(
+            f"{what} {str(path)!r}: expected an empty folder, or one that holds an exported model, found "
+            f"{', '.join(present[:3])}{more}, which an export might replace; name another folder"
+        ) from None
+    if found != name:
+        raise InputError(
+            f"{what} {str(path)!r}: expected an empty folder, or one that holds the model {name!r}, found the model "
+            f"{found!r}; name another folder, or remove what this one holds"
         )
     return path
 

@@ -119,12 +119,12 @@ class Module:
         importable Python module that needs numpy alone. That module is left out where the library is for another
         system or architecture than this machine's; its source is there. Returns the folder.
 
-        ``progress(stage, fraction)`` is called as work goes on. Raises InputError where ``folder`` cannot be written,
-        BuildError where the Python module cannot be compiled.
+        ``progress(stage, fraction)`` is called as work goes on. Raises InputError where ``folder`` cannot be written
+        or holds anything but this model, BuildError where the Python module cannot be compiled.
         """
-        target = destination.folder(folder, "folder")
-        target.mkdir(parents=True, exist_ok=True)
         name = self.interface.name
+        target = destination.export(folder, "folder", name)
+        target.mkdir(parents=True, exist_ok=True)
         for item in sorted(self.folder.iterdir()):
             if item.name.startswith(artifact.module_file(name)):
                 continue  # left by an earlier export, or being compiled by one in another process
@@ -157,6 +157,11 @@ def load(folder: str | Path, *, threads: int = 0) -> Module:
     manifest cannot be read or do not belong together, TargetError where this machine lacks the GPU that it is for.
     """
     location = Path(folder)
+    if not (location / loader.MANIFEST).is_file():
+        raise FileNotFoundError(
+            f"no exported model at {str(folder)!r}: expected a folder with {loader.MANIFEST}, as Module.export and "
+            "luminal compile write it"
+        )
     manifest = loader.read_manifest(location / loader.MANIFEST)
     target = targets.GPUS.get(manifest.get("target", {}).get("name", ""))
     if target is not None and not manifest["emulated"]:
