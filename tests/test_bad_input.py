@@ -262,6 +262,17 @@ def test_unsupported_onnx_operators_are_listed_at_once() -> None:
         assert word in str(caught.value)
 
 
+def test_a_size_that_an_onnx_file_froze_can_be_fixed() -> None:
+    shape = onnx.numpy_helper.from_array(np.array([-1, 9, 2, 2]), "shape")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "seq", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["y"])], "old", [x], [y], [shape])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(LuminalError, match=r"one size of batch or seq, fix it: --dim seq=SIZE"):
+        luminal.check(model)
+    assert luminal.check(model, dims={"seq": 9}) == []
+
+
 class Unsupported(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         values = torch.linalg.eigvalsh(x @ x.T)

@@ -16,7 +16,8 @@ import numpy as np
 import onnx
 
 from luminal.core import ir, ops, symval
-from luminal.core.errors import LuminalError, ModelError, Unsupported, UnsupportedError
+from luminal.core import symbolic as sym
+from luminal.core.errors import LuminalError, ModelError, ShapeError, Unsupported, UnsupportedError
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
 from luminal.frontends.onnx import functions, operators, sequences
@@ -295,7 +296,20 @@ def _located(origin: Origin, inputs: Sequence[Held]) -> Iterator[None]:
     except UnsupportedError:
         raise
     except LuminalError as error:
-        raise type(error)(f"{origin}({', '.join(_operands(inputs))}): {error}") from error
+        hint = _frozen(inputs) if origin.op == "Reshape" and isinstance(error, ShapeError) else ""
+        raise type(error)(f"{origin}({', '.join(_operands(inputs))}): {error}{hint}") from error
+
+
+def _frozen(inputs: Sequence[Node | None]) -> str:
+    """What to do where a shape in the file may be that of one size."""
+    sizes = () if inputs[0] is None else inputs[0].shape
+    names = sorted({variable.name for size in sizes for variable in sym.variables(size)})
+    if not names:
+        return ""
+    return (
+        f"; if the file was exported for one size of {' or '.join(names)}, fix it: --dim {names[-1]}=SIZE, or "
+        f"dims={{{names[-1]!r}: SIZE}}"
+    )
 
 
 def _operands(inputs: Sequence[Held]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
         return SUBGRAPHS
     if node.op_type.startswith(("String", "Regex", "TfIdf", "LabelEncoder")):
         return "strings are not supported: convert them to numbers before the model"
-    return "no table entry and no function body: see CONTRIBUTING.md for how to add an operator"
+    return "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"
 
 
 def _declared_types(model: onnx.ModelProto) -> dict[str, str]:
