@@ -101,6 +101,30 @@ def test_keys_that_a_model_was_not_compiled_with() -> None:
         module({"ids": IDS, "types": TYPES, "mask": IDS})
 
 
+class Several(nn.Module):
+    """Any number of arguments by position, and by name."""
+
+    def forward(self, a: torch.Tensor, *others: torch.Tensor, factors: tuple[int, int] = (1, 2), **named: Any) -> Any:
+        y = a * factors[1]
+        for other in others:
+            y = y + other
+        return y - named["less"] if "less" in named else y
+
+
+def test_arguments_of_any_number() -> None:
+    model = Several()
+    module = luminal.compile(model, name="several")
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((IDS,), {"factors": (1, 5)}), ((IDS, TYPES), {"less": IDS}), ((IDS, TYPES, TYPES), {}), ((IDS, TYPES), {}),
+        ((IDS, TYPES), {"factors": (1, 2)}),
+    ]  # fmt: skip
+    for args, kwargs in calls:
+        assert torch.equal(module(*args, **kwargs), model(*args, **kwargs))
+    assert len(module.modules) == 4
+    with pytest.raises(InputError, match="multiple values for argument 'a'"):
+        module(IDS, a=IDS)
+
+
 def test_positions_of_a_program_are_those_it_was_exported_with() -> None:
     """Its module would say what stands between; PyTorch refuses the call too."""
     program = torch.export.export(Optional(), (IDS,), {"types": TYPES})

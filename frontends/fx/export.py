@@ -21,15 +21,16 @@ from luminal.frontends.fx.registry import target_name
 from luminal.frontends.fx.tables import TABLE
 
 Model: TypeAlias = torch.nn.Module | ExportedProgram
-Inputs: TypeAlias = Sequence[Any] | Mapping[str, Any]
+Inputs: TypeAlias = Sequence[Any] | Mapping[str, Any] | inspect.BoundArguments
 
 
 def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None = None) -> ExportedProgram:
     """``model`` as an ExportedProgram whose operators are, as far as PyTorch can bring it about, in the table.
 
-    A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, or
-    a mapping of named ones; an ExportedProgram needs none. ``dims`` is described in ``luminal.frontends.fx.dims``. What
-    the table does not hold is decomposed by PyTorch's own rules; what remains unknown is for the importer to report.
+    A module (a traced ``torch.fx.GraphModule`` is one) needs example ``inputs``: the positional arguments of a call, a
+    mapping of named ones, or both as they are bound to ``forward``; an ExportedProgram needs none. ``dims`` is
+    described in ``luminal.frontends.fx.dims``. What the table does not hold is decomposed by PyTorch's own rules; what
+    remains unknown is for the importer to report.
 
     Raises ModelError where the module cannot be exported.
     """
@@ -79,6 +80,8 @@ def _bind(model: torch.nn.Module, inputs: Inputs) -> inspect.BoundArguments:
     """The inputs under the parameters of the module's ``forward``."""
     if isinstance(inputs, torch.Tensor | np.ndarray):
         raise ModelError("expected the arguments of a call, found one tensor: write (x,) instead of x")
+    if isinstance(inputs, inspect.BoundArguments):
+        return inputs
     signature = inspect.signature(model.forward)
     try:
         return signature.bind(**inputs) if isinstance(inputs, Mapping) else signature.bind(*inputs)

@@ -176,11 +176,12 @@ class Specialised:
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Module:
         if not any(tensors.is_torch(v) or isinstance(v, np.ndarray) for v in (*args, *kwargs.values())):
             raise InputError("a module is compiled for the tensors of its first call; found none")
-        inputs = {**dict(zip(_parameters(self.model), args, strict=False)), **kwargs} if kwargs else args
-        compiled = compile(self.model, inputs, **self.options)
+        signature = inspect.signature(self.model.forward)
+        try:
+            bound: Any = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            found = f"{type(self.model).__name__}.forward{signature}"
+            raise InputError(f"the arguments do not fit {found}: {error}") from error
+        compiled = compile(self.model, bound, **self.options)
         assert isinstance(compiled, Module)
         return compiled
-
-
-def _parameters(model: Any) -> list[str]:
-    return list(inspect.signature(model.forward).parameters)
