@@ -40,7 +40,7 @@ def export(path: str | Path, what: str, name: str) -> Path:
         more = f" and {len(present) - 3} more" if len(present) > 3 else ""
         raise InputError(
             f"{what} {str(path)!r}: expected an empty folder, or one that holds an exported model, found "
-            f"{', '.join(present[:3])}{more}, which an export might replace; name another folder"
+            f"{', '.join(present[:3])}{more}, which an export might replace; name another folder, or empty this one"
         ) from None
     if found != name:
         raise InputError(
