@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
+from luminal.core.errors import ModelError, UnsupportedError
 from luminal.frontends.fx import importer
-from tests.fx_support import check, difference, run
+from tests.fx_support import Call, check, difference, run
 
 Family = dict[str, Callable[..., Any]]
 
@@ -608,6 +609,45 @@ def test_convolution(case: str) -> None:
     check(lambda x, w, b: (function(x, w, b, **options), function(x, w, **options)), *inputs)
 
 
+TRANSPOSED = {
+    "plain": ((2, 4, 5, 6), (4, 3, 3, 2), {}),
+    "strided": ((2, 4, 5, 6), (4, 3, 3, 2), {"stride": (2, 3), "padding": (1, 0), "output_padding": (1, 2)}),
+    "dilated": ((1, 4, 5, 6), (4, 3, 3, 3), {"dilation": (2, 3), "stride": 2, "padding": 2}),
+    "grouped": ((2, 4, 5, 6), (4, 3, 3, 3), {"groups": 2, "stride": 2, "padding": 1, "output_padding": 1}),
+    "unbatched": ((4, 5, 6), (4, 3, 2, 2), {"stride": 2}),
+    "one axis": ((2, 4, 9), (4, 3, 4), {"stride": 2, "padding": 1}),
+    "three axes": ((1, 2, 3, 4, 2), (2, 3, 2, 3, 2), {"stride": 2, "padding": (0, 1, 0)}),
+}
+
+
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_transposed_convolution(case: str) -> None:
+    x_shape, w_shape, options = TRANSPOSED[case]
+    function = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}[len(w_shape)]
+    inputs = floats(*x_shape), floats(*w_shape, seed=1), floats(w_shape[1] * options.get("groups", 1), seed=2)
+    check(lambda x, w, b: (function(x, w, b, **options), function(x, w, **options)), *inputs)
+
+
+def test_transposed_convolution_of_core_aten_and_of_any_size() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.convolution(x, w, None, [2, 1], [1, 0], [1, 2], True, [1, 0], 1)
+
+    w = floats(4, 3, 3, 2, seed=1)
+    sizes = [(floats(2, 4, n, 6), w) for n in (2, 5, 9)]
+    check(function, *sizes[0], dims={"args_0": (None, None, "height", None), "height": (1, 9)}, others=sizes[1:])
+
+
+FOLDS: Family = {
+    "apart": lambda x: F.fold(x[:, :, :6], (4, 6), (2, 2), stride=2),
+    "overlapping": lambda x: F.fold(x, (4, 5), (2, 2)),
+    "padded, dilated": lambda x: F.fold(x[0, :, :9], (6, 5), (2, 2), dilation=(3, 2), padding=(1, 1), stride=(2, 2)),
+}
+
+
+def test_fold() -> None:
+    check(together(FOLDS), floats(2, 8, 12))
+
+
 def test_attention() -> None:
     q, k, v = floats(2, 4, 5, 8), floats(2, 4, 7, 8, seed=1), floats(2, 4, 7, 6, seed=2)
     mask = integers(0, 2, 2, 1, 5, 7).bool()
@@ -665,6 +705,170 @@ POOLING: Family = {
 
 def test_pooling() -> None:
     check(together(POOLING), floats(2, 3, 10, 9))
+
+
+def test_positions_of_maxima() -> None:
+    x = integers(-2, 3, 2, 3, 10, 9, dtype=torch.float32)  # many equals
+    x[:, :, 2:4, 2:5] = math.nan
+    x[:, :, 6:, 5:] = -math.inf
+    family: Family = {
+        "plain": lambda x: F.max_pool2d(x, 3, return_indices=True),
+        "padded": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+        "ceil, dilated": lambda x: F.max_pool2d(x, 2, (1, 2), dilation=3, ceil_mode=True, return_indices=True),
+        "one axis": lambda x: F.max_pool1d(x[0], 4, 3, 2, return_indices=True),
+        "three axes": lambda x: F.max_pool3d(x, 2, return_indices=True),
+        "adaptive": lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True),
+        "adaptive, others": lambda x: (
+            F.adaptive_max_pool1d(x[0], 2, return_indices=True),
+            F.adaptive_max_pool3d(x, (2, 5, 4), return_indices=True),
+        ),
+    }
+    check(together(family), x)
+
+
+def test_determinants() -> None:
+    x = floats(2, 3, 4, 4)
+    x[0, 0, 0] = 0
+    x[0, 1, 0, 0] = 0
+    x[1, 1] *= 1e3
+    check(lambda x: (torch.linalg.det(x), torch.det(x[0, 1, :3, :3])), x)
+
+
+def test_running_logarithms_of_sums() -> None:
+    x = floats(6, 12) * 40
+    x[0, :3] = -math.inf
+    x[1, 4], x[1, 8] = math.inf, -math.inf
+    x[2, 5] = math.nan
+    x[3, 2:4] = math.inf
+    check(lambda x: (x.logcumsumexp(1), x[4:].logcumsumexp(0), (x[4] / 40).half().logcumsumexp(-1)), x)
+
+
+# ---- images -----------------------------------------------------------------------------------------
+
+NEAREST = ("nearest", "nearest-exact")
+SIZES: dict[str, dict[str, Any]] = {
+    "larger": {"size": (15, 20)},
+    "smaller": {"size": (4, 3)},
+    "to one": {"size": (1, 1)},
+    "one axis": {"size": (7, 18)},
+    "twice": {"scale_factor": 2},
+    "factors": {"scale_factor": (1.7, 0.63)},
+    "factor near one": {"scale_factor": 1.05},
+    "factors made anew": {"scale_factor": (1.7, 0.63), "recompute_scale_factor": True},
+}
+
+
+# Where the sizes stay, PyTorch's kernel for small images does not look at the factor.
+NEAREST_SIZES = {name: size for name, size in SIZES.items() if name != "factor near one"}
+
+
+def interpolations(modes: Iterable[str], sizes: dict[str, dict[str, Any]] = SIZES, **options: Any) -> Family:
+    def function(mode: str, size: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: F.interpolate(x, mode=mode, **size, **options)
+
+    return {f"{mode}, {name}": function(mode, size) for mode in modes for name, size in sizes.items()}
+
+
+def test_nearest_elements() -> None:
+    family = interpolations(NEAREST, NEAREST_SIZES)
+    check(together(family), floats(2, 3, 7, 9))
+    check(together(family), integers(0, 256, 2, 3, 7, 9, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("mode", NEAREST)
+def test_nearest_elements_where_rounding_decides(mode: str) -> None:
+    sizes = [(2, 41), (2, 47), (2, 82), (3, 21), (7, 49), (33, 11), (83, 249), (20, 20.9), (20, 40.9)]
+
+    def by(n: int, size: float) -> dict[str, Any]:
+        return {"size": size} if isinstance(size, int) else {"scale_factor": size / n}
+
+    for dtype in (torch.float32, torch.float64):
+        wide = torch.arange(83, dtype=dtype)
+        check(lambda x: [F.interpolate(x[None, None, :n], **by(n, m), mode=mode) for n, m in sizes], wide)
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_interpolation(align: bool, antialias: bool) -> None:
+    family = interpolations(("bilinear", "bicubic"), align_corners=align, antialias=antialias)
+    check(together(family), floats(2, 3, 7, 9))
+
+
+def test_interpolation_along_one_axis_and_three() -> None:
+    check(
+        lambda x: [
+            F.interpolate(each, size=size, scale_factor=factor, mode=mode, align_corners=align)
+            for mode, each in (("linear", x[0, 0]), ("trilinear", x))
+            for size, factor in ((9, None), (None, 1.6), (1, None))
+            for align in (False, True)
+        ],
+        floats(2, 2, 4, 3, 5),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_interpolation_of_other_floats(dtype: torch.dtype) -> None:
+    family = interpolations(("bilinear", "bicubic"), align_corners=False)
+    check(together(family | interpolations(NEAREST, NEAREST_SIZES)), floats(2, 3, 7, 9, dtype=dtype))
+
+
+def test_interpolation_of_any_size() -> None:
+    family: Family = {
+        "nearest, twice": lambda x: F.interpolate(x, scale_factor=2),
+        "nearest, exact": lambda x: F.interpolate(x, scale_factor=2.5, mode="nearest-exact"),
+        "nearest, size": lambda x: F.interpolate(x, size=(x.shape[2] * 3, 11)),
+        "bilinear": lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+        "bilinear, size": lambda x: F.interpolate(x, size=(23, x.shape[3] + 1), mode="bilinear", align_corners=True),
+        "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    }
+    inputs = [(floats(2, 3, *size),) for size in ((5, 8), (7, 4), (2, 2), (12, 16))]
+    dims = {"args_0": (None, None, "height", "width"), "height": (2, 16), "width": (2, 16)}
+    check(together(family), *inputs[0], dims=dims, others=inputs[1:])
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: F.interpolate(x, size=(4, 4), mode="bilinear", antialias=True), "fix the sizes"),
+        (lambda x: F.interpolate((x * 9).to(torch.uint8), size=(4, 4), mode="bilinear"), "float type"),
+    ],
+)
+def test_resampling_that_has_no_meaning_here(function: Callable[..., Any], expected: str) -> None:
+    dims = {"args_0": (None, None, "height", None), "height": (2, 16)}
+    with pytest.raises(UnsupportedError) as error:
+        importer.load(Call(function), (floats(1, 2, 5, 6),), dims=dims)
+    assert expected in str(error.value)
+
+
+def test_a_symbolic_size_by_an_inexact_factor() -> None:
+    function = Call(lambda x: F.interpolate(x, scale_factor=1.3))
+    with pytest.raises(ModelError, match=r"upsample_nearest2d.*state the size instead"):
+        importer.load(function, (floats(1, 2, 5, 6),), dims={"args_0": (None, None, "height", None)})
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_grid_sampling(align: bool) -> None:
+    grid = floats(2, 5, 6, 2, seed=1) * 1.2
+    grid[:, 0] = torch.linspace(-2, 2, 6)[:, None]  # halfway between elements, too
+    grid[:, 1] = torch.arange(-6, 6).reshape(6, 2) / 4
+    space = floats(2, 3, 4, 2, 3, seed=2) * 1.2
+    paddings = ("zeros", "border", "reflection")
+    check(
+        lambda x, grid, volume, space: {
+            "areas": [
+                F.grid_sample(x, grid, mode, padding, align)
+                for mode in ("bilinear", "nearest", "bicubic")
+                for padding in paddings
+            ],
+            "volumes": [
+                F.grid_sample(volume, space, mode, padding, align)
+                for mode in ("bilinear", "nearest")
+                for padding in paddings
+            ],
+        },
+        floats(2, 3, 5, 4), grid, floats(2, 2, 4, 3, 5), space,
+        tolerance=4e-6,
+    )  # fmt: skip
 
 
 # ---- the forms that PyTorch's own decomposition leaves ------------------------------------------------

@@ -162,7 +162,7 @@ REDUCTIONS: dict[str, Call] = {
     "sum.dim_IntList mean.dim logsumexp any.dims all.dims var.dim std.dim": _example(X, [1]),
     "prod.dim_int any.dim all.dim max.dim min.dim": _example(X, 1),
     "softmax.int special_softmax _safe_softmax log_softmax.int special_log_softmax": _example(X, 0),
-    "cumsum cumprod cummax cummin": _example(X, 0),
+    "cumsum cumprod cummax cummin logcumsumexp _logcumsumexp": _example(X, 0),
     "_softmax _log_softmax": _example(X, 0, False),
     "diff": _example(X),
 }
@@ -244,9 +244,13 @@ PRODUCTS: dict[str, Call] = {
     "baddbmm": _example(ONE, BATCH, OTHER_BATCH),
     "addbmm": _example(ONE, BATCH, OTHER_BATCH),
     "addmv": _example(COLUMN, X, ROW),
+    "det linalg_det _linalg_det": _example(SQUARE),
     "einsum": _example("ij,kj->ik", [X, Y]),
     "scaled_dot_product_attention": _example(BATCH, BATCH, BATCH),
     "convolution": _example(IMAGE[2], KERNEL[2], CHANNELS, [1, 2], [1, 0], [1, 2], False, [0, 0], 2),
+    "conv_transpose1d": _example(IMAGE[1], KERNEL[1]),
+    **{f"conv_transpose{axes}d.input": _example(IMAGE[axes], KERNEL[axes]) for axes in (2, 3)},
+    "col2im": _example(BATCH[:, :, :2], [2, 3], [1, 3], [1, 1], [0, 0], [1, 1]),
     "_convolution": _example(IMAGE[1], KERNEL[1], None, [2], [1], [1], False, [0], 2, False, False, False, False),
     **{f"conv{axes}d": _example(IMAGE[axes], KERNEL[axes].repeat(1, 2, *[1] * axes)) for axes in (1, 2, 3)},
     **{
@@ -268,13 +272,33 @@ LAYERS: dict[str, Call] = {
     **{f"_adaptive_avg_pool{axes}d": _example(IMAGE[axes], [3] * axes) for axes in (2, 3)},
 }
 
-# Their further results (positions, or statistics for training) are not computed.
-FIRST_RESULT = _names(
-    """native_layer_norm _native_batch_norm_legit_no_training native_group_norm max_pool2d_with_indices
-    max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"""
-)
+IMAGES: dict[str, Call] = {
+    **{
+        f"upsample_nearest{axes}d _upsample_nearest_exact{axes}d": _example(IMAGE[axes], [9, 4, 5][:axes])
+        for axes in (1, 2, 3)
+    },
+    **{
+        f"upsample_nearest{axes}d.vec _upsample_nearest_exact{axes}d.vec": _example(IMAGE[axes], None, [1.7] * axes)
+        for axes in (1, 2, 3)
+    },
+    "upsample_linear1d": _example(IMAGE[1], [9], False),
+    "upsample_linear1d.vec": _example(IMAGE[1], None, False, [1.7]),
+    "upsample_trilinear3d": _example(IMAGE[3], [9, 4, 5], False),
+    "upsample_trilinear3d.vec": _example(IMAGE[3], None, False, [1.7, 0.6, 1.0]),
+    "upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa": _example(
+        IMAGE[2], [9, 4], True
+    ),
+    "upsample_bilinear2d.vec upsample_bicubic2d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec": _example(
+        IMAGE[2], None, False, [1.7, 0.6]
+    ),
+    "grid_sampler grid_sampler_2d": _example(IMAGE[2], _floats(2, 3, 5, 2, seed=1) * 1.5, 0, 0, False),
+    "grid_sampler_3d": _example(IMAGE[3], _floats(2, 3, 5, 2, 3, seed=1) * 1.5, 0, 0, False),
+}
+
+# Their further results (statistics and factors for training) are not computed.
+FIRST_RESULT = _names("native_layer_norm _native_batch_norm_legit_no_training native_group_norm _linalg_det")
 FAMILIES = {"pointwise": POINTWISE, "reductions": REDUCTIONS, "movement": MOVEMENT, "creation": CREATION,
-            "products": PRODUCTS, "layers": LAYERS}  # fmt: skip
+            "products": PRODUCTS, "layers": LAYERS, "images": IMAGES}  # fmt: skip
 # What PyTorch leaves unwritten is zero.
 UNWRITTEN = _names("empty.memory_format empty_like empty_permuted empty_strided new_empty new_empty_strided")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from luminal.core import ops
-from luminal.core.decompose.common import widened
-from luminal.core.decompose.compare import isnan, less, less_equal, logical_not
+from luminal.core.decompose.common import require_float, widened
+from luminal.core.decompose.compare import equal, isnan, less, less_equal, logical_not, maximum
+from luminal.core.decompose.exponential import exp, log
 from luminal.core.ir import Node, cast, constant, elementwise, expand, iota, scan, select
 from luminal.core.movement import along, flip, permute
 from luminal.core.types import i64
@@ -23,6 +25,31 @@ def cumprod(x: Node, axis: int, exclusive: bool = False, reverse: bool = False) 
     return _cumulative(ops.MUL, 1, cast(x, i64) if x.dtype.is_bool else x, axis, exclusive, reverse)
 
 
+@widened
+def logcumsumexp(x: Node, axis: int) -> Node:
+    """Running logarithms of sums of exponentials along ``axis``. What is carried is the maximum and the sum of the
+    exponentials of the distances from it, of which only the sum is rounded (Milakov and Gimelshein, 2018)."""
+    require_float(x, "logcumsumexp")
+    if x.rank == 0:
+        return x
+    moved, back = _first(x, axis)
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        (largest, total), (value,) = carried, element
+        following = maximum(largest, value)
+        total = total * _relative(largest, following) + _relative(value, following)
+        return (following, total), (following, total)
+
+    start = [expand(constant(number, x.dtype), moved.shape[1:]) for number in (-math.inf, 0)]
+    _, (largest, total) = scan(step, start, [moved])
+    return permute(largest + log(total), back)
+
+
+def _relative(x: Node, largest: Node) -> Node:
+    """``exp(x - largest)``, also where both are the same infinity."""
+    return select(equal(x, largest), 1, exp(x - largest))
+
+
 def cummax(x: Node, axis: int) -> tuple[Node, Node]:
     """Running maxima along ``axis``, NaN from the first NaN on, and the position (int64) of each: the last of equals
     (torch.cummax)."""
@@ -34,13 +61,18 @@ def cummin(x: Node, axis: int) -> tuple[Node, Node]:
     return _running(x, axis, lambda best, element: less_equal(element, best))
 
 
+def _first(x: Node, axis: int) -> tuple[Node, list[int]]:
+    """``x`` with ``axis`` first, and the permutation that takes it back."""
+    axis %= x.rank
+    order = [axis, *(k for k in range(x.rank) if k != axis)]
+    return permute(x, order), [order.index(k) for k in range(x.rank)]
+
+
 def _running(x: Node, axis: int, follows: Callable[[Node, Node], Node]) -> tuple[Node, Node]:
     if x.rank == 0:
         return x, constant(0, i64)
-    axis %= x.rank
-    order = [axis, *(k for k in range(x.rank) if k != axis)]
-    moved = permute(x, order)
-    places = along(iota(x.shape[axis]), 0, moved.shape)
+    moved, back = _first(x, axis)
+    places = along(iota(moved.shape[0]), 0, moved.shape)
 
     def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
         (best, at), (value, place) = carried, element
@@ -52,7 +84,7 @@ def _running(x: Node, axis: int, follows: Callable[[Node, Node], Node]) -> tuple
 
     first = expand(constant(0, x.dtype), moved.shape[1:]), expand(constant(-1, i64), moved.shape[1:])
     _, results = scan(step, first, (moved, places))
-    best, at = (permute(result, [order.index(k) for k in range(x.rank)]) for result in results)
+    best, at = (permute(result, back) for result in results)
     return best, at
 
 
@@ -71,10 +103,8 @@ def _added_up(x: Node, by: ops.Op, first: int, exclusive: bool) -> Node:
 def _cumulative(by: ops.Op, first: int, x: Node, axis: int, exclusive: bool, reverse: bool) -> Node:
     if x.rank == 0:
         return x * 0 + first if exclusive else x
-    axis %= x.rank
-    order = [axis, *(k for k in range(x.rank) if k != axis)]
-    moved = permute(x, order)
+    moved, back = _first(x, axis)
     moved = flip(moved, [0]) if reverse else moved
     result = _added_up(moved, by, first, exclusive)
     result = flip(result, [0]) if reverse else result
-    return permute(result, [order.index(k) for k in range(x.rank)])
+    return permute(result, back)

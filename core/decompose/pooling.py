@@ -12,7 +12,7 @@ from luminal.core.decompose.compare import equal, isnan, less
 from luminal.core.decompose.contraction import sliding
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, binary, cast, constant, dim, expand, iota, reduce, select, view
-from luminal.core.movement import along, reshape
+from luminal.core.movement import along, reshape, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import i64
 
@@ -61,27 +61,51 @@ def max_pool(
     return reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
 
 
+def max_pool_place(
+    x: Node, kernel: Sequence[int], strides: Sequence[int], pads_begin: Sequence[Int], pads_end: Sequence[Int],
+    dilations: Sequence[int], ceil_mode: bool = False,
+) -> Node:  # fmt: skip
+    """Where the largest element of each window lies: its position (int64) in the last ``len(kernel)`` axes of ``x``,
+    row-major; the first of equals in a window, NaN counting as the largest and the last of several as found (PyTorch).
+    """
+    counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
+    order = _order(x, len(kernel))
+    taps, order = (_taps(each, kernel, strides, pads_begin, dilations, counts, _lowest(each)) for each in (x, order))
+    return _place(_order_of_largest(taps, order, range(x.rank, taps.rank)))
+
+
+def _order(x: Node, spatial: int) -> Node:
+    """For each element of ``x`` a number that is the larger, the sooner it is taken among equals: minus its position in
+    the last ``spatial`` axes; of a NaN the position itself, from 1 on."""
+    sizes = x.shape[x.rank - spatial :]
+    place = expand(reshape(iota(sym.product(sizes)), sizes), x.shape)
+    return select(isnan(x), place + 1, -place) if x.dtype.is_float else -place
+
+
+def _order_of_largest(x: Node, order: Node, over: Sequence[int]) -> Node:
+    """The largest ``order`` among the largest elements of ``x`` over axes."""
+    best = reduce(ops.MAX_REDUCE, x, over)
+    best = expand(unsqueeze(best, over), x.shape)
+    largest = equal(x, best) | isnan(x) if x.dtype.is_float else equal(x, best)
+    return reduce(ops.MAX_REDUCE, select(largest, order, _lowest(order)), over)
+
+
+def _place(order: Node) -> Node:
+    return select(less(0, order), order - 1, -order)
+
+
 def max_pool_index(
     x: Node, kernel: Sequence[int], strides: Sequence[int], pads_begin: Sequence[Int], pads_end: Sequence[Int],
     dilations: Sequence[int], ceil_mode: bool = False, column_major: bool = False,
 ) -> Node:  # fmt: skip
-    """Where the largest element of each window lies: its position (int64) in the whole of ``x``, row-major, or with the
-    first spatial axis innermost; the first of equals in a window, NaN counting as the largest (ONNX MaxPool)."""
-    spatial = len(kernel)
-    lead, sizes = x.rank - spatial, x.shape[x.rank - spatial :]
-    counts = window_counts(sizes, kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
-    taps = _taps(x, kernel, strides, pads_begin, dilations, counts, _lowest(x))
-    best = reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
-    best = reshape(best, [*best.shape, *[1] * spatial])
-    hit = equal(taps, best) | isnan(taps) if x.dtype.is_float else equal(taps, best)
-    image = sym.product(sizes)
-    places = _taps(reshape(iota(image), sizes), kernel, strides, pads_begin, dilations, counts, -1)
-    found = select(hit & less(-1, places), -places, dim(image * -1))
-    place = -reduce(ops.MAX_REDUCE, found, range(x.rank, found.rank))
+    """``max_pool_place`` as positions in the whole of ``x``, row-major, or with the first spatial axis innermost (ONNX
+    MaxPool)."""
+    lead, sizes = x.rank - len(kernel), x.shape[x.rank - len(kernel) :]
+    place = max_pool_place(x, kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
     if column_major:
         place = _column_major(place, sizes)
     before = along(iota(sym.product(x.shape[:lead])), 0, [sym.product(x.shape[:lead]), 1])
-    return place + reshape(before * dim(image), [*x.shape[:lead], *[1] * spatial])
+    return place + reshape(before * dim(sym.product(sizes)), [*x.shape[:lead], *[1] * len(kernel)])
 
 
 def _column_major(place: Node, sizes: Sequence[Int]) -> Node:
@@ -167,6 +191,15 @@ def adaptive_max_pool(x: Node, output_size: Sequence[int | None]) -> Node:
     for axis, parts in _parts(x, output_size):
         x = reduce(ops.MAX_REDUCE, _part(x, axis, parts, _lowest(x)), [axis + 1])
     return x
+
+
+def adaptive_max_pool_place(x: Node, output_size: Sequence[int | None]) -> Node:
+    """Where the largest element of each part lies: see ``max_pool_place``."""
+    order = _order(x, len(output_size))
+    for axis, parts in _parts(x, output_size):
+        pieces, order = (_part(each, axis, parts, _lowest(each)) for each in (x, order))
+        x, order = reduce(ops.MAX_REDUCE, pieces, [axis + 1]), _order_of_largest(pieces, order, [axis + 1])
+    return _place(order)
 
 
 def _parts(x: Node, output_size: Sequence[int | None]) -> list[tuple[int, int]]:

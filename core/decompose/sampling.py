@@ -59,13 +59,14 @@ class Taps:
 
 def taps(
     x: Node, places: Sequence[Node], batch: Node | None = None, mode: str = "linear", padding: str = "zeros",
-    align_corners: bool = False,
+    align_corners: bool = False, rounded_inside: bool = False,
 ) -> Taps:  # fmt: skip
     """The elements of ``x [N, C, *spatial]`` around ``places``, one value of shape ``[B, *P]`` for each spatial axis.
 
     ``batch [B]`` (int64) says which image each place belongs to; by default they are in order. Outside, an element is
     0 (``zeros``), the nearest at the border, or its reflection about the centres of the outermost elements
-    (``align_corners``) or about their outer edges.
+    (``align_corners``) or about their outer edges. The nearest element is that to the place itself, or with
+    ``rounded_inside`` to the place that was brought inside.
     """
     spatial, sizes = x.rank - 2, x.shape[2:]
     if len(places) != spatial:
@@ -78,10 +79,13 @@ def taps(
     weights: Node | None = None
     by = INTERPOLATIONS[mode]
     for k, (place, size) in enumerate(zip(places, sizes, strict=True)):
-        place = round_(place) if by.kernel is None else place
+        if by.kernel is None and not rounded_inside:
+            place = round_(place)
         if padding != "zeros" and mode != "cubic":  # whose taps alone are brought inside, as in PyTorch
             low, high = _bounds(size, place, align_corners)
             place = select(less(place, low) | less(high, place), _inside(place, size, padding, align_corners), place)
+        if by.kernel is None and rounded_inside:
+            place = round_(place)
         own = [*shape, *(by.taps if j == k else 1 for j in range(spatial))]
         offset = cast(iota(by.taps) + (1 - by.taps // 2 if by.taps > 1 else 0), place.dtype)
         tap = reshape(unsqueeze(floor(place), [place.rank]) + offset, own)
@@ -118,8 +122,12 @@ def _inside(place: Node, size: Int, padding: str, align_corners: bool) -> Node:
     return low + select(less(span, distance), span * 2 - distance, distance)
 
 
-def grid_sample(x: Node, grid: Node, mode: str = "linear", padding: str = "zeros", align_corners: bool = False) -> Node:
-    """``x [N, C, *spatial]`` at ``grid [N, *P, spatial]``: ``[N, C, *P]`` (ONNX GridSample).
+def grid_sample(
+    x: Node, grid: Node, mode: str = "linear", padding: str = "zeros", align_corners: bool = False,
+    rounded_inside: bool = False,
+) -> Node:  # fmt: skip
+    """``x [N, C, *spatial]`` at ``grid [N, *P, spatial]``: ``[N, C, *P]`` (ONNX GridSample; torch grid_sample with
+    ``rounded_inside``, see ``taps``).
 
     Coordinates run from -1 to 1 over an axis, the last axis of ``x`` first; 1 is the centre of the last element
     (``align_corners``) or its outer edge.
@@ -137,7 +145,7 @@ def grid_sample(x: Node, grid: Node, mode: str = "linear", padding: str = "zeros
         extent = count(size, dtype)
         places.append((at + 1) / 2 * (extent - 1) if align_corners else ((at + 1) * extent - 1) / 2)
     source = cast(x, x.dtype.compute) if mode != "nearest" else x
-    return cast(taps(source, places, None, mode, padding, align_corners).interpolated(), x.dtype)
+    return cast(taps(source, places, None, mode, padding, align_corners, rounded_inside).interpolated(), x.dtype)
 
 
 @widened

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from luminal.core import movement
 from luminal.core import symbolic as sym
-from luminal.core.decompose import attention, contraction
+from luminal.core.decompose import attention, contraction, linear_algebra, transposed
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast
 from luminal.core.symbolic import Int
@@ -67,16 +67,27 @@ def einsum(equation: str, tensors: Sequence[Node], *, path: Sequence[int] | None
     return contraction.einsum(equation, *tensors)
 
 
+@aten("det", "linalg_det")
+def det(A: Node) -> Node:
+    return linear_algebra.det(A)
+
+
+@aten("_linalg_det")
+def det_and_factors(A: Node) -> tuple[Node, None, None]:
+    """The determinants; the factors are for gradients."""
+    return linear_algebra.det(A), None, None
+
+
 # ---- convolution ---------------------------------------------------------------------------------
 
 
 @aten("convolution", "_convolution")
 def convolution(
     input: Node, weight: Node, bias: Node | None, stride: Sequence[int], padding: Sequence[Int],
-    dilation: Sequence[int], transposed: bool, output_padding: Sequence[Int], groups: int, *options: bool,
+    dilation: Sequence[int], backwards: bool, output_padding: Sequence[Int], groups: int, *options: bool,
 ) -> Node:  # fmt: skip
-    if transposed:
-        raise UnsupportedError("transposed convolution")
+    if backwards:
+        return conv_transpose(input, weight, bias, stride, padding, output_padding, groups, dilation)
     return _convolve(input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -108,12 +119,47 @@ def _convolve(
     dilation: Sequence[int] | int, groups: int, after: Sequence[Int] | None = None,
 ) -> Node:  # fmt: skip
     spatial = weight.rank - 2
-    batched = x if x.rank == weight.rank else movement.unsqueeze(x, [0])
+    batched = _batched(x, weight.rank)
     pads: list[Int] = each(before, spatial)
     result = contraction.conv(
         batched, weight, bias, each(stride, spatial), pads, after or pads, each(dilation, spatial), groups
     )
     return result if batched is x else movement.squeeze(result, [0])
+
+
+def _batched(x: Node, rank: int) -> Node:
+    """``x`` of ``rank`` axes: a batch of one where it has none."""
+    return x if x.rank == rank else movement.unsqueeze(x, [0])
+
+
+@aten("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
+def conv_transpose(
+    input: Node, weight: Node, bias: Node | None = None, stride: Sequence[int] | int = 1,
+    padding: Sequence[Int] | int = 0, output_padding: Sequence[Int] | int = 0, groups: int = 1,
+    dilation: Sequence[int] | int = 1,
+) -> Node:  # fmt: skip
+    spatial = weight.rank - 2
+    steps, reaches = each(stride, spatial), each(dilation, spatial)
+    pads: list[Int] = each(padding, spatial)
+    extra: list[Int] = each(output_padding, spatial)
+    batched = _batched(input, weight.rank)
+    sizes = [
+        (n - 1) * s - 2 * p + d * (k - 1) + e + 1
+        for n, s, p, d, k, e in zip(batched.shape[2:], steps, pads, reaches, weight.shape[2:], extra, strict=True)
+    ]
+    result = transposed.conv_transpose(batched, weight, bias, steps, pads, sizes, reaches, groups)
+    return result if batched is input else movement.squeeze(result, [0])
+
+
+@aten("col2im")
+def col2im(
+    self: Node, output_size: Sequence[Int], kernel_size: Sequence[int] | int, dilation: Sequence[int] | int,
+    padding: Sequence[int] | int, stride: Sequence[int] | int,
+) -> Node:  # fmt: skip
+    kernel, reaches, pads, steps = (each(value, 2) for value in (kernel_size, dilation, padding, stride))
+    batched = _batched(self, 3)
+    result = transposed.fold(batched, kernel, steps, pads, each(output_size, 2), pads, reaches)
+    return result if batched is self else movement.squeeze(result, [0])
 
 
 def each(value: Sequence[T] | T, count: int) -> list[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from luminal.core.decompose import normalize, pooling
 from luminal.core.errors import UnsupportedError
@@ -11,6 +12,8 @@ from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 from luminal.frontends.fx.contraction import each
 from luminal.frontends.fx.registry import aten, register, table
+
+Result = TypeVar("Result", Node, tuple[Node, Node])
 
 # ---- normalisation -------------------------------------------------------------------------------
 
@@ -99,13 +102,13 @@ def instance_norm(
 # ---- pooling -------------------------------------------------------------------------------------
 
 
-def _pool(function: Callable[..., Node], spatial: int) -> Callable[..., Node]:
+def _pool(function: Callable[..., Result], spatial: int) -> Callable[..., Result]:
     """Pooling over the last ``spatial`` axes; a stride left out is the kernel's size."""
 
     def handler(
         self: Node, kernel_size: Sequence[int] | int, stride: Sequence[int] | int = (),
         padding: Sequence[int] | int = 0, *options: object, **named: object,
-    ) -> Node:  # fmt: skip
+    ) -> Result:  # fmt: skip
         kernel = each(kernel_size, spatial)
         steps = kernel if stride in ((), []) else each(stride, spatial)
         pads = each(padding, spatial)
@@ -135,25 +138,28 @@ for _spatial in (1, 2, 3):
     table({f"max_pool{_spatial}d": _max_pool, f"avg_pool{_spatial}d": _avg_pool}, partial(_pool, spatial=_spatial))
 
 
-def _values_alone(handler: Callable[..., Node]) -> Callable[..., tuple[Node, None]]:
-    """Values with nothing for the positions, which luminal computes nowhere; reading them is reported."""
-
-    def values(*arguments: object, **named: object) -> tuple[Node, None]:
-        return handler(*arguments, **named), None
-
-    return values
+def _max_pool_with_places(
+    x: Node, kernel: list[int], strides: list[int], pads: list[int], dilation: Sequence[int] | int = 1,
+    ceil_mode: bool = False,
+) -> tuple[Node, Node]:  # fmt: skip
+    windows = kernel, strides, pads, pads, each(dilation, len(kernel)), ceil_mode
+    return pooling.max_pool(x, *windows), pooling.max_pool_place(x, *windows)
 
 
 for _spatial in (2, 3):
-    register(f"aten.max_pool{_spatial}d_with_indices.default", _values_alone(_pool(_max_pool, _spatial)))
+    register(f"aten.max_pool{_spatial}d_with_indices.default", _pool(_max_pool_with_places, _spatial))
 
 
 def _adaptive_avg(spatial: int) -> Callable[..., Node]:
     return lambda self, output_size: pooling.adaptive_avg_pool(self, each(output_size, spatial))
 
 
-def _adaptive_max(spatial: int) -> Callable[..., tuple[Node, None]]:
-    return _values_alone(lambda self, output_size: pooling.adaptive_max_pool(self, each(output_size, spatial)))
+def _adaptive_max(spatial: int) -> Callable[..., tuple[Node, Node]]:
+    def handler(self: Node, output_size: Sequence[int] | int) -> tuple[Node, Node]:
+        parts = each(output_size, spatial)
+        return pooling.adaptive_max_pool(self, parts), pooling.adaptive_max_pool_place(self, parts)
+
+    return handler
 
 
 for _spatial in (1, 2, 3):

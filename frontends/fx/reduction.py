@@ -205,6 +205,11 @@ def cumprod(self: Node, dim: int, *, dtype: DType | None = None, result: DType) 
     return cumulative.cumprod(cast(self, result), dim)
 
 
+@aten("logcumsumexp", "_logcumsumexp")
+def logcumsumexp(self: Node, dim: int) -> Node:
+    return cumulative.logcumsumexp(self, dim)
+
+
 @aten("cummax")
 def cummax(self: Node, dim: int) -> tuple[Node, Node]:
     return cumulative.cummax(self, dim)
