@@ -15,6 +15,20 @@ from luminal.core.ir import Graph
 from luminal.frontends.fx import importer
 from luminal.frontends.fx.dtypes import to_numpy
 
+Family = dict[str, Callable[..., Any]]
+
+
+def floats(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def integers(low: int, high: int, *shape: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def together(family: Family) -> Callable[..., Any]:
+    return lambda *inputs: {name: function(*inputs) for name, function in family.items()}
+
 
 class Call(torch.nn.Module):
     """A function as a module."""
