@@ -195,7 +195,7 @@ def test_sampling_folding_and_positions_compiled() -> None:
             F.interpolate(x, size=(4, 5), mode="bilinear", antialias=True),
             F.fold(x.reshape(2, 4, 36), (7, 7), 2),
             values, places,
-            torch.linalg.det(x[..., :3, :3]),
+            torch.linalg.det(x[..., :3, :3]), *torch.linalg.slogdet(x[..., :3, :3]),
             x.logcumsumexp(2),
         )  # fmt: skip
 

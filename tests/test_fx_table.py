@@ -244,7 +244,7 @@ PRODUCTS: dict[str, Call] = {
     "baddbmm": _example(ONE, BATCH, OTHER_BATCH),
     "addbmm": _example(ONE, BATCH, OTHER_BATCH),
     "addmv": _example(COLUMN, X, ROW),
-    "det linalg_det _linalg_det": _example(SQUARE),
+    "det linalg_det _linalg_det slogdet linalg_slogdet _linalg_slogdet": _example(SQUARE),
     "einsum": _example("ij,kj->ik", [X, Y]),
     "scaled_dot_product_attention": _example(BATCH, BATCH, BATCH),
     "convolution": _example(IMAGE[2], KERNEL[2], CHANNELS, [1, 2], [1, 0], [1, 2], False, [0, 0], 2),
@@ -296,7 +296,9 @@ IMAGES: dict[str, Call] = {
 }
 
 # Their further results (statistics and factors for training) are not computed.
-FIRST_RESULT = _names("native_layer_norm _native_batch_norm_legit_no_training native_group_norm _linalg_det")
+FIRST_RESULT = _names(
+    "native_layer_norm _native_batch_norm_legit_no_training native_group_norm _linalg_det _linalg_slogdet"
+)
 FAMILIES = {"pointwise": POINTWISE, "reductions": REDUCTIONS, "movement": MOVEMENT, "creation": CREATION,
             "products": PRODUCTS, "layers": LAYERS, "images": IMAGES}  # fmt: skip
 # What PyTorch leaves unwritten is zero.

@@ -78,6 +78,17 @@ def det_and_factors(A: Node) -> tuple[Node, None, None]:
     return linear_algebra.det(A), None, None
 
 
+@aten("slogdet", "linalg_slogdet")
+def slogdet(A: Node) -> tuple[Node, Node]:
+    return linear_algebra.slogdet(A)
+
+
+@aten("_linalg_slogdet")
+def slogdet_and_factors(A: Node) -> tuple[Node, Node, None, None]:
+    """Signs and logarithms; the factors are for gradients."""
+    return *linear_algebra.slogdet(A), None, None
+
+
 # ---- convolution ---------------------------------------------------------------------------------
 
 
