@@ -300,9 +300,9 @@ def _located(origin: Origin, inputs: Sequence[Held]) -> Iterator[None]:
         raise type(error)(f"{origin}({', '.join(_operands(inputs))}): {error}{hint}") from error
 
 
-def _frozen(inputs: Sequence[Node | None]) -> str:
+def _frozen(inputs: Sequence[Held]) -> str:
     """What to do where a shape in the file may be that of one size."""
-    sizes = () if inputs[0] is None else inputs[0].shape
+    sizes = inputs[0].shape if isinstance(inputs[0], Node) else ()
     names = sorted({variable.name for size in sizes for variable in sym.variables(size)})
     if not names:
         return ""
