@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,10 @@ def errors(text: str) -> list[str]:
     clang = [sys.executable, "-m", "ziglang", "clang"]
     namespace = [] if "#define LM_NAMESPACE" in text else ["-DLM_NAMESPACE=checked_model"]
     source = _SHARED_ARRAY.sub(r"\1threadgroup \2 (&\3)[\4] = shared_array<\2[\4]>();", text)
-    done = subprocess.run([*clang, *_FLAGS, *namespace, "-"], input=source, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # zig leaves an empty object file where it runs
+        done = subprocess.run(
+            [*clang, *_FLAGS, *namespace, "-"], input=source, cwd=folder, capture_output=True, text=True, check=False
+        )
     found = re.findall(r"^(\S+:\d+):\d+: (?:fatal )?error: (.*)$", done.stderr, re.MULTILINE)
     assert bool(found) == (done.returncode != 0), done.stderr
     return [f"{place.replace(f'{INCLUDE}/', '')}: {message}" for place, message in found]
