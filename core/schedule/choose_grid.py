@@ -32,7 +32,7 @@ SHORT = 16  # elements of a row that one thread reduces alone
 EACH = 4  # elements of a long row for each thread
 WIDE = 16  # bytes that a thread reads or writes at once
 DEPTH = 64  # bytes of each row of A, or column of B, that are staged at once
-SCORES = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows and columns of a chain that are computed at once
+CHAINED = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows and columns of a chain that are computed at once
 STAGED = 16  # products of a term in the time that one of its factors is staged; an estimate, not measured
 SIDE = 4  # rows and columns of them that a thread has
 IDLE = 4  # times longer that one pass may take because processors are idle
@@ -103,7 +103,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chose
         blocks = -(-size(chain.along.hi + 1) // block)
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
-    tiles = sorted(SCORES, key=lambda tile: waves(tile, typical)[0] * (math.prod(tile) + STAGED * sum(tile)))
+    tiles = sorted(CHAINED, key=lambda tile: waves(tile, typical)[0] * (math.prod(tile) + STAGED * sum(tile)))
     together, apart = waves(tiles[0], _most)
     if together > IDLE * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")

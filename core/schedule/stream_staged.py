@@ -25,16 +25,17 @@ class StreamStaged:
     for .., m < M:                                        for .., tiles of m:
         for t < T:                                            d, r, sum = -inf, 0, 0         (sum in registers)
             row[t] = f(sum over k of A[m,k] * B[k,t])         for blocks of t:
-        d = max over t of row[t]                                  score = f(A rows * B columns)         (as by Stage)
-        r = sum over t of e(row[t] - d)          =>               d' = max(d, max of score);  score = e(score - d')
-        for n < N:                                                r, sum *= e(d - d');  r += sum of score;  d = d'
-            store g(r) * sum over t of                            sum += score * C columns              (as by Stage)
+        d = max over t of row[t]                                  p = f(A rows * B columns)             (as by Stage)
+        r = sum over t of e(row[t] - d)          =>               d' = max(d, max of p);  p = e(p - d')
+        for n < N:                                                r, sum *= e(d - d');  r += sum of p;  d = d'
+            store g(r) * sum over t of                            sum += p * C columns                  (as by Stage)
                 e(row[t] - d) * C[t,n]                        store g(r) * sum
 
-    What ``Stream`` does, for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The score
-    and the reductions along it are shared; ``first`` divides the score among threads while it is summed, ``last`` the
-    running sum, which has ``width`` columns, all along. ``depth`` terms of what is multiplied are staged at once, twice
-    with ``ahead``. Each row is reduced by as many threads as there are for each, in the same order always.
+    What ``Stream`` does, for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first
+    product, ``p``, and the reductions along it are shared; ``first`` divides it among threads while it is summed,
+    ``last`` the running sum, which has ``width`` columns, all along. ``depth`` terms of what is multiplied are staged
+    at once, twice with ``ahead``. Each row is reduced by as many threads as there are for each, in the same order
+    always.
 
     Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
     where N is at most ``width``, and where each reduction follows those before it by a factor.
@@ -73,7 +74,7 @@ class _Streamed(OnePass):
             raise ScheduleError(f"stream: {self.threads} threads do not divide sums of {self.width} columns")
         if self.row.dtype != self.dtype or self.first.dtype != self.dtype:
             raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
-        self.pitch = by.rows + 4  # from one column of the score to the next; a multiple of four, for aligned reads
+        self.pitch = by.rows + 4  # from one column of the product to the next; a multiple of four, for aligned reads
         thread = sym.var("t0", 0, self.threads - 1)
         self.thread = thread
         self.mine, self.part = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
@@ -91,18 +92,18 @@ class _Streamed(OnePass):
         skipped = sym.floordiv(first, by.block)
         step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
         columns = Side(t, by.block, (skipped + step) * by.block)
-        score, value = self._first_steps(columns), self._last_steps(columns)
+        product, value = self._first_steps(columns), self._last_steps(columns)
         block = (
             self._by_threads(*self.tile.loops((self._set(self.tile, "tile", self.number(0.0)),))),
-            *score.body(),
-            self._by_threads(*self._scores(columns)),
+            *product.body(),
+            self._by_threads(*self._products(columns)),
             *self._reduced(columns),
             *value.body(),
         )
         body = (
             *lead,
             *self._allocations(),
-            *score.allocations(),
+            *product.allocations(),
             *value.allocations(),
             self._by_rows(tuple(ln.Store(s.name, self._row, self.start(s.op)) for s in self.states)),
             self._by_threads(*self.sum.loops((self._set(self.sum, self.result.name, self.number(0.0)),))),
@@ -122,14 +123,14 @@ class _Streamed(OnePass):
         parts = [ln.Alloc(_parts(state.name), self.dtype, self.threads, "shared") for state in self.states]
         factor = [ln.Alloc(_factor(self.result.name), self.dtype, by.rows, "shared")] if self.result.moves else []
         return (
-            ln.Alloc("score", self.dtype, self.pitch * by.block, "shared"),
+            ln.Alloc("product", self.dtype, self.pitch * by.block, "shared"),
             *states, *parts, *factor,
             ln.Alloc("tile", self.dtype, self.tile.size * self.threads, "registers"),
             ln.Alloc(self.result.name, self.dtype, self.sum.size * self.threads, "registers"),
         )  # fmt: skip
 
     def _place(self, row: Int, column: Int) -> Int:
-        """Where an element of the score is."""
+        """Where an element of the product is."""
         return column * self.pitch + row
 
     def _at(self, held: Held) -> Int:
@@ -178,7 +179,7 @@ class _Streamed(OnePass):
         return Steps(self.threads, count, (a, b), product, by.ahead)
 
     def _last_steps(self, columns: Side) -> Steps:
-        """The product of the score and the block's rows of C, onto the running sum."""
+        """The product of the first one and the block's rows of C, onto the running sum."""
         by, t = self.by, self.t
         term = ln.Loop(Var(f"{by.axis}_4", 0, by.block - 1), by.block, "serial", ())
         inside = sym.expr(term.axis)
@@ -192,7 +193,7 @@ class _Streamed(OnePass):
         def product(step: Int, other: bool) -> ln.Contract:
             at = step * by.depth + sym.expr(k_0)
             return self._contract(
-                self.result.name, self.sum, k_0, ("score", self.dtype, self._place(self.sum.top, at), 1),
+                self.result.name, self.sum, k_0, ("product", self.dtype, self._place(self.sum.top, at), 1),
                 (c.other if other else c.name, c.dtype, c.place(sym.expr(k_0), self.sum.left), c.line),
             )  # fmt: skip
 
@@ -216,26 +217,26 @@ class _Streamed(OnePass):
 
     # ---- what is carried -------------------------------------------------------------------------------------------
 
-    def _scores(self, columns: Side) -> Body:
-        """The thread's elements of the tile, as elements of the score."""
+    def _products(self, columns: Side) -> Body:
+        """The thread's elements of the tile, as elements of the product."""
         held = self.tile
         where = {self.m.axis: self.side.at(held.row), self.t.axis: columns.at(held.column)}
         total = {ln.temporary(self.first.name, self.dtype): ln.load("tile", self._at(held), self.dtype)}
         element = substitute_scalar(replace_leaves(self.element, total), where, {})
         place = self._place(held.row, held.column)
-        body: Body = (*substitute(self.lets, where), ln.Store("score", place, element))
+        body: Body = (*substitute(self.lets, where), ln.Store("product", place, element))
         valid = (*self.side.valid(held.row), *columns.valid(held.column))
         if valid:
-            body = (ln.Store("score", place, self.number(0.0)), ln.If(valid, body))
+            body = (ln.Store("product", place, self.number(0.0)), ln.If(valid, body))
         return held.loops(body)
 
     def _reduced(self, columns: Side) -> Body:
-        """For each row of the score: the maxima moved on, what follows them, and in the score the left operand of the
+        """For each row of the product: the maxima moved on, what follows them, and in its place the left operand of the
         last sum."""
         by = self.by
         at = Var(f"{by.axis}_3", 0, by.block // self.parts - 1)
         column = sym.expr(at) * self.parts + self.part
-        row = ln.load("score", self._place(self.mine, column), self.dtype)
+        row = ln.load("product", self._place(self.mine, column), self.dtype)
         block = Block(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.mine)})
         rows, valid = self.side.valid(self.mine), columns.valid(column)
 
@@ -254,10 +255,10 @@ class _Streamed(OnePass):
 
         maxima = [s for state in self.maxima for s in reduce(state, row, ())]
         weights: list[ln.Statement] = self._moved(block, self.mine)
-        # The last sum that reads an element of the score leaves in its place what it weighs.
+        # The last sum that reads an element of the product leaves in its place what it weighs.
         kept = ln.temporary("kept", self.dtype)
         left = counted(block.value(self.left(), kept), ops.SUM_REDUCE)
-        before = (ln.Define("kept", row), ln.Store("score", self._place(self.mine, column), left))
+        before = (ln.Define("kept", row), ln.Store("product", self._place(self.mine, column), left))
         for number, state in enumerate(self.sums, 1):
             weights += reduce(state, kept, before) if number == len(self.sums) else reduce(state, row, ())
         if not self.sums:
