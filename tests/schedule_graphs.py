@@ -219,6 +219,23 @@ def rows_put_into_a_table(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def rows_put_into_parts_of_a_buffer(s: Source) -> tuple[Node, ...]:
+    """Over what is put together from parts, and as a part; read by rows, as panels, and through a permutation."""
+    x, y, ids = s.input(4, 6), s.input(3, 6), s.input(2, dtype=types.i64, below=4)
+    joined = movement.concatenate([activation.relu(x), activation.sigmoid(y)], 0)
+    part = scattering.put(activation.relu(x) * 2.0, ids, s.input(2, 6), 0, "add")
+    columns = scattering.put(movement.permute(x, (1, 0)), ids, s.input(2, 4))
+    return (
+        scattering.put(joined, ids, s.input(2, 6)),
+        movement.concatenate([part, y * 3.0], 0),
+        movement.concatenate([cumulative.cumsum(x * 1.5, 0), y * 4.0], 0),
+        contraction.matmul(s.input(5, 4), scattering.put(activation.relu(x) + 1.0, ids, s.input(2, 6))),
+        contraction.linear(cumulative.cumsum(activation.relu(x), 1), s.weight(9, 6)),
+        movement.permute(columns, (1, 0)),
+    )
+
+
+@case
 def elements_put_in_their_places(s: Source) -> tuple[Node, ...]:
     x, ids = s.input(5, 6, dtype=types.i32, below=90), s.input(3, 6, dtype=types.i64, below=5)
     new = s.input(3, 6, dtype=types.i32, below=90)

@@ -137,6 +137,23 @@ def test_running_maxima_and_their_positions(function: str) -> None:
             np.testing.assert_array_equal(found, wanted.numpy())
 
 
+def test_long_running_sums_and_products_do_not_drift() -> None:
+    x = np.full(20000, 0.1, np.float32)
+    close(run(lambda a: cumulative.cumsum(a, 0), x), np.cumsum(x.astype(np.float64)))
+    close(run(lambda a: cumulative.cumsum(a, 0, exclusive=True), x), np.cumsum(x.astype(np.float64)) - x)
+    near = np.full(20000, 1.0001, np.float32)
+    close(run(lambda a: cumulative.cumprod(a, 0), near), np.cumprod(near.astype(np.float64)))
+    close(run(lambda a: cumulative.logcumsumexp(a, 0), x), 0.1 + np.log(np.arange(1, 20001)))
+
+
+def test_running_sums_and_products_of_special_numbers() -> None:
+    x = np.array([[1, np.inf, 2], [1, -np.inf, np.inf], [3e38, 3e38, -3e38], [np.nan, 1, 2], [2, 0, -np.inf]])
+    x = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        for function, meaning in ((cumulative.cumsum, np.cumsum), (cumulative.cumprod, np.cumprod)):
+            assert np.array_equal(run(lambda a, f=function: f(a, 1), x), meaning(x, 1), equal_nan=True)
+
+
 def test_running_products() -> None:
     x = normal(4, 6)
     close(run(lambda a: cumulative.cumprod(a, 1), x), np.cumprod(x.astype(np.float64), 1))

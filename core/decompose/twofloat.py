@@ -18,6 +18,13 @@ def ordered_sum(a: Node, b: Node) -> TwoFloat:
     return total, b - (total - a)
 
 
+def exact_sum(a: Node, b: Node) -> TwoFloat:
+    """``a + b`` exactly (Knuth, 1969); the rest is NaN where the sum is not finite."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
 def product(a: Node, b: Node) -> TwoFloat:
     """``a * b`` exactly, but for underflow."""
     total = a * b

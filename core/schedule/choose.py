@@ -272,7 +272,8 @@ def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
     state.refine()
     ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
     others = by_stride([loop.axis for loop in state.loops() if loop.axis.name not in ordered], state)
-    along = others[-1] if others and _may_vectorise(others[-1], state) else None
+    kept = frozenset((*others, *nest.dims))  # what is carried from one iteration to the next
+    along = others[-1] if others and gain(others[-1], state, kept) > 0 else None
     state.do(Reorder((*(v.name for v in others), *ordered)))
     names = state.merge([v.name for v in others])
     if along is not None:

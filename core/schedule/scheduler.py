@@ -144,11 +144,14 @@ def _divided(expressions: tuple[Int, ...]) -> int:
     return total
 
 
-def gain(axis: Var, state: Scheduler) -> float:
+def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset()) -> float:
     """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
-    strided stores more so, since a cache line must come in before a part of it is written."""
+    strided stores more so, since a cache line must come in before a part of it is written. Accesses that vary with
+    variables in ``near`` alone stay in the cache, and do not count."""
     total = 0.0
     for offset, written in state.offsets():
+        if near and sym.variables(offset) <= near:
+            continue
         linear = sym.coefficient(offset, axis)
         if linear is None or linear[0] not in (0, 1):
             total -= 3 if written else 1
