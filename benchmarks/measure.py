@@ -89,7 +89,7 @@ def measure(name: str, folder: Path, layers: int, threads: int, runs: int, displ
     return Sample(
         {key: timing.median for key, timing in found.items()},
         compiled,
-        sum(int(symbolic.evaluate(step.operations, {})) for step in program.entries[0].steps),
+        sum(int(symbolic.evaluate(step.operations, {})) for step in program.entries[0].launches),
         _bytes(program),
         peak | probe.measure(),
     )
@@ -124,7 +124,7 @@ def _bytes(program: Program) -> int:
     """Inputs, outputs and constants, each once. (A table of which a run reads a few rows counts for those alone.)"""
     looked_up = {
         name
-        for step in program.entries[0].steps
+        for step in program.entries[0].launches
         for name in step.arguments
         if program.kernels[step.kernel].nest.checked and program.buffer(name).space == "constant"
     }

@@ -132,7 +132,8 @@ class Expressions:
         a GPU they have to be aligned."""
         if self.frame.dialect.grid is None:
             return True
-        return self.array(array).space in ("global", "shared") and self.indices.aligned(offset)
+        pointer = self.array(array)
+        return pointer.aligned and pointer.space in ("global", "shared") and self.indices.aligned(offset)
 
     def stored(self, store: Store, value: Value) -> None:
         """``value`` has just been stored: what is read from there until the next store is known."""

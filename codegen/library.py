@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeAlias
 
 from luminal.codegen import interface as public
 from luminal.codegen.cpp import Names, ctype
@@ -13,7 +14,8 @@ from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
-from luminal.core.program import Buffer, Entry, Launch, Phase, Program
+from luminal.core import symbolic as sym
+from luminal.core.program import Branch, Buffer, Entry, Launch, Loop, Phase, Program, Region
 from luminal.core.sizes import Solution, solve
 from luminal.core.symbolic import Int, Var, as_var, expr
 from luminal.core.types import DType
@@ -79,6 +81,33 @@ class Step:
 
 
 @dataclass(frozen=True)
+class LoopStep:
+    """A loop: the ``carries`` are ``(now, next, place of now, place of next)``, the first two names of variables.
+    ``rounds`` is empty where ``flag``, a pointer, says after the steps of ``test`` whether to go on."""
+
+    counter: str
+    rounds: str
+    carries: tuple[tuple[str, str, str, str], ...]
+    test: tuple[AnyStep, ...]
+    flag: str
+    steps: tuple[AnyStep, ...]
+    how: str = "loop"
+
+
+@dataclass(frozen=True)
+class BranchStep:
+    """A branch on what the pointer ``flag`` points to."""
+
+    flag: str
+    then: tuple[AnyStep, ...]
+    other: tuple[AnyStep, ...]
+    how: str = "branch"
+
+
+AnyStep: TypeAlias = Step | LoopStep | BranchStep
+
+
+@dataclass(frozen=True)
 class Row:
     """A tensor in its table: ``axes`` is the text of its axes."""
 
@@ -111,7 +140,7 @@ class EntryText:
     """An entry point: what is public about it, its steps, the tables of its inputs and outputs, the dims to solve."""
 
     interface: public.Entry
-    steps: tuple[Step, ...]
+    steps: tuple[AnyStep, ...]
     tensors: tuple[TensorTable, ...]
     solutions: tuple[SolutionRow, ...]
 
@@ -184,6 +213,7 @@ class _Describer:
         self.solutions: dict[tuple[Var, Int, Int], SizeFunction] = {}
         self.axes: dict[tuple[Int, ...], AxesTable] = {}
         self.steps: list[str] = []
+        self.carries = 0
 
     def describe(self) -> LibraryText:
         entries = tuple(
@@ -217,23 +247,44 @@ class _Describer:
             for space, tensors in (("in", entry.inputs), ("out", entry.outputs))
             for number, tensor in enumerate(tensors)
         }
-        steps = tuple(self._phases(entry, pointers))
+        steps = tuple(self._region(entry.region, pointers))
         tables = tuple(
             TensorTable(f"{face.identifier}_{which}", tuple(Row(t, self._axes(t.shape)) for t in tensors))
             for which, tensors in (("inputs", face.inputs), ("outputs", face.outputs))
         )
         return EntryText(face, steps, tables, tuple(self._solutions(entry)))
 
-    def _phases(self, entry: Entry, pointers: dict[str, str]) -> Iterator[Step]:
-        phases = {phase.first: phase for phase in entry.phases}
+    def _region(self, region: Region, pointers: dict[str, str]) -> Iterator[AnyStep]:
+        """``pointers`` are the texts of the buffers that have no fixed place; it gains those of carries."""
+        phases = {phase.first: phase for phase in region.phases}
         number = 0
-        while number < len(entry.steps):
-            phase = phases.get(number)
-            if phase is None:
-                yield self._step(entry.steps[number], pointers)
-            else:
-                yield self._phase(entry.steps[number : phase.last + 1], phase, pointers)
+        while number < len(region.steps):
+            phase, step = phases.get(number), region.steps[number]
+            match step:
+                case Launch() if phase is not None:
+                    launches = [s for s in region.steps[number : phase.last + 1] if isinstance(s, Launch)]
+                    yield self._phase(launches, phase, pointers)
+                case Launch():
+                    yield self._step(step, pointers)
+                case Loop():
+                    yield self._loop(step, pointers)
+                case Branch():
+                    then, other = (tuple(self._region(inner, dict(pointers))) for inner in (step.then, step.other))
+                    yield BranchStep(self._pointer(self.program.buffer(step.flag), pointers), then, other)
             number = phase.last + 1 if phase else number + 1
+
+    def _loop(self, step: Loop, pointers: dict[str, str]) -> LoopStep:
+        carries: list[tuple[str, str, str, str]] = []
+        for first, second in step.carried:
+            here, there = (self._pointer(self.program.buffer(name), pointers) for name in (first, second))
+            now, following = f"now{self.carries}", f"next{self.carries}"
+            self.carries += 1
+            pointers |= {first: now, second: following}
+            carries.append((now, following, here, there))
+        flag = self._pointer(self.program.buffer(step.flag), pointers) if step.flag else ""
+        rounds = "" if step.rounds is None else self._size(step.rounds)
+        test, body = (tuple(self._region(inner, dict(pointers))) for inner in (step.test, step.body))
+        return LoopStep(step.counter.name, rounds, tuple(carries), test, flag, body)
 
     def _step(self, step: Launch, pointers: dict[str, str]) -> Step:
         tasks = self.kernels[step.kernel].tasks
@@ -270,11 +321,21 @@ class _Describer:
         return f"static_cast<{constant}{ctype(dtype)}*>({space}[{number}])"
 
     def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
+        if buffer.name in pointers:
+            return pointers[buffer.name]
+        if buffer.space == "part":
+            return self._element(buffer, 1, pointers)
         if buffer.space == "arena":
             return f"context.arena<{ctype(buffer.dtype)}>({buffer.offset})"
         if buffer.space == "constant":
             return f"context.weights<{ctype(buffer.dtype)}>({self.constants[buffer.name].identifier})"
-        return pointers[buffer.name]
+        raise KeyError(buffer.name)
+
+    def _element(self, part: Buffer, unit: int, pointers: dict[str, str]) -> str:
+        """A pointer to the element of its whole that a loop is at, ``unit`` being the size of a number there."""
+        assert part.counter is not None
+        stride = self._size(sym.product(part.shape) * unit)
+        return f"{self._pointer(self.program.buffer(part.whole), pointers)} + {part.counter.name} * {stride}"
 
     # ---- sizes -----------------------------------------------------------------------------------------------------
 
@@ -335,11 +396,10 @@ class _Describer:
 class _LaunchDescriber(_Describer):
     """Steps follow each other on a GPU: each is a launch of its own, of as many blocks as it has tasks."""
 
-    def _phases(self, entry: Entry, pointers: dict[str, str]) -> Iterator[Step]:
-        for step in entry.steps:
-            number = self._number(step)
-            tasks = self._size(self.kernels[step.kernel].tasks)
-            yield Step("launch", number, tasks, (self._launch(step, number, tasks, pointers),))
+    def _step(self, step: Launch, pointers: dict[str, str]) -> Step:
+        number = self._number(step)
+        tasks = self._size(self.kernels[step.kernel].tasks)
+        return Step("launch", number, tasks, (self._launch(step, number, tasks, pointers),))
 
     def _launch(self, step: Launch, number: int, tasks: str, pointers: dict[str, str]) -> Call:
         signature = self.kernels[step.kernel].signature
@@ -353,8 +413,12 @@ class _LaunchDescriber(_Describer):
         return f"context.{'input' if space == 'in' else 'output'}({number})"
 
     def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
+        if buffer.name in pointers:
+            return pointers[buffer.name]
+        if buffer.space == "part":
+            return self._element(buffer, buffer.dtype.itemsize, pointers)
         if buffer.space == "arena":
             return f"context.arena({buffer.offset})"
         if buffer.space == "constant":
             return f"context.weights({self.constants[buffer.name].identifier})"
-        return pointers[buffer.name]
+        raise KeyError(buffer.name)

@@ -131,13 +131,13 @@ def tensors(program: Program) -> Mapping[str, tuple[str, ...]]:
     """For each kernel of ``program``, by name, what its arrays are: ``input 'x'``. Of a kernel that several steps
     launch the first two, and how many there are besides."""
     found: dict[str, list[dict[str, None]]] = {k.name: [{} for _ in k.nest.arrays] for k in program.kernels}
-    for step in (step for entry in program.entries for step in entry.steps):
+    for step in (step for entry in program.entries for step in entry.launches):
         for names, name in zip(found[program.kernels[step.kernel].name], step.arguments, strict=True):
             names[f"{_SPACES[program.buffer(name).space]} {name!r}"] = None
     return {kernel: tuple(_some(list(names)) for names in arrays) for kernel, arrays in found.items()}
 
 
-_SPACES = {"input": "input", "output": "output", "constant": "weight", "arena": "value"}
+_SPACES = {"input": "input", "output": "output", "constant": "weight", "arena": "value", "part": "element"}
 
 
 def _some(names: Sequence[str]) -> str:

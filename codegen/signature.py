@@ -15,7 +15,7 @@ from luminal.core.types import DType
 @dataclass(frozen=True)
 class Pointer:
     """An array: its name in the nest and in the text, and whether the kernel writes it. ``space`` is that of an
-    ``Alloc``, of ``extent`` elements; parameters of the kernel are ``global``."""
+    ``Alloc``, of ``extent`` elements; parameters of the kernel are ``global``. ``aligned`` is as in ``nest.Array``."""
 
     array: str
     name: str
@@ -23,6 +23,7 @@ class Pointer:
     written: bool
     space: str = "global"
     extent: int = 0
+    aligned: bool = True
 
     @property
     def type(self) -> str:
@@ -118,5 +119,5 @@ def of(name: str, nest: LoopNest, names: Names, dialect: Dialect) -> Signature:
         raise SpecError(f"a kernel cannot be called {name!r}: the runtime headers use that name")
     for array in nest.arrays:
         dialect.type(array.dtype)
-    pointers = tuple(Pointer(a.name, names.like(a.name), a.dtype, a.written) for a in nest.arrays)
+    pointers = tuple(Pointer(a.name, names.like(a.name), a.dtype, a.written, aligned=a.aligned) for a in nest.arrays)
     return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims))

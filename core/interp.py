@@ -208,7 +208,7 @@ class _Evaluation:
     def __init__(self, inputs: Mapping[str, Array], env: Mapping[str, int], double: bool, origins: ir.Origins) -> None:
         self.inputs, self.env, self.double, self.origins = inputs, env, double, origins
         self.values: dict[Node, _Value] = {}
-        self.scans: dict[Any, list[_Value]] = {}
+        self.structured: dict[Any, list[_Value]] = {}  # results, by operands and bodies
 
     def result(self, node: Node) -> Array:
         """A copy of the value of ``node`` in the mode of the run."""
@@ -227,8 +227,8 @@ class _Evaluation:
         elif node.op is ops.GATHER:
             index = self._checked(node, operands[1].typed)
             value = self._moved(partial(_take, index, node.attr.axis), operands[0])
-        elif node.op is ops.SCAN:
-            value = self._scan(node, operands)
+        elif node.op.kind is Kind.STRUCTURED:
+            value = self._structured(node, operands)
         elif node.op is ops.SCATTER:
             value = self._scatter(node, *operands)
         elif node.op is ops.CONTIGUOUS:
@@ -288,34 +288,55 @@ class _Evaluation:
             )
         return index
 
-    def _scan(self, node: Node, operands: list[_Value]) -> _Value:
-        """All results of a scan are computed together, and kept for the others."""
-        key = node.inputs, replace(node.attr, result=0)
-        if key not in self.scans:
-            self.scans[key] = self._repeated(node, operands)
-        number: int = node.attr.result
-        return self.scans[key][number]
+    # Loops and branches.
 
-    def _repeated(self, node: Node, operands: list[_Value]) -> list[_Value]:
-        step: ops.Step = node.attr
-        count = len(step.carries)
-        order = ir.topological(step.results)
-        carried, over = operands[:count], operands[count:]
+    def _structured(self, node: Node, operands: list[_Value]) -> _Value:
+        """All results of a node with bodies are computed together, and kept for the others."""
+        key = node.inputs, replace(node.attr, result=0)
+        if key not in self.structured:
+            run: Any = {ops.SCAN: self._scan, ops.WHILE: self._while, ops.COND: self._branch}[node.op]
+            self.structured[key] = run(node.attr, operands)
+        number: int = node.attr.result
+        return self.structured[key][number]
+
+    def _body(self, results: Sequence[Node], given: Mapping[Node, _Value]) -> list[_Value]:
+        inner = _Evaluation({}, self.env, self.double, self.origins)
+        inner.values = dict(given)
+        for node in _order(results):
+            if node not in inner.values:
+                inner.compute(node)
+        return [inner.values[node] for node in results]
+
+    def _scan(self, step: ops.Step, operands: list[_Value]) -> list[_Value]:
+        count, until = len(step.carries), len(step.carries) + len(step.slices)
+        carried, over = operands[:count], operands[count:until]
+        shared = dict(zip(step.shared, operands[until:], strict=True))
         put_out: list[list[_Value]] = []
         for place in range(len(over[0].typed)):
-            inner = _Evaluation({}, self.env, self.double, self.origins)
-            inner.values = dict(zip(step.carries, carried, strict=True))
-            inner.values |= {x: _Value(v.typed[place], v.wide[place]) for x, v in zip(step.slices, over, strict=True)}
-            for body in order:
-                if body not in inner.values:
-                    inner.compute(body)
-            carried, out = [inner.values[x] for x in step.results[:count]], step.results[count:]
-            put_out.append([inner.values[x] for x in out])
+            slices = [_Value(x.typed[place], x.wide[place]) for x in over]
+            results = self._body(
+                step.results, shared | dict(zip((*step.carries, *step.slices), (*carried, *slices), strict=True))
+            )
+            carried = results[:count]
+            put_out.append(results[count:])
         stacked = [
             _Value(*(self._stacked([getattr(row[k], kind) for row in put_out], result) for kind in ("typed", "wide")))
             for k, result in enumerate(step.results[count:])
         ]
         return [*carried, *stacked]
+
+    def _while(self, repeat: ops.Repeat, operands: list[_Value]) -> list[_Value]:
+        count = len(repeat.carries)
+        carried, shared = operands[:count], dict(zip(repeat.shared, operands[count:], strict=True))
+        while True:
+            given = shared | dict(zip(repeat.carries, carried, strict=True))
+            if not self._body([repeat.condition], given)[0].typed[()]:
+                return carried
+            carried = self._body(repeat.results, given)
+
+    def _branch(self, branches: ops.Branches, operands: list[_Value]) -> list[_Value]:
+        taken = branches.then if operands[0].typed[()] else branches.other
+        return self._body(taken, dict(zip(branches.parameters, operands[1:], strict=True)))
 
     def _stacked(self, parts: list[Array], result: Node) -> Array:
         empty = np.empty((0, *map(self.size, result.shape)), result.dtype.numpy)

@@ -8,7 +8,7 @@ built, so a chain of reshapes and slices is always one node.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ import numpy as np
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
-from luminal.core.errors import DTypeError, ShapeError
+from luminal.core.errors import ShapeError
 from luminal.core.ops import Kind, Op
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, from_numpy, i64
@@ -158,7 +158,13 @@ Origins: TypeAlias = dict[Node, tuple[Origin, ...]]
 _recorder: ContextVar[tuple[Origins, tuple[Origin, ...]] | None] = ContextVar("recorder", default=None)
 
 
+_built: ContextVar[set[Node] | None] = ContextVar("built", default=None)
+
+
 def _record(node: Node) -> None:
+    built = _built.get()
+    if built is not None:
+        built.add(node)
     active = _recorder.get()
     if active is not None:
         table, origins = active
@@ -174,6 +180,20 @@ def originating(table: Origins, *origins: Origin) -> Iterator[None]:
         yield
     finally:
         _recorder.reset(token)
+
+
+@contextmanager
+def building() -> Iterator[set[Node]]:
+    """The set of the nodes that are built inside the block, gained as they are."""
+    around = _built.get()
+    built: set[Node] = set()
+    token = _built.set(built)
+    try:
+        yield built
+    finally:
+        _built.reset(token)
+        if around is not None:
+            around |= built
 
 
 # ---- sources -------------------------------------------------------------------------------------------------------
@@ -314,44 +334,14 @@ def scatter(old: Node, index: Node, new: Node, axis: int, by: Op | None = None) 
     return _intern(ops.SCATTER, (old, index, new), ops.Combine(axis, by), old.shape, dtype)
 
 
-def scan(
-    step: Callable[[Sequence[Node], Sequence[Node]], tuple[Sequence[Node], Sequence[Node]]],
-    first: Sequence[Node],
-    over: Sequence[Node],
-) -> tuple[list[Node], list[Node]]:
-    """``step`` once for each element along the first axis of ``over``, in order; ``first`` are what it carries first.
-
-    ``step`` is given nodes of the carries and of one element each, and returns the next carries and what it puts out.
-    Returns the last carries and, along a new first axis, what was put out. Raises ShapeError or DTypeError where a
-    carry changes its shape or type, or the lengths differ.
-    """
-    lengths = {x.shape[0] for x in over}
-    if len(lengths) != 1:
-        raise ShapeError(f"Scan: expected operands of one length, found {sorted(map(str, lengths))}")
-    carries = tuple(input_(f"carry {k}", x.shape, x.dtype) for k, x in enumerate(first))
-    slices = tuple(input_(f"slice {k}", x.shape[1:], x.dtype) for k, x in enumerate(over))
-    following, put_out = step(carries, slices)
-    for before, after in zip(carries, following, strict=True):
-        if before.shape != after.shape:
-            raise ShapeError(f"Scan: a carry of shape {list(before.shape)} becomes {list(after.shape)}")
-        if before.dtype != after.dtype:
-            raise DTypeError(f"Scan: a carry of {before.dtype} becomes {after.dtype}")
-    body = (*following, *put_out)
-    results = [repeated((*first, *over), ops.Step(carries, slices, body, number)) for number in range(len(body))]
-    last, stacked = results[: len(carries)], results[len(carries) :]
-    (length,) = lengths
-    if not sym.always(length - 1):  # over nothing, no carry would be written
-        some = binary(ops.LESS_THAN, constant(0, i64), dim(length))
-        last = [select(some, value, before) for value, before in zip(last, first, strict=True)]
-    return last, stacked
-
-
-def repeated(inputs: Sequence[Node], step: ops.Step) -> Node:
-    """One result of a scan, of whose operands the first are the carries' first values."""
-    result = step.results[step.result]
-    length = inputs[len(step.carries)].shape[0]
-    shape = result.shape if step.result < len(step.carries) else (length, *result.shape)
-    return _intern(ops.SCAN, tuple(inputs), step, shape, result.dtype)
+def structured(op: Op, inputs: Sequence[Node], attr: ops.Structured) -> Node:
+    """One result of a node with bodies: see ``core.structured``, which checks them."""
+    body = attr.bodies[-1]
+    result = body[attr.result]
+    shape = result.shape
+    if isinstance(attr, ops.Step) and attr.result >= len(attr.carries):
+        shape = (inputs[len(attr.carries)].shape[0], *shape)
+    return _intern(op, tuple(inputs), attr, shape, result.dtype)
 
 
 def _axis(axis: int, x: Node) -> int:
@@ -461,6 +451,19 @@ def topological(roots: Iterable[Node]) -> list[Node]:
     return order
 
 
+def everything(roots: Iterable[Node]) -> list[Node]:
+    """Every node that ``roots`` depend on, and every node of the bodies inside them."""
+    found: dict[Node, None] = {}
+    waiting = list(roots)
+    while waiting:
+        for node in topological([waiting.pop()]):
+            if node not in found:
+                found[node] = None
+                if node.op.kind is Kind.STRUCTURED:
+                    waiting += [root for body in node.attr.bodies for root in body]
+    return list(found)
+
+
 def users(roots: Iterable[Node]) -> dict[Node, list[Node]]:
     """For each node that ``roots`` depend on, the nodes that read it directly."""
     found: dict[Node, list[Node]] = {}
@@ -478,3 +481,19 @@ def rebuild(node: Node, inputs: Sequence[Node]) -> Node:
     if node.op is ops.VIEW:
         return view(inputs[0], node.shape, node.attr.index, node.attr.valid, node.attr.fill)
     return _intern(node.op, tuple(inputs), node.attr, node.shape, node.dtype)
+
+
+def substitute(roots: Iterable[Node], by: Mapping[Node, Node]) -> list[Node]:
+    """``roots`` with other nodes, of the same types and shapes, in the place of those that ``by`` names."""
+    done = dict(by)
+    roots = list(roots)
+    stack = roots[::-1]
+    while stack:
+        node = stack[-1]
+        pending = [operand for operand in reversed(node.inputs) if operand not in done] if node not in done else []
+        stack += pending
+        if not pending:
+            stack.pop()
+            if node not in done:
+                done[node] = rebuild(node, [done[operand] for operand in node.inputs])
+    return [done[root] for root in roots]

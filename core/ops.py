@@ -10,7 +10,7 @@ what the twelve cannot express exactly, or only at a worse order of growth.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -27,7 +27,7 @@ class Kind(Enum):
     REDUCE = "reduce"  # drops the axes that the attribute names
     VIEW = "view"  # moves nothing; the attribute maps result indices to operand indices
     INDEXED = "indexed"  # reads or writes at positions that another operand holds
-    REPEATED = "repeated"  # a body of primitives, once for each element along an axis
+    STRUCTURED = "structured"  # bodies of primitives, run as often as data or sizes say
 
 
 # ---- attributes: a frozen dataclass per primitive that has any ----------------------------------------------------
@@ -85,18 +85,92 @@ class Combine:
     by: Op | None = None
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a scan does once for each element along the first axis of what it runs over, and which ``result`` is meant.
+class Structured:
+    """Bodies of primitives over ``parameters``, inputs of their own, which stand for the last operands of the node.
 
-    ``results`` are nodes over ``carries`` and ``slices``, inputs of their own: first the next value of each carry, then
-    what is put out. A ``result`` below the number of carries is the last value of a carry; the others are stacked.
+    Bodies are closed: beside the parameters they read constants, positions and sizes only. The bodies have several
+    results; a node is one of them, number ``result``.
+    """
+
+    parameters: tuple[Any, ...]
+    result: int
+
+    @property
+    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+        """The results of each body."""
+        raise NotImplementedError
+
+    def over(self, *bodies: tuple[Any, ...]) -> Any:
+        """The same with other bodies."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Step(Structured):
+    """What a scan does once for each element along the first axis of what it runs over.
+
+    ``results`` are first the next value of each carry, then what is put out. A ``result`` below the number of carries
+    is the last value of a carry; the others are stacked. The operands are the first values of the ``carries``, what
+    the ``slices`` are elements of, and what is ``shared`` by all steps.
     """
 
     carries: tuple[Any, ...]
     slices: tuple[Any, ...]
+    shared: tuple[Any, ...]
     results: tuple[Any, ...]
     result: int
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return (*self.carries, *self.slices, *self.shared)
+
+    @property
+    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+        return (self.results,)
+
+    def over(self, *bodies: tuple[Any, ...]) -> Step:
+        return replace(self, results=bodies[0])
+
+
+@dataclass(frozen=True)
+class Repeat(Structured):
+    """What a while loop does for as long as the ``condition`` on its ``carries`` holds: ``results`` are their next
+    values. The operands are the first values of the carries, and what is ``shared`` by all rounds."""
+
+    carries: tuple[Any, ...]
+    shared: tuple[Any, ...]
+    condition: Any
+    results: tuple[Any, ...]
+    result: int
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return (*self.carries, *self.shared)
+
+    @property
+    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+        return ((self.condition,), self.results)
+
+    def over(self, *bodies: tuple[Any, ...]) -> Repeat:
+        return replace(self, condition=bodies[0][0], results=bodies[1])
+
+
+@dataclass(frozen=True)
+class Branches(Structured):
+    """What is computed where a condition holds, ``then``, and where it does not, ``other``. The first operand is the
+    condition."""
+
+    parameters: tuple[Any, ...]
+    then: tuple[Any, ...]
+    other: tuple[Any, ...]
+    result: int
+
+    @property
+    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+        return (self.then, self.other)
+
+    def over(self, *bodies: tuple[Any, ...]) -> Branches:
+        return replace(self, then=bodies[0], other=bodies[1])
 
 
 @dataclass(frozen=True)
@@ -270,9 +344,15 @@ SCATTER = Op("Scatter", Kind.INDEXED, 3, _scatter,
              "status", Combine,
              why="a sum of one-hot products costs the whole result for each new element")  # fmt: skip
 
-SCAN = Op("Scan", Kind.REPEATED, None, None,
+SCAN = Op("Scan", Kind.STRUCTURED, None, None,
           "from the first element to the last; of nothing: the first values of the carries", Step,
           why="a cumulative operator from reductions is quadratic, and a recurrence has no other form")  # fmt: skip
+
+WHILE = Op("While", Kind.STRUCTURED, None, None,
+           "the condition is asked before each round; a run in which it always holds does not end", Repeat,
+           why="how often a scan goes round has to be known before")  # fmt: skip
+COND = Op("Cond", Kind.STRUCTURED, None, None, "one branch runs, whatever the other would have done", Branches,
+          why="a Select computes both sides, and one of them may cost much, or fail")  # fmt: skip
 
 TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
 

@@ -64,9 +64,11 @@ def _expression(node: Node, numbers: Mapping[Node, int], names: Mapping[Node, st
         return f"{node.op} {node.attr.value}"
     if node.op is ops.VIEW:
         return f"View{operands} {_view(node)}"
-    if node.op is ops.SCAN:
-        kind = "last value of a carry" if node.attr.result < len(node.attr.carries) else "what is put out"
-        return f"Scan{operands}: {kind}, by {_nested(node.attr.results[node.attr.result])}"
+    if node.op.kind is Kind.STRUCTURED:
+        *_, body = node.attr.bodies
+        put_out = node.op is ops.SCAN and node.attr.result >= len(node.attr.carries)
+        kind = "what is put out" if put_out else "a branch's" if node.op is ops.COND else "last value of a carry"
+        return f"{node.op}{operands}: {kind}, by {_nested(body[node.attr.result])}"
     return f"{node.op}{_attribute(node.attr)}{operands}"
 
 

@@ -25,7 +25,7 @@ def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
     joined where nodes were replaced."""
     origins: Origins = {}
     results = rewrite(graph.results, rules, graph.origins, origins)
-    reached = set(ir.topological(results))
+    reached = set(ir.everything(results))
     return replace(
         graph,
         outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=True)),
@@ -46,6 +46,7 @@ def rewrite(
     done: dict[Node, Node] = {}
     following: dict[Node, Node] = {}  # a node and what one step made of it, not yet simplified itself
     chain: dict[Node, int] = {}
+    bodies: dict[tuple[tuple[Node, ...], ...], tuple[tuple[Node, ...], ...]] = {}  # simplified
     rule: Rule | None = None
     roots = list(roots)
     stack = list(reversed(roots))
@@ -71,6 +72,10 @@ def rewrite(
             by_op[node.op] = [rule for rule in rules if not rule.ops or node.op in rule.ops]
         with ir.originating(table, *origins):
             target, rule = _step(node, [done[operand] for operand in node.inputs], by_op[node.op])
+        if target is node and node.op.kind is Kind.STRUCTURED:
+            if node.attr.bodies not in bodies:
+                bodies[node.attr.bodies] = tuple(tuple(rewrite(b, rules, known, table)) for b in node.attr.bodies)
+            target = ir.structured(node.op, node.inputs, node.attr.over(*bodies[node.attr.bodies]))
         _join(table, target, origins)
         if target is node:
             done[node] = node

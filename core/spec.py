@@ -7,6 +7,7 @@
 4. Symbols are those that ``dims`` declares, with their bounds, and axes of a view those of its shape.
 5. A view without a mask reads inside its operand: no affine index is known to leave it.
 6. The fill of a mask is one element.
+7. Bodies are closed: they hold all of this, their parameters for inputs, and those are as the operands they stand for.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def _problems(node: Node, declared: set[Node], symbols: set[sym.Var]) -> Iterato
         yield f"symbols that the graph does not declare: {_named(unknown)}"
     if node.op is ops.VIEW:
         yield from _view_problems(node, symbols)
+    if node.op.kind is Kind.STRUCTURED:
+        yield from _body_problems(node, symbols)
     try:
         again = _build(node)
     except LuminalError as error:
@@ -80,8 +83,8 @@ def _build(node: Node) -> Node:
         return ir.view(node.inputs[0], node.shape, attr.index, attr.valid, attr.fill)
     if op is ops.GATHER:
         return ir.gather(node.inputs[0], node.inputs[1], attr.axis)
-    if op is ops.SCAN:
-        return ir.repeated(node.inputs, attr)
+    if op.kind is Kind.STRUCTURED:
+        return ir.structured(op, node.inputs, attr)
     if op is ops.SCATTER:
         return ir.scatter(node.inputs[0], node.inputs[1], node.inputs[2], attr.axis, attr.by)
     if op.kind is Kind.REDUCE:
@@ -89,6 +92,17 @@ def _build(node: Node) -> Node:
     if op is ops.BITCAST:
         return ir.bitcast(node.inputs[0], attr.dtype)
     return ir.elementwise(op, *node.inputs, attr=attr)
+
+
+def _body_problems(node: Node, symbols: set[sym.Var]) -> Iterator[str]:
+    parameters = node.attr.parameters
+    for parameter, operand in zip(parameters, node.inputs[len(node.inputs) - len(parameters) :], strict=True):
+        element = operand.shape[1:] if node.op is ops.SCAN and parameter in node.attr.slices else operand.shape
+        if (parameter.shape, parameter.dtype) != (element, operand.dtype):
+            yield f"{parameter} stands for {operand}"
+    for inner in ir.topological([root for body in node.attr.bodies for root in body]):
+        for problem in _problems(inner, set(parameters), symbols):
+            yield f"in a body, {inner}: {problem}"
 
 
 def _view_problems(node: Node, symbols: set[sym.Var]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from luminal.core import ops, types
-from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
+from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
 from luminal.core.schedule import nest as ir
 from luminal.core.symbolic import Var
 from tests.codegen_support import array, axis, of, op, output
@@ -52,15 +52,15 @@ def scaled_rows(name: str = "scaled_rows", threads: int = 1) -> Program:
         (
             Entry(
                 "main", (spec_x,), (spec_y,),
-                (
+                Region((
                     Launch(0, ("squared", "x"), ("Mul 'square' (model.py:3)",)),
                     Launch(1, ("y", "squared", "weight"), ("Mul 'weigh' (model.py:4)",)),
-                ),
+                )),
                 32 * COLUMNS * 4,
             ),
             Entry(
                 "weigh_only", (spec_x,), (spec_y,),
-                (Launch(1, ("y", "x", "weight"), ("Mul 'weigh' (model.py:4)",)),), 0,
+                Region((Launch(1, ("y", "x", "weight"), ("Mul 'weigh' (model.py:4)",)),)), 0,
             ),
         ),
         {"weight": np.linspace(-1, 1, COLUMNS, dtype=np.float32)},

@@ -20,7 +20,7 @@ from luminal.codegen.emitter import KernelText
 from luminal.codegen.render import SourceBundle
 from luminal.core import target as targets
 from luminal.core import types
-from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, TensorSpec
+from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
 from luminal.core.schedule import nest as ir
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
@@ -70,13 +70,13 @@ def program() -> Program:
         (
             Entry(
                 "main", (ids, x), (y,),
-                (
+                Region((
                     Launch(0, ("found", "ids", "x", "table"), origins[0]),
                     Launch(1, ("y", "found", "bias"), origins[1]),
-                ),
+                )),
                 64 * COLUMNS * 4,
             ),
-            Entry("mirror_only", (x,), (y,), (Launch(1, ("y", "x", "bias"), origins[1]),), 0),
+            Entry("mirror_only", (x,), (y,), Region((Launch(1, ("y", "x", "bias"), origins[1]),)), 0),
         ),
         constants,
     )  # fmt: skip

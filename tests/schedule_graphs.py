@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, movement, ops, types
+from luminal.core import ir, movement, ops, structured, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import (
     activation,
     attention,
     contraction,
     cumulative,
+    hyperbolic,
     indexing,
     normalize,
     pooling,
@@ -271,10 +272,64 @@ def a_recurrence(s: Source) -> tuple[Node, ...]:
         after = a * activation.sigmoid(decay) + value
         return (after, b * 0.5 + a), (after * b,)
 
-    (_, last), (y,) = ir.scan(step, (activation.relu(first), first), (x, gate))
-    nothing, _ = ir.scan(step, (first, first * 2.0), (s.input(0, BATCH, 9), s.input(0, BATCH, 9)))
-    single, _ = ir.scan(step, (first, first), (s.input(1, BATCH, 9), s.input(1, BATCH, 9)))
+    (_, last), (y,) = structured.scan(step, (activation.relu(first), first), (x, gate))
+    nothing, _ = structured.scan(step, (first, first * 2.0), (s.input(0, BATCH, 9), s.input(0, BATCH, 9)))
+    single, _ = structured.scan(step, (first, first), (s.input(1, BATCH, 9), s.input(1, BATCH, 9)))
     return (last, activation.relu(y), *nothing, *single)
+
+
+@case
+def a_recurrence_of_products(s: Source) -> tuple[Node, ...]:
+    """A loop of kernels: a product with what no step changes, a normalisation, and a value put out of a size that is
+    no multiple of a vector; and the loop backwards, whose last value is an output by itself."""
+    x, state, matrix = s.input(SEQ, BATCH, 3), s.input(BATCH, 5), s.input(5, 5)
+    weight = s.weight(5, 3)
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        (h, same), (value,) = carried, element
+        inner = contraction.matmul(h, matrix * 0.5) + contraction.linear(value, weight)
+        after = normalize.layer_norm(hyperbolic.tanh(inner), [-1])
+        return (after, same), (reduction.sum_(after * same, [1]), after)
+
+    (last, same), (sums, states) = structured.scan(step, (state, state), (x,))
+    (final, _), _ = structured.scan(step, (last, state), (movement.flip(x, [0]),))
+    return (sums, activation.relu(states), last + 1.0, same, final)
+
+
+@case
+def loops_in_loops(s: Source) -> tuple[Node, ...]:
+    """Rows one after the other, each halved until it is small; how often is put out too."""
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        (total,), (row,) = carried, element
+        small, count = structured.while_loop(
+            lambda c: ir.binary(ops.LESS_THAN, ir.constant(1.0, types.f32), reduction.sum_(c[0] * c[0])),
+            lambda c: (c[0] * 0.5 + total * 0.0, c[1] + 1),
+            (row, ir.constant(0, types.i64)),
+        )
+        return (total + small,), (count, small)
+
+    x = s.input(SEQ, 6)
+    (total,), (count, small) = structured.scan(step, (s.input(6),), (x * 9.0,))
+    return (total, count, small)
+
+
+@case
+def branches(s: Source) -> tuple[Node, ...]:
+    """Of two branches, one reads a table with a position that the other could not read with."""
+    x, position, table = s.input(BATCH, 6), s.input(below=4, dtype=types.i64), s.input(4, 6)
+
+    def looked_up() -> tuple[Node, Node]:
+        return ir.gather(table, position, 0) + x, x
+
+    def other() -> tuple[Node, Node]:
+        return contraction.matmul(x, s.weight(6, 6)), x * 2.0
+
+    inside = ir.binary(ops.LESS_THAN, position, 4)
+    outside = ir.binary(ops.LESS_THAN, ir.constant(3, types.i64), position)
+    a, b = structured.cond(inside, looked_up, other)
+    c, d = structured.cond(outside, looked_up, lambda: structured.cond(inside, other, looked_up))
+    return (a, b + 1.0, c, d)
 
 
 @case

@@ -86,7 +86,7 @@ def make(
     graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
     prepared = roles.prepare(graph.results, target, {})
     fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
-    layouts = layout.assign(fusion, prepared.roots)
+    layouts = layout.assign(fusion)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)
     lowered = lower.lower(cluster, fusion, layouts, target)
     nodes = [n for n in lowered.arguments if n not in prepared.roots]

@@ -75,7 +75,7 @@ def divided() -> Iterator[None]:
 def module() -> Module:
     graph = api.read(Layers().eval(), (torch.randn(ROWS, 16), torch.randint(0, 9, (ROWS,))), name="layers")
     (entry,) = compile_graph(graph, targets.detect()).entries
-    assert [(phase.first, phase.last) for phase in entry.phases] == [(0, 1), (2, 6)]
+    assert [(phase.first, phase.last) for phase in entry.region.phases] == [(0, 1), (2, 6)]
     compiled = luminal.compile(graph)
     assert isinstance(compiled, Module)
     return compiled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, movement, ops, printer, spec, strided
+from luminal.core import interp, ir, movement, ops, printer, spec, strided, structured
 from luminal.core import symbolic as sym
 from luminal.core.errors import DTypeError, InputError, ShapeError, SpecError
 from luminal.core.ir import Graph, Node, Origin
@@ -195,7 +195,7 @@ def test_a_scan_of_two_carries_is_a_loop() -> None:
     def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
         return (carried[0] * element[0], carried[0] + carried[1]), (carried[1] - element[0],)
 
-    (a, b), (y,) = ir.scan(step, (start, start), (over,))
+    (a, b), (y,) = structured.scan(step, (start, start), (over,))
     found = interp.evaluate([y, a, b], {"xs": xs, "first": first})
     p, q, expected = first, first, []
     for x in xs:
@@ -210,11 +210,11 @@ def test_a_scan_of_two_carries_is_a_loop() -> None:
 def test_a_scan_that_changes_what_it_carries_is_refused() -> None:
     over, start = ir.input_("xs", (5, 3), f32), ir.input_("first", (3,), f32)
     with pytest.raises(ShapeError, match=r"a carry of shape \[3\] becomes \[1, 3\]"):
-        ir.scan(lambda c, x: ([movement.unsqueeze(c[0], [0])], []), [start], [over])
+        structured.scan(lambda c, x: ([movement.unsqueeze(c[0], [0])], []), [start], [over])
     with pytest.raises(DTypeError, match="a carry of float32 becomes int64"):
-        ir.scan(lambda c, x: ([ir.cast(c[0], i64)], []), [start], [over])
+        structured.scan(lambda c, x: ([ir.cast(c[0], i64)], []), [start], [over])
     with pytest.raises(ShapeError, match="operands of one length, found"):
-        ir.scan(lambda c, x: (c, x), [start], [over, start])
+        structured.scan(lambda c, x: (c, x), [start], [over, start])
 
 
 def test_an_index_out_of_range_names_the_node_and_its_origin() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, ops, program_spec, types
 from luminal.core import program as programs
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -169,9 +169,9 @@ def test_random_programs_in_any_order_of_shares(monkeypatch: pytest.MonkeyPatch)
             builder.grow()
         graph = builder.graph()
         program = compile_graph(graph, targets.X86_64)
-        if not program.entries[0].phases:
+        if not program.entries[0].region.phases:
             continue
-        together += len(program.entries[0].phases)
+        together += len(program.entries[0].region.phases)
         expected = schedule_support.run_program(one_by_one(program), builder.arrays)
         for order in range(2):
             for name, value in schedule_support.run_program(program, builder.arrays, order).items():
@@ -189,19 +189,19 @@ def test_what_a_phase_uses_lives_as_long_as_it_runs(monkeypatch: pytest.MonkeyPa
         y = contraction.matmul(y, ir.constant(random.standard_normal((16, 16)).astype(np.float32)))
     graph = Graph("layers", (x,), (("y", y),), ())
     program = compile_graph(graph, targets.AVX2)
-    (phase,) = program.entries[0].phases
+    (phase,) = program.entries[0].region.phases
     assert (phase.first, phase.last) == (0, 3)
     arrays = {"x": random.standard_normal((96, 16)).astype(np.float32)}
     (expected,) = interp.run(graph, arrays).outputs
     np.testing.assert_allclose(schedule_support.run_program(program, arrays)["y"], expected, rtol=1e-4, atol=1e-4)
     moved = tuple(replace(b, offset=0) if b.space == "arena" else b for b in program.buffers)
     with pytest.raises(SpecError, match="overlap"):
-        programs.check(replace(program, buffers=moved))
+        program_spec.check(replace(program, buffers=moved))
 
 
 def one_by_one(program: programs.Program) -> programs.Program:
     (entry,) = program.entries
-    return replace(program, entries=(replace(entry, phases=()),))
+    return replace(program, entries=(replace(entry, region=replace(entry.region, phases=())),))
 
 
 def test_the_specification_of_phases() -> None:
@@ -210,7 +210,7 @@ def test_the_specification_of_phases() -> None:
     rows = of(good.dims[0])
 
     def check(*found: Phase, program: programs.Program = good) -> None:
-        programs.check(replace(program, entries=(replace(main, phases=found), other)))
+        program_spec.check(replace(program, entries=(replace(main, region=replace(main.region, phases=found)), other)))
 
     check(Phase(0, 1, rows, (1, 1)))
     with pytest.raises(SpecError, match="no phase can be there"):

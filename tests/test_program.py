@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from luminal.core import config, program, target, types
+from luminal.core import config, program, program_spec, target, types
 from luminal.core.errors import SpecError
 from tests.codegen_programs import scaled_rows
 from tests.conftest import Golden
@@ -16,12 +16,12 @@ def test_text(golden: Golden) -> None:
 
 
 def test_a_good_program_passes() -> None:
-    program.check(scaled_rows())
+    program_spec.check(scaled_rows())
 
 
 def refusal(changed: program.Program) -> str:
     with pytest.raises(SpecError) as caught:
-        program.check(changed)
+        program_spec.check(changed)
     return str(caught.value)
 
 
@@ -34,7 +34,7 @@ def test_faults_are_named() -> None:
         return replace(good, entries=(replace(main, **changes), other))
 
     def first_step(**changes: object) -> program.Program:
-        return entry(steps=(replace(main.steps[0], **changes), main.steps[1]))
+        return entry(region=program.Region((replace(main.steps[0], **changes), main.steps[1])))
 
     assert "no C identifier" in refusal(replace(good, name="a model"))
     assert "unknown dimensions ['rows']" in refusal(replace(good, dims=()))

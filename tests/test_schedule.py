@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, movement, ops, types
+from luminal.core import interp, ir, movement, ops, structured, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction, scattering
-from luminal.core.errors import ScheduleError, UnsupportedError
+from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
+from luminal.core.program import Loop
 from luminal.core.schedule import choose, fuse, layout, lower, plan, tensorise, threads, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import Tile, prepare
@@ -36,7 +37,7 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
 def clusters(source: Source, *outputs: ir.Node) -> tuple[fuse.Fusion, layout.Layouts]:
     prepared = prepare(outputs, targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)
-    return fusion, layout.assign(fusion, prepared.roots)
+    return fusion, layout.assign(fusion)
 
 
 def kinds(fusion: fuse.Fusion) -> list[str]:
@@ -97,7 +98,7 @@ def serial_nest(name: str, number: int = 0) -> transforms.ln.LoopNest:
     case = GRAPHS[name]()
     prepared = prepare(case.graph.results, targets.X86_64, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)
-    layouts = layout.assign(fusion, prepared.roots)
+    layouts = layout.assign(fusion)
     return lower.lower(fusion.clusters[number], fusion, layouts, targets.X86_64).nest
 
 
@@ -204,23 +205,22 @@ def test_an_old_value_that_nothing_else_reads_is_written_in_place() -> None:
     assert copies(given[0]) == 1
 
 
-def test_a_body_that_is_not_elementwise_is_refused() -> None:
+def test_a_body_that_is_not_elementwise_becomes_steps() -> None:
     source = Source()
     over, first = source.input(5, 3), source.input(3)
     bodies = {
-        "expected a body of elementwise operations, found SumReduce": lambda c, x: (
-            [c[0] + ir.reduce(ops.SUM_REDUCE, x[0], [0])], []
-        ),
-        "reads carries element by element, found a view of one": lambda c, x: (
-            [movement.flip(c[0], [0]) + x[0]], []
-        ),
-        r"expected results of shape \[3\], found \[1, 3\]": lambda c, x: (c, [movement.unsqueeze(x[0], [0])]),
-    }  # fmt: skip
-    for reason, step in bodies.items():
-        last, put_out = ir.scan(step, [first], [over])
+        "a reduction": lambda c, x: ([c[0] + ir.reduce(ops.SUM_REDUCE, x[0], [0])], []),
+        "a view of a carry": lambda c, x: ([movement.flip(c[0], [0]) + x[0]], []),
+        "another shape": lambda c, x: (c, [movement.unsqueeze(x[0], [0])]),
+        "elements": lambda c, x: ([c[0] + x[0]], []),
+    }
+    for name, step in bodies.items():
+        last, put_out = structured.scan(step, [first], [over])
         graph = ir.Graph("scan", tuple(source.nodes), (("y", (put_out or last)[0]),))
-        with pytest.raises(UnsupportedError, match=reason):
-            compile_graph(graph, targets.X86_64)
+        program = compile_graph(graph, targets.X86_64)
+        assert any(isinstance(step, Loop) for step in program.entries[0].steps) == (name != "elements"), name
+        (expected,) = interp.run(graph, source.arrays).outputs
+        np.testing.assert_allclose(run_program(program, source.arrays)["y"], expected, rtol=1e-6, err_msg=name)
 
 
 def test_a_reduction_is_reordered_only_by_its_own_loops() -> None:

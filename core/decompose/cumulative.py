@@ -14,8 +14,9 @@ from luminal.core.decompose import twofloat
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.compare import equal, isfinite, isnan, less, less_equal, logical_not, maximum
 from luminal.core.decompose.exponential import exp, log
-from luminal.core.ir import Node, cast, constant, elementwise, expand, iota, scan, select
+from luminal.core.ir import Node, cast, constant, elementwise, expand, iota, select
 from luminal.core.movement import along, flip, permute
+from luminal.core.structured import scan
 from luminal.core.types import i64
 
 

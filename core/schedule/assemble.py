@@ -6,7 +6,7 @@ completely, is *placed*: its kernel writes straight into the box, a sub-buffer o
 a padding, parts that are inputs) is written by small kernels, one for each box; there is no select at run time.
 
 A scatter is an assembly of one part: its old value is placed in its buffer, or copied there where anything else reads
-it, and the scatter's own kernel then writes over that.
+it, and the scatter's own kernel then writes over that. The last value of a loop's carry lies where the first did.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
     placed: dict[Node, Placement] = {}
     left: dict[Node, tuple[Part, ...]] = {}
     readers = ir.users(fusion.roots)
+    begun = {first for c in fusion.clusters if c.kind == "steps" for n in c.index if (first := _carry(n)) is not None}
     for cluster in fusion.clusters:
         if cluster.kind == "scatter":
             (scatter,) = cluster.index
@@ -82,8 +83,11 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             else:
                 left[scatter] = (Part(tuple((0, d) for d in scatter.shape), old, ir.axes(scatter.shape)),)
             continue
+        if cluster.kind == "steps":
+            placed |= {first: Placement(n, (0,) * n.rank) for n in cluster.index if (first := _carry(n)) is not None}
+            continue
         whole = _assembled(cluster, fusion)
-        if whole is None:
+        if whole is None or whole in begun:
             continue
         try:
             box = tuple((0, d) for d in whole.shape)
@@ -105,6 +109,14 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             placed |= mine
             left[whole] = tuple(rest)
     return Assemblies(placed, left)
+
+
+def _carry(node: Node) -> Node | None:
+    """The first value of a carry of a loop, if ``node`` is its last."""
+    if node.op is ops.COND or node.attr.result >= len(node.attr.carries):
+        return None
+    first: Node = node.inputs[node.attr.result]
+    return first
 
 
 def _assembled(cluster: Cluster, fusion: Fusion) -> Node | None:

@@ -259,7 +259,7 @@ def _width(axis: Var, state: Scheduler) -> int:
     inside = [inner for loop in around for inner in statements(loop.body)]
     if any(isinstance(s, ln.Loop | ln.Reduction | ln.Alloc) for s in inside):
         return 1
-    if any(isinstance(s, ln.Let | ln.Reductions) for s in body):
+    if any(isinstance(s, ln.Let | ln.Reductions) for s in body) or not all(a.aligned for a in state.nest.arrays):
         return 1
     valued = [s for s in body if isinstance(s, ln.Store | ln.Define | ln.Reduction)]
     if any(x.valid for s in valued for x in accesses(s.value)):

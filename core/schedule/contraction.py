@@ -23,6 +23,7 @@ from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.grid import Grid
 from luminal.core.ir import Node
+from luminal.core.schedule import bodies
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import DType
@@ -361,9 +362,21 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Pre
     replaced: dict[Node, Node] = {}
     tiles: dict[Node, Tile] = {}
     packed: dict[Node, tuple[Node, ...]] = {}
+    loops: dict[Node, Node] = {}  # prepared, by the first of their results
+    taken = set(ir.topological(roots))
     for node in ir.topological(roots):
         with ir.originating(origins, *origins.get(node, ())):
             new = ir.rebuild(node, [replaced[x] for x in node.inputs])
+            if bodies.is_steps(new):
+                first = ir.structured(new.op, new.inputs, replace(new.attr, result=0))
+                if first not in loops:
+                    loops[first], inside = _prepared_steps(first, target, origins, taken)
+                    tiles |= inside.tiles
+                    packed |= inside.packed
+                replaced[node] = ir.structured(
+                    new.op, loops[first].inputs, replace(loops[first].attr, result=new.attr.result)
+                )
+                continue
             found = roles(new)
             made = None if found is None else _prepared(new, found, target)
         if found is not None and made is not None:
@@ -374,6 +387,19 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Pre
     results = tuple(replaced[r] for r in roots)
     shared = _read_elsewhere(results, tiles)
     return Prepared(results, {n: t for n, t in tiles.items() if n.inputs[0] not in shared}, packed)
+
+
+def _prepared_steps(node: Node, target: Target, origins: ir.Origins, taken: set[Node]) -> tuple[Node, Prepared]:
+    """A loop or branch with its bodies in readable form and its operands in memory, and what was chosen inside it."""
+    inside = [prepare(body, target, origins) for body in node.attr.bodies]
+    tiles = {n: tile for body in inside for n, tile in body.tiles.items()}
+    packed = {n: sources for body in inside for n, sources in body.packed.items()}
+    node = ir.structured(node.op, node.inputs, node.attr.over(*(body.roots for body in inside)))
+    node, moved = bodies.hoisted(node, tiles)
+    carries = node.attr.carries if node.op is not ops.COND else ()
+    owned = (tuple(bodies.owned(body, carries if body is node.attr.bodies[-1] else ())) for body in node.attr.bodies)
+    node = ir.structured(node.op, node.inputs, node.attr.over(*owned))
+    return bodies.in_memory(node, taken), Prepared((), {**tiles, **moved}, packed)
 
 
 def _read_elsewhere(roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> set[Node]:

@@ -8,6 +8,7 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue;
 - ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time;
 - ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members.
+- ``steps``: a loop or branch that is steps of the program, no kernel itself (see ``bodies``).
 
 Another, ``chain``, is made of three of these afterwards (see ``chain``).
 
@@ -22,9 +23,9 @@ from dataclasses import dataclass, field, replace
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
+from luminal.core.schedule import bodies
 from luminal.core.schedule.contraction import Tile
 from luminal.core.symbolic import Int, Var
 
@@ -89,6 +90,7 @@ class Fusion:
     stored: Mapping[Node, Cluster]
     inline: frozenset[Node]
     roots: tuple[Node, ...]
+    kept: frozenset[Node] = frozenset()  # of their own storage, row-major
 
 
 @dataclass(frozen=True)
@@ -108,18 +110,6 @@ def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
     return (*new[:axis], at, *new[axis + positions.rank :])
 
 
-def _check_body(step: ops.Step, extents: tuple[Int, ...]) -> None:
-    """Raises UnsupportedError where one element of a scan's body needs another element of a carry."""
-    for node in ir.topological(step.results):
-        if node.op.kind not in (Kind.ELEMENTWISE, Kind.SOURCE) and node.op is not ops.VIEW:
-            raise UnsupportedError(f"Scan: expected a body of elementwise operations, found {node.op}")
-        if node.op is ops.VIEW and not set(step.carries).isdisjoint(ir.topological([node])):
-            raise UnsupportedError("Scan: expected a body that reads carries element by element, found a view of one")
-    for result in step.results:
-        if result.shape != extents:
-            raise UnsupportedError(f"Scan: expected results of shape {list(extents)}, found {list(result.shape)}")
-
-
 def is_literal(node: Node) -> bool:
     """Whether a constant is a single number, written into the code instead of stored."""
     return node.op is ops.CONSTANT and node.size == 1
@@ -130,6 +120,7 @@ class Fuser:
 
     def __init__(self, roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> None:
         self.roots = roots
+        self.kept = bodies.kept(roots)
         self.tiles = tiles
         self.order = ir.topological(roots)
         self.consumers = _consumers(self.order)
@@ -151,7 +142,7 @@ class Fuser:
     # ---- what is inline -------------------------------------------------------------------------------------------
 
     def _inline(self, node: Node) -> bool:
-        if node in self.roots or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
+        if node in self.kept or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
             return False
         sources = [r.source for r in self._reads(node, ir.axes(node.shape))]
         if not sources and node.op not in COSTLY:
@@ -176,6 +167,9 @@ class Fuser:
     def _place(self, node: Node) -> None:
         if node in self.tiles:
             self._begin(node, "contraction", node.shape)
+            return
+        if bodies.is_steps(node):
+            self._steps(node)
             return
         if node.op is ops.SCAN:
             self._scan(node)
@@ -204,15 +198,28 @@ class Fuser:
             return
         step = node.attr
         extents = node.inputs[len(step.carries)].shape
-        _check_body(step, extents[1:])
         axes = domain_axes(extents)
         for number in range(len(step.results)):
-            result = ir.repeated(node.inputs, replace(step, result=number))
+            result = ir.structured(ops.SCAN, node.inputs, replace(step, result=number))
             carried = number < len(step.carries)
             if number == 0:
                 self._begin(result, "scan", extents, index=axes[1:] if carried else axes)
             elif carried or result in self.consumers:
                 self._add(result, self.clusters[-1], axes[1:] if carried else axes)
+
+    def _steps(self, node: Node) -> None:
+        """All results of a loop or branch that anything reads, and the carries of a loop."""
+        if node in self.home:
+            return
+        carries = 0 if node.op is ops.COND else len(node.attr.carries)
+        members: list[Node] = []
+        for number in range(len(node.attr.bodies[-1])):
+            result = ir.structured(node.op, node.inputs, replace(node.attr, result=number))
+            if number < carries or result in self.consumers:
+                members.append(result)
+        self._begin(members[0], "steps", (), index=ir.axes(members[0].shape))
+        for result in members[1:]:
+            self._add(result, self.clusters[-1], ir.axes(result.shape))
 
     def _begin(
         self,
@@ -259,7 +266,7 @@ class Fuser:
                 yield cluster
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
-        if cluster.kind in ("scatter", "scan"):
+        if cluster.kind in ("scatter", "scan", "steps"):
             return False  # no element of a scatter is known before all are put in
         if node.op.kind is Kind.REDUCE:
             return self._join_reduction(node, cluster)
@@ -331,7 +338,7 @@ class Fuser:
             kept = iter(index)
             inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
-        elif node.op in (ops.SCATTER, ops.SCAN):
+        elif node.op is ops.SCATTER or node.op.kind is Kind.STRUCTURED:
             for x in node.inputs:
                 yield from resolve(x, ir.axes(x.shape), (), self.inline, self.home)
         elif node.op is ops.GATHER:
@@ -347,10 +354,10 @@ class Fuser:
         stored: dict[Node, Cluster] = {}
         for node, cluster in self.home.items():
             outside = any(not self._within(u, cluster) for u in self.consumers.get(node, ()))
-            if node in self.roots or outside or cluster.kind == "scan":
+            if node in self.kept or outside or cluster.kind in ("scan", "steps"):
                 stored[node] = cluster
         numbers = sorted(range(len(self.clusters)), key=lambda n: (self.ancestors[n].bit_count(), n))
-        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots)
+        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots, self.kept)
 
     def _within(self, user: Node, cluster: Cluster) -> bool:
         if user in self.inline:

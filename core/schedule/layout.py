@@ -26,6 +26,7 @@ class Layouts:
     """The order of axes, slowest first, of every value that is not row-major; and the values that lie inside others."""
 
     assemblies: Assemblies
+    loose: frozenset[Node] = frozenset()  # begin anywhere, not where the widest access could
     orders: dict[Node, tuple[int, ...]] = field(default_factory=dict)
 
     def order(self, node: Node) -> tuple[int, ...]:
@@ -44,13 +45,13 @@ class Layouts:
         return total
 
 
-def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
-    """Choose a place and a layout for every stored value."""
+def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
+    """Choose a place and a layout for every stored value; those that are ``loose`` begin anywhere."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
-    layouts = Layouts(assemble.find(fusion, panels | frozenset(roots)))
-    settled = set(roots) | panels
+    layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
+    settled = set(fusion.kept | panels)
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
             owner = layouts.assemblies.owner(node)
@@ -63,14 +64,14 @@ def assign(fusion: Fusion, roots: tuple[Node, ...]) -> Layouts:
                 order = _followed_order(cluster, node, index, fusion, home, layouts)
             if order != tuple(range(node.rank)):
                 layouts.orders[owner] = order
-    _order_constants(fusion, home, layouts, frozenset(read_by_contraction))
+    _order_constants(fusion, home, layouts, fusion.kept.union(read_by_contraction))
     return layouts
 
 
 def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
     """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
     votes: dict[Node, dict[tuple[int, ...], int]] = {}
-    for cluster in fusion.clusters:
+    for cluster in (c for c in fusion.clusters if c.kind != "steps"):
         fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
         size = typical(sym.product(cluster.extents))
         for read in _reads(cluster, fusion, home):
@@ -187,7 +188,10 @@ def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
         reduced = [ir.axes(x.shape)[k] for k in member.attr.axes if x.shape[k] != 1]
         return merged_index(x, member.attr.axes, index, reduced)
     if member.op is ops.SCAN:
-        return cluster.axes if x in member.inputs[len(member.attr.carries) :] else cluster.axes[1:]
+        carries, slices = len(member.attr.carries), len(member.attr.slices)
+        if x in member.inputs[carries + slices :]:
+            return ir.axes(x.shape)
+        return cluster.axes if x in member.inputs[carries:] else cluster.axes[1:]
     if member.op is ops.SCATTER:
         _, positions, new = member.inputs
         span = cluster.axes if x is new else index

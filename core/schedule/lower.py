@@ -215,9 +215,12 @@ def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts, target
 def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
     reductions = [s for s in statements(body) if isinstance(s, ln.Reduction)]
     arrays = tuple(
-        ln.Array(name, node.dtype, node in state.written, _is_finite(node) and _bears_masks(name, reductions))
+        ln.Array(
+            name, node.dtype, node in state.written, _is_finite(node) and _bears_masks(name, reductions),
+            node not in state.layouts.loose,
+        )
         for node, name in state.arrays.items()
-    )
+    )  # fmt: skip
     return Lowered(ln.LoopNest(arrays, _dims(body), body, _checks(body)), tuple(state.arrays))
 
 
@@ -284,8 +287,12 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
     def slice_(number: int) -> Callable[..., ln.Scalar]:
         return lambda index, valid: state.value(inputs[count + number], (place, *index), valid)
 
+    def shared(number: int) -> Callable[..., ln.Scalar]:
+        return lambda index, valid: state.value(inputs[count + len(step.slices) + number], index, valid)
+
     state.given = {x: carry(k) for k, x in enumerate(step.carries)}
     state.given |= {x: slice_(k) for k, x in enumerate(step.slices)}
+    state.given |= {x: shared(k) for k, x in enumerate(step.shared)}
     state.body = frozenset(topological(step.results)) - state.given.keys()
     names: dict[ln.Scalar, str] = {}
     stores: list[ln.Statement] = []

@@ -357,12 +357,14 @@ Statement: TypeAlias = Loop | Let | Define | Reduction | Reductions | Store | If
 @dataclass(frozen=True)
 class Array:
     """An array argument of a kernel: element type, and whether the kernel writes it. ``finite`` says that no element is
-    infinite or NaN, and that the kernel may rely on it."""
+    infinite or NaN, and that the kernel may rely on it. ``aligned`` says that it begins at a multiple of the widest
+    access of a thread."""
 
     name: str
     dtype: DType
     written: bool
     finite: bool = False
+    aligned: bool = True
 
 
 @dataclass(frozen=True)

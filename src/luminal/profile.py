@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from luminal.core import symbolic as sym
-from luminal.core.program import Launch, Program
+from luminal.core.program import Launch, Program, together
 from luminal.core.schedule import traffic
 from luminal.module import Module
 from luminal.runtime import loader
@@ -49,16 +49,19 @@ def profile(
     assert program is not None, "a module loaded from disk does not know its program"
     library = loader.load(module.folder, threads=threads, profile=True)
     entry = program.entries[0]
-    steps = entry.steps
+    steps = tuple(entry.launches)
     launches: dict[int, tuple[int, ...]] = {number: (number,) for number in range(len(steps))}
-    for phase in entry.phases:
-        numbers = tuple(range(phase.first, phase.last + 1))
+    for first, phase in together(entry.region):
+        numbers = tuple(range(first, first + len(phase.tasks)))
         launches |= dict.fromkeys(numbers, numbers)
     seconds: dict[tuple[int, ...], list[float]] = {numbers: [] for numbers in launches.values()}
     for run in range(-2, runs):  # the first two bring weights and arena into memory
         _, times = library.profile(inputs)
-        for number, time in times if run >= 0 else ():
-            seconds[launches[number]].append(time)
+        spent: dict[tuple[int, ...], float] = dict.fromkeys(seconds, 0.0)  # in a loop, several times
+        for number, time in times:
+            spent[launches[number]] += time
+        for numbers, time in spent.items() if run >= 0 else ():
+            seconds[numbers].append(time)
         watch(max(run + 1, 0), runs)
     sizes = _sizes(program, inputs)
     found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}

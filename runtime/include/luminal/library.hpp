@@ -79,6 +79,9 @@ class Context : public ContextBase<Library> {
         return reinterpret_cast<const T*>(weights_ + offset);
     }
 
+    /// Whether a condition that steps have computed holds; none does once a step has raised a status, so that loops end.
+    bool holds(const bool* flag) const { return status_.code() == LM_OK && *flag; }
+
     /// Where kernels raise what their operators must refuse.
     Status* status() { return &status_; }
 

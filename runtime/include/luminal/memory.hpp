@@ -14,6 +14,14 @@ inline namespace LM_NAMESPACE {
 
 inline constexpr size_t ALIGNMENT = 64;  // a cache line, and the widest vector
 
+/// Each of two values becomes the other.
+template <class T>
+void exchange(T& a, T& b) {
+    const T before = a;
+    a = b;
+    b = before;
+}
+
 constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 /// Allocates blocks aligned to ALIGNMENT. Large default blocks are anonymous mappings: pages that are never touched

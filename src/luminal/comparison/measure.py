@@ -135,15 +135,18 @@ def _unit(dtype: DType) -> float:
     return dtype.eps / 2 if dtype.is_float else 0.0
 
 
+_ROUNDS = 1 << 20  # of a loop that ends when a condition does: as many as `limit` has room for
 _EXACT = (ops.VIEW, ops.CONTIGUOUS, ops.GATHER, ops.SELECT, ops.MAX, ops.MAX_REDUCE, ops.ROUND, ops.BITCAST, ops.MOD)
 
 
 def _roundings(node: Node, dims: Mapping[str, int]) -> int:
     if node.op in _EXACT or not node.inputs:
         return 0
-    if node.op is ops.SCAN:
-        length = node.inputs[len(node.attr.carries)].shape[0]
-        return int(sym.evaluate(length, dims)) * sum(_roundings(x, dims) for x in ir.topological(node.attr.results))
+    if node.op.kind is ops.Kind.STRUCTURED:
+        inside = [sum(_roundings(x, dims) for x in ir.topological(body)) for body in node.attr.bodies]
+        if node.op is ops.SCAN:
+            return int(sym.evaluate(node.inputs[len(node.attr.carries)].shape[0], dims)) * inside[0]
+        return max(inside) * (_ROUNDS if node.op is ops.WHILE else 1)
     if node.op is ops.SUM_REDUCE:
         operand = node.inputs[0].shape
         return max(1, int(sym.evaluate(sym.product(operand[axis] for axis in node.attr.axes), dims)))

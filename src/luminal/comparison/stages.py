@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core import interp, ir, ops
@@ -14,8 +13,7 @@ from luminal.core import target as targets
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Program
-from luminal.core.schedule import run_nest
+from luminal.core.schedule import run_program
 from luminal.core.target import Target
 
 # Elements that a loop nest may compute in plain Python, a hundred thousand or so a second.
@@ -44,7 +42,8 @@ def introduced(
     if work(reached["prepared"], dims) > AFFORDABLE:
         return "scheduling or code generation", "the graph is right, and too large to run its loop nests in Python"
     try:
-        outputs = run_program(reached["program"], inputs, dims)
+        found = run_program.run(reached["program"], inputs, dims)
+        outputs = [found[name] for name, _ in graph.outputs]
     except SpecError as error:
         return "scheduling", f"a loop nest is malformed: {error}"
     if differs(outputs[0]):
@@ -60,26 +59,3 @@ def work(graph: Graph, dims: Mapping[str, int]) -> int:
         if node.inputs and node.op is not ops.VIEW
     )
     return sum(int(sym.evaluate(size, dims)) for size in sizes)
-
-
-def run_program(program: Program, inputs: Mapping[str, NDArray[Any]], dims: Mapping[str, int]) -> list[NDArray[Any]]:
-    """The outputs of the program's first entry, its kernels run by the interpreter of loop nests.
-
-    Raises SpecError where a kernel reads or writes outside its arrays, IndexError where an index that it read is out
-    of range.
-    """
-    entry = program.entries[0]
-    values: dict[str, NDArray[Any]] = {}
-    for buffer in program.buffers:
-        if buffer.space == "input":
-            values[buffer.name] = np.ravel(inputs[buffer.name])
-        elif buffer.space == "constant":
-            values[buffer.name] = np.ravel(program.constants[buffer.name])
-        else:
-            values[buffer.name] = np.zeros(int(sym.evaluate(sym.product(buffer.shape), dims)), buffer.dtype.numpy)
-    for step in entry.steps:
-        nest = program.kernels[step.kernel].nest
-        arrays = {a.name: values[name] for a, name in zip(nest.arrays, step.arguments, strict=True)}
-        if not run_nest.run(nest, arrays, dims):
-            raise IndexError(f"{program.kernels[step.kernel].name}: an index is out of range")
-    return [values[output.name].reshape([int(sym.evaluate(d, dims)) for d in output.shape]) for output in entry.outputs]

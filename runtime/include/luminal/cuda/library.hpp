@@ -106,12 +106,31 @@ class Context : public ContextBase<Library> {
     /// The sizes of the dims.
     Address dims() const { return plan_->dims(); }
 
+    /// Whether a condition that steps have computed holds; none does once a step has raised a status, so that loops end.
+    bool holds(Address flag) {
+        decides_ = true;
+        if (counting_ || outcome_ != LM_OK) return false;
+        bool value = false;
+        cuda::Outcome outcome = driver().to_host(&value, flag, sizeof(value), observed_);
+        if (!outcome.failed() && plan_->checked()) {
+            outcome = driver().to_host(statuses_on_host_.data(), statuses_.address(), statuses_.bytes(), observed_);
+        }
+        if (!outcome.failed()) outcome = driver().stream_synchronize(observed_);
+        if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "read a condition from the GPU");
+        const bool raises = plan_->checked() && any_status(statuses_on_host_.data());
+        return outcome_ == LM_OK && !raises && value;
+    }
+
     /// Runs step `step` of the model after those before it: `blocks` blocks of a kernel with these parameters.
     template <int32_t COUNT>
     void launch(int32_t step, int32_t kernel, int64_t blocks, const Address (&arguments)[COUNT]) {
         void* pointers[COUNT];
         for (int32_t i = 0; i < COUNT; ++i) pointers[i] = const_cast<Address*>(arguments + i);
-        if (outcome_ == LM_OK) outcome_ = launch(step, kernel, blocks, pointers);
+        if (counting_) {
+            ++launches_;
+        } else if (outcome_ == LM_OK) {
+            outcome_ = launch(step, kernel, blocks, pointers);
+        }
     }
 
     // The rest is called by the exported functions.
@@ -198,7 +217,8 @@ class Context : public ContextBase<Library> {
             outcome = driver().to_device(values_.address(), values_on_host_.data(), inputs_end_, stream);
         }
         if (outcome.failed()) return driver().failed(outcome, error_, "copy inputs to the GPU");
-        const int32_t status = library_.has_observer() ? run_steps(entry, stream) : run_plan(entry, stream);
+        const bool steps = library_.has_observer() || plan_->decides();
+        const int32_t status = steps ? run_steps(entry, stream) : run_plan(entry, stream);
         if (status != LM_OK) return status;
         if (values_end_ > inputs_end_) {
             outcome = driver().to_host(values_on_host_.data() + inputs_end_, values_.address() + inputs_end_,
@@ -235,7 +255,8 @@ class Context : public ContextBase<Library> {
         return outcome.failed() ? driver().failed(outcome, error_, "launch entry \"%s\"", entry.name) : LM_OK;
     }
 
-    /// Step by step, as somebody observes: each ends before the next begins.
+    /// Step by step: because conditions of the model decide which follow, or because somebody observes. Then each ends
+    /// before the next begins.
     int32_t run_steps(const Entry& entry, cuda::Stream stream) {
         outcome_ = LM_OK;
         stepping_ = true;
@@ -265,7 +286,7 @@ class Context : public ContextBase<Library> {
         if (stepping_) {
             outcome = driver().launch(device.function(kernel), grid, 1, 1, threads, 1, 1, 0, observed_, arguments,
                                       nullptr);
-            if (!outcome.failed()) outcome = driver().stream_synchronize(observed_);
+            if (!outcome.failed() && library_.has_observer()) outcome = driver().stream_synchronize(observed_);
         } else {
             outcome = plan_->kernel(driver(), {device.function(kernel), {grid, 1, 1}, {threads, 1, 1}, 0, arguments,
                                                nullptr, nullptr, nullptr});
@@ -337,14 +358,27 @@ class Context : public ContextBase<Library> {
             if (plan.used() < oldest->used()) oldest = &plan;
         }
         forget(*oldest);
-        const int32_t status = oldest->prepare(driver(), library_.allocator(), model, entry, dims_, stream_, error_);
+        const int32_t count = count_launches(entry);
+        const int32_t status =
+            oldest->prepare(driver(), library_.allocator(), model, entry, dims_, count, stream_, error_);
         if (status != LM_OK) {
             forget(*oldest);
             return status;
         }
         oldest->use(++clock_);
+        if (decides_) oldest->set_decides();
         plan_ = oldest;
         return LM_OK;
+    }
+
+    /// How many kernels a run at the present dims launches, if no condition decides.
+    int32_t count_launches(const Entry& entry) {
+        counting_ = true;
+        decides_ = false;
+        launches_ = 0;
+        entry.run(*this, dims_, inputs_, outputs_);
+        counting_ = false;
+        return launches_;
     }
 
     /// Frees a plan, once its last run has ended.
@@ -368,7 +402,10 @@ class Context : public ContextBase<Library> {
     cuda::Plan* plan_ = &none_;
     uint64_t clock_ = 0;
     int32_t outcome_ = LM_OK;          // of the launches so far
-    bool stepping_ = false;            // somebody observes the steps
+    bool counting_ = false;            // launches are counted, not done
+    int32_t launches_ = 0;
+    bool decides_ = false;             // a condition was asked for
+    bool stepping_ = false;            // launches are done at once, not planned
     cuda::Stream observed_ = nullptr;  // on which they run then
 };
 

@@ -36,6 +36,10 @@ class Plan {
     bool checked() const { return checked_; }
     void set_checked() { checked_ = true; }
 
+    /// Whether conditions decide which kernels follow, so that no graph can hold them.
+    bool decides() const { return decides_; }
+    void set_decides() { decides_ = true; }
+
     bool is_built() const { return built_; }
 
     /// Whether the kernels have these arguments.
@@ -46,12 +50,12 @@ class Plan {
                memcmp(pointers_ + in, outputs, out * sizeof(void*)) == 0;
     }
 
-    /// Makes room, and copies the dims to the device.
+    /// Makes room for so many `launches`, and copies the dims to the device.
     int32_t prepare(const Driver& driver, const Allocator& allocator, const Model& model, const Entry& entry,
-                    const int64_t* dims, Stream stream, Message& message) {
+                    const int64_t* dims, int32_t launches, Stream stream, Message& message) {
         const size_t dims_bytes = static_cast<size_t>(model.dims.size) * sizeof(int64_t);
         const size_t pointers = static_cast<size_t>(entry.inputs.size + entry.outputs.size) * sizeof(void*);
-        bytes_ = dims_bytes + pointers + static_cast<size_t>(model.steps.size) * sizeof(GraphNode) + 1;
+        bytes_ = dims_bytes + pointers + static_cast<size_t>(launches) * sizeof(GraphNode) + 1;
         memory_ = static_cast<unsigned char*>(allocator.allocate(bytes_));
         if (memory_ == nullptr) {
             message.set("no memory for the plan of entry \"%s\"", entry.name);
@@ -113,6 +117,7 @@ class Plan {
         executable_ = nullptr;
         built_ = false;
         checked_ = false;
+        decides_ = false;
     }
 
   private:
@@ -129,6 +134,7 @@ class Plan {
     GraphExec executable_ = nullptr;
     bool built_ = false;
     bool checked_ = false;
+    bool decides_ = false;
 };
 
 }  // namespace cuda

@@ -165,6 +165,8 @@ class Array {
 struct Slice {
     Id buffer;
     uint64_t offset;
+
+    Slice operator+(uint64_t bytes) const { return {buffer, offset + bytes}; }
 };
 
 }  // namespace metal

@@ -89,6 +89,13 @@ class Context : public ContextBase<Library> {
     /// The sizes of the dims.
     Slice dims() const { return {dims_on_device_.get(), 0}; }
 
+    /// Whether a condition that steps have computed holds; none does once a step has raised a status, so that loops end.
+    bool holds(Slice flag) {
+        if (outcome_ == LM_OK) outcome_ = commands_->finish(error_);
+        if (outcome_ != LM_OK || any_status(statuses_.contents())) return false;
+        return static_cast<const unsigned char*>(library_.device().api().contents(flag.buffer))[flag.offset] != 0;
+    }
+
     /// Runs step `step` of the model after those before it: `blocks` blocks of a kernel. `arguments` are its parameters.
     template <int32_t COUNT>
     void launch(int32_t step, int32_t kernel, int64_t blocks, const Slice (&arguments)[COUNT]) {

@@ -1,0 +1,335 @@
+"""The program put together: kernels, buffers and steps, region by region.
+
+The entry's steps are one region; so is each body of a loop or branch, with clusters, layouts and a memory plan of its
+own. A region inside another takes one place in the arena of that one, for as long as the step that holds it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.grid import ALIGNMENT
+from luminal.core.ir import Graph, Node
+from luminal.core.program import (
+    Branch,
+    Buffer,
+    Entry,
+    Kernel,
+    Launch,
+    Loop,
+    Phase,
+    Program,
+    Region,
+    Step,
+    TensorSpec,
+)
+from luminal.core.schedule import arrangement, cost, lower, phases, plan
+from luminal.core.schedule.arrangement import Arrangement
+from luminal.core.schedule.contraction import Prepared
+from luminal.core.schedule.fuse import Cluster
+from luminal.core.schedule.nest import LoopNest, names_axis
+from luminal.core.schedule.scheduler import Chosen
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+
+
+def assemble(graph: Graph, prepared: Prepared, arranged: Arrangement, target: Target) -> Program:
+    """The program of a graph that was prepared and arranged."""
+    tables = _Tables(graph, prepared, target)
+    names: dict[Node, str] = {}
+    for node in graph.inputs:
+        names[node] = tables.buffer(node.attr.name, node, "input")
+    for name, node in graph.outputs:
+        names[node] = tables.buffer(name, node, "output")
+    region = _Region(tables, arranged, names)
+    steps = region.assemble()
+    arena = region.plan()
+    region.place(0)
+    return Program(
+        graph.name, graph.dims, tuple(tables.kernels.values()), tuple(tables.used()),
+        (Entry(
+            "main",
+            tuple(TensorSpec(n.attr.name, n.dtype, n.shape) for n in graph.inputs),
+            tuple(TensorSpec(name, n.dtype, n.shape) for name, n in graph.outputs),
+            steps, arena, graph.structure,
+        ),),
+        {name: n.attr.array.transpose(order) for (n, order), name in tables.constants.items()},
+        {name: n.attr.digest for (n, _), name in tables.constants.items()},
+    )  # fmt: skip
+
+
+@dataclass
+class _Tables:
+    """What all regions share: the kernels, and the buffers by name."""
+
+    graph: Graph
+    prepared: Prepared
+    target: Target
+    kernels: dict[LoopNest, Kernel] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    constants: dict[tuple[Node, tuple[int, ...]], str] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)
+    loops: int = 0
+
+    def buffer(self, name: str, node: Node, space: str, order: tuple[int, ...] | None = None) -> str:
+        """A new buffer for ``node``; its name, which is ``name`` if that is free."""
+        wanted, number = name, 1
+        while name in self.buffers:
+            name, number = f"{wanted}.{number}", number + 1
+        origins = tuple(map(str, self.graph.origins.get(node, ())))
+        self.buffers[name] = Buffer(
+            name, node.dtype, node.shape, order or tuple(range(node.rank)), space, 0, _bytes(node), origins
+        )
+        return name
+
+    def part(self, whole: str, counter: Var, element: Node) -> str:
+        """A new buffer for the element of ``whole`` that a loop is at."""
+        name = self.buffer(f"{whole}[{counter.name}]", element, "part")
+        self.buffers[name] = replace(self.buffers[name], whole=whole, counter=counter)
+        return name
+
+    def counter(self, rounds: Int | None) -> Var:
+        self.loops += 1
+        return Var(f"round{self.loops - 1}", 0, (1 << 62) if rounds is None else rounds - 1)
+
+    def kernel(self, cluster: Cluster, chosen: Chosen, origins: tuple[str, ...]) -> int:
+        """The number of the kernel of a nest; equal nests are one kernel."""
+        if chosen.nest not in self.kernels:
+            _check_axes(chosen.nest)
+            name = f"{cluster.kind}{len(self.kernels)}"
+            self.kernels[chosen.nest] = Kernel(name, chosen.nest, origins, chosen.text)
+        return list(self.kernels).index(chosen.nest)
+
+    def used(self) -> Iterator[Buffer]:
+        return (buffer for name, buffer in self.buffers.items() if name in self.touched)
+
+
+@dataclass
+class _Region:
+    """One region: ``names`` are the buffers of its nodes; those that it makes itself it also plans."""
+
+    tables: _Tables
+    arranged: Arrangement
+    names: dict[Node, str]
+    own: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    uses: list[tuple[str, ...]] = field(default_factory=list)  # by each step
+    inside: list[tuple[_Region, ...]] = field(default_factory=list)  # regions that are only alive in each step
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    together: tuple[Phase, ...] = ()
+
+    def assemble(self) -> Region:
+        for cluster in self.arranged.fusion.clusters:
+            if cluster.kind != "steps":
+                self._launch(cluster)
+            elif next(iter(cluster.index)).op is ops.COND:
+                self._branch(cluster)
+            else:
+                self._loop(cluster)
+        # Threads of a CPU go through several steps without waiting; a grid is one step.
+        self.together = tuple(self._phases()) if self.tables.target.grid is None else ()
+        return Region(tuple(self.steps), self.together)
+
+    # ---- kernels ---------------------------------------------------------------------------------------------------
+
+    def _launch(self, cluster: Cluster) -> None:
+        origins = self._origins(cluster.index)
+        operations = _operations(cluster)
+        for arguments, chosen in self._nests(cluster):
+            number = self.tables.kernel(cluster, chosen, origins)
+            names = tuple(self._named(node) for node in arguments)
+            self._add(Launch(number, names, origins, cost.grain(chosen.nest), operations), names)
+
+    def _nests(self, cluster: Cluster) -> list[tuple[tuple[Node, ...], Chosen]]:
+        """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
+        result: list[tuple[tuple[Node, ...], Chosen]] = []
+        for lowered in self._lowered(cluster):
+            chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+            if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
+                before = result.pop()[1]
+                dims = tuple(sorted({*before.nest.dims, *chosen.nest.dims}, key=lambda v: v.name))
+                joined = replace(before.nest, dims=dims, body=before.nest.body + chosen.nest.body)
+                chosen = Chosen(before.schedule + chosen.schedule, joined)
+            result.append((lowered.arguments, chosen))
+        return result
+
+    def _lowered(self, cluster: Cluster) -> Iterator[lower.Lowered]:
+        """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere, and last the
+        scatter that writes over them."""
+        fusion, layouts, target = self.arranged.fusion, self.arranged.layouts, self.tables.target
+        parts = layouts.assemblies.parts
+        whole = next((n for n in cluster.index if n in parts), None)
+        if whole is not None:
+            for part in parts[whole]:
+                yield lower.lower_part(whole, part, fusion, layouts, target)
+        if whole is None or cluster.kind == "scatter":
+            yield lower.lower(cluster, fusion, layouts, target)
+
+    # ---- loops and branches ----------------------------------------------------------------------------------------
+
+    def _loop(self, cluster: Cluster) -> None:
+        """A scan or a while loop: each carry in two buffers that change their contents after each round."""
+        node = next(iter(cluster.index))
+        attr: ops.Step | ops.Repeat = node.attr
+        members = {n.attr.result: n for n in cluster.index}
+        count = len(attr.carries)
+        slices = attr.slices if isinstance(attr, ops.Step) else ()
+        over, shared = node.inputs[count : count + len(slices)], node.inputs[count + len(slices) :]
+        rounds = over[0].shape[0] if over else None
+        counter = self.tables.counter(rounds)
+        read = {x: self._named(members[k]) for k, x in enumerate(attr.carries)}
+        read |= {x: self._named(operand) for x, operand in zip(attr.shared, shared, strict=True)}
+        wholes = {x: self._named(operand) for x, operand in zip(slices, over, strict=True)}
+        read |= {x: self.tables.part(whole, counter, x) for x, whole in wholes.items()}
+        written: dict[Node, str] = {}
+        outer = [*read.values(), *wholes.values()]
+        carried: list[tuple[str, str]] = []
+        for number, result in enumerate(attr.results):
+            if number < count and result is not attr.carries[number]:
+                following = self._new(f"{read[attr.carries[number]]}.next", result)
+                written[result] = following
+                carried.append((read[attr.carries[number]], following))
+                outer.append(following)
+            elif number in members and number >= count:
+                whole = self._named(members[number])
+                written[result] = self.tables.part(whole, counter, result)
+                outer.append(whole)
+        body, region = self._inner(written, read)
+        test, flag = Region(()), ""
+        regions: tuple[_Region, ...] = (body,)
+        if isinstance(attr, ops.Repeat):
+            flag = self._new("holds", attr.condition)
+            outer.append(flag)
+            asking, test = self._inner({attr.condition: flag}, read)
+            regions = (asking, body)
+        self._add(Loop(counter, rounds, region, tuple(carried), test, flag), outer, regions)
+
+    def _branch(self, cluster: Cluster) -> None:
+        node = next(iter(cluster.index))
+        attr: ops.Branches = node.attr
+        flag = self._named(node.inputs[0])
+        read = {x: self._named(operand) for x, operand in zip(attr.parameters, node.inputs[1:], strict=True)}
+        results = {n.attr.result: self._named(n) for n in cluster.index}
+        inner = [self._inner({results_of[k]: name for k, name in results.items()}, read) for results_of in attr.bodies]
+        then, other = (region for _, region in inner)
+        self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
+
+    def _inner(self, written: Mapping[Node, str], read: Mapping[Node, str]) -> tuple[_Region, Region]:
+        """A region that computes the nodes ``written`` into those buffers, from what is ``read``."""
+        names = {**read, **written}
+        loose = frozenset(node for node, name in names.items() if self._is_loose(name))
+        arranged = arrangement.arrange(tuple(written), self.tables.prepared, self.tables.target, loose)
+        inner = _Region(self.tables, arranged, names)
+        return inner, inner.assemble()
+
+    # ---- buffers ---------------------------------------------------------------------------------------------------
+
+    def _add(self, step: Step, names: Iterable[str], inside: tuple[_Region, ...] = ()) -> None:
+        self.steps.append(step)
+        self.uses.append(tuple(names))
+        self.inside.append(inside)
+        self.tables.touched.update(names)
+
+    def _named(self, node: Node) -> str:
+        """The buffer that holds ``node``."""
+        node = self.arranged.layouts.assemblies.owner(node)
+        if node in self.names:
+            return self.names[node]
+        tables, order = self.tables, self.arranged.layouts.order(node)
+        wanted = tables.graph.names.get(node, "")
+        if node.op is ops.CONSTANT:
+            if (node, order) not in tables.constants:
+                name = wanted or f"constant{len(tables.constants)}"
+                tables.constants[node, order] = tables.buffer(name, node, "constant", order)
+            self.names[node] = tables.constants[node, order]
+        else:
+            self.names[node] = self._new(wanted or f"t{len(self.names)}", node, order)
+        return self.names[node]
+
+    def _is_loose(self, name: str) -> bool:
+        """Whether a buffer may begin where a thread of a grid cannot use its widest access."""
+        buffer, grid = self.tables.buffers[name], self.tables.target.grid
+        size = sym.product(buffer.shape) * buffer.dtype.itemsize
+        return grid is not None and buffer.space == "part" and sym.mod(size, ALIGNMENT) != 0
+
+    def _new(self, name: str, node: Node, order: tuple[int, ...] | None = None) -> str:
+        """A new buffer in the arena."""
+        name = self.tables.buffer(name, node, "arena", order)
+        self.own.append(name)
+        return name
+
+    def _origins(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(o) for n in nodes for o in self.tables.graph.origins.get(n, ())))
+
+    # ---- the plan --------------------------------------------------------------------------------------------------
+
+    def _phases(self) -> Iterator[Phase]:
+        """The phases of consecutive launches."""
+        nests = list(self.tables.kernels)
+        first = 0
+        while first < len(self.steps):
+            launches: list[phases.Step] = []
+            while first + len(launches) < len(self.steps):
+                step = self.steps[first + len(launches)]
+                if not isinstance(step, Launch):
+                    break
+                launches.append(phases.Step(nests[step.kernel], step.arguments))
+            for phase in phases.phases(launches):
+                yield replace(phase, first=first + phase.first, last=first + phase.last)
+            first += len(launches) + 1
+
+    def plan(self) -> int:
+        """Gives everything a place in the arena of this region, whose size it returns."""
+        phase_of = {step: phase for phase in self.together for step in range(phase.first, phase.last + 1)}
+        lives: dict[str, list[int]] = {}
+        for number, names in enumerate(self.uses):
+            phase = phase_of.get(number)  # its steps may run at once, so what one uses lives in all
+            for name in names:
+                lives.setdefault(name, []).extend((phase.first, phase.last) if phase else (number,))
+        spans = [
+            plan.Span(n, self.tables.buffers[n].size, min(at), max(at)) for n, at in lives.items() if n in self.own
+        ]
+        for number, regions in enumerate(self.inside):
+            spans.append(plan.Span(_scratch(number), max((r.plan() for r in regions), default=0), number, number))
+        self.offsets, size = plan.place(spans)
+        return size
+
+    def place(self, start: int) -> None:
+        """Writes the places into the buffers, ``start`` being where this region lies in the arena."""
+        for name in self.own:
+            if name in self.offsets:
+                self.tables.buffers[name] = replace(self.tables.buffers[name], offset=start + self.offsets[name])
+        for number, regions in enumerate(self.inside):
+            for region in regions:
+                region.place(start + self.offsets[_scratch(number)])
+
+
+def _scratch(step: int) -> str:
+    return f"inside step {step}"
+
+
+def _check_axes(nest: LoopNest) -> None:
+    """Raises SpecError where an axis has a name that a dimension may have."""
+    wrong = sorted(axis.name for axis in lower.bound(nest.body) if not names_axis(axis.name))
+    if wrong:
+        raise SpecError(f"axes of a nest are called {', '.join(wrong)}, which are no names of axes: see names_axis")
+
+
+def _operations(cluster: Cluster) -> Int:
+    """Floating-point operations of the sums of products in a cluster: a product and an addition for each term."""
+    terms: Int = 0
+    for node in cluster.index:
+        if node.op is ops.SUM_REDUCE and node.dtype.is_float and node.inputs[0].op is ops.MUL:
+            terms = terms + node.inputs[0].size
+    return terms * 2
+
+
+def _bytes(node: Node) -> int:
+    """The size of a value at the bounds of its dimensions."""
+    elements = sym.upper(node.size)
+    assert elements is not None, node
+    return max(elements, 0) * node.dtype.itemsize

@@ -1,0 +1,179 @@
+"""What a Program must be: what code generation relies on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.program import ALIGNMENT, SPACES, Branch, Buffer, Entry, Launch, Loop, Program, Region
+from luminal.core.sizes import solve
+
+
+def check(program: Program) -> None:
+    """Raises SpecError where the program breaks what code generation relies on."""
+    _expect(program.name.isidentifier() and program.name.isascii(), f"its name {program.name!r} is no C identifier")
+    _distinct("dimension", [dim.name for dim in program.dims])
+    _distinct("kernel", [kernel.name for kernel in program.kernels])
+    _distinct("buffer", [buffer.name for buffer in program.buffers])
+    _distinct("entry", [entry.name for entry in program.entries])
+    dims = set(program.dims)
+    for dim in program.dims:
+        _expect(isinstance(dim.hi, int), f"dimension {dim.name} has no constant upper bound")
+    for kernel in program.kernels:
+        _expect(kernel.name.isidentifier(), f"kernel name {kernel.name!r} is no identifier")
+        _distinct(f"array of kernel {kernel.name}", [array.name for array in kernel.nest.arrays])
+        unknown = [dim.name for dim in kernel.nest.dims if dim not in dims]
+        _expect(not unknown, f"kernel {kernel.name} reads unknown dimensions {unknown}")
+    for buffer in program.buffers:
+        _check_buffer(program, buffer)
+    for entry in program.entries:
+        _check_entry(program, entry)
+        _check_dims(program, entry)
+        _check_order(program, entry)
+        _check_phases(program, entry.name, entry.region)
+    for name in sorted(program.finite):
+        known = program.buffer(name).space == "constant" and bool(np.isfinite(program.constants[name]).all())
+        _expect(known, f"buffer {name} is not known to be finite, but a kernel relies on it")
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise SpecError(f"program: {message}")
+
+
+def _distinct(what: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    _expect(not twice, f"{what} names must be distinct, found {', '.join(twice)} more than once")
+
+
+def _check_buffer(program: Program, buffer: Buffer) -> None:
+    where = f"buffer {buffer.name}"
+    _expect(buffer.space in SPACES, f"{where}: unknown space {buffer.space!r}")
+    _expect(sorted(buffer.order) == list(range(len(buffer.shape))), f"{where}: order {buffer.order} is no permutation")
+    elements = sym.upper(sym.product(buffer.shape))
+    _expect(elements is not None, f"{where}: no upper bound for its shape {list(buffer.shape)}")
+    if buffer.space == "arena":
+        _expect(buffer.offset % ALIGNMENT == 0, f"{where}: offset {buffer.offset} is not aligned to {ALIGNMENT} bytes")
+    if buffer.space == "constant":
+        _expect(buffer.name in program.constants, f"{where} has no value")
+        value = program.constants[buffer.name]
+        _expect(value.dtype == buffer.dtype.numpy, f"{where}: expected {buffer.dtype}, its value is {value.dtype}")
+        _expect(value.nbytes <= buffer.size, f"{where}: {value.nbytes} bytes of value, {buffer.size} of space")
+
+
+def _check_dims(program: Program, entry: Entry) -> None:
+    """The size of every dimension that the entry uses follows from the shapes of its inputs."""
+    known = {solution.symbol for solution in solve([extent for t in entry.inputs for extent in t.shape])}
+    used = {v for t in (*entry.inputs, *entry.outputs) for extent in t.shape for v in sym.variables(extent)}
+    used.update(dim for step in entry.launches for dim in program.kernels[step.kernel].nest.dims)
+    missing = sorted(dim.name for dim in used - known)
+    _expect(not missing, f"entry {entry.name}: the inputs do not say how large {', '.join(missing)} is")
+
+
+def _check_order(program: Program, entry: Entry) -> None:
+    """Every output is written, and nothing in the arena is read before a step writes it."""
+    written = _written(program, entry, entry.region, frozenset())
+    missing = [t.name for t in entry.outputs if t.name not in written]
+    _expect(not missing, f"entry {entry.name}: nothing writes {', '.join(missing)}")
+
+
+def _written(program: Program, entry: Entry, region: Region, before: frozenset[str]) -> frozenset[str]:
+    """What holds a value after a region, where ``before`` does before it."""
+    written = before
+
+    def read(name: str) -> None:
+        place = _place(program, name)
+        known = place.space != "arena" or name in written or place.name in written
+        _expect(known, f"entry {entry.name}: {name} is read before anything is written to it")
+
+    for step in region.steps:
+        match step:
+            case Launch():
+                arrays = program.kernels[step.kernel].nest.arrays
+                for name, array in zip(step.arguments, arrays, strict=True):
+                    if not array.written:
+                        read(name)
+                names = {name for name, array in zip(step.arguments, arrays, strict=True) if array.written}
+                written |= names | {_place(program, name).name for name in names}
+            case Loop():
+                for first, _ in step.carried:
+                    read(first)
+                asked = _written(program, entry, step.test, written)
+                _expect(
+                    step.rounds is not None or step.flag in asked, f"entry {entry.name}: nothing writes {step.flag}"
+                )
+                after = _written(program, entry, step.body, asked)
+                missing = [second for _, second in step.carried if second not in after]
+                _expect(not missing, f"entry {entry.name}: no round writes {', '.join(missing)}")
+                written |= {_place(program, name).name for name in after if program.buffer(name).space == "part"}
+            case Branch():
+                read(step.flag)
+                written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)
+    return written
+
+
+def _check_entry(program: Program, entry: Entry) -> None:
+    tensors = {tensor.name: (space, tensor) for space in ("input", "output") for tensor in getattr(entry, space + "s")}
+    _distinct(f"tensor of entry {entry.name}", [t.name for t in (*entry.inputs, *entry.outputs)])
+    for number, step in enumerate(entry.launches):
+        where = f"entry {entry.name}, launch {number}"
+        _expect(0 <= step.kernel < len(program.kernels), f"{where}: kernel {step.kernel} does not exist")
+        kernel = program.kernels[step.kernel]
+        arrays = kernel.nest.arrays
+        _expect(
+            len(arrays) == len(step.arguments),
+            f"{where}: {kernel.name} takes {len(arrays)} arrays, found {len(step.arguments)}",
+        )
+        for name, array in zip(step.arguments, arrays, strict=True):
+            _expect(name in program.named, f"{where}: buffer {name} does not exist")
+            buffer = program.buffer(name)
+            _expect(buffer.dtype == array.dtype, f"{where}: {array} is given {name} of type {buffer.dtype}")
+            if buffer.space in ("input", "output"):
+                _expect(
+                    name in tensors and tensors[name][0] == buffer.space,
+                    f"{where}: {name} is no {buffer.space} of the entry",
+                )
+            if buffer.space == "arena":
+                _expect(buffer.offset + buffer.size <= entry.arena_size, f"{where}: {name} ends behind the arena")
+            if array.written:
+                place = _place(program, name)
+                _expect(place.space in ("output", "arena"), f"{where}: {name} is written, but lies in {place.space}")
+        buffers = [_place(program, name) for name in step.arguments]
+        for i, array in enumerate(arrays):
+            # Kernels take restrict pointers, so that loads need not wait for stores.
+            shared = [b.name for j, b in enumerate(buffers) if array.written and j != i and _overlap(buffers[i], b)]
+            _expect(not shared, f"{where}: {buffers[i].name}, which the step writes, overlaps {', '.join(shared)}")
+
+
+def _place(program: Program, name: str) -> Buffer:
+    """The buffer that holds ``name``."""
+    buffer = program.buffer(name)
+    while buffer.space == "part":
+        buffer = program.buffer(buffer.whole)
+    return buffer
+
+
+def _check_phases(program: Program, entry: str, region: Region) -> None:
+    """Phases follow each other, divide the tasks of their steps, and keep what their steps use apart in the arena."""
+    free = 0
+    for phase in region.phases:
+        where = f"entry {entry}, steps {phase.first} to {phase.last}"
+        _expect(free <= phase.first < phase.last < len(region.steps), f"{where}: no phase can be there")
+        free = phase.last + 1
+        steps = [step for step in region.steps[phase.first : free] if isinstance(step, Launch)]
+        _expect(len(steps) == free - phase.first, f"{where}: only launches can be in a phase")
+        nests = [program.kernels[step.kernel].nest for step in steps]
+        _expect(sum(nest.checked for nest in nests) <= 1, f"{where}: more than one can raise a status")
+        for nest, tasks in zip(nests, phase.tasks, strict=True):
+            count = sym.product(loop.extent for loop in nest.tasks)
+            _expect(phase.shares * tasks == count, f"{where}: {count} tasks are not {phase.shares} shares of {tasks}")
+        buffers = {_place(program, name) for step in steps for name in step.arguments}
+        shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
+        _expect(not shared, f"{where}: {', '.join(shared)} overlap")
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    if a.space != "arena" or b.space != "arena":
+        return a is b
+    return a.offset < b.offset + b.size and b.offset < a.offset + a.size

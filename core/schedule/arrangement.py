@@ -1,0 +1,58 @@
+"""From nodes to scheduled nests: clusters, chains where they can run in one pass, layouts, and a schedule for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luminal.core.errors import ScheduleError
+from luminal.core.ir import Node
+from luminal.core.schedule import chain, choose, choose_grid, fuse, layout, lower
+from luminal.core.schedule.contraction import Prepared
+from luminal.core.schedule.fuse import Cluster, Fusion
+from luminal.core.schedule.layout import Layouts
+from luminal.core.schedule.nest import LoopNest
+from luminal.core.schedule.scheduler import Chosen
+from luminal.core.target import Target
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Clusters with the layouts of what they store; ``refused`` says, by the number of its last cluster, why a chain
+    stays apart."""
+
+    fusion: Fusion
+    layouts: Layouts
+    refused: dict[int, str]
+
+
+def arrange(
+    roots: tuple[Node, ...], prepared: Prepared, target: Target, loose: frozenset[Node] = frozenset()
+) -> Arrangement:
+    """``roots`` in clusters, chains made one cluster each where they can run in one pass. Values that are ``loose`` lie
+    at addresses that are multiples of an element alone."""
+    fusion = fuse.fuse(roots, prepared.tiles)
+    refused: dict[int, str] = {}
+    while True:
+        linked = chain.link(fusion, frozenset(refused))
+        layouts = layout.assign(linked, loose)
+        chains = [c for c in linked.clusters if c.chain is not None]
+        reasons = {c.number: reason for c in chains if (reason := _refusal(c, linked, layouts, target))}
+        if not reasons:
+            return Arrangement(linked, layouts, refused)
+        refused |= reasons
+
+
+def _refusal(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> str:
+    """Why a chain cannot run in one pass; empty where it can."""
+    try:
+        schedule(cluster, lower.lower(cluster, fusion, layouts, target).nest, target)
+    except ScheduleError as refusal:
+        return str(refusal)
+    return ""
+
+
+def schedule(cluster: Cluster, nest: LoopNest, target: Target) -> Chosen:
+    """The nest of a cluster with the schedule that suits the target."""
+    if target.grid is None:
+        return choose.choose(cluster, nest, target)
+    return choose_grid.choose(cluster, nest, target)

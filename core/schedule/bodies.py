@@ -1,0 +1,117 @@
+"""Loops and branches made ready for kernels: which scans are one kernel, and what the others read and leave in memory.
+
+A scan whose body is elementwise is a kernel like others. Any other loop or branch is steps of the program around it:
+its operands lie in memory, row-major and whole, and so do its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from luminal.core import ir, ops
+from luminal.core.ir import Node
+from luminal.core.ops import Kind
+from luminal.core.structured import MARK, outside
+
+_T = TypeVar("_T")
+
+
+def is_steps(node: Node) -> bool:
+    """Whether ``node`` is steps of the program, with kernels of their own for its bodies."""
+    return node.op.kind is Kind.STRUCTURED and not (node.op is ops.SCAN and _is_elementwise(node))
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether every element of a scan's carries depends on the same element of them alone."""
+    step: ops.Step = node.attr
+    extents = node.inputs[len(step.carries)].shape[1:]
+    carried = set(step.carries)
+    for inner in ir.topological(step.results):
+        if inner.op.kind not in (Kind.ELEMENTWISE, Kind.SOURCE, Kind.VIEW):
+            return False
+        if not carried.isdisjoint(inner.inputs):
+            if inner.op is ops.VIEW:
+                return False
+            carried.add(inner)
+    return all(result.shape == extents for result in step.results)
+
+
+def kept(roots: Iterable[Node]) -> frozenset[Node]:
+    """What has a buffer of its own, row-major: ``roots``, and the operands and results of steps."""
+    roots = list(roots)
+    found = set(roots)
+    for node in ir.topological(roots):
+        if is_steps(node):
+            found |= {node, *node.inputs}
+    return frozenset(found)
+
+
+def owned(roots: Sequence[Node], unchanged: Sequence[Node | None] = ()) -> list[Node]:
+    """``roots`` as values that have storage of their own: copies of what has another's, but for what is the carry in
+    its place of ``unchanged``."""
+    results: list[Node] = []
+    for number, node in enumerate(roots):
+        if number < len(unchanged) and node is unchanged[number]:
+            results.append(node)
+            continue
+        if node.op.kind is Kind.SOURCE or node.op is ops.VIEW or node in results or _is_carried(node):
+            node = copy(node, results)
+        results.append(node)
+    return results
+
+
+def copy(node: Node, taken: Iterable[Node]) -> Node:
+    """A node of its own with the value of ``node``: copies of one value are told apart by how often it is copied."""
+    taken = set(taken)
+    node = ir.unary(ops.CONTIGUOUS, node)
+    while node in taken:
+        node = ir.unary(ops.CONTIGUOUS, node)
+    return node
+
+
+def _is_carried(node: Node) -> bool:
+    """Whether ``node`` lies where a loop leaves it, in one of two buffers."""
+    return is_steps(node) and isinstance(node.attr, ops.Step | ops.Repeat) and node.attr.result < len(node.attr.carries)
+
+
+def in_memory(node: Node, taken: set[Node]) -> Node:
+    """``node`` with every operand in memory, and carries in memory that nothing else uses; ``taken`` are the nodes that
+    exist, and gains the new ones."""
+    inputs = list(node.inputs)
+    for number, operand in enumerate(inputs):
+        carry = node.op is not ops.COND and number < len(node.attr.carries)
+        formula = operand.op in (ops.VIEW, ops.IOTA, ops.DIM) or (operand.op is ops.CONSTANT and operand.size == 1)
+        if carry:
+            inputs[number] = copy(operand, taken)
+            taken.add(inputs[number])
+        elif formula:
+            inputs[number] = ir.unary(ops.CONTIGUOUS, operand)
+    return ir.structured(node.op, inputs, node.attr)
+
+
+def hoisted(node: Node, by_node: Mapping[Node, _T]) -> tuple[Node, dict[Node, _T]]:
+    """A loop whose bodies compute nothing that no round changes: that became operands. ``by_node`` says something of
+    nodes; what it says of those that were made anew is returned with it."""
+    attr = node.attr
+    if node.op is ops.COND:  # what a branch computes, only that branch should
+        return node, {}
+    own = (*attr.carries, *attr.slices) if node.op is ops.SCAN else attr.carries
+    first = len(node.inputs) - len(attr.shared)
+    operands = dict(zip(attr.shared, node.inputs[first:], strict=True))
+    roots = [root for body in attr.bodies for root in body]
+    found = outside(roots, own)
+    name = own[0].attr.name
+    prefix = name[: len(name) - len(name.lstrip(MARK))]
+    shared = tuple(ir.input_(f"{prefix}shared {k}", x.shape, x.dtype) for k, x in enumerate(found))
+    by = dict(zip(found, shared, strict=True))
+    known = [n for n in ir.topological(roots) if n in by_node]
+    closed = ir.substitute([*roots, *known], by)
+    outer = ir.substitute([*found, *known], operands)
+    results = iter(closed[: len(roots)])
+    bodies = [tuple(next(results) for _ in body) for body in attr.bodies]
+    said = dict(zip(closed[len(roots) :], (by_node[n] for n in known), strict=True))
+    said |= dict(zip(outer[len(found) :], (by_node[n] for n in known), strict=True))
+    inputs = (*node.inputs[:first], *outer[: len(found)])
+    return ir.structured(node.op, inputs, replace(attr.over(*bodies), shared=shared)), said

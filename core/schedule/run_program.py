@@ -1,0 +1,110 @@
+"""The meaning of a program: its steps run in numpy, with every buffer where the plan has put it.
+
+The kernels are run by ``run_nest``, or by anything else that can run one. This is the reference for generated code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from luminal.core import symbolic as sym
+from luminal.core.numerics import Array
+from luminal.core.program import Branch, Entry, Launch, Loop, Phase, Program, Region
+from luminal.core.schedule import run_nest
+from luminal.core.symbolic import Int
+
+RunKernel = Callable[..., bool]
+
+
+def run(
+    program: Program,
+    inputs: Mapping[str, Array],
+    dims: Mapping[str, int],
+    entry: Entry | None = None,
+    seed: int | None = None,
+    run_kernel: RunKernel = run_nest.run,
+) -> dict[str, Array]:
+    """The outputs of an entry, the first where none is given, by name; ``dims`` are the sizes of the dimensions.
+
+    With a ``seed``, each share of a phase runs through all its steps before the next begins, in an order drawn from it:
+    as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays, IndexError
+    where an index that it read is out of range.
+    """
+    entry = entry or program.entries[0]
+    arena = np.full(entry.arena_size, 0xFF, np.uint8)  # NaN in every float type: stale memory shows
+    memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
+    memory |= {tensor.name: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
+    state = _Run(program, dict(dims), arena, memory, seed, run_kernel)
+    for tensor in entry.outputs:
+        count = state.size(sym.product(tensor.shape))
+        memory[tensor.name] = np.full(count * tensor.dtype.itemsize, 0xFF, np.uint8).view(tensor.dtype.numpy)
+    state.region(entry.region)
+    return {t.name: memory[t.name].reshape([state.size(d) for d in t.shape]) for t in entry.outputs}
+
+
+@dataclass
+class _Run:
+    program: Program
+    sizes: dict[str, int]
+    arena: Array
+    memory: dict[str, Array]  # of buffers outside the arena
+    seed: int | None
+    run_kernel: RunKernel
+
+    def size(self, value: Int) -> int:
+        return int(sym.evaluate(value, self.sizes))
+
+    def array(self, name: str) -> Array:
+        """The elements of a buffer."""
+        buffer = self.program.buffer(name)
+        count = self.size(sym.product(buffer.shape))
+        if buffer.counter is not None:
+            place = self.sizes[buffer.counter.name]
+            return self.array(buffer.whole)[place * count : (place + 1) * count]
+        if name in self.memory:
+            return self.memory[name]
+        return self.arena[buffer.offset : buffer.offset + count * buffer.dtype.itemsize].view(buffer.dtype.numpy)
+
+    def region(self, region: Region) -> None:
+        phases = {phase.first: phase for phase in region.phases} if self.seed is not None else {}
+        number = 0
+        while number < len(region.steps):
+            phase, step = phases.get(number), region.steps[number]
+            match step:
+                case Launch() if phase is not None:
+                    self._phase(phase, region.steps[number : phase.last + 1])
+                case Launch():
+                    self._launch(step, None)
+                case Loop():
+                    self._loop(step)
+                case Branch():
+                    self.region(step.then if self.array(step.flag)[0] else step.other)
+            number = phase.last + 1 if phase else number + 1
+
+    def _launch(self, step: Launch, tasks: range | None) -> None:
+        kernel = self.program.kernels[step.kernel]
+        arrays = {a.name: self.array(name) for a, name in zip(kernel.nest.arrays, step.arguments, strict=True)}
+        if not self.run_kernel(kernel.nest, arrays, self.sizes, tasks):
+            raise IndexError(f"{kernel.name}: an index is out of range")
+
+    def _phase(self, phase: Phase, steps: tuple[Any, ...]) -> None:
+        for share in np.random.default_rng(self.seed).permutation(self.size(phase.shares)).tolist():
+            for step, tasks in zip(steps, phase.tasks, strict=True):
+                self._launch(step, range(share * tasks, (share + 1) * tasks))
+
+    def _loop(self, step: Loop) -> None:
+        number = 0
+        while step.rounds is None or number < self.size(step.rounds):
+            self.sizes[step.counter.name] = number
+            self.region(step.test)
+            if step.flag and not self.array(step.flag)[0]:
+                break
+            self.region(step.body)
+            for first, second in step.carried:
+                a, b = self.array(first), self.array(second)
+                a[...], b[...] = b.copy(), a.copy()
+            number += 1

@@ -1,0 +1,156 @@
+"""Loops and branches over bodies of primitives: ``Scan``, ``While`` and ``Cond``, built and closed.
+
+A body is written as a function of nodes, and may read any node around it. What it reads from outside becomes a further
+operand, and so does what it computes from nothing but that: it is computed once, before the loop. A body that is built
+is therefore closed, and equal bodies are equal nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import DTypeError, ShapeError
+from luminal.core.ir import Node
+from luminal.core.types import i64
+
+MARK = "%"  # begins the names of parameters, once for each body that they are inside
+_depth: ContextVar[int] = ContextVar("depth", default=0)
+
+
+def scan(
+    step: Callable[[Sequence[Node], Sequence[Node]], tuple[Sequence[Node], Sequence[Node]]],
+    first: Sequence[Node],
+    over: Sequence[Node],
+) -> tuple[list[Node], list[Node]]:
+    """``step`` once for each element along the first axis of ``over``, in order; ``first`` are what it carries first.
+
+    ``step`` is given nodes of the carries and of one element each, and returns the next carries and what it puts out.
+    Returns the last carries and, along a new first axis, what was put out. Raises ShapeError or DTypeError where a
+    carry changes its shape or type, or the lengths differ.
+    """
+    lengths = {x.shape[0] for x in over}
+    if len(lengths) != 1:
+        raise ShapeError(f"Scan: expected operands of one length, found {sorted(map(str, lengths))}")
+    with _parameters() as parameter:
+        carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
+        slices = [parameter(f"slice {k}", x.shape[1:], x) for k, x in enumerate(over)]
+        following, put_out = step(carries, slices)
+        _check_carries("Scan", carries, following)
+        operands, shared, (body,) = _closed([[*following, *put_out]], [*carries, *slices], parameter)
+    inputs = (*first, *over, *operands)
+    results = [
+        ir.structured(ops.SCAN, inputs, ops.Step(tuple(carries), tuple(slices), shared, body, number))
+        for number in range(len(body))
+    ]
+    last, stacked = results[: len(carries)], results[len(carries) :]
+    (length,) = lengths
+    if not sym.always(length - 1):  # over nothing, no carry would be written
+        some = ir.binary(ops.LESS_THAN, ir.constant(0, i64), ir.dim(length))
+        last = [ir.select(some, value, before) for value, before in zip(last, first, strict=True)]
+    return last, stacked
+
+
+def while_loop(
+    condition: Callable[[Sequence[Node]], Node], step: Callable[[Sequence[Node]], Sequence[Node]], first: Sequence[Node]
+) -> list[Node]:
+    """The carries, ``first`` to begin with, after as many times ``step`` as ``condition`` (a bool scalar) holds for
+    them. Raises ShapeError or DTypeError where a carry changes its shape or type."""
+    with _parameters() as parameter:
+        carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
+        holds, following = condition(carries), step(carries)
+        _check_condition("While", holds)
+        _check_carries("While", carries, following)
+        operands, shared, (asked, body) = _closed([[holds], following], carries, parameter)
+    inputs = (*first, *operands)
+    return [
+        ir.structured(ops.WHILE, inputs, ops.Repeat(tuple(carries), shared, asked[0], body, number))
+        for number in range(len(body))
+    ]
+
+
+def cond(condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[], Sequence[Node]]) -> list[Node]:
+    """What ``then`` returns where ``condition`` (a bool scalar) holds, else what ``other`` returns; only one of them is
+    computed. Raises ShapeError or DTypeError where they differ in shapes or types."""
+    _check_condition("Cond", condition)
+    with _parameters() as parameter:
+        with ir.building() as built:
+            yes, no = list(then()), list(other())
+        if len(yes) != len(no):
+            raise ShapeError(f"Cond: one branch has {len(yes)} results, the other {len(no)}")
+        for number, (a, b) in enumerate(zip(yes, no, strict=True)):
+            if a.shape != b.shape:
+                raise ShapeError(f"Cond: result {number} has shape {list(a.shape)} or {list(b.shape)}")
+            if a.dtype != b.dtype:
+                raise DTypeError(f"Cond: result {number} is {a.dtype} or {b.dtype}")
+        operands, parameters, (yes_body, no_body) = _closed([yes, no], [], parameter, built)
+    return [
+        ir.structured(ops.COND, (condition, *operands), ops.Branches(parameters, yes_body, no_body, number))
+        for number in range(len(yes))
+    ]
+
+
+# ---- closing -------------------------------------------------------------------------------------------------------
+
+
+_Parameter = Callable[[str, ir.Shape, Node], Node]
+
+
+@contextmanager
+def _parameters() -> Iterator[_Parameter]:
+    """A maker of parameters, by their names, shapes and a node of their type. Those of a body inside a body are other
+    nodes than those of the body around it."""
+    depth = _depth.get()
+    prefix = MARK * (depth + 1)
+    token = _depth.set(depth + 1)
+    try:
+        yield lambda name, shape, like: ir.input_(f"{prefix}{name}", shape, like.dtype)
+    finally:
+        _depth.reset(token)
+
+
+def _closed(
+    bodies: Sequence[Sequence[Node]], own: Sequence[Node], parameter: _Parameter, built: Collection[Node] = ()
+) -> tuple[list[Node], tuple[Node, ...], list[tuple[Node, ...]]]:
+    """What ``bodies`` read from outside, the parameters for it, and the bodies over them and over their ``own``."""
+    roots = [root for body in bodies for root in body]
+    operands = outside(roots, own, built)
+    shared = [parameter(f"shared {k}", x.shape, x) for k, x in enumerate(operands)]
+    closed = iter(ir.substitute(roots, dict(zip(operands, shared, strict=True))))
+    return operands, tuple(shared), [tuple(next(closed) for _ in body) for body in bodies]
+
+
+def outside(roots: Sequence[Node], own: Sequence[Node], built: Collection[Node] = ()) -> list[Node]:
+    """The largest nodes under ``roots`` that depend on inputs, but on none of ``own``, and are not among those that a
+    branch has ``built``; seen through views, which cost nothing where they are."""
+    order = ir.topological(roots)
+    inside, given = {*own, *built}, set[Node]()
+    for node in order:
+        if node not in inside and not inside.isdisjoint(node.inputs):
+            inside.add(node)
+        elif node not in inside and (node.op is ops.INPUT or not given.isdisjoint(node.inputs)):
+            given.add(node)
+    read = [operand for node in order if node in inside for operand in node.inputs]
+    found: dict[Node, None] = {}
+    for node in (*read, *roots):
+        if node in given:
+            while node.op is ops.VIEW:
+                (node,) = node.inputs
+            found[node] = None
+    return list(found)
+
+
+def _check_carries(what: str, carries: Sequence[Node], following: Sequence[Node]) -> None:
+    for before, after in zip(carries, following, strict=True):
+        if before.shape != after.shape:
+            raise ShapeError(f"{what}: a carry of shape {list(before.shape)} becomes {list(after.shape)}")
+        if before.dtype != after.dtype:
+            raise DTypeError(f"{what}: a carry of {before.dtype} becomes {after.dtype}")
+
+
+def _check_condition(what: str, condition: Node) -> None:
+    if condition.shape or not condition.dtype.is_bool:
+        raise ShapeError(f"{what}: expected a condition that is one bool, found {condition}")
