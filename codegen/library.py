@@ -243,7 +243,7 @@ class _Describer:
 
     def _entry(self, entry: Entry, face: public.Entry) -> EntryText:
         pointers = {
-            tensor.name: self._tensor(space, number, tensor.dtype)
+            tensor.buffer: self._tensor(space, number, tensor.dtype)
             for space, tensors in (("in", entry.inputs), ("out", entry.outputs))
             for number, tensor in enumerate(tensors)
         }

@@ -6,7 +6,7 @@ own. A region inside another takes one place in the arena of that one, for as lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from luminal.core import ops
@@ -37,37 +37,55 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
 
-def assemble(graph: Graph, prepared: Prepared, arranged: Arrangement, target: Target) -> Program:
-    """The program of a graph that was prepared and arranged."""
-    tables = _Tables(graph, prepared, target)
-    names: dict[Node, str] = {}
-    for node in graph.inputs:
-        names[node] = tables.buffer(node.attr.name, node, "input")
-    for name, node in graph.outputs:
-        names[node] = tables.buffer(name, node, "output")
-    region = _Region(tables, arranged, names)
+@dataclass(frozen=True)
+class Source:
+    """What an entry is made of: a graph in the form that kernels need, prepared and arranged."""
+
+    entry: str
+    graph: Graph
+    prepared: Prepared
+    arranged: Arrangement
+
+
+def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
+    """The program ``name`` with an entry for each source. Entries share kernels and constants."""
+    tables = _Tables(target)
+    entries = tuple(_entry(tables, source) for source in sources)
+    return Program(
+        name,
+        tuple(dict.fromkeys(dim for source in sources for dim in source.graph.dims)),
+        tuple(tables.kernels.values()),
+        tuple(tables.used()),
+        entries,
+        {name: n.attr.array.transpose(order) for (n, order), name in tables.constants.items()},
+        {name: n.attr.digest for (n, _), name in tables.constants.items()},
+    )
+
+
+def _entry(tables: _Tables, source: Source) -> Entry:
+    graph = source.graph
+    names = {n: tables.buffer(n.attr.name, n, "input", source) for n in graph.inputs}
+    names |= {n: tables.buffer(name, n, "output", source) for name, n in graph.outputs}
+    region = _Region(tables, source, source.arranged, dict(names))
     steps = region.assemble()
     arena = region.plan()
     region.place(0)
-    return Program(
-        graph.name, graph.dims, tuple(tables.kernels.values()), tuple(tables.used()),
-        (Entry(
-            "main",
-            tuple(TensorSpec(n.attr.name, n.dtype, n.shape) for n in graph.inputs),
-            tuple(TensorSpec(name, n.dtype, n.shape) for name, n in graph.outputs),
-            steps, arena, graph.structure,
-        ),),
-        {name: n.attr.array.transpose(order) for (n, order), name in tables.constants.items()},
-        {name: n.attr.digest for (n, _), name in tables.constants.items()},
+    return Entry(
+        source.entry,
+        tuple(_tensor(n.attr.name, n, names[n]) for n in graph.inputs),
+        tuple(_tensor(name, n, names[n]) for name, n in graph.outputs),
+        steps, arena, graph.structure,
     )  # fmt: skip
+
+
+def _tensor(name: str, node: Node, buffer: str) -> TensorSpec:
+    return TensorSpec(name, node.dtype, node.shape, "" if buffer == name else buffer)
 
 
 @dataclass
 class _Tables:
     """What all regions share: the kernels, and the buffers by name."""
 
-    graph: Graph
-    prepared: Prepared
     target: Target
     kernels: dict[LoopNest, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -75,20 +93,20 @@ class _Tables:
     touched: set[str] = field(default_factory=set)
     loops: int = 0
 
-    def buffer(self, name: str, node: Node, space: str, order: tuple[int, ...] | None = None) -> str:
+    def buffer(self, name: str, node: Node, space: str, source: Source, order: tuple[int, ...] | None = None) -> str:
         """A new buffer for ``node``; its name, which is ``name`` if that is free."""
         wanted, number = name, 1
         while name in self.buffers:
             name, number = f"{wanted}.{number}", number + 1
-        origins = tuple(map(str, self.graph.origins.get(node, ())))
+        origins = tuple(map(str, source.graph.origins.get(node, ())))
         self.buffers[name] = Buffer(
             name, node.dtype, node.shape, order or tuple(range(node.rank)), space, 0, _bytes(node), origins
         )
         return name
 
-    def part(self, whole: str, counter: Var, element: Node) -> str:
+    def part(self, whole: str, counter: Var, element: Node, source: Source) -> str:
         """A new buffer for the element of ``whole`` that a loop is at."""
-        name = self.buffer(f"{whole}[{counter.name}]", element, "part")
+        name = self.buffer(f"{whole}[{counter.name}]", element, "part", source)
         self.buffers[name] = replace(self.buffers[name], whole=whole, counter=counter)
         return name
 
@@ -113,6 +131,7 @@ class _Region:
     """One region: ``names`` are the buffers of its nodes; those that it makes itself it also plans."""
 
     tables: _Tables
+    source: Source
     arranged: Arrangement
     names: dict[Node, str]
     own: list[str] = field(default_factory=list)
@@ -184,7 +203,7 @@ class _Region:
         read = {x: self._named(members[k]) for k, x in enumerate(attr.carries)}
         read |= {x: self._named(operand) for x, operand in zip(attr.shared, shared, strict=True)}
         wholes = {x: self._named(operand) for x, operand in zip(slices, over, strict=True)}
-        read |= {x: self.tables.part(whole, counter, x) for x, whole in wholes.items()}
+        read |= {x: self.tables.part(whole, counter, x, self.source) for x, whole in wholes.items()}
         written: dict[Node, str] = {}
         outer = [*read.values(), *wholes.values()]
         carried: list[tuple[str, str]] = []
@@ -196,7 +215,7 @@ class _Region:
                 outer.append(following)
             elif number in members and number >= count:
                 whole = self._named(members[number])
-                written[result] = self.tables.part(whole, counter, result)
+                written[result] = self.tables.part(whole, counter, result, self.source)
                 outer.append(whole)
         body, region = self._inner(written, read)
         test, flag = Region(()), ""
@@ -222,8 +241,8 @@ class _Region:
         """A region that computes the nodes ``written`` into those buffers, from what is ``read``."""
         names = {**read, **written}
         loose = frozenset(node for node, name in names.items() if self._is_loose(name))
-        arranged = arrangement.arrange(tuple(written), self.tables.prepared, self.tables.target, loose)
-        inner = _Region(self.tables, arranged, names)
+        arranged = arrangement.arrange(tuple(written), self.source.prepared, self.tables.target, loose)
+        inner = _Region(self.tables, self.source, arranged, names)
         return inner, inner.assemble()
 
     # ---- buffers ---------------------------------------------------------------------------------------------------
@@ -240,11 +259,11 @@ class _Region:
         if node in self.names:
             return self.names[node]
         tables, order = self.tables, self.arranged.layouts.order(node)
-        wanted = tables.graph.names.get(node, "")
+        wanted = self.source.graph.names.get(node, "")
         if node.op is ops.CONSTANT:
             if (node, order) not in tables.constants:
                 name = wanted or f"constant{len(tables.constants)}"
-                tables.constants[node, order] = tables.buffer(name, node, "constant", order)
+                tables.constants[node, order] = tables.buffer(name, node, "constant", self.source, order)
             self.names[node] = tables.constants[node, order]
         else:
             self.names[node] = self._new(wanted or f"t{len(self.names)}", node, order)
@@ -258,12 +277,12 @@ class _Region:
 
     def _new(self, name: str, node: Node, order: tuple[int, ...] | None = None) -> str:
         """A new buffer in the arena."""
-        name = self.tables.buffer(name, node, "arena", order)
+        name = self.tables.buffer(name, node, "arena", self.source, order)
         self.own.append(name)
         return name
 
     def _origins(self, nodes: Iterable[Node]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(str(o) for n in nodes for o in self.tables.graph.origins.get(n, ())))
+        return tuple(dict.fromkeys(str(o) for n in nodes for o in self.source.graph.origins.get(n, ())))
 
     # ---- the plan --------------------------------------------------------------------------------------------------
 

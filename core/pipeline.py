@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from luminal.core.rewrite import simplify
 from luminal.core.schedule import arrangement, bodies, contraction
 from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
+from luminal.core.symbolic import Var
 from luminal.core.target import Target
 
 Watch = Callable[[str, Any], None]
@@ -26,6 +27,26 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
 
     ``watch`` is called with the name and the value of each stage as it is reached. Raises LuminalError.
     """
+    return compile_graphs(graph.name, {"main": graph}, target, watch)
+
+
+def compile_graphs(
+    name: str, graphs: Mapping[str, Graph], target: Target, watch: Watch = lambda stage, value: None
+) -> Program:
+    """The program ``name`` with an entry for each of ``graphs``; they share constants and kernels.
+
+    Raises ModelError where dimensions of one name have different bounds, and else as ``compile_graph``.
+    """
+    _check_dims(graphs)
+    packings: contraction.Packings = {}
+    sources = [_source(entry, graph, target, packings, watch) for entry, graph in graphs.items()]
+    program = assembly.assemble(name, sources, target)
+    check_program(program)
+    watch("program", program)
+    return program
+
+
+def _source(entry: str, graph: Graph, target: Target, packings: contraction.Packings, watch: Watch) -> assembly.Source:
     _check_names(graph)
     _check_sizes(graph)
     check_graph(graph)
@@ -33,17 +54,27 @@ def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, val
     graph = simplify(graph)
     check_graph(graph)
     watch("canonical", graph)
-    graph, prepared = prepare(graph, target)
+    graph, prepared = prepare(graph, target, packings)
     check_graph(graph)
     watch("prepared", graph)
     arranged = arrangement.arrange(prepared.roots, prepared, target)
     watch("refused", arranged.refused)
     watch("fusion", arranged.fusion)
     watch("layouts", arranged.layouts)
-    program = assembly.assemble(graph, prepared, arranged, target)
-    check_program(program)
-    watch("program", program)
-    return program
+    return assembly.Source(entry, graph, prepared, arranged)
+
+
+def _check_dims(graphs: Mapping[str, Graph]) -> None:
+    """Raises ModelError where entries mean different dimensions by one name."""
+    known: dict[str, tuple[str, Var]] = {}
+    for entry, graph in graphs.items():
+        for dim in graph.dims:
+            other, first = known.setdefault(dim.name, (entry, dim))
+            if first != dim:
+                raise ModelError(
+                    f"the dimension {dim.name!r} is {first.lo}..{first.hi} in {other!r} and {dim.lo}..{dim.hi} in "
+                    f"{entry!r}; give it the same bounds, or another name"
+                )
 
 
 def _check_names(graph: Graph) -> None:
@@ -73,10 +104,10 @@ def _check_sizes(graph: Graph) -> None:
         )
 
 
-def prepare(graph: Graph, target: Target) -> tuple[Graph, contraction.Prepared]:
+def prepare(graph: Graph, target: Target, packings: contraction.Packings) -> tuple[Graph, contraction.Prepared]:
     """Contractions in the form in which a tile operation reads them, and outputs that own their storage."""
     origins: Origins = dict(graph.origins)
-    prepared = contraction.prepare(graph.results, target, origins)
+    prepared = contraction.prepare(graph.results, target, origins, packings)
     names = dict(graph.names)
     for packed, sources in prepared.packed.items():
         named = [graph.names[s] for s in sources if s in graph.names]

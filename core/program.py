@@ -107,11 +107,17 @@ Step: TypeAlias = Launch | Loop | Branch
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of an entry: contiguous, row-major, ``shape`` in elements."""
+    """An input or output of an entry: contiguous, row-major, ``shape`` in elements. Its ``buffer`` has its name, or,
+    where another entry has a buffer of that name, one of its own."""
 
     name: str
     dtype: DType
     shape: tuple[Int, ...]
+    other_name: str = ""
+
+    @property
+    def buffer(self) -> str:
+        return self.other_name or self.name
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _check_dims(program: Program, entry: Entry) -> None:
 def _check_order(program: Program, entry: Entry) -> None:
     """Every output is written, and nothing in the arena is read before a step writes it."""
     written = _written(program, entry, entry.region, frozenset())
-    missing = [t.name for t in entry.outputs if t.name not in written]
+    missing = [t.name for t in entry.outputs if t.buffer not in written]
     _expect(not missing, f"entry {entry.name}: nothing writes {', '.join(missing)}")
 
 
@@ -114,7 +114,9 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
 
 
 def _check_entry(program: Program, entry: Entry) -> None:
-    tensors = {tensor.name: (space, tensor) for space in ("input", "output") for tensor in getattr(entry, space + "s")}
+    tensors = {
+        tensor.buffer: (space, tensor) for space in ("input", "output") for tensor in getattr(entry, space + "s")
+    }
     _distinct(f"tensor of entry {entry.name}", [t.name for t in (*entry.inputs, *entry.outputs)])
     for number, step in enumerate(entry.launches):
         where = f"entry {entry.name}, launch {number}"

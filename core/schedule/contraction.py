@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -182,8 +183,9 @@ def _separates(index: Int) -> bool:
 # ---- register tiles ------------------------------------------------------------------------------------------------
 
 
-def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
-    """The register tile with the least estimated cycles for the sizes of ``node``.
+def choose_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile:
+    """The register tile with the least estimated cycles for the sizes of ``node``, of as many columns as B was packed
+    in, if it was.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
     cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
@@ -210,7 +212,7 @@ def choose_tile(target: Target, node: Node, found: Roles) -> Tile:
         for v in (1, 2, 3, 4, 6, 8)
         if (r := (budget - v) // v) >= min(rows, FEW) and v * lanes <= max(lanes, columns + lanes - 1)
     ]
-    return min(tiles, key=cycles)
+    return min([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
 
 
 # Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.
@@ -357,8 +359,13 @@ class Prepared:
     packed: Mapping[Node, tuple[Node, ...]]
 
 
-def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Prepared:
-    """Bring every contraction into readable form; ``origins`` gains those of the new nodes."""
+Packings: TypeAlias = dict[Node, int]  # in how many columns constants were packed
+
+
+def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packings: Packings | None = None) -> Prepared:
+    """Bring every contraction into readable form; ``origins`` gains those of the new nodes. Constants that were packed
+    before, as ``packings`` says, are packed alike again: so entries of one program share them."""
+    packings = {} if packings is None else packings
     replaced: dict[Node, Node] = {}
     tiles: dict[Node, Tile] = {}
     packed: dict[Node, tuple[Node, ...]] = {}
@@ -370,7 +377,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Pre
             if bodies.is_steps(new):
                 first = ir.structured(new.op, new.inputs, replace(new.attr, result=0))
                 if first not in loops:
-                    loops[first], inside = _prepared_steps(first, target, origins, taken)
+                    loops[first], inside = _prepared_steps(first, target, origins, taken, packings)
                     tiles |= inside.tiles
                     packed |= inside.packed
                 replaced[node] = ir.structured(
@@ -378,7 +385,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Pre
                 )
                 continue
             found = roles(new)
-            made = None if found is None else _prepared(new, found, target)
+            made = None if found is None else _prepared(new, found, target, packings)
         if found is not None and made is not None:
             new, tiles[made.node] = made.node, made.tile
             if made.panel is not None and made.panel.op is ops.CONSTANT:
@@ -389,9 +396,11 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins) -> Pre
     return Prepared(results, {n: t for n, t in tiles.items() if n.inputs[0] not in shared}, packed)
 
 
-def _prepared_steps(node: Node, target: Target, origins: ir.Origins, taken: set[Node]) -> tuple[Node, Prepared]:
+def _prepared_steps(
+    node: Node, target: Target, origins: ir.Origins, taken: set[Node], packings: Packings
+) -> tuple[Node, Prepared]:
     """A loop or branch with its bodies in readable form and its operands in memory, and what was chosen inside it."""
-    inside = [prepare(body, target, origins) for body in node.attr.bodies]
+    inside = [prepare(body, target, origins, packings) for body in node.attr.bodies]
     tiles = {n: tile for body in inside for n, tile in body.tiles.items()}
     packed = {n: sources for body in inside for n, sources in body.packed.items()}
     node = ir.structured(node.op, node.inputs, node.attr.over(*(body.roots for body in inside)))
@@ -414,11 +423,14 @@ class _Made:
     panel: Node | None
 
 
-def _prepared(node: Node, found: Roles, target: Target) -> _Made | None:
+def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _Made | None:
     product = node.inputs[0]
     if not (found.m or target.tiles_rows):
         return None
-    tile = choose_tile(target, node, found) if target.grid is None else block_tile(target.grid, node, found)
+    columns = packings.get(found.b.source)
+    tile = choose_tile(target, node, found, columns) if target.grid is None else block_tile(target.grid, node, found)
+    if _constant(found.b.source):
+        packings.setdefault(found.b.source, tile.columns)
     in_place = direct(found.b, product, found, tile.columns) or not (target.packs or _constant(found.b.source))
     if not (in_place or found.m or _constant(found.b.source)):
         return None  # packing B for a single row costs more than the row

@@ -37,13 +37,13 @@ def run(
     entry = entry or program.entries[0]
     arena = np.full(entry.arena_size, 0xFF, np.uint8)  # NaN in every float type: stale memory shows
     memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
-    memory |= {tensor.name: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
+    memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
     state = _Run(program, dict(dims), arena, memory, seed, run_kernel)
     for tensor in entry.outputs:
         count = state.size(sym.product(tensor.shape))
-        memory[tensor.name] = np.full(count * tensor.dtype.itemsize, 0xFF, np.uint8).view(tensor.dtype.numpy)
+        memory[tensor.buffer] = np.full(count * tensor.dtype.itemsize, 0xFF, np.uint8).view(tensor.dtype.numpy)
     state.region(entry.region)
-    return {t.name: memory[t.name].reshape([state.size(d) for d in t.shape]) for t in entry.outputs}
+    return {t.name: memory[t.buffer].reshape([state.size(d) for d in t.shape]) for t in entry.outputs}
 
 
 @dataclass

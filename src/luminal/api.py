@@ -17,7 +17,7 @@ from luminal.codegen import interface
 from luminal.core import target as targets
 from luminal.core.errors import InputError, ModelError, Unsupported
 from luminal.core.ir import Graph
-from luminal.core.pipeline import compile_graph
+from luminal.core.pipeline import compile_graphs
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Progress, Stages
@@ -42,7 +42,9 @@ def compile(
 
     ``model`` is a path, the bytes or the ``ModelProto`` of an ONNX model, a ``torch.nn.Module``, an
     ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs``; without them it
-    is compiled at its first call, and again only when types, ranks or undeclared sizes change.
+    is compiled at its first call, and again only when types, ranks or undeclared sizes change. A mapping of names to
+    such models makes one library with an entry for each, which share their weights: ``inputs`` are then a mapping too,
+    and ``module["decode"]`` is the entry of that name.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
     within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512`` or ``aarch64``,
@@ -62,12 +64,30 @@ def compile(
         )
     stages = Stages(progress)
     with stages("import"):
-        graph = read(model, inputs, dims=dims, constants=constants, name=name)
+        graphs = _entries(model, inputs, dims, constants, name)
     chosen = targets.parse(target)
     with stages("compile"):
-        program = compile_graph(graph, chosen)
+        called = next(iter(graphs.values())).name if name is None else name
+        program = compile_graphs(called, graphs, chosen)
     folder = artifact.build(program, chosen, stages, emulate)
-    return Module(folder, threads, graph, stages.seconds, chosen, program)
+    return Module(folder, threads, graphs, stages.seconds, chosen, program)
+
+
+def _entries(
+    model: Any, inputs: Any, dims: Dims | None, constants: Constants | None, name: str | None
+) -> dict[str, Graph]:
+    """The graph of each entry: of ``main``, or of those that ``model`` maps names to."""
+    if not isinstance(model, Mapping):
+        return {"main": read(model, inputs, dims=dims, constants=constants, name=name)}
+    if not model or not (inputs is None or isinstance(inputs, Mapping)):
+        raise InputError("expected a model for each entry, and their inputs by the names of the entries")
+    unknown = sorted(set(inputs or {}) - set(model))
+    if unknown:
+        raise InputError(f"inputs are given for {', '.join(unknown)}; the entries are {', '.join(model)}")
+    return {
+        entry: read(part, (inputs or {}).get(entry), dims=dims, constants=constants, name=name)
+        for entry, part in model.items()
+    }
 
 
 def read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Mapping
@@ -25,32 +26,68 @@ class Module:
     """A compiled model: call it as the model was called; numpy in, numpy out; PyTorch in, PyTorch out, on a GPU too.
 
     ``folder`` holds the artefact; ``graph`` is the primitive graph and ``program`` what it was compiled to, without the
-    values of constants (both None for a library loaded from disk); ``seconds`` says how long each stage of the
-    compilation took. Where this machine cannot run code for ``target``, the module can
-    be looked at and exported, and calls raise TargetError.
+    values of constants (both None for a library loaded from disk). Of a module with several entries, ``module[name]``
+    is one of them. ``seconds`` says how long each stage of the compilation took. Where this machine cannot run code for
+    ``target``, the module can be looked at and exported, and calls raise TargetError.
     """
 
     def __init__(
         self,
         folder: Path,
         threads: int = 0,
-        graph: Graph | None = None,
+        graphs: Mapping[str, Graph] | None = None,
         seconds: Mapping[str, float] | None = None,
         target: Target | None = None,
         program: Program | None = None,
     ) -> None:
         self.folder = folder
-        self.graph = graph
+        self._graphs = dict(graphs or {})
         self.program = None if program is None else replace(program, constants={})
         self.seconds = dict(seconds or {})
         self._target = target
         runs = target is None or self.emulated or targets.supported(target)
         self.interface = loader.load(folder, threads=threads) if runs else loader.describe(folder)
-        self._entry = self.interface.entries[0]
-        self._structure: Mapping[str, Any] = self._entry.structure or {}
+        self._selected = None if len(self.interface.entries) > 1 else self.interface.entries[0]
         self._device: str = self.manifest.get("device", "cpu")
 
+    @property
+    def entries(self) -> list[str]:
+        """The names of the entries."""
+        return [entry.name for entry in self.interface.entries]
+
+    def __getitem__(self, entry: str) -> Module:
+        """The entry of that name, as a module that shares the library and its weights with this one.
+
+        Raises InputError where there is none.
+        """
+        found = next((e for e in self.interface.entries if e.name == entry), None)
+        if found is None:
+            raise InputError(f"expected an entry of {', '.join(self.entries)}, found {entry!r}")
+        selected = copy.copy(self)
+        selected._selected = found
+        return selected
+
+    @property
+    def _entry(self) -> loader.EntrySpec:
+        if self._selected is None:
+            raise InputError(
+                f"{self.interface.name!r} has the entries {', '.join(self.entries)}: take one of them, as in "
+                f"module[{self.entries[0]!r}]"
+            )
+        return self._selected
+
+    @property
+    def graph(self) -> Graph | None:
+        """The primitive graph of the entry; None for a library that was loaded from disk."""
+        return self._graphs.get(self._entry.name)
+
+    @property
+    def _structure(self) -> Mapping[str, Any]:
+        return self._entry.structure or {}
+
     def __repr__(self) -> str:
+        if self._selected is None:
+            return f"<luminal module {self.interface.name!r} with the entries {', '.join(self.entries)}>"
         inputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.inputs)
         outputs = ", ".join(f"{t.name}: {t.dtype}{list(t.shape)}" for t in self._entry.outputs)
         return f"<luminal module {self.interface.name!r} ({inputs}) -> ({outputs})>"
@@ -81,14 +118,14 @@ class Module:
         """
         values = structure.bind(self._structure, self.input_names, args, kwargs)
         arrays = [tensors.to_array(v, n, self._device) for v, n in zip(values, self.input_names, strict=True)]
-        results = self.library.run(arrays)
+        results = self.library.run(arrays, self._entry.name)
         if any(tensors.is_torch(v) for v in values):
             results = [tensors.to_torch(r) for r in results]
         return structure.rebuild(self._structure, results)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run on arrays by name; results by name, nothing converted to or from PyTorch: see ``Library.run``."""
-        return dict(zip(self.output_names, self.library.run(inputs), strict=True))
+        return dict(zip(self.output_names, self.library.run(inputs, self._entry.name), strict=True))
 
     def accepts(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call with these arguments fits: types, ranks, sizes and constants."""
