@@ -32,9 +32,11 @@ DEFINES = (f'-DLM_EMULATED_DRIVER="{DRIVER}"',)
 NAMED_IMAGE = f"emulated: {KERNELS}\0"
 
 _FLAGS = ("-std=c++17", "-fPIC", f"-I{INCLUDE}", f"-I{EMULATOR}")
-# As exact as on a GPU; the words of its language mean nothing to a C++ compiler.
+# As exact as on a GPU; the words of its language mean nothing to a C++ compiler. No access may be moved out of a loop:
+# in front of it, it could read what the loop is about to write.
 _KERNEL_FLAGS = (
-    "-O1", "-ffp-contract=off", "-fsanitize=thread", "-Wno-attributes", "-Wno-unknown-pragmas", "-x", "c++"
+    "-O1", "-fno-tree-loop-im", "-ffp-contract=off", "-fsanitize=thread", "-Wno-attributes", "-Wno-unknown-pragmas",
+    "-x", "c++",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +61,14 @@ _SYSTEM_LIBRARIES = frozenset(_SYSTEM_LIBRARY_NAMES.split())
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dimension, its bounds (both included) and its name as part of a C identifier."""
+    """A symbolic dimension, its bounds (both included) and its name as part of a C identifier. One that is ``measured``
+    is as large as the data of a run decides."""
 
     name: str
     identifier: str
     lower: int
     upper: int
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,10 @@ class Interface:
         return {
             "abi_version": ABI_VERSION,
             "name": self.name,
-            "dims": [{"name": dim.name, "lower": dim.lower, "upper": dim.upper} for dim in self.dims],
+            "dims": [
+                {"name": d.name, "lower": d.lower, "upper": d.upper, **({"measured": True} if d.measured else {})}
+                for d in self.dims
+            ],
             "entries": [
                 {
                     "name": entry.name,
@@ -156,11 +161,14 @@ def c_dtype(dtype: DType) -> str:
     return f"LM_{dtype.name.upper()}"
 
 
-def dims(rows: Iterable[tuple[str, int, int]]) -> tuple[Dim, ...]:
-    """Dims from ``(name, lower, upper)``."""
+def dims(rows: Iterable[tuple[str, int, int]], measured: Collection[str] = ()) -> tuple[Dim, ...]:
+    """Dims from ``(name, lower, upper)``, and the names of those that are measured."""
     rows = list(rows)
     names = identifiers([name for name, _, _ in rows])
-    return tuple(Dim(name, identifier, low, high) for (name, low, high), identifier in zip(rows, names, strict=True))
+    return tuple(
+        Dim(name, identifier, low, high, name in measured)
+        for (name, low, high), identifier in zip(rows, names, strict=True)
+    )
 
 
 def tensors(rows: Iterable[tuple[str, DType, Sequence[Int]]]) -> tuple[Tensor, ...]:

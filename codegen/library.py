@@ -15,7 +15,7 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
 from luminal.core import symbolic as sym
-from luminal.core.program import Branch, Buffer, Entry, Launch, Loop, Phase, Program, Region
+from luminal.core.program import Branch, Buffer, Entry, Launch, Loop, Measure, Phase, Program, Region
 from luminal.core.sizes import Solution, solve
 from luminal.core.symbolic import Int, Var, as_var, expr
 from luminal.core.types import DType
@@ -104,7 +104,17 @@ class BranchStep:
     how: str = "branch"
 
 
-AnyStep: TypeAlias = Step | LoopStep | BranchStep
+@dataclass(frozen=True)
+class MeasureStep:
+    """The size of the dim of this number, which the pointer ``count`` points to."""
+
+    dim: int
+    name: str
+    count: str
+    how: str = "measure"
+
+
+AnyStep: TypeAlias = Step | LoopStep | BranchStep | MeasureStep
 
 
 @dataclass(frozen=True)
@@ -162,7 +172,7 @@ def interface_of(program: Program) -> Interface:
     """What a user of the compiled program sees."""
     return Interface(
         program.name,
-        public.dims((dim.name, dim.lo, _bound(dim)) for dim in program.dims),
+        public.dims(((dim.name, dim.lo, _bound(dim)) for dim in program.dims), {dim.name for dim in program.measured}),
         tuple(
             public.Entry(
                 entry.name,
@@ -268,6 +278,9 @@ class _Describer:
                     yield self._step(step, pointers)
                 case Loop():
                     yield self._loop(step, pointers)
+                case Measure():
+                    count = self._pointer(self.program.buffer(step.count), pointers)
+                    yield MeasureStep(self.dims[step.dim], step.dim.name, count)
                 case Branch():
                     then, other = (tuple(self._region(inner, dict(pointers))) for inner in (step.then, step.other))
                     yield BranchStep(self._pointer(self.program.buffer(step.flag), pointers), then, other)

@@ -27,8 +27,9 @@ class Accumulation:
     statements that run before each value.
 
     On a CPU, a long innermost loop is run several steps at a time, each step with an accumulator of its own; the steps'
-    values then come from one lambda. Lanes beyond the end of a vector loop take part as the identity. The threads that
-    divide an innermost loop each reduce their part, and combine what they have.
+    values then come from one lambda. Not of single integers: the compiler reorders those itself, and GCC 12.2 makes
+    wrong sums of several such accumulators. Lanes beyond the end of a vector loop take part as the identity. The
+    threads that divide an innermost loop each reduce their part, and combine what they have.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class Accumulation:
         if "parallel" in kinds or not {"serial", "unroll"}.issuperset(kinds[:-1]):
             raise SpecError(f"reduction {self.reduction.name}: only the innermost loop may be a vector or thread loop")
         groups = sym.floordiv(self.inner.extent, self.step)
-        long = (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS and self.frame.dialect.grid is None
+        several = self.reduction.dtype.is_float or self.step > 1
+        long = several and (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS and self.frame.dialect.grid is None
         name = self.frame.names.fresh("sum" if self.fold.combine == "add" else "most")
         self.names = [self.frame.names.like(name + letter) for letter in "abcd"[:CHAINS]] if long else [name]
         self._outer(self.reduction.loops[:-1])

@@ -21,6 +21,7 @@ from luminal.core.program import (
     Kernel,
     Launch,
     Loop,
+    Measure,
     Phase,
     Program,
     Region,
@@ -143,7 +144,11 @@ class _Region:
 
     def assemble(self) -> Region:
         for cluster in self.arranged.fusion.clusters:
-            if cluster.kind != "steps":
+            if cluster.measures is not None:
+                size, count = cluster.measures
+                name = self._named(count)
+                self._add(Measure(size, name), (name,))
+            elif cluster.kind != "steps":
                 self._launch(cluster)
             elif next(iter(cluster.index)).op is ops.COND:
                 self._branch(cluster)

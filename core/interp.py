@@ -54,7 +54,9 @@ def run(
     roots = list(graph.results) if isinstance(graph, Graph) else list(graph)
     origins = graph.origins if isinstance(graph, Graph) else {}
     kept = list(dict.fromkeys(keep or ()))
-    order = _order([*roots, *kept])
+    measured = graph.measured if isinstance(graph, Graph) else {}
+    roots += measured.values()
+    order = _order([*roots, *kept], measured)
     declared = graph.inputs if isinstance(graph, Graph) else ()
     parameters = dict.fromkeys([*declared, *(n for n in order if n.op is ops.INPUT)])
     env = bind(parameters, inputs, dims or {})
@@ -64,12 +66,13 @@ def run(
         remaining[root] = remaining.get(root, 0) + 1
     for node in order:
         evaluation.compute(node)
+        env |= {size.name: int(evaluation.values[node].typed) for size in measured if measured[size] is node}
         for operand in _operands(node):
             remaining[operand] -= 1
             if not remaining[operand]:
                 del evaluation.values[operand]
     return Result(
-        [evaluation.result(node) for node in roots],
+        [evaluation.result(node) for node in roots[: len(roots) - len(measured)]],
         {node: evaluation.result(node) for node in kept},
     )
 
@@ -155,11 +158,17 @@ def _operands(node: Node) -> tuple[Node, ...]:
     return product[0].inputs if product else node.inputs
 
 
-def _order(roots: Sequence[Node]) -> list[Node]:
-    """The nodes to compute, operands first."""
+def _order(roots: Sequence[Node], measured: Mapping[sym.Var, Node] | None = None) -> list[Node]:
+    """The nodes to compute, operands first, and sizes that are measured before what has them."""
+
+    def before(node: Node) -> Iterator[Node]:
+        if measured:
+            yield from (measured[size] for size in measured if size in ir.symbols(node))
+        yield from _operands(node)
+
     order: list[Node] = []
     seen: set[Node] = set()
-    stack = [(root, iter(_operands(root))) for root in reversed(roots)]
+    stack = [(root, before(root)) for root in reversed(roots)]
     while stack:
         node, operands = stack[-1]
         if node in seen:
@@ -171,7 +180,7 @@ def _order(roots: Sequence[Node]) -> list[Node]:
             order.append(node)
             stack.pop()
         else:
-            stack.append((following, iter(_operands(following))))
+            stack.append((following, before(following)))
     return order
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
-from luminal.core.errors import ShapeError
+from luminal.core.errors import ShapeError, UnsupportedError
 from luminal.core.ops import Kind, Op
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, from_numpy, i64
@@ -194,6 +194,56 @@ def building() -> Iterator[set[Node]]:
         _built.reset(token)
         if around is not None:
             around |= built
+
+
+# ---- sizes that data decides ---------------------------------------------------------------------------------------
+
+
+Measured: TypeAlias = dict[sym.Var, "Node"]
+_measuring: ContextVar[Measured | None] = ContextVar("measuring", default=None)
+
+
+@contextmanager
+def measuring(table: Measured | None) -> Iterator[None]:
+    """Sizes that ``measure`` makes inside the block are noted in ``table``; with None they are refused."""
+    token = _measuring.set(table)
+    try:
+        yield
+    finally:
+        _measuring.reset(token)
+
+
+def measure(count: Node, upper: int, name: str = "found") -> Int:
+    """A size that is known when ``count`` (one int64, 0 .. ``upper``) has been computed, as a dimension of that name.
+
+    Raises UnsupportedError inside the body of a loop or branch.
+    """
+    table = _measuring.get()
+    if table is None:
+        raise UnsupportedError("a size that data decides is not supported in the body of a loop or branch")
+    if count.op is ops.CONSTANT:
+        return int(count.attr.array)
+    for known, node in table.items():
+        if node is count and known.hi == upper:
+            return sym.expr(known)
+    taken, wanted, number = {known.name for known in table}, name, 1
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    size = sym.Var(name, 0, upper)
+    table[size] = count
+    return sym.expr(size)
+
+
+def used_sizes(results: Sequence[Node], table: Measured) -> Measured:
+    """Of the sizes in ``table`` those that anything has on which ``results`` depend."""
+    used: Measured = {}
+    waiting = list(results)
+    while waiting:
+        for node in topological([waiting.pop()]):
+            for size in symbols(node) & table.keys() - used.keys():
+                used[size] = table[size]
+                waiting.append(table[size])
+    return {size: count for size, count in table.items() if size in used}
 
 
 # ---- sources -------------------------------------------------------------------------------------------------------
@@ -418,7 +468,8 @@ def broadcast(*operands: Node) -> tuple[Node, ...]:
 class Graph:
     """What a front end hands on: named outputs over named inputs.
 
-    ``inputs`` holds every input in the caller's order, used or not. ``names`` gives constants their original names.
+    ``inputs`` holds every input in the caller's order, used or not. ``dims`` are all symbols; of those that are
+    ``measured``, a node says how large they are. ``names`` gives constants their original names.
     ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
     """
 
@@ -429,14 +480,34 @@ class Graph:
     origins: Origins = field(default_factory=dict)
     names: Mapping[Node, str] = field(default_factory=dict)
     structure: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[sym.Var, Node] = field(default_factory=dict)
 
     @property
     def results(self) -> tuple[Node, ...]:
         return tuple(node for _, node in self.outputs)
 
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """All that has to be computed: the results, and the sizes that are measured."""
+        return (*self.results, *self.measured.values())
 
-def topological(roots: Iterable[Node]) -> list[Node]:
-    """Every node that ``roots`` depend on, operands first, in a deterministic order."""
+
+def symbols(node: Node) -> set[sym.Var]:
+    """The variables in the shape and the attribute of ``node``, and in its bodies."""
+    sizes: tuple[Int, ...] = node.shape
+    if node.op is ops.VIEW:
+        sizes = (*sizes, *node.attr.index, *node.attr.valid)
+    elif node.op is ops.DIM:
+        sizes = (node.attr.value,)
+    found = {v for size in sizes for v in sym.variables(size)}
+    if node.op.kind is Kind.STRUCTURED:
+        found = found.union(*(symbols(x) for x in everything([root for body in node.attr.bodies for root in body])))
+    return found
+
+
+def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None = None) -> list[Node]:
+    """Every node that ``roots`` depend on, operands first, in a deterministic order; and before a node, what says how
+    large the ``measured`` sizes in it are."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
@@ -447,7 +518,8 @@ def topological(roots: Iterable[Node]) -> list[Node]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            stack.extend((operand, False) for operand in reversed(node.inputs))
+            sizes = [measured[v] for v in measured if v in symbols(node)] if measured else []
+            stack.extend((operand, False) for operand in reversed((*sizes, *node.inputs)))
     return order
 
 

@@ -57,7 +57,7 @@ def _source(entry: str, graph: Graph, target: Target, packings: contraction.Pack
     graph, prepared = prepare(graph, target, packings)
     check_graph(graph)
     watch("prepared", graph)
-    arranged = arrangement.arrange(prepared.roots, prepared, target)
+    arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured)
     watch("refused", arranged.refused)
     watch("fusion", arranged.fusion)
     watch("layouts", arranged.layouts)
@@ -92,8 +92,8 @@ def _check_names(graph: Graph) -> None:
 def _check_sizes(graph: Graph) -> None:
     """Raises ModelError where a run would not know the size of a dimension."""
     extents = [extent for node in graph.inputs for extent in node.shape]
-    known = {solution.symbol for solution in sizes.solve(extents)}
-    used = {v for node in ir.topological(graph.results) for extent in node.shape for v in sym.variables(extent)}
+    known = {solution.symbol for solution in sizes.solve(extents)} | set(graph.measured)
+    used = {v for node in ir.topological(graph.roots) for extent in node.shape for v in sym.variables(extent)}
     used.update(v for extent in extents for v in sym.variables(extent))
     for symbol in sorted(used - known, key=lambda v: v.name):
         places = [str(extent) for extent in extents if symbol in sym.variables(extent)]
@@ -107,7 +107,7 @@ def _check_sizes(graph: Graph) -> None:
 def prepare(graph: Graph, target: Target, packings: contraction.Packings) -> tuple[Graph, contraction.Prepared]:
     """Contractions in the form in which a tile operation reads them, and outputs that own their storage."""
     origins: Origins = dict(graph.origins)
-    prepared = contraction.prepare(graph.results, target, origins, packings)
+    prepared = contraction.prepare(graph.roots, target, origins, packings)
     names = dict(graph.names)
     for packed, sources in prepared.packed.items():
         named = [graph.names[s] for s in sources if s in graph.names]
@@ -117,6 +117,7 @@ def prepare(graph: Graph, target: Target, packings: contraction.Packings) -> tup
     for node, before in zip(results, prepared.roots, strict=True):
         if node is not before:
             origins[node] = origins.get(before, ())
-    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=True))
-    rebuilt = Graph(graph.name, graph.inputs, outputs, graph.dims, origins, names, graph.structure)
+    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=False))
+    measured = dict(zip(graph.measured, results[len(outputs) :], strict=True))
+    rebuilt = replace(graph, outputs=outputs, origins=origins, names=names, measured=measured)
     return rebuilt, replace(prepared, roots=tuple(results))

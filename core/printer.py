@@ -23,10 +23,11 @@ def text(graph: Graph) -> str:
     A view is written as the operand's index for each index of the result, with its mask:
     ``View %3 [i0, i1] -> [i0, i1 - 1] where i1 - 1 >= 0 else 0.0``. A comment names the source operators.
     """
-    order = ir.topological([*graph.inputs, *graph.results])
+    order = ir.topological([*graph.inputs, *graph.roots], graph.measured)
     header = [f"graph {graph.name}"]
-    header += [f"  dim {d.name} in {d.lo} .. {d.hi}" for d in graph.dims]
     numbers = {node: k for k, node in enumerate(order)}
+    sizes = {d: f" = %{numbers[node]}" for d, node in graph.measured.items()}
+    header += [f"  dim {d.name} in {d.lo} .. {d.hi}{sizes.get(d, '')}" for d in graph.dims]
     outputs = [f"  output {name} = %{numbers[node]}" for name, node in graph.outputs]
     return "\n".join([*header, *lines(order, graph.names, graph.origins), *outputs]) + "\n"
 

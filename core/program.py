@@ -102,7 +102,16 @@ class Branch:
     other: Region
 
 
-Step: TypeAlias = Launch | Loop | Branch
+@dataclass(frozen=True)
+class Measure:
+    """A step: from here on ``dim`` is as large as ``count``, a buffer of one int64, says; before, it is at its upper
+    bound."""
+
+    dim: Var
+    count: str
+
+
+Step: TypeAlias = Launch | Loop | Branch | Measure
 
 
 @dataclass(frozen=True)
@@ -188,6 +197,11 @@ class Program:
         )
 
     @property
+    def measured(self) -> frozenset[Var]:
+        """The dimensions whose sizes are computed."""
+        return frozenset(s.dim for entry in self.entries for s in entry.steps if isinstance(s, Measure))
+
+    @property
     def named(self) -> dict[str, Buffer]:
         found: dict[str, Buffer] | None = self.__dict__.get("_index")
         if found is None:
@@ -199,7 +213,7 @@ class Program:
 def inner(step: Step) -> tuple[Region, ...]:
     """The regions that a step holds."""
     match step:
-        case Launch():
+        case Launch() | Measure():
             return ()
         case Loop():
             return (step.test, step.body)
@@ -280,6 +294,8 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
                     yield f"{indent}for {step.counter.name} below {step.rounds}"
                 yield from _steps(program, step.body, indent + "  ")
                 yield from (f"{indent}  exchange {a}, {b}" for a, b in step.carried)
+            case Measure():
+                yield f"{indent}{step.dim.name} = {step.count}"
             case Branch():
                 yield f"{indent}if {step.flag}"
                 yield from _steps(program, step.then, indent + "  ")

@@ -6,7 +6,7 @@ import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.program import ALIGNMENT, SPACES, Branch, Buffer, Entry, Launch, Loop, Program, Region
+from luminal.core.program import ALIGNMENT, SPACES, Branch, Buffer, Entry, Launch, Loop, Measure, Program, Region
 from luminal.core.sizes import solve
 
 
@@ -65,6 +65,7 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
 def _check_dims(program: Program, entry: Entry) -> None:
     """The size of every dimension that the entry uses follows from the shapes of its inputs."""
     known = {solution.symbol for solution in solve([extent for t in entry.inputs for extent in t.shape])}
+    known |= {step.dim for step in entry.steps if isinstance(step, Measure)}
     used = {v for t in (*entry.inputs, *entry.outputs) for extent in t.shape for v in sym.variables(extent)}
     used.update(dim for step in entry.launches for dim in program.kernels[step.kernel].nest.dims)
     missing = sorted(dim.name for dim in used - known)
@@ -107,6 +108,8 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 missing = [second for _, second in step.carried if second not in after]
                 _expect(not missing, f"entry {entry.name}: no round writes {', '.join(missing)}")
                 written |= {_place(program, name).name for name in after if program.buffer(name).space == "part"}
+            case Measure():
+                read(step.count)
             case Branch():
                 read(step.flag)
                 written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)

@@ -24,11 +24,12 @@ def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
     """``graph`` with every rule applied wherever it holds: the same values bit for bit, inputs and names kept, origins
     joined where nodes were replaced."""
     origins: Origins = {}
-    results = rewrite(graph.results, rules, graph.origins, origins)
-    reached = set(ir.everything(results))
+    roots = rewrite(graph.roots, rules, graph.origins, origins)
+    reached = set(ir.everything(roots))
     return replace(
         graph,
-        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=True)),
+        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, roots, strict=False)),
+        measured=dict(zip(graph.measured, roots[len(graph.outputs) :], strict=True)),
         origins={node: found for node, found in origins.items() if node in reached},
         names={node: name for node, name in graph.names.items() if node in reached},
     )

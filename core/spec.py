@@ -4,7 +4,8 @@
 2. Outputs have different names.
 3. Building a node again from its operands and attribute gives the node itself: so its type and shape are those of the
    rule in ``core.ops``, it is interned, and it is no view that its operand would have absorbed.
-4. Symbols are those that ``dims`` declares, with their bounds, and axes of a view those of its shape.
+4. Symbols are those that ``dims`` declares, with their bounds, and axes of a view those of its shape. A size that is
+   measured is one int64.
 5. A view without a mask reads inside its operand: no affine index is known to leave it.
 6. The fill of a mask is one element.
 7. Bodies are closed: they hold all of this, their parameters for inputs, and those are as the operands they stand for.
@@ -21,13 +22,14 @@ from luminal.core.errors import LuminalError, SpecError
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.symbolic import Int
+from luminal.core.types import i64
 
 _AROUND = 10  # nodes printed with a failure
 
 
 def check_graph(graph: Graph) -> None:
     """Raises SpecError at the first node that breaks an invariant, printing the nodes around it and its origin."""
-    order = ir.topological([*graph.inputs, *graph.results])
+    order = ir.topological([*graph.inputs, *graph.roots])
     for node in graph.inputs:
         if node.op is not ops.INPUT:
             raise _failure(graph, order, node, "expected an Input among the graph's inputs")
@@ -40,6 +42,9 @@ def check_graph(graph: Graph) -> None:
             raise SpecError(f"graph {graph.name}: {what} repeat: {', '.join(repeated)}")
     declared = set(graph.inputs)
     symbols = set(graph.dims)
+    for dim, node in graph.measured.items():
+        if node.shape or node.dtype != i64 or dim not in symbols:
+            raise _failure(graph, order, node, f"expected one int64 that says how large the declared symbol {dim} is")
     for node in order:
         for problem in _problems(node, declared, symbols):
             raise _failure(graph, order, node, problem)

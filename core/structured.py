@@ -107,7 +107,8 @@ def _parameters() -> Iterator[_Parameter]:
     prefix = MARK * (depth + 1)
     token = _depth.set(depth + 1)
     try:
-        yield lambda name, shape, like: ir.input_(f"{prefix}{name}", shape, like.dtype)
+        with ir.measuring(None):
+            yield lambda name, shape, like: ir.input_(f"{prefix}{name}", shape, like.dtype)
     finally:
         _depth.reset(token)
 

@@ -13,6 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose import (
     activation,
     attention,
+    compare,
     contraction,
     cumulative,
     hyperbolic,
@@ -21,6 +22,7 @@ from luminal.core.decompose import (
     pooling,
     reduction,
     scattering,
+    selection,
 )
 from luminal.core.ir import Graph, Node
 
@@ -44,10 +46,13 @@ def case(build: Callable[[Source], tuple[Node, ...]]) -> Callable[[Source], tupl
 
     def made() -> Case:
         source = Source()
-        outputs = build(source)
+        measured: ir.Measured = {}
+        with ir.measuring(measured):
+            outputs = build(source)
         dims = tuple(sorted({v for n in source.nodes for d in n.shape for v in sym.variables(d)}, key=str))
         names = tuple((f"y{k}", node) for k, node in enumerate(outputs))
-        return Case(Graph(build.__name__, tuple(source.nodes), names, dims), source.arrays, 256)
+        graph = Graph(build.__name__, tuple(source.nodes), names, (*dims, *measured), measured=measured)
+        return Case(graph, source.arrays, 256)
 
     GRAPHS[build.__name__] = made
     return build
@@ -330,6 +335,19 @@ def branches(s: Source) -> tuple[Node, ...]:
     a, b = structured.cond(inside, looked_up, other)
     c, d = structured.cond(outside, looked_up, lambda: structured.cond(inside, other, looked_up))
     return (a, b + 1.0, c, d)
+
+
+@case
+def sizes_that_data_decides(s: Source) -> tuple[Node, ...]:
+    """How many there are of what is kept goes into a product, a normalisation, another selection and the results."""
+    x, weight = s.input(BATCH, SEQ, 6), s.weight(4, 6)
+    rows = movement.reshape(x, (BATCH * SEQ, 6))
+    kept = selection.compress(rows, compare.less(reduction.sum_(rows, [1]), 1.0), 0, "kept")
+    scores = contraction.matmul(kept, movement.transpose(kept, 0, 1))
+    positive = selection.masked_select(scores, compare.less(0.0, scores), "positive")
+    count = ir.dim(positive.shape[0]) + ir.dim(kept.shape[0])
+    mean = reduction.mean(contraction.linear(kept, weight), [0])
+    return (reduction.softmax(scores, -1), positive * 2.0, selection.nonzero(x), count, mean, x + 1.0)
 
 
 @case

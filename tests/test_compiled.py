@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import luminal
-from luminal.core import ir, movement, ops, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import activation, compare, contraction, exponential, hyperbolic, indexing, reduction
@@ -53,6 +53,24 @@ def test_graph(name: str, target: Target) -> None:
     sizes = [SIZES, {"batch": 1, "seq": 1}, {"batch": 4, "seq": 9}]
     runs = [resized(case.graph, case.inputs, size) for size in (sizes if case.graph.dims else sizes[:1])]
     agrees(case.graph, target, runs, case.depth)
+
+
+@pytest.mark.parametrize("target", [BEST, *OTHERS], ids=lambda target: target.name)
+def test_sums_of_integers_of_every_length(target: Target) -> None:
+    """GCC 12.2 sums several interleaved accumulators wrongly where a vector holds more than one of each."""
+    count = sym.var("count", 0, 70)
+    kinds = (types.i8, types.u8, types.i16, types.i32, types.i64, types.u64)
+    nodes = [ir.input_(f"x{k}", (count,), dtype) for k, dtype in enumerate(kinds)]
+    outputs = [
+        (f"{op}{k}", ir.reduce(op, x, [0])) for k, x in enumerate(nodes) for op in (ops.SUM_REDUCE, ops.MAX_REDUCE)
+    ]
+    graph = Graph("integer_sums", tuple(nodes), tuple(outputs), tuple(sym.variables(count)))
+    module = compiled(graph, target)
+    for size in range(71):
+        inputs = {f"x{k}": np.arange(size).astype(dtype.numpy) % 7 + 1 for k, dtype in enumerate(kinds)}
+        expected = interp.run(graph, inputs).outputs
+        for (name, _), found, wanted in zip(outputs, module.run(inputs).values(), expected, strict=True):
+            assert found == wanted, (name, size)
 
 
 # ---- element types ---------------------------------------------------------------------------------------------------

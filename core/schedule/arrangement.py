@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from luminal.core.errors import ScheduleError
@@ -12,6 +13,7 @@ from luminal.core.schedule.fuse import Cluster, Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
 from luminal.core.schedule.scheduler import Chosen
+from luminal.core.symbolic import Var
 from luminal.core.target import Target
 
 
@@ -26,11 +28,15 @@ class Arrangement:
 
 
 def arrange(
-    roots: tuple[Node, ...], prepared: Prepared, target: Target, loose: frozenset[Node] = frozenset()
+    roots: tuple[Node, ...],
+    prepared: Prepared,
+    target: Target,
+    loose: frozenset[Node] = frozenset(),
+    measured: Mapping[Var, Node] | None = None,
 ) -> Arrangement:
     """``roots`` in clusters, chains made one cluster each where they can run in one pass. Values that are ``loose`` lie
-    at addresses that are multiples of an element alone."""
-    fusion = fuse.fuse(roots, prepared.tiles)
+    at addresses that are multiples of an element alone; sizes that are ``measured`` are known after those nodes."""
+    fusion = fuse.fuse(roots, prepared.tiles, measured)
     refused: dict[int, str] = {}
     while True:
         linked = chain.link(fusion, frozenset(refused))

@@ -8,7 +8,8 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue;
 - ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time;
 - ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members.
-- ``steps``: a loop or branch that is steps of the program, no kernel itself (see ``bodies``).
+- ``steps``: a loop or branch that is steps of the program, no kernel itself (see ``bodies``);
+- ``measure``: no kernel either: from here on it is known how large a dimension is.
 
 Another, ``chain``, is made of three of these afterwards (see ``chain``).
 
@@ -58,6 +59,7 @@ class Cluster:
     operand_index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)  # of what a reduction in a row reads
     tile: Tile | None = None
     chain: Chain | None = None
+    measures: tuple[Var, Node] | None = None
 
     @property
     def axes(self) -> tuple[Int, ...]:
@@ -118,16 +120,18 @@ def is_literal(node: Node) -> bool:
 class Fuser:
     """State of one fusion run."""
 
-    def __init__(self, roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> None:
+    def __init__(self, roots: tuple[Node, ...], tiles: Mapping[Node, Tile], measured: Mapping[Var, Node]) -> None:
         self.roots = roots
         self.kept = bodies.kept(roots)
         self.tiles = tiles
-        self.order = ir.topological(roots)
+        self.measured = measured
+        self.order = ir.topological(roots, measured)
         self.consumers = _consumers(self.order)
         self.inline: set[Node] = set()
         self.home: dict[Node, Cluster] = {}
         self.clusters: list[Cluster] = []
         self.ancestors: list[int] = []
+        self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
 
     def run(self) -> Fusion:
         for node in self.order:
@@ -137,7 +141,23 @@ class Fuser:
                 self.inline.add(node)
             else:
                 self._place(node)
+            for size, count in self.measured.items():
+                if count is node:
+                    self._measure(size, count)
         return self._result()
+
+    def _measure(self, size: Var, count: Node) -> None:
+        home = self.home[count].number
+        self.sizes[size] = len(self.clusters)
+        self.clusters.append(Cluster(len(self.clusters), "measure", (), measures=(size, count)))
+        self.ancestors.append(self.ancestors[home] | 1 << home)
+
+    def _needs(self, node: Node) -> set[int]:
+        """The clusters that measure the sizes of ``node``, and of what is computed where it is."""
+        if not self.sizes:
+            return set()
+        found = {self.sizes[size] for size in ir.symbols(node) if size in self.sizes}
+        return found.union(*(self._needs(x) for x in node.inputs if x not in self.home))
 
     # ---- what is inline -------------------------------------------------------------------------------------------
 
@@ -179,8 +199,10 @@ class Fuser:
             self._begin(node, "scatter", new, index=scattered(node, domain_axes(new)))
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
+        needs = self._needs(node)
         for cluster in self._hosts(reads):
-            if self._join(node, cluster):
+            early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
+            if not early and self._join(node, cluster):
                 return
         if node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
@@ -238,6 +260,8 @@ class Fuser:
         cluster.index[node] = index
         self.home[node] = cluster
         gained = 0
+        for number in self._needs(node):
+            gained |= self.ancestors[number] | 1 << number
         for read in self._reads(node, ir.axes(node.shape)):
             other = self.home.get(read.source)
             if other is not None and other is not cluster:
@@ -495,6 +519,7 @@ def flatten(index: tuple[Int, ...] | list[Int], shape: tuple[Int, ...] | list[In
     return total
 
 
-def fuse(roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> Fusion:
-    """Group the nodes that ``roots`` depend on into clusters; ``tiles`` names the contractions among them."""
-    return Fuser(roots, tiles).run()
+def fuse(roots: tuple[Node, ...], tiles: Mapping[Node, Tile], measured: Mapping[Var, Node] | None = None) -> Fusion:
+    """Group the nodes that ``roots`` depend on into clusters; ``tiles`` names the contractions among them, ``measured``
+    the nodes that say how large dimensions are."""
+    return Fuser(roots, tiles, measured or {}).run()

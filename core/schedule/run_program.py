@@ -13,7 +13,7 @@ import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.numerics import Array
-from luminal.core.program import Branch, Entry, Launch, Loop, Phase, Program, Region
+from luminal.core.program import Branch, Entry, Launch, Loop, Measure, Phase, Program, Region
 from luminal.core.schedule import run_nest
 from luminal.core.symbolic import Int
 
@@ -38,12 +38,16 @@ def run(
     arena = np.full(entry.arena_size, 0xFF, np.uint8)  # NaN in every float type: stale memory shows
     memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
     memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
-    state = _Run(program, dict(dims), arena, memory, seed, run_kernel)
+    sizes = {dim.name: int(sym.evaluate(dim.hi, {})) for dim in program.measured} | dict(dims)
+    state = _Run(program, sizes, arena, memory, seed, run_kernel)
     for tensor in entry.outputs:
         count = state.size(sym.product(tensor.shape))
         memory[tensor.buffer] = np.full(count * tensor.dtype.itemsize, 0xFF, np.uint8).view(tensor.dtype.numpy)
     state.region(entry.region)
-    return {t.name: memory[t.buffer].reshape([state.size(d) for d in t.shape]) for t in entry.outputs}
+    return {
+        t.name: memory[t.buffer][: state.size(sym.product(t.shape))].reshape([state.size(d) for d in t.shape])
+        for t in entry.outputs
+    }
 
 
 @dataclass
@@ -81,6 +85,8 @@ class _Run:
                     self._launch(step, None)
                 case Loop():
                     self._loop(step)
+                case Measure():
+                    self.sizes[step.dim.name] = int(self.array(step.count)[0])
                 case Branch():
                     self.region(step.then if self.array(step.flag)[0] else step.other)
             number = phase.last + 1 if phase else number + 1

@@ -127,7 +127,9 @@ class _Importer:
             self._scope[input_name] = node
         for input_name, value in self._inputs.held.items():
             self._scope[input_name] = value
-        self._nodes(self._model.graph.node, self._scope, self._opsets, None)
+        table: ir.Measured = {}
+        with ir.measuring(table):
+            self._nodes(self._model.graph.node, self._scope, self._opsets, None)
         outputs: list[tuple[str, Node]] = []
         for value in self._model.graph.output:
             found = self._scope[value.name]
@@ -136,13 +138,15 @@ class _Importer:
             elif isinstance(found, Tensors):
                 outputs += [(f"{value.name}_{k}", node) for k, node in enumerate(found.items)]
         results = [node for _, node in outputs]
-        reachable = ir.topological([*self._inputs.nodes.values(), *results])
+        measured = ir.used_sizes(results, table)
+        reachable = ir.everything([*self._inputs.nodes.values(), *results, *measured.values()])
         graph_inputs = tuple(node for node in self._inputs.nodes.values() if node.op is ops.INPUT)
         return Graph(
             name=name,
             inputs=graph_inputs,
             outputs=tuple(outputs),
-            dims=self._inputs.dims,
+            dims=(*self._inputs.dims, *measured),
+            measured=measured,
             origins={node: self._origins[node] for node in reachable if node in self._origins},
             names={node: self._names[node] for node in reachable if node in self._names},
             structure={

@@ -9,7 +9,7 @@
  *   NAME_context_create  library -> context: the arena of one caller thread
  *   NAME_context_destroy
  *   NAME_workspace_size  bytes of arena that a context needs
- *   NAME_output_shape    the shape of one output, from the shapes of the inputs
+ *   NAME_output_shape    the shape of one output, from the shapes of the inputs, or after a run
  *   NAME_run             inputs -> outputs
  *   NAME_set_weights     replaces the weights of an open library
  *   NAME_last_error      the message that belongs to the last status that was not LM_OK

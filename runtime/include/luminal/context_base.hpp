@@ -35,11 +35,18 @@ class ContextBase : public InPlace {
             return LM_INVALID_ARGUMENT;
         }
         const Tensor& tensor = entry->outputs[output];
-        if ((in == nullptr && entry->inputs.size > 0) || (shape == nullptr && tensor.axes.size > 0)) {
-            error_.set("the inputs or the shape are a null pointer");
+        if (shape == nullptr && tensor.axes.size > 0) {
+            error_.set("the shape is a null pointer");
             return LM_INVALID_ARGUMENT;
         }
-        status = bind_dims(library_.model(), *entry, in, dims_, error_);
+        if (in == nullptr && entry != ran_ && entry->inputs.size > 0) {
+            error_.set("the inputs are a null pointer, but entry \"%s\" was not the last to run", entry->name);
+            return LM_INVALID_ARGUMENT;
+        }
+        if (in != nullptr || entry != ran_) {
+            ran_ = nullptr;
+            status = bind_dims(library_.model(), *entry, in, dims_, error_);
+        }
         if (status != LM_OK) return status;
         for (int32_t axis = 0; axis < tensor.axes.size; ++axis) shape[axis] = axis_size(tensor.axes[axis], dims_);
         return LM_OK;
@@ -92,7 +99,9 @@ class ContextBase : public InPlace {
         int32_t status = LM_OK;
         const Entry* entry = find_entry(entry_index, status);
         if (entry != nullptr) status = bind_values(*entry, in, out, storage);
+        ran_ = nullptr;
         if (status == LM_OK) status = execute(*entry);
+        if (status == LM_OK) ran_ = entry;
         busy_.store(0);
         return status;
     }
@@ -170,6 +179,7 @@ class ContextBase : public InPlace {
     }
 
     Atomic<uint32_t> busy_;
+    const Entry* ran_ = nullptr;  // the last to run, if dims_ are still its
     void* tables_ = nullptr;
     size_t tables_bytes_ = 0;
 };

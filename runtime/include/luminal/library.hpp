@@ -82,6 +82,11 @@ class Context : public ContextBase<Library> {
     /// Whether a condition that steps have computed holds; none does once a step has raised a status, so that loops end.
     bool holds(const bool* flag) const { return status_.code() == LM_OK && *flag; }
 
+    /// From here on a dim is as large as steps have computed.
+    void measure(int32_t dim, const int64_t* count) {
+        if (status_.code() == LM_OK) dims_[dim] = *count;
+    }
+
     /// Where kernels raise what their operators must refuse.
     Status* status() { return &status_; }
 

@@ -32,6 +32,7 @@ struct Dim {
     const char* name;
     int64_t lower;
     int64_t upper;
+    bool measured = false;  // a run computes it; until then it is at its upper bound
 };
 
 /// The size of one axis: a number, a dim, or an expression of dims.

@@ -206,10 +206,24 @@ class Library {
             status = functions_.run(context.get(), index, in.data(), out.data(), reinterpret_cast<void*>(stream));
         }
         check(status, context.get());
+        for (std::size_t i = 0; measures_ && i < entry.outputs.size(); ++i) {
+            std::vector<std::int64_t> shape(entry.output_ranks[i]);
+            check(functions_.output_shape(context.get(), index, nullptr, static_cast<std::int32_t>(i), shape.data()),
+                  context.get());
+            outputs[i] = first_elements(outputs[i], shape);
+        }
         return outputs;
     }
 
   private:
+    /// The array of that shape whose elements are the first ones of `array`.
+    static py::object first_elements(const py::object& array, const std::vector<std::int64_t>& shape) {
+        std::int64_t count = 1;
+        for (const std::int64_t size : shape) count *= size;
+        const py::object flat = array.attr("reshape")(-1);
+        return flat[py::slice(0, count, 1)].attr("reshape")(py::cast(shape));
+    }
+
     struct Entry {
         std::string name;
         std::vector<std::string> inputs;
@@ -265,6 +279,7 @@ class Library {
 
     void read_metadata() {
         const py::object metadata = py::module_::import("json").attr("loads")(functions_.metadata_json());
+        for (const py::handle row : metadata["dims"]) measures_ = measures_ || row.contains("measured");
         for (const py::handle row : metadata["entries"]) {
             Entry entry;
             entry.name = py::cast<std::string>(row["name"]);
@@ -281,6 +296,7 @@ class Library {
     Functions functions_;
     lm_library* library_ = nullptr;
     std::vector<Entry> entries_;
+    bool measures_ = false;  // sizes of outputs may be known after a run only
     std::mutex mutex_;
     std::vector<lm_context*> idle_;
 };

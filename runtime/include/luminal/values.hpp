@@ -141,10 +141,11 @@ inline void append_binding(const Entry& entry, int32_t dim, Message& message) {
 }
 
 /// Binds the dims of an entry from the shapes of its inputs: the first occurrence of a dim binds it, within its bounds,
-/// later ones must agree; those that occur in expressions alone are solved. Then compares the sizes that are numbers or
+/// later ones must agree; those that occur in expressions alone are solved; those that runs measure are at their upper
+/// bounds. Then compares the sizes that are numbers or
 /// expressions. Data is not looked at.
 inline int32_t bind_dims(const Model& model, const Entry& entry, const lm_value* in, int64_t* dims, Message& message) {
-    for (int32_t dim = 0; dim < model.dims.size; ++dim) dims[dim] = UNBOUND;
+    for (int32_t dim = 0; dim < model.dims.size; ++dim) dims[dim] = model.dims[dim].measured ? model.dims[dim].upper : UNBOUND;
     for (int32_t i = 0; i < entry.inputs.size; ++i) {
         const Tensor& tensor = entry.inputs[i];
         const int32_t status = check_rank("input", tensor, in[i], message);

@@ -108,17 +108,19 @@ class Context : public ContextBase<Library> {
 
     /// Whether a condition that steps have computed holds; none does once a step has raised a status, so that loops end.
     bool holds(Address flag) {
-        decides_ = true;
-        if (counting_ || outcome_ != LM_OK) return false;
         bool value = false;
-        cuda::Outcome outcome = driver().to_host(&value, flag, sizeof(value), observed_);
-        if (!outcome.failed() && plan_->checked()) {
-            outcome = driver().to_host(statuses_on_host_.data(), statuses_.address(), statuses_.bytes(), observed_);
-        }
+        return read(&value, flag, sizeof(value), "a condition") && value;
+    }
+
+    /// From here on a dim is as large as steps have computed.
+    void measure(int32_t dim, Address count) {
+        int64_t value = 0;
+        if (!read(&value, count, sizeof(value), "a size")) return;
+        dims_[dim] = value;
+        const Address place = plan_->dims() + static_cast<uint64_t>(dim) * sizeof(int64_t);
+        cuda::Outcome outcome = driver().to_device(place, dims_ + dim, sizeof(value), observed_);
         if (!outcome.failed()) outcome = driver().stream_synchronize(observed_);
-        if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "read a condition from the GPU");
-        const bool raises = plan_->checked() && any_status(statuses_on_host_.data());
-        return outcome_ == LM_OK && !raises && value;
+        if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "write a size to the GPU");
     }
 
     /// Runs step `step` of the model after those before it: `blocks` blocks of a kernel with these parameters.
@@ -191,6 +193,19 @@ class Context : public ContextBase<Library> {
     static constexpr int32_t PLANS = 32;
 
     const cuda::Driver& driver() const { return library_.device().driver(); }
+
+    /// What steps have computed at `from`; false where it is not known: nothing runs yet, or a step has raised a status.
+    bool read(void* value, Address from, size_t bytes, const char* what) {
+        decides_ = true;
+        if (counting_ || outcome_ != LM_OK) return false;
+        cuda::Outcome outcome = driver().to_host(value, from, bytes, observed_);
+        if (!outcome.failed() && plan_->checked()) {
+            outcome = driver().to_host(statuses_on_host_.data(), statuses_.address(), statuses_.bytes(), observed_);
+        }
+        if (!outcome.failed()) outcome = driver().stream_synchronize(observed_);
+        if (outcome.failed()) outcome_ = driver().failed(outcome, error_, "read %s from the GPU", what);
+        return outcome_ == LM_OK && !(plan_->checked() && any_status(statuses_on_host_.data()));
+    }
 
     // ---- a run ------------------------------------------------------------------------------------------------------
 

@@ -91,9 +91,16 @@ class Context : public ContextBase<Library> {
 
     /// Whether a condition that steps have computed holds; none does once a step has raised a status, so that loops end.
     bool holds(Slice flag) {
-        if (outcome_ == LM_OK) outcome_ = commands_->finish(error_);
-        if (outcome_ != LM_OK || any_status(statuses_.contents())) return false;
-        return static_cast<const unsigned char*>(library_.device().api().contents(flag.buffer))[flag.offset] != 0;
+        bool value = false;
+        return read(&value, flag, sizeof(value)) && value;
+    }
+
+    /// From here on a dim is as large as steps have computed.
+    void measure(int32_t dim, Slice count) {
+        int64_t value = 0;
+        if (!read(&value, count, sizeof(value))) return;
+        dims_[dim] = value;
+        memcpy(dims_on_device_.contents() + static_cast<size_t>(dim) * sizeof(value), &value, sizeof(value));
     }
 
     /// Runs step `step` of the model after those before it: `blocks` blocks of a kernel. `arguments` are its parameters.
@@ -155,6 +162,15 @@ class Context : public ContextBase<Library> {
         metal::Buffer own;
         metal::Id bound = nullptr;
     };
+
+    /// What steps have computed at `from`; false where a step has raised a status.
+    bool read(void* value, Slice from, size_t bytes) {
+        if (outcome_ == LM_OK) outcome_ = commands_->finish(error_);
+        if (outcome_ != LM_OK || any_status(statuses_.contents())) return false;
+        const void* const contents = library_.device().api().contents(from.buffer);
+        memcpy(value, static_cast<const unsigned char*>(contents) + from.offset, bytes);
+        return true;
+    }
 
     /// Finds or makes a buffer for each value, and copies what the host hands in.
     int32_t bind(const Entry& entry, const lm_value* in, const lm_value* out) {

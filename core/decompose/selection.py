@@ -1,0 +1,56 @@
+"""What is left of a value where data decides how much: the elements, rows or positions at which a condition holds.
+
+The size of the result is known when the condition has been computed (``ir.measure``); there is room for everything.
+"""
+
+from __future__ import annotations
+
+from luminal.core import ir
+from luminal.core import symbolic as sym
+from luminal.core.decompose import indexing
+from luminal.core.decompose.compare import not_equal
+from luminal.core.decompose.cumulative import cumsum
+from luminal.core.decompose.reduction import sum_
+from luminal.core.errors import ShapeError
+from luminal.core.ir import Node, cast, constant, expand, iota, scatter, select
+from luminal.core.movement import reshape, slice_
+from luminal.core.ops import DIV, MOD
+from luminal.core.types import bool_, i64
+
+
+def places(condition: Node, name: str = "found") -> Node:
+    """The positions (int64) at which a flat ``condition`` holds, ascending; the size of the result is called ``name``.
+
+    Raises ShapeError where the condition has no known largest size.
+    """
+    (size,) = condition.shape
+    most = sym.upper(size)
+    if most is None:
+        raise ShapeError(f"expected a condition whose size has an upper bound, found {size}")
+    holds = cast(condition, i64)
+    # What does not count goes to one more slot, which is then left out.
+    slot = select(condition, cumsum(holds, 0, exclusive=True), ir.dim(size))
+    kept = scatter(expand(constant(0, i64), (size + 1,)), slot, iota(size), 0)
+    return slice_(kept, 0, 0, ir.measure(sum_(holds), most, name))
+
+
+def nonzero(x: Node, name: str = "found") -> Node:
+    """The indices, ``[how many, rank]`` as int64 in row-major order, of the elements that are not zero (NaN is not)."""
+    condition = x if x.dtype == bool_ else not_equal(x, 0)
+    at = places(reshape(condition, (x.size,)), name)
+    columns: list[Node] = []
+    for size in reversed(x.shape):
+        columns.append(ir.binary(MOD, at, ir.dim(size)))
+        at = ir.binary(DIV, at, ir.dim(size))
+    return indexing.stack(columns[::-1], 1) if columns else expand(constant(0, i64), (at.shape[0], 0))
+
+
+def compress(x: Node, condition: Node, axis: int, name: str = "found") -> Node:
+    """The slices of ``x`` along ``axis`` at which a flat ``condition`` holds; it may be shorter than the axis."""
+    return indexing.take(x, places(condition, name), axis)
+
+
+def masked_select(x: Node, condition: Node, name: str = "found") -> Node:
+    """The elements, in row-major order, at which a ``condition`` holds; both are broadcast to one shape."""
+    x, condition = ir.broadcast(x, condition)
+    return compress(reshape(x, (x.size,)), reshape(condition, (x.size,)), 0, name)

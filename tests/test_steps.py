@@ -1,0 +1,141 @@
+"""Loops, branches and sizes that data decides, as whole libraries: on the CPU, and on GPUs that are emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import luminal
+from luminal.core import ir, ops, structured, types
+from luminal.core import symbolic as sym
+from luminal.core.decompose import compare, selection
+from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
+from luminal.core.ir import Graph, Node
+from luminal.module import Module
+from tests.compiled_support import assert_computes, resized
+from tests.schedule_graphs import GRAPHS, SIZES
+
+NAMES = ("a_recurrence_of_products", "loops_in_loops", "branches", "sizes_that_data_decides")
+TARGETS = ("host", "cuda:sm_90", "metal")
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def module(request: pytest.FixtureRequest) -> Module:
+    """All graphs in one library."""
+    graphs = {name: GRAPHS[name]().graph for name in NAMES} | {"failing": failing(), "counted": counted()}
+    found = luminal.compile(graphs, name="steps", target=request.param, emulate=request.param != "host")
+    assert isinstance(found, Module)
+    return found
+
+
+def failing() -> Graph:
+    """A loop that reads a table with positions that grow until the run fails: it would not end otherwise."""
+    table, first = ir.input_("table", (4,), types.f32), ir.input_("first", (), types.i64)
+    always = ir.binary(ops.LESS_THAN, first, 100)
+    (last, _) = structured.while_loop(
+        lambda carried: compare.logical_and(always, ir.binary(ops.LESS_THAN, ir.constant(-1.0, types.f32), carried[1])),
+        lambda carried: [carried[0] + 1, ir.gather(table, carried[0], 0)],
+        [first, ir.constant(0.0, types.f32)],
+    )
+    return Graph("failing", (table, first), (("y", last),))
+
+
+def counted() -> Graph:
+    """As many rows as are positive, at most as many as there are."""
+    x = ir.input_("x", (sym.var("rows", 0, 9), 3), types.f32)
+    measured: ir.Measured = {}
+    with ir.measuring(measured):
+        kept = selection.compress(x, compare.less(0.0, ir.reduce(ops.SUM_REDUCE, x, [1])), 0, "rows_kept")
+    dims = (*sym.variables(x.shape[0]), *measured)
+    return Graph("counted", (x,), (("y", kept * 2.0), ("count", ir.dim(kept.shape[0]))), dims, measured=measured)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sizes", [SIZES, {"batch": 1, "seq": 1}], ids=["many", "one"])
+def test_every_target_computes_what_the_graph_says(module: Module, name: str, sizes: Mapping[str, int]) -> None:
+    case = GRAPHS[name]()
+    inputs = resized(case.graph, case.inputs, sizes) if case.graph.dims else case.inputs
+    for _ in range(2):  # the second run has the plan, and the memory, of the first
+        assert_computes(case.graph, inputs, list(module[name].run(inputs).values()), case.depth)
+
+
+def test_a_loop_ends_where_a_step_fails(module: Module) -> None:
+    inputs = {"table": np.zeros(4, np.float32), "first": np.array(0)}
+    with pytest.raises(IndexError, match="an index is out of range"):
+        module["failing"].run(inputs)
+    assert module["failing"].run(inputs | {"first": np.array(100)})["y"] == 100
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9])
+@pytest.mark.parametrize("sign", [-1, 0, 1])
+def test_results_are_as_large_as_the_data_says(module: Module, rows: int, sign: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+    x = sign * np.abs(x) if sign else x
+    kept = x[x.sum(1) > 0]
+    found = module["counted"].run({"x": x})
+    np.testing.assert_array_equal(found["y"], kept * 2)
+    assert found["count"] == len(kept)
+
+
+# ---- bodies that do not fit ------------------------------------------------------------------------------------------
+
+
+def node(*shape: int, dtype: types.DType = types.f32) -> Node:
+    return ir.input_("x", shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (
+            lambda: structured.while_loop(lambda c: c[0], lambda c: c, [node(2, dtype=types.bool_)]),
+            ShapeError, "While: expected a condition that is one bool",
+        ),
+        (
+            lambda: structured.while_loop(
+                lambda c: ir.binary(ops.LESS_THAN, c[0], 1.0), lambda c: [ir.cast(c[0], types.f64)], [node()]
+            ),
+            DTypeError, "While: a carry of float32 becomes float64",
+        ),
+        (
+            lambda: structured.cond(node(dtype=types.bool_), lambda: [node(2)], lambda: [node(3)]),
+            ShapeError, r"Cond: result 0 has shape \[2\] or \[3\]",
+        ),
+        (
+            lambda: structured.cond(node(dtype=types.bool_), lambda: [node(2)], list),
+            ShapeError, "Cond: one branch has 1 results, the other 0",
+        ),
+        (
+            lambda: structured.scan(lambda c, x: (c, [selection.nonzero(x[0])]), [], [node(4, 2)]),
+            UnsupportedError, "a size that data decides is not supported in the body of a loop or branch",
+        ),
+    ],
+)  # fmt: skip
+def test_faults_are_named(build: Any, error: type[Exception], message: str) -> None:
+    with ir.measuring({}), pytest.raises(error, match=message):
+        build()
+
+
+def test_what_no_round_changes_is_computed_once() -> None:
+    """And what only one branch needs, in that branch alone."""
+    x, matrix = node(3, 4), ir.input_("matrix", (4, 4), types.f32)
+
+    def step(carried: Any, element: Any) -> Any:
+        return [ir.reduce(ops.SUM_REDUCE, element[0] * (matrix * 2.0 + 1.0), [1]) + carried[0]], []
+
+    (last,), _ = structured.scan(step, [ir.constant(np.zeros(4, np.float32))], [x])
+    assert ops.ADD not in {inner.op for inner in ir.topological([last.attr.results[0].inputs[0]])}
+    (result,) = structured.cond(ir.input_("flag", (), types.bool_), lambda: [matrix * 2.0], lambda: [matrix])
+    assert [operand.op for operand in result.inputs] == [ops.INPUT, ops.INPUT]
+
+
+def test_equal_loops_are_one_node() -> None:
+    def build() -> Node:
+        return structured.scan(lambda c, x: ([c[0] + x[0]], []), [node(2)], [ir.input_("over", (4, 2), types.f32)])[0][
+            0
+        ]
+
+    assert build() is build()
