@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from luminal.core import symbolic as sym
@@ -107,7 +109,7 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 after = _written(program, entry, step.body, asked)
                 missing = [second for _, second in step.carried if second not in after]
                 _expect(not missing, f"entry {entry.name}: no round writes {', '.join(missing)}")
-                written |= {_place(program, name).name for name in after if program.buffer(name).space == "part"}
+                written |= {whole for name in after for whole in _wholes(program, name)}
             case Measure():
                 read(step.count)
             case Branch():
@@ -157,6 +159,14 @@ def _place(program: Program, name: str) -> Buffer:
     while buffer.space == "part":
         buffer = program.buffer(buffer.whole)
     return buffer
+
+
+def _wholes(program: Program, name: str) -> Iterator[str]:
+    """What ``name`` is a part of, and what that is, outwards."""
+    buffer = program.buffer(name)
+    while buffer.space == "part":
+        buffer = program.buffer(buffer.whole)
+        yield buffer.name
 
 
 def _check_phases(program: Program, entry: str, region: Region) -> None:
