@@ -28,7 +28,7 @@ from luminal.core import interp, types
 from luminal.core.errors import InputError, LuminalError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph, topological
 from luminal.core.types import DType
-from luminal.frontends.onnx import importer, operators, sequences
+from luminal.frontends.onnx import control, importer, operators, sequences
 from luminal.frontends.onnx.reader import OPSETS, domain
 from luminal.frontends.onnx.tensors import element_name
 from luminal.module import Module
@@ -203,7 +203,7 @@ class Operator:
 
     def means(self) -> str:
         """What gives the operator its meaning: the importer and its tables, or the function body of its schema."""
-        own = {"If", "SequenceMap", *sequences.HANDLERS} if not self.domain else set()
+        own = {*control.HANDLERS, *sequences.HANDLERS} if not self.domain else set()
         return "table" if self.name in own | operators.names(self.domain) else "function"
 
 

@@ -284,9 +284,10 @@ def test_a_branch_on_a_known_condition_is_taken(size: int, factor: int) -> None:
     np.testing.assert_array_equal(models.imported(branch([size]), {"x": x})[0], x * np.float32(factor))
 
 
-def test_a_branch_on_a_symbolic_size_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="subgraphs"):
-        importer.load(branch(["n"]))
+def test_a_branch_on_a_symbolic_size_is_taken_at_run_time() -> None:
+    for size, factor in ((3, 2), (4, -1)):
+        x = floats(size)
+        np.testing.assert_array_equal(models.imported(branch(["n"]), {"x": x})[0], x * np.float32(factor))
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import onnx
 
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node
-from luminal.frontends.onnx import operators, sequences
+from luminal.frontends.onnx import control, operators, sequences
 from luminal.frontends.onnx.reader import domain
 from luminal.frontends.onnx.tensors import ELEMENT_NUMBERS
 
@@ -45,8 +45,8 @@ def local(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
 def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
     """Whether a table or a schema says what the operator means."""
     name = domain(node.domain)
-    if name == "" and node.op_type in ("If", "SequenceMap", *sequences.HANDLERS):
-        return True  # for If, where its condition is known, which is seen when the graph is built
+    if name == "" and node.op_type in (*control.HANDLERS, *sequences.HANDLERS):
+        return True
     version = opset.get(name, 1)
     if operators.find(name, node.op_type, version) is not None:
         return True

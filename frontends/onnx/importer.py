@@ -20,7 +20,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import LuminalError, ModelError, ShapeError, Unsupported, UnsupportedError
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
-from luminal.frontends.onnx import functions, operators, sequences
+from luminal.frontends.onnx import control, functions, operators, sequences
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, ImpliedBound, Inputs
 from luminal.frontends.onnx.origins import location
@@ -28,8 +28,9 @@ from luminal.frontends.onnx.reader import Source, domain, domain_versions, opset
 from luminal.frontends.onnx.registry import Call
 from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
 from luminal.frontends.onnx.sequences import Held, Tensors
-from luminal.frontends.onnx.support import SUBGRAPHS, advice, full_name, node_name, unlisted
+from luminal.frontends.onnx.support import advice, full_name, node_name, unlisted
 
+_BODIES = 10_000  # graphs of control flow that are imported, each time that they are
 _FOLDED = 64  # elements of an integer value that is rewritten as numbers and sizes as soon as they are known
 
 
@@ -120,6 +121,7 @@ class _Importer:
         )
         self.assumed = self._inputs.assumed
         self.unsupported: list[Unsupported] = []
+        self._bodies = 0
 
     def graph(self, name: str) -> Graph:
         """The graph; meaningful only where ``unsupported`` stays empty."""
@@ -189,10 +191,6 @@ class _Importer:
             return self._inline(functions.bind(self._local[key], node), values, node.output, own)
         name = domain(node.domain)
         inputs = [value if isinstance(value, Node) else None for value in values]
-        if (name, node.op_type) == ("", "If"):
-            return self._branch(node, inputs, scope, opset, own)
-        if (name, node.op_type) == ("", "SequenceMap"):
-            return self._map(node, values, scope, opset, own)
         version = opset.get(name, 1)
         call = Call(
             node.op_type,
@@ -203,6 +201,9 @@ class _Importer:
             self._files,
             frozenset(self.assumed),
         )
+        runs = control.handler(name, node.op_type, version)
+        if runs is not None:
+            return self._controlled(runs, call, values, scope, opset, own)
         handler = sequences.handler(name, node.op_type, values)
         if handler is not None:
             with _located(own, values):
@@ -215,60 +216,53 @@ class _Importer:
             if body is None:
                 raise UnsupportedError(advice(node, opset))
             return self._inline(body, inputs, node.output, own)
-        if call.unread():
-            raise UnsupportedError(f"the attributes {', '.join(call.unread())} are not supported")
+        _check_attributes(call)
         results = found if isinstance(found, tuple) else (found,)
         for position, output in enumerate(node.output):
             if output and (position >= len(results) or results[position] is None):
                 raise UnsupportedError(f"output {position} ({output!r}) is not supported")
         return [None if result is None else _folded(result) for result in results]
 
-    def _branch(
-        self, node: onnx.NodeProto, inputs: Sequence[Node | None], scope: Scope, opset: Mapping[str, int], own: Origin
-    ) -> Sequence[Value]:
-        """``If`` on a condition that is known: exporters write such for sizes that they had not resolved."""
-        taken = symval.scalar(inputs[0]) if inputs and inputs[0] is not None else None
-        if not isinstance(taken, int):
-            raise UnsupportedError(SUBGRAPHS)
-        wanted = "then_branch" if taken else "else_branch"
-        body = next((a.g for a in node.attribute if a.name == wanted), None)
-        if body is None:
-            raise ModelError(f"attribute {wanted!r} is required, but the model does not give it")
-        return self._body(body, [], scope, opset, own)
+    def _controlled(
+        self, handler: control.Handler, call: Call, values: Sequence[Held], scope: Scope, opset: Mapping[str, int],
+        own: Origin,
+    ) -> Sequence[Value]:  # fmt: skip
+        """The results of an operator that runs graphs."""
+
+        def run(body: onnx.GraphProto, inputs: Sequence[Held]) -> list[Held]:
+            return self._body(body, inputs, scope, opset, own)
+
+        try:
+            with _located(own, values):
+                results = handler(call, values, run)
+        except control.Unfinished as error:
+            self.unsupported += error.places
+            return [MISSING] * len(call.outputs)
+        _check_attributes(call)
+        return results
 
     def _body(
-        self, body: onnx.GraphProto, inputs: Sequence[Node], scope: Scope, opset: Mapping[str, int], own: Origin
-    ) -> Sequence[Value]:
-        """The outputs of an operator's graph, which also sees the values around it."""
+        self, body: onnx.GraphProto, inputs: Sequence[Held], scope: Scope, opset: Mapping[str, int], own: Origin
+    ) -> list[Held]:
+        """The outputs of an operator's graph, which also sees the values around it. Raises Unfinished, and
+        UnsupportedError where bodies in bodies are spelled out without end."""
+        if len(inputs) != len(body.input):
+            raise ModelError(f"the graph {body.name!r} takes {len(body.input)} inputs, but {len(inputs)} are given")
+        self._bodies += 1
+        if self._bodies > _BODIES:
+            raise UnsupportedError(f"loops whose sizes change are spelled out, which takes more than {_BODIES} bodies")
         inner = Scope(self._files, self._names, body, scope)
-        for formal, value in zip(body.input, inputs, strict=False):
+        for formal, value in zip(body.input, inputs, strict=True):
             inner[formal.name] = value
-        known = len(self.unsupported)
+        reported = len(self.unsupported)
         self._nodes(body.node, inner, opset, own)
-        if len(self.unsupported) > known:
-            return [MISSING] * len(body.output)
-        return [inner[output.name] for output in body.output]
-
-    def _map(
-        self, node: onnx.NodeProto, values: Sequence[Held], scope: Scope, opset: Mapping[str, int], own: Origin
-    ) -> Sequence[Value]:
-        """``SequenceMap``: its graph on each element of the first sequence, and of the others, or a tensor for all."""
-        body = next((a.g for a in node.attribute if a.name == "body"), None)
-        if body is None:
-            raise ModelError("attribute 'body' is required, but the model does not give it")
-        results: list[list[Node]] = [[] for _ in body.output]
-        for position in range(len(sequences.items(values, 0))):
-            given: list[Node] = []
-            for k, value in enumerate(values):
-                parts = (value,) * (position + 1) if isinstance(value, Node) else sequences.items(values, k)
-                if position >= len(parts):
-                    raise ModelError(f"sequence {k} has fewer tensors than the first")
-                given.append(parts[position])
-            for result, found in zip(results, self._body(body, given, scope, opset, own), strict=True):
-                if not isinstance(found, Node):
-                    return [MISSING] * len(node.output)
-                result.append(found)
-        return [Tensors(tuple(result)) for result in results]
+        values = [inner[output.name] for output in body.output]
+        results = [value for value in values if not isinstance(value, Missing)]
+        places = self.unsupported[reported:]
+        if places or len(results) < len(values):
+            del self.unsupported[reported:]
+            raise control.Unfinished(places)
+        return results
 
     def _inline(
         self, body: onnx.FunctionProto, inputs: Sequence[Held], wanted: Sequence[str], own: Origin
@@ -289,6 +283,11 @@ class _Importer:
         for output, value in zip(node.output, values, strict=False):
             if output:
                 scope[output] = value
+
+
+def _check_attributes(call: Call) -> None:
+    if call.unread():
+        raise UnsupportedError(f"the attributes {', '.join(call.unread())} are not supported")
 
 
 @contextmanager

@@ -16,8 +16,9 @@ import onnx
 
 from luminal.core import interp, ops, symval
 from luminal.core import symbolic as sym
-from luminal.core.errors import InputError, ModelError, UnsupportedError
+from luminal.core.errors import InputError, LuminalError, ModelError, UnsupportedError
 from luminal.core.ir import Node, topological
+from luminal.core.structured import MARK
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.tensors import Array, sparse_to_numpy, to_numpy
@@ -103,7 +104,7 @@ class Call:
         """
         value = interp.constant_value(self[position])
         if value is None:
-            raise _undecided(self[position], position)
+            raise undecided(self[position], position)
         return value
 
     def values(self, position: int) -> list[Int]:
@@ -114,7 +115,7 @@ class Call:
         """
         value = symval.value(self[position])
         if value is None:
-            raise _undecided(self[position], position)
+            raise undecided(self[position], position)
         return [_whole(element, position) for element in value.reshape(-1)]
 
     def integers_at(self, position: int) -> list[int]:
@@ -197,6 +198,10 @@ class Call:
             return sparse_to_numpy(attribute.sparse_tensor, self.files)
         return to_numpy(attribute.t, self.files)
 
+    def graph(self, name: str) -> onnx.GraphProto:
+        """A required graph."""
+        return self._required(name, self._attribute(name, onnx.AttributeProto.GRAPH)).g
+
     def ignore(self, *names: str) -> None:
         """Attributes that have no influence on the result."""
         self._read.update(names)
@@ -249,10 +254,16 @@ def _plain(value: Int, position: int) -> int:
     )
 
 
-def _undecided(node: Node, position: int) -> InputError:
-    sources = [n for n in topological([node]) if n.op is ops.INPUT]
-    found = ", ".join(repr(n.attr.name) for n in sources) or "no input"
-    example = sources[0].attr.name if sources else "name"
+def undecided(node: Node, position: int) -> LuminalError:
+    """The error for an input at ``position`` that must be known when the model is compiled, and is not."""
+    sources = [n.attr.name for n in topological([node]) if n.op is ops.INPUT]
+    if any(name.startswith(MARK) for name in sources):
+        return UnsupportedError(
+            f"input {position} decides axes or shapes, but a loop computes it anew in each iteration: sizes that are "
+            "known at run time only are not supported"
+        )
+    found = ", ".join(map(repr, sources)) or "no input"
+    example = sources[0] if sources else "name"
     return InputError(
         f"input {position} decides axes or shapes, but it depends on the data of {found}: "
         f"give a value when compiling, constants={{{example!r}: array}}"

@@ -13,7 +13,6 @@ from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import domain, domain_versions, opsets
 from luminal.frontends.onnx.tensors import element_name
 
-SUBGRAPHS = "operators with subgraphs are not supported: export the model without loops and branches on data"
 _SHAPE_LIMIT = 64  # elements of a tensor that may be a shape
 
 
@@ -48,7 +47,7 @@ def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
     if name and name not in opset and not operators.names(name):
         return f"the domain {node.domain!r} is no standard one: give the model a function with this operator's meaning"
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-        return SUBGRAPHS
+        return "its graphs are not understood: export the model without it"
     if node.op_type.startswith(("String", "Regex", "TfIdf", "LabelEncoder")):
         return "strings are not supported: convert them to numbers before the model"
     return "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"

@@ -1,0 +1,340 @@
+"""ONNX control flow: what is known folds away, what is not becomes branches, scans and loops, as onnxruntime has it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import luminal
+from luminal.core import ir, ops
+from luminal.core.errors import DTypeError, InputError, LuminalError, ModelError, ShapeError, UnsupportedError
+from luminal.core.ir import Graph
+from luminal.frontends.onnx import importer
+from tests import onnx_models as models
+from tests import onnx_suite
+
+Array = np.ndarray[Any, Any]
+
+
+def parsed(text: str, opset: int = 17, version: int = 8) -> onnx.ModelProto:
+    """``text`` is a graph in ONNX's own notation."""
+    return onnx.parser.parse_model(f'<ir_version: {version}, opset_import: ["" : {opset}]> {text}')
+
+
+def floats(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def operations(graph: Graph) -> list[ops.Op]:
+    return [node.op for node in ir.topological(graph.results)]
+
+
+def agrees(proto: onnx.ModelProto, *calls: Mapping[str, Array], **options: Any) -> Graph:
+    """The graph, which gives on each of the calls what onnxruntime does."""
+    graph = importer.load(proto, **options)
+    named = {node.attr.name for node in graph.inputs}
+    for inputs in calls:
+        given = {name: array for name, array in inputs.items() if name in named}
+        models.assert_close(models.run(graph, given), models.by_onnxruntime(proto, inputs))
+    return graph
+
+
+def compiled(graph: Graph, *calls: Mapping[str, Array]) -> None:
+    """The library gives what the interpreter does, bit for bit where no sum is reordered."""
+    module = luminal.compile(graph, target="host")
+    for inputs in calls:
+        models.assert_close(list(module.run(dict(inputs)).values()), models.run(graph, inputs))
+
+
+# ---- If --------------------------------------------------------------------------------------------------------------
+
+CHOOSES = """
+    test (float[n, 3] x, bool c) => (float[n, 3] y, float[n] z) {
+      one = Constant <value: tensor = int64[1] {1}> ()  w = Constant <value: tensor = float[3] {1, 2, 3}> ()
+      y, z = If (c) <
+        then_branch: graph = yes () => (float[n, 3] a, float[n] b)
+          { a = Add (x, w)  b = ReduceSum <keepdims: int = 0> (a, one) },
+        else_branch: graph = no () => (float[n, 3] a, float[n] b)
+          { a = Mul (x, x)  b = ReduceMax <keepdims: int = 0, axes: ints = [1]> (x) }
+      >
+    }
+"""
+
+
+def test_a_branch_is_taken_at_run_time() -> None:
+    calls = [{"x": floats(4, 3), "c": np.array(c)} for c in (True, False)]
+    graph = agrees(parsed(CHOOSES), *calls)
+    assert ops.COND in operations(graph)
+    compiled(graph, *calls)
+
+
+def test_a_known_condition_leaves_one_branch() -> None:
+    graph = importer.load(parsed(CHOOSES), constants={"c": np.array(False)})
+    assert ops.COND not in operations(graph) and ops.ADD not in operations(graph)
+
+
+def chosen(then: str, other: str) -> onnx.ModelProto:
+    return parsed(f"""
+        test (float[4] x, bool c) => (float[n] y) {{
+          one = Constant <value: tensor = int64[1] {{1}}> ()
+          two = Constant <value: tensor = int64[1] {{2}}> ()
+          y = If (c) <then_branch: graph = yes () => (float[n] a) {{ {then} }},
+                      else_branch: graph = no () => (float[n] a) {{ {other} }}>
+        }}
+    """)
+
+
+def test_branches_of_other_shapes_and_types_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"^If 'y'\(bool\[\]\): .* has shape \[1\] or \[2\]"):
+        importer.load(chosen("a = Slice (x, one, two)", "z = Sub (one, one) a = Slice (x, z, two)"))
+    with pytest.raises(DTypeError, match=r"If 'y'.* is float32 or int64"):
+        importer.load(chosen("a = Neg (x)", "a = Cast <to: int = 7> (x)"))
+    with pytest.raises(ModelError, match=r"^If 'y'\(bool\[\]\): the graph 'no' takes 1 inputs, but 0 are given"):
+        proto = chosen("a = Neg (x)", "a = Neg (x)")
+        proto.graph.node[2].attribute[1].g.input.add(name="more")
+        importer.load(proto)
+
+
+def test_the_condition_must_be_known_where_it_decides_how_many_tensors_there_are() -> None:
+    proto = parsed("""
+        test (float[4] x, bool c) => (int64 n) {
+          s = If (c) <then_branch: graph = yes () => (seq(float[4]) a) { a = SequenceConstruct (x) },
+                      else_branch: graph = no () => (seq(float[4]) a) { a = SequenceConstruct (x, x) }>
+          n = SequenceLength (s)
+        }
+    """)
+    with pytest.raises(InputError, match=r"If 's'.*depends on the data of 'c'"):
+        importer.load(proto)
+    (count,) = models.run(importer.load(proto, constants={"c": np.array(False)}), {"x": floats(4)})
+    assert count == 2
+
+
+def test_what_a_branch_cannot_compute_is_listed() -> None:
+    graph = parsed("""
+        test (float[4] x, bool c) => (float[4] y, float[4] z) {
+          y = If (c) <then_branch: graph = yes () => (float[4] a) { a = com.example.Mystery (x) },
+                      else_branch: graph = no () => (float[4] a) { a = Neg (x) }>
+          z = Relu (y)
+        }
+    """)
+    graph.opset_import.add(domain="com.example", version=1)
+    with pytest.raises(UnsupportedError) as caught:
+        importer.load(graph)
+    assert [(place.op, place.node) for place in caught.value.places] == [("com.example.Mystery", "y/a")]
+
+
+# ---- Loop ------------------------------------------------------------------------------------------------------------
+
+
+def looping(body: str, outputs: str = "(float[2] last, float[m, 2] all)") -> onnx.ModelProto:
+    """``body`` computes the condition ``on``, the next value ``b`` of ``a``, and ``p``, which is put out if at all."""
+    put_out = ", float[2] p" if "all" in outputs else ""
+    return parsed(f"""
+        test (float[2] x, float[n, 2] w, int64 trips, bool keep) => {outputs} {{
+          {"last, all" if "all" in outputs else "last"} = Loop (trips, keep, x) <
+            body: graph = step (int64 i, bool go, float[2] a) => (bool on, float[2] b{put_out}) {{ {body} }}
+          >
+        }}
+    """)
+
+
+PRODUCTS = "on = Identity (go)  row = Gather (w, i)  s = Mul (a, row)  b = Add (s, x)  p = Neg (a)"
+
+
+def loop_inputs(trips: int = 3, keep: bool = True, rows: int = 5) -> dict[str, Array]:
+    return {"x": floats(2), "w": floats(rows, 2, seed=1), "trips": np.array(trips), "keep": np.array(keep)}
+
+
+def test_a_known_number_of_iterations_is_a_scan() -> None:
+    inputs = loop_inputs()
+    fixed = {"trips": inputs["trips"], "keep": inputs["keep"]}
+    graph = agrees(looping(PRODUCTS), inputs, constants=fixed)
+    assert ops.SCAN in operations(graph) and ops.WHILE not in operations(graph)
+    compiled(graph, {name: inputs[name] for name in ("x", "w")})
+
+
+def test_a_symbolic_number_of_iterations_is_a_scan() -> None:
+    proto = looping(PRODUCTS)
+    proto.graph.node.insert(0, onnx.helper.make_node("Shape", ["w"], ["rows"], start=0, end=1))
+    proto.graph.node[1].input[0], proto.graph.node[1].input[1] = "rows", ""
+    del proto.graph.input[2:]
+    calls = [{name: loop_inputs(rows=rows)[name] for name in ("x", "w")} for rows in (1, 4)]
+    graph = agrees(proto, *calls, dims={"n": (1, 8)})
+    assert ops.SCAN in operations(graph)
+    compiled(graph, *calls)
+
+
+def test_no_iterations_leave_the_first_value() -> None:
+    inputs = loop_inputs()
+    for trips, keep in ((0, True), (-2, True), (3, False)):
+        graph = importer.load(looping(PRODUCTS), constants={"trips": np.array(trips), "keep": np.array(keep)})
+        last, put_out = models.run(graph, {name: inputs[name] for name in ("x", "w")})
+        np.testing.assert_array_equal(last, inputs["x"])
+        assert put_out.shape == (0, 2)
+
+
+HALVES = """
+    half = Constant <value: tensor = float {0.5}> ()  b = Mul (a, half)  p = Neg (b)
+    t = ReduceMax <keepdims: int = 0> (b)  limit = Constant <value: tensor = float {0.1}> ()  on = Greater (t, limit)
+"""
+
+
+def test_iterations_that_data_decides_are_a_while_loop() -> None:
+    proto = looping(HALVES, outputs="(float[2] last)")
+    calls = [
+        {**loop_inputs(trips, keep), "x": np.float32([3, 1])} for trips, keep in ((9, True), (2, True), (9, False))
+    ]
+    graph = agrees(proto, *calls)
+    assert ops.WHILE in operations(graph)
+    named = {node.attr.name for node in graph.inputs}
+    compiled(graph, *({name: array for name, array in call.items() if name in named} for call in calls))
+
+
+def test_outputs_whose_size_iterations_decide_are_refused() -> None:
+    with pytest.raises(InputError, match=r"^Loop 'last'.*input 0 .*'trips': give a value .*constants=\{'trips'"):
+        importer.load(looping(PRODUCTS))
+    with pytest.raises(UnsupportedError, match="known at run time only"):
+        importer.load(looping(HALVES), constants={"trips": np.array(100), "keep": np.array(True)})
+
+
+def test_few_iterations_may_change_shapes() -> None:
+    """A body that is no loop is repeated: the sizes grow, and the condition is known each time."""
+    grows = parsed("""
+        test (float[1] x, int64 trips) => (float[m] last) {
+          yes = Constant <value: tensor = bool {1}> ()
+          last = Loop (trips, yes, x) <
+            body: graph = step (int64 i, bool go, float[k] a) => (bool on, float[j] b) {
+              two = Constant <value: tensor = int64 {2}> ()  on = Less (i, two)
+              n = Neg (a)  b = Concat <axis: int = 0> (a, n)
+            }
+          >
+        }
+    """)
+    graph = agrees(grows, {"x": floats(1), "trips": np.array(9)}, constants={"trips": np.array(9)})
+    assert graph.results[0].shape == (8,)
+    with pytest.raises(ShapeError, match=r"^Loop 'last'\(int64\[\], bool\[\], float32\[1\]\): .* \[1\] becomes \[2\]"):
+        importer.load(grows)
+    with pytest.raises(ShapeError, match=r"\[1\] becomes \[2\]"):
+        importer.load(grows, constants={"trips": np.array(1000)})
+
+
+def test_a_carry_of_another_type_is_refused() -> None:
+    with pytest.raises(DTypeError, match=r"^Loop 'last'.* carry of float32 becomes int64"):
+        importer.load(looping("on = Identity (go)  b = Cast <to: int = 7> (a)  p = Neg (a)", "(float[2] last)"))
+
+
+def test_a_body_of_another_arity_is_refused() -> None:
+    proto = looping(PRODUCTS, "(float[2] last)")
+    body = proto.graph.node[0].attribute[0].g
+    body.input.add(name="more")
+    with pytest.raises(ModelError, match="the graph 'step' takes 4 inputs, but 3 are given"):
+        importer.load(proto)
+    del body.output[1:]
+    with pytest.raises(ModelError, match="the body gives 1 values, expected at least 2"):
+        importer.load(proto)
+
+
+def test_loops_in_loops_end_in_an_error() -> None:
+    """Bodies that change shapes, one in the other, would be repeated 64 to the eighth times."""
+    text, name = "b8 = Concat <axis: int = 0> (a8, a8)  on8 = Identity (go8)", "b8"
+    for level in range(8, 0, -1):
+        k = level - 1
+        text = f"""
+            on{k} = Identity (go{k})
+            b{k} = Loop (trips, on{k}, a{k}) <
+              body: graph = step{level} (int64 i{level}, bool go{level}, float[s{level}] a{level})
+                => (bool on{level}, float[t{level}] {name}) {{ {text} }}
+            >
+        """
+        name = f"b{k}"
+    proto = parsed(
+        f"test (float[2] a0, bool go0) => (float[m] b0) {{ trips = Constant <value: tensor = int64 {{3}}> () {text} }}"
+    )
+    with pytest.raises(LuminalError):
+        importer.load(proto, constants={"go0": np.array(True)})
+
+
+# ---- Scan ------------------------------------------------------------------------------------------------------------
+
+DIRECTIONS: Sequence[tuple[str, tuple[int, ...]]] = [
+    ("scan_input_directions: ints = [1, 0]", (5, 4)),
+    ("scan_output_directions: ints = [1]", (5, 4)),
+    ("scan_input_axes: ints = [1, 0]", (4, 5)),
+    ("scan_input_axes: ints = [-1, 0], scan_output_axes: ints = [-1], scan_input_directions: ints = [0, 1]", (4, 5)),
+]
+
+
+@pytest.mark.parametrize(("attributes", "shape"), DIRECTIONS)
+def test_scans_run_along_any_axis_in_both_directions(attributes: str, shape: tuple[int, ...]) -> None:
+    proto = parsed(f"""
+        test (float[4] first, int64 n, float[a, b] x, float[5, 4] y) => (float[4] last, int64 m, float[c, d] z) {{
+          last, m, z = Scan <num_scan_inputs: int = 2, {attributes}, body: graph = step
+            (float[4] s, int64 k, float[4] u, float[4] v) => (float[4] t, int64 l, float[4] w)
+            {{ p = Mul (u, s)  t = Add (p, v)  l = Add (k, k)  w = Sub (t, u) }}> (first, n, x, y)
+        }}
+    """)
+    inputs = {"first": floats(4), "n": np.array(3), "x": floats(*shape, seed=1), "y": floats(5, 4, seed=2)}
+    agrees(proto, inputs, dims=dict(zip("ab", shape, strict=True)))
+
+
+def test_a_scan_along_a_symbolic_size() -> None:
+    proto = parsed("""
+        test (float[b, 3] first, float[b, t, 3] x, float[3, 3] r) => (float[b, 3] last, float[b, t, 3] z) {
+          last, z = Scan <num_scan_inputs: int = 1, scan_input_axes: ints = [1], scan_output_axes: ints = [1],
+            body: graph = step (float[b, 3] s, float[b, 3] u) => (float[b, 3] t, float[b, 3] w)
+            { p = MatMul (s, r)  q = Add (p, u)  t = Tanh (q)  w = Identity (t) }> (first, x)
+        }
+    """)
+    calls = [
+        {"first": floats(b, 3), "x": floats(b, t, 3, seed=1), "r": floats(3, 3, seed=2)} for b, t in ((1, 1), (3, 6))
+    ]
+    graph = agrees(proto, *calls, dims={"b": (1, 4), "t": (1, 8)})
+    compiled(graph, *calls)
+
+
+def test_a_batch_of_sequences_of_their_own_lengths() -> None:
+    """Opset 8, which alone has batches; behind the end of a sequence zeros are put out."""
+    proto = parsed("""
+        test (int64[2] lengths, float[2, 3] first, float[2, 4, 3] x) => (float[2, 3] last, float[2, 4, 3] z) {
+          last, z = Scan <num_scan_inputs: int = 1, directions: ints = [1],
+            body: graph = step (float[3] s, float[3] u) => (float[3] t, float[3] w)
+            { t = Add (s, u)  w = Mul (t, t) }> (lengths, first, x)
+        }
+    """, 8, 3)  # fmt: skip
+    inputs = {"lengths": np.array([4, 2]), "first": floats(2, 3), "x": floats(2, 4, 3, seed=1)}
+    last, z = models.imported(proto, inputs)
+    for row, length in enumerate(inputs["lengths"]):
+        state = inputs["first"][row]
+        for place in range(length):
+            state = state + inputs["x"][row, length - 1 - place]
+            np.testing.assert_allclose(z[row, place], state * state, rtol=1e-6)
+        np.testing.assert_allclose(last[row], state, rtol=1e-6)
+        assert not z[row, length:].any()
+
+
+def test_scans_that_do_not_fit_are_refused() -> None:
+    def scanning(count: int) -> onnx.ModelProto:
+        return parsed(f"""
+            test (float[3] s, float[4, 3] x) => (float[3] last) {{
+              last = Scan <num_scan_inputs: int = {count}, body: graph = step (float[3] a, float[3] u) => (float[3] b)
+                {{ b = Concat <axis: int = 0> (a, u) }}> (s, x)
+            }}
+        """)
+
+    with pytest.raises(ShapeError, match=r"^Scan 'last'\(float32\[3\], float32\[4, 3\]\): .* \[3\] becomes \[6\]"):
+        importer.load(scanning(1))
+    for count in (0, 3):
+        with pytest.raises(ModelError, match=f"expected one scan input or more, found {count}"):
+            importer.load(scanning(count))
+
+
+# ---- the project's own cases -----------------------------------------------------------------------------------------
+
+
+def test_compiled_cases_pass() -> None:
+    names = """test_if test_if_seq test_if_opt test_loop11 test_loop13_seq test_loop16_seq_none test_scan_sum
+        test_scan9_multi_state test_range_int32_type_negative_delta_expanded
+        test_sequence_map_add_2_sequences_expanded test_linear_attention_gated_delta_gqa"""
+    onnx_suite.check_compiled(names.split())
