@@ -314,6 +314,10 @@ class _Region:
             phase = phase_of.get(number)  # its steps may run at once, so what one uses lives in all
             for name in names:
                 lives.setdefault(name, []).extend((phase.first, phase.last) if phase else (number,))
+        for step in self.steps:
+            for first, second in step.carried if isinstance(step, Loop) else ():
+                # They change their contents: what a round left may lie in either.
+                lives[first] = lives[second] = [*lives[first], *lives[second]]
         spans = [
             plan.Span(n, self.tables.buffers[n].size, min(at), max(at)) for n, at in lives.items() if n in self.own
         ]
