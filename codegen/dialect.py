@@ -33,7 +33,7 @@ Row: TypeAlias = Callable[[Call], str]
 @dataclass(frozen=True)
 class Fold:
     """A reduction: the function that combines two partial results, the one that combines the lanes of a vector, and
-    the element that changes nothing."""
+    the element of the compute type that changes nothing."""
 
     combine: str
     lanes: str
@@ -102,8 +102,8 @@ class Dialect:
         return cpp.literal(bits, dtype, self.limits)
 
     def identity(self, op: Op, dtype: DType) -> str:
-        """The element that the reduction ``op`` starts from."""
-        return self.literal(self.reductions[op].identity(dtype), dtype)
+        """The element that the reduction ``op`` starts from, in the compute type of ``dtype``."""
+        return self.literal(self.reductions[op].identity(dtype), dtype.compute)
 
 
 def round_to(text: str, dtype: DType) -> str:

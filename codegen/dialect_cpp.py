@@ -6,14 +6,12 @@ vectors: there a scalar is a vector of one lane.
 
 from __future__ import annotations
 
-import numpy as np
-
 from luminal.codegen import cpp
 from luminal.codegen.cpp import ctype
 from luminal.codegen.dialect import Call, Dialect, Fold, Head, Row, round_to
-from luminal.core import ops
+from luminal.core import numerics, ops
 from luminal.core.ops import Op
-from luminal.core.types import DType, u16
+from luminal.core.types import DType, u8, u16
 
 
 def _function(name: str) -> Row:
@@ -21,7 +19,7 @@ def _function(name: str) -> Row:
 
 
 def _rounded(name: str) -> Row:
-    """A function whose result has to be rounded to a 16-bit type: arithmetic is in float."""
+    """A function whose result has to be rounded, or wrapped, to the type: arithmetic is in the type that computes."""
     exact = _function(name)
     return lambda call: round_to(exact(call), call.dtype)
 
@@ -38,7 +36,9 @@ _ROUNDINGS = {"even": "round_even", "floor": "floor", "ceil": "ceil", "trunc": "
 
 
 def _round(call: Call) -> str:
-    return f"{_ROUNDINGS[call.attr.mode]}({call.operands[0]})"
+    """Whole numbers are numbers of the 16-bit types; not every narrower type has a zero, or one with a sign."""
+    whole = f"{_ROUNDINGS[call.attr.mode]}({call.operands[0]})"
+    return round_to(whole, call.dtype) if call.dtype.bits < 16 else whole
 
 
 def _cast(call: Call) -> str:
@@ -46,15 +46,16 @@ def _cast(call: Call) -> str:
 
 
 def _bitcast(call: Call) -> str:
-    """Sixteen-bit floats are held as float, and bools as masks: their bits are made and taken on the way."""
+    """Types that are computed in another one are held as that, and bools as masks: their bits are made and taken on the
+    way."""
     (text,), (source,), target = call.operands, call.types, call.dtype
     if source.is_bool or target.is_bool:
         return _cast(call)
-    bits: DType = source
+    bits, stored = source, u16 if source.bits == 16 else u8
     if source.compute != source:
-        text, bits = f"encode<{ctype(source)}>({text})", u16
+        text, bits = f"encode<{ctype(source)}>({text})", stored
     if target.compute != target:
-        text = text if bits == u16 else f"bitcast<uint16_t>({text})"
+        text = text if bits == stored else f"bitcast<{ctype(stored)}>({text})"
         return f"decode<{ctype(target)}>({text})"
     return text if bits == target else f"bitcast<{ctype(target)}>({text})"
 
@@ -78,7 +79,7 @@ TABLE: dict[Op, Row] = {
     ops.AND: _function("bit_and"),
     ops.OR: _function("bit_or"),
     ops.XOR: _function("bit_xor"),
-    ops.SHL: _function("shl"),
+    ops.SHL: _rounded("shl"),
     ops.SHR: _function("shr"),
     ops.MULTIPLY_ADD: _rounded("multiply_add"),
     ops.SELECT: _function("select"),
@@ -87,11 +88,11 @@ TABLE: dict[Op, Row] = {
 
 
 def _zero(dtype: DType) -> bytes:
-    return bytes(dtype.itemsize)
+    return bytes(dtype.compute.itemsize)
 
 
 def _lowest(dtype: DType) -> bytes:
-    return np.array(-np.inf if dtype.is_float else dtype.min, dtype.numpy).tobytes()
+    return numerics.convert(numerics.of_nothing(ops.MAX_REDUCE, dtype), dtype.compute).tobytes()
 
 
 REDUCTIONS: dict[Op, Fold] = {

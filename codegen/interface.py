@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from luminal.core.errors import DTypeError
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
 ABI_VERSION = 1
 
-# C++ type of one element in NAME.hpp, by element type. These are the types that may cross the C ABI.
+# C++ type of one element in NAME.hpp, by element type: a struct of its bits where C++ has none.
 CPP_TYPES: Mapping[str, str] = {
     "bool": "bool",
     "int8": "std::int8_t",
@@ -29,6 +28,16 @@ CPP_TYPES: Mapping[str, str] = {
     "uint16": "std::uint16_t",
     "uint32": "std::uint32_t",
     "uint64": "std::uint64_t",
+    "int2": "Int2",
+    "int4": "Int4",
+    "uint2": "UInt2",
+    "uint4": "UInt4",
+    "float4e2m1": "Float4e2m1",
+    "float8e4m3fn": "Float8e4m3fn",
+    "float8e4m3fnuz": "Float8e4m3fnuz",
+    "float8e5m2": "Float8e5m2",
+    "float8e5m2fnuz": "Float8e5m2fnuz",
+    "float8e8m0": "Float8e8m0",
     "float16": "Float16",
     "bfloat16": "BFloat16",
     "float32": "float",
@@ -40,7 +49,8 @@ CPP_TYPES: Mapping[str, str] = {
 # Words that cannot name a parameter, member or function of the generated C++: keywords, macros of the C library and of
 # compilers, and the wrapper's own names.
 _RESERVED_WORDS = """
-    Library Context Tensor View Error Float16 BFloat16 std errno stdin stdout stderr assert linux unix NULL EOF
+    Library Context Tensor View Error Int2 Int4 UInt2 UInt4 Float4e2m1 Float8e4m3fn Float8e4m3fnuz Float8e5m2
+    Float8e5m2fnuz Float8e8m0 Float16 BFloat16 std errno stdin stdout stderr assert linux unix NULL EOF
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
     co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
     default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int
@@ -125,6 +135,13 @@ class Interface:
     entries: tuple[Entry, ...]
 
     @property
+    def structs(self) -> list[tuple[str, int]]:
+        """The types of its tensors that C++ has not: their names in NAME.hpp, and the bits that an element takes."""
+        tensors = [tensor for entry in self.entries for tensor in (*entry.inputs, *entry.outputs)]
+        used = {tensor.dtype for tensor in tensors if tensor.cpp_type[0].isupper()}
+        return sorted((CPP_TYPES[dtype.name], 8 * dtype.itemsize) for dtype in used)
+
+    @property
     def macro(self) -> str:
         """What the model's enumerators and include guards begin with."""
         return self.name.upper()
@@ -172,14 +189,8 @@ def dims(rows: Iterable[tuple[str, int, int]], measured: Collection[str] = ()) -
 
 
 def tensors(rows: Iterable[tuple[str, DType, Sequence[Int]]]) -> tuple[Tensor, ...]:
-    """Inputs or outputs from ``(name, type, shape)``. Raises ``DTypeError`` for a type that the C ABI lacks."""
+    """Inputs or outputs from ``(name, type, shape)``."""
     rows = list(rows)
-    for name, dtype, _ in rows:
-        if dtype.name not in CPP_TYPES:
-            raise DTypeError(
-                f"{name!r} has element type {dtype.name}, which cannot be an input or output of a library; "
-                f"expected one of {', '.join(CPP_TYPES)}: cast it inside the model"
-            )
     names = identifiers([name for name, _, _ in rows])
     return tuple(
         Tensor(name, identifier, dtype, tuple(shape))

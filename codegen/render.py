@@ -147,8 +147,7 @@ def _some(names: Sequence[str]) -> str:
 def render(program: Program, target: Target) -> SourceBundle:
     """The sources of ``program`` for ``target``.
 
-    Raises UnsupportedError for element types that the target's language has not, and for what its device cannot run;
-    DTypeError for types that cannot cross the C ABI.
+    Raises UnsupportedError for element types that the target's language has not, and for what its device cannot run.
     """
     host, dialect = HOSTS[target.dialect], dialects.ALL[target.dialect]
     host.check(program)

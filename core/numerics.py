@@ -19,7 +19,7 @@ import numpy as np
 from luminal.core import ops
 from luminal.core.multiply_add import multiply_add
 from luminal.core.ops import Op
-from luminal.core.types import DType, from_numpy, i8, u8
+from luminal.core.types import DType, from_numpy
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Meaning: TypeAlias = Callable[..., Array]
@@ -34,6 +34,11 @@ def apply(op: Op, attr: Any, *operands: Array) -> Array:
         return np.asarray(TABLE[op](attr, *operands))
 
 
+def of_nothing(op: Op, dtype: DType) -> Array:
+    """What a reducing primitive makes of no elements: the element that changes nothing in it, a 0-d array."""
+    return apply(op, ops.Axes((0,)), np.zeros(0, dtype.numpy))
+
+
 # ---- types narrower than the arithmetic ----------------------------------------------------------------------------
 
 
@@ -42,7 +47,7 @@ def _computing(function: Meaning) -> Meaning:
 
     def computed(attr: Any, *operands: Array) -> Array:
         dtype = from_numpy(operands[0].dtype)
-        wide = _compute_type(dtype)
+        wide = dtype.compute
         if wide == dtype:
             return function(attr, *operands)
         return convert(function(attr, *(o.astype(wide.numpy) for o in operands)), dtype)
@@ -54,16 +59,10 @@ def _comparing(function: Meaning) -> Meaning:
     """``function`` of operands widened to their compute type; the result is bool."""
 
     def compared(attr: Any, *operands: Array) -> Array:
-        wide = _compute_type(from_numpy(operands[0].dtype))
+        wide = from_numpy(operands[0].dtype).compute
         return function(attr, *(o.astype(wide.numpy, copy=False) for o in operands))
 
     return compared
-
-
-def _compute_type(dtype: DType) -> DType:
-    if dtype.is_integer and dtype.bits < 8:
-        return i8 if dtype.kind == "i" else u8
-    return dtype.compute
 
 
 # ---- conversions ---------------------------------------------------------------------------------------------------
@@ -76,7 +75,7 @@ def convert(x: Array, to: DType) -> Array:
         return x
     with np.errstate(all="ignore"):
         if to.is_bool:
-            return np.asarray(x.astype(_compute_type(source).numpy) != 0)
+            return np.asarray(x.astype(source.compute.numpy) != 0)
         if to.kind == "c" or source.kind == "c":
             return x.astype(to.numpy)
         if to.is_integer:
@@ -86,7 +85,7 @@ def convert(x: Array, to: DType) -> Array:
 
 def _wrap(x: Array, to: DType) -> Array:
     if to.bits >= 8:
-        return x.astype(_compute_type(from_numpy(x.dtype)).numpy).astype(to.numpy)
+        return x.astype(from_numpy(x.dtype).compute.numpy).astype(to.numpy)
     low = x.astype(np.int8) & ((1 << to.bits) - 1)
     if to.kind == "i":
         half = 1 << (to.bits - 1)
@@ -109,19 +108,23 @@ def _round_float(x: Array, source: DType, to: DType) -> Array:
     """To a float type, never through an intermediate that rounds: what must pass float32 is first rounded to odd there,
     which keeps the second rounding exact (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008)."""
     if to.bits >= 32:
-        return x.astype(_compute_type(source).numpy, copy=False).astype(to.numpy)
+        return x.astype(source.compute.numpy, copy=False).astype(to.numpy)
     if source.is_integer and source.bits == 64:
         x = _integer_to_odd(x)
     x = x.astype(np.float64) if x.dtype.itemsize > 4 or source.is_integer else x.astype(np.float32)
     if x.dtype == np.float64:
         x = _double_to_odd(x)
-    if not _has_infinity(to):
+    if not _holds(to, np.inf):
         x = np.clip(x, np.float32(to.min), np.float32(to.max))
+    if not _holds(to, np.nan):
+        x = np.where(np.isnan(x), np.float32(0), x)
     return x.astype(to.numpy)
 
 
-def _has_infinity(dtype: DType) -> bool:
-    return bool(np.isinf(np.array(np.inf, np.float32).astype(dtype.numpy).astype(np.float32)))
+def _holds(dtype: DType, special: float) -> bool:
+    """Whether a float type has infinities, or NaN."""
+    held = np.array(special, np.float32).astype(dtype.numpy).astype(np.float32)
+    return np.array_equal(held, np.float32(special), equal_nan=True)
 
 
 def _integer_to_odd(x: Array) -> Array:
@@ -276,10 +279,16 @@ def _sum(attr: ops.Axes, x: Array) -> Array:
 
 
 def _max(attr: ops.Axes, x: Array) -> Array:
-    if x.dtype == np.bool_:
+    dtype = from_numpy(x.dtype)
+    wide = x.astype(dtype.compute.numpy, copy=False)
+    if dtype.is_bool:
         return np.asarray(np.any(x, axis=attr.axes))
-    if x.dtype.kind != "f":
-        return np.asarray(np.max(x, axis=attr.axes, initial=from_numpy(x.dtype).min))
+    if dtype.is_float:
+        return convert(_max_of_floats(attr, wide), dtype)
+    return convert(np.asarray(np.max(wide, axis=attr.axes, initial=dtype.min)), dtype)
+
+
+def _max_of_floats(attr: ops.Axes, x: Array) -> Array:
     result = np.asarray(np.max(x, axis=attr.axes, initial=-np.inf))
     zero = result == 0
     if np.any(zero):
@@ -321,5 +330,5 @@ TABLE: dict[Op, Meaning] = {
     ops.SELECT: _row(np.where),
     ops.CONTIGUOUS: _row(lambda x: np.asarray(x, order="C")),
     ops.SUM_REDUCE: _computing(_sum),
-    ops.MAX_REDUCE: _computing(_max),
+    ops.MAX_REDUCE: _max,
 }

@@ -82,7 +82,8 @@ def _strided(x: Array, index: Sequence[Int], shape: tuple[int, ...], over: Seque
     origin = {v: 0 for axis in over if (v := sym.as_var(axis)) is not None}
     first = [int(sym.evaluate(sym.substitute(e, origin), {})) for e in index]
     start = x[tuple(slice(f, f + 1) for f in first)]
-    return as_strided(start, shape, strides, writeable=False)
+    bits = start.view(f"V{start.itemsize}")  # what numpy knows of some types of ml_dtypes does not name them
+    return as_strided(bits, shape, strides, writeable=False).view(x.dtype)
 
 
 def _padded(

@@ -44,8 +44,17 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type in which arithmetic on this type is carried out before one rounding back."""
-        return f32 if self.kind == "f" and self.bits < 32 else self
+        """The type in which arithmetic on this type is carried out before it is rounded (or wrapped) back once."""
+        if self.is_float and self.bits < 32:
+            return f32
+        if self.is_integer and self.bits < 8:
+            return i8 if self.kind == "i" else u8
+        return self
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether zero is a value. Its bits are then all 0."""
+        return not self.is_float or float(np.zeros((), self.numpy)) == 0
 
     @property
     def eps(self) -> float:

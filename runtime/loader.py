@@ -24,6 +24,21 @@ __all__ = ["Library", "LibraryError", "describe", "load", "read_manifest"]
 
 MANIFEST = "manifest.json"
 
+# The types that numpy has by ml_dtypes alone, and their names there.
+_EXTENSION_TYPES = {
+    "bfloat16": "bfloat16",
+    "int2": "int2",
+    "int4": "int4",
+    "uint2": "uint2",
+    "uint4": "uint4",
+    "float4e2m1": "float4_e2m1fn",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+}
+
 
 @dataclass(frozen=True)
 class Dim:
@@ -222,7 +237,8 @@ def _entry(row: Mapping[str, Any]) -> EntrySpec:
 
 
 def _tensor(row: Mapping[str, Any]) -> TensorSpec:
-    dtype = np.dtype(ml_dtypes.bfloat16 if row["dtype"] == "bfloat16" else row["dtype"])
+    name = row["dtype"]
+    dtype = np.dtype(getattr(ml_dtypes, _EXTENSION_TYPES[name]) if name in _EXTENSION_TYPES else name)
     return TensorSpec(row["name"], dtype, tuple(row["shape"]))
 
 

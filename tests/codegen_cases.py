@@ -600,11 +600,12 @@ def element(name: str, dtype: types.DType) -> ir.Scalar:
 
 
 def halves(dtype: types.DType) -> Case:
-    """Every operation rounds to 16 bits: (x*y + x/y)**(1/2), its largest with x, and bits."""
+    """Every operation rounds to the type: (x*y + x/y)**(1/2), its largest with x, and bits."""
+    integer = {8: types.i8, 16: types.i16}[dtype.bits]
     x, y = element("x", dtype), element("y", dtype)
     value = op(ops.SQRT, op(ops.ADD, op(ops.MUL, x, y), op(ops.DIV, x, y)))
     value = op(ops.MAX, op(ops.SELECT, op(ops.LESS_THAN, x, y), value, number(0.1, dtype)), x)
-    magnitude = op(ops.AND, op(ops.BITCAST, value, attr=ops.To(types.i16), dtype=types.i16), number(0x7FFF, types.i16))
+    magnitude = op(ops.AND, op(ops.BITCAST, value, attr=ops.To(integer), dtype=integer), number(integer.max, integer))
     return elementwise(
         op(ops.BITCAST, magnitude, attr=ops.To(dtype), dtype=dtype),
         {"x": np.abs(normal(37, dtype=dtype)), "y": np.abs(normal(37, dtype=dtype))},
@@ -628,6 +629,28 @@ for kind in (types.f32, types.f64, types.bf16):
 
 CASES["halves_float16"] = halves(types.f16)
 CASES["halves_bfloat16"] = halves(types.bf16)
+for kind in (types.f8e4m3fn, types.f8e4m3fnuz, types.f8e5m2, types.f8e5m2fnuz):
+    CASES[f"eighths_{kind}"] = halves(kind)
+
+
+@case
+def powers_of_two() -> Case:
+    """A type without zero or sign: products, and what rounding down makes of them."""
+    x, y = element("x", types.f8e8m0), element("y", types.f8e8m0)
+    value = op(ops.MAX, op(ops.MUL, x, y), op(ops.ROUND, y, attr=ops.Rounding("floor")))
+    exponents = np.arange(37, dtype=np.uint8)
+    arrays = {"x": (exponents * 6).view(types.f8e8m0.numpy), "y": (exponents * 7 % 255).view(types.f8e8m0.numpy)}
+    return elementwise(value, arrays)
+
+
+@case
+def four_bits() -> Case:
+    """Bits of integers that are those of floats, a number, and a mask beyond which there is a fill."""
+    at = axis("i", 37)[1]
+    x = load("x", at, types.u4, valid=(at - 5,), fill=bits(7, types.u4))
+    value = op(ops.BITCAST, x, attr=ops.To(types.f4e2m1), dtype=types.f4e2m1)
+    value = op(ops.ADD, op(ops.MUL, value, number(1.5, types.f4e2m1)), value)
+    return elementwise(value, {"x": rng.integers(0, 16, 37).astype(types.u4.numpy)})
 
 
 @case
@@ -645,8 +668,8 @@ def half_sums() -> Case:
 
 def integers(dtype: types.DType, lanes: int) -> Case:
     """Arithmetic at the limits of an integer type, zero divisors and oversized shifts included."""
-    info = np.iinfo(dtype.numpy)
-    values = np.array([info.min, info.max, 0, 1, info.max // 3, info.min // 5 + 1, 7], dtype.numpy)
+    low, high = int(dtype.min), int(dtype.max)
+    values = np.array([low, high, 0, 1, high // 3, low // 5 + 1, min(7, high)], dtype.numpy)
     if dtype.kind == "i":
         values = np.append(values, dtype.numpy.type(-1))
     pairs = np.array([(a, b) for a in values for b in values], dtype.numpy)[np.arange(37) * 5 % len(values) ** 2]
@@ -654,7 +677,7 @@ def integers(dtype: types.DType, lanes: int) -> Case:
     value = op(ops.XOR, op(ops.DIV, x, y), op(ops.MOD, x, y))
     value = op(ops.ADD, op(ops.MUL, value, x), op(ops.SHL, x, op(ops.AND, y, number(15, dtype))))
     value = op(ops.MAX, op(ops.OR, value, op(ops.SHR, x, y)), op(ops.SHR, y, number(3, dtype)))
-    value = op(ops.SELECT, op(ops.EQUAL, x, y), number(info.min, dtype), value)
+    value = op(ops.SELECT, op(ops.EQUAL, x, y), number(low, dtype), value)
     return elementwise(value, {"x": pairs[:, 0].copy(), "y": pairs[:, 1].copy()}, lanes)
 
 
@@ -666,6 +689,10 @@ for kind, count in (
     ("uint8", 16),
     ("uint32", 4),
     ("uint64", 2),
+    ("int4", 16),
+    ("uint4", 16),
+    ("int2", 8),
+    ("uint2", 8),
 ):
     CASES[f"limits_{kind}"] = integers(types.ALL[kind], count)
 

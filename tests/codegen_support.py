@@ -130,7 +130,7 @@ def compile_nests(nests: Mapping[str, ir.LoopNest], target: Target, folder: Path
         arguments = {"status": "status", "dims": "dims"}
         for place, pointer in enumerate(text.signature.pointers):
             element = pointer.type.removeprefix("const ")
-            prefix = "lm::" if "float16" in element else ""
+            prefix = "lm::" if pointer.dtype.compute != pointer.dtype else ""
             arguments[pointer.array] = f"static_cast<{prefix}{element}>(arrays[{place}])"
         parts += [render.kernel_text(text), WRAPPER.format(name=name, call=text.signature.call(arguments))]
     source = folder / f"{target.name}.cpp"
@@ -190,10 +190,11 @@ def compare(
 
 def check_close(name: str, found: np.ndarray, expected: np.ndarray, ulps: float) -> None:
     """Exact for integers and bools; floats within ``ulps`` units in the last place of the larger of the value and 1."""
-    if found.dtype.kind in "biu":
+    dtype = types.from_numpy(found.dtype)
+    if not dtype.is_float:
         np.testing.assert_array_equal(found, expected, err_msg=name)
         return
-    eps = types.from_numpy(found.dtype).eps
+    eps = dtype.eps
     a, b = found.astype(np.float64), expected.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):

@@ -57,8 +57,14 @@ def test_literals_of_special_values() -> None:
 
 
 def test_types_without_code_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="float8e4m3fn"):
-        cpp.ctype(types.f8e4m3fn)
+    with pytest.raises(UnsupportedError, match="complex64"):
+        cpp.ctype(types.c64)
+
+
+def test_literals_are_of_the_type_that_computes() -> None:
+    assert cpp.literal(np.array(-8, types.i4.numpy).tobytes(), types.i4) == "int8_t{-8}"
+    assert cpp.literal(np.array(3, types.u2.numpy).tobytes(), types.u2) == "uint8_t{3u}"
+    assert cpp.literal(np.array(0.5, types.f4e2m1.numpy).tobytes(), types.f4e2m1) == "0.5f"
 
 
 def test_names_are_identifiers_and_distinct() -> None:

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from luminal.core import types
+from luminal.core import interp, types
 from luminal.core.errors import DTypeError
 from luminal.core.ir import constant, input_
+from luminal.frontends.fx import importer
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, join, to_numpy
 from luminal.frontends.fx.promotion import result_type
 
 WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 ORDINARY = [t for t in FROM_TORCH if t not in WIDE_UNSIGNED and t.itemsize > 0 and "float8" not in str(t)]
+
+EIGHT_BITS = [t for t in FROM_TORCH if "float8" in str(t)]
 
 
 @pytest.mark.parametrize("a", FROM_TORCH)
@@ -58,6 +61,46 @@ def test_contiguous_tensors_share_their_memory() -> None:
     tensor = torch.zeros(4)
     to_numpy(tensor)[0] = 1
     assert tensor[0] == 1
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS, ids=str)
+def test_eight_bits_as_pytorch_converts_to_them(dtype: torch.dtype) -> None:
+    """Every float16 and integers of all sizes; beyond the largest each type has its own way."""
+    halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    whole = torch.arange(-70000, 70000, 7)
+    near = halves.float() * 1.0009765625
+    check(Convert(dtype), (halves, near, halves.bfloat16(), halves.to(torch.float8_e5m2), whole, whole > 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint16], ids=str)
+def test_eight_bits_are_read_exactly(dtype: torch.dtype) -> None:
+    every = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    held = [every.view(eight) for eight in EIGHT_BITS]
+    if not dtype.is_floating_point:  # C leaves numbers that no integer is to the compiler
+        held = [x[(x.float() >= 0) & (x.float() < 65536)] for x in held]
+    check(Convert(dtype), tuple(held))
+
+
+class Convert(torch.nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [x.to(self.dtype) for x in tensors]
+
+
+def check(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Equal bits, but that any NaN is as good as another."""
+    graph = importer.load(module, inputs)
+    names = [node.attr.name for node in graph.inputs]
+    found = interp.run(graph, dict(zip(names, map(to_numpy, inputs), strict=True))).outputs
+    for array, expected in zip(found, map(to_numpy, module(*inputs)), strict=True):
+        assert array.dtype == expected.dtype
+        with np.errstate(invalid="ignore"):  # a NaN that signals
+            wide, wanted = array.astype(np.float64), expected.astype(np.float64)
+        same = (wide == wanted) & (np.signbit(wide) == np.signbit(wanted)) | (np.isnan(wide) & np.isnan(wanted))
+        assert same.all(), [(array[i], expected[i]) for i in np.flatnonzero(~same)[:5]]
 
 
 def test_a_type_that_luminal_lacks() -> None:

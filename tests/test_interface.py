@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
 import pytest
 
-from luminal.codegen import interface
+from luminal.codegen import interface, render
 from luminal.core import symbolic, types
-from luminal.core.errors import DTypeError
+from luminal.runtime import loader
 
 
 def test_identifiers_are_valid_and_different() -> None:
@@ -60,6 +61,20 @@ def test_metadata_is_json() -> None:
     assert metadata["constants"] == []
 
 
-def test_a_type_without_a_number() -> None:
-    with pytest.raises(DTypeError, match="'x' has element type int4, which cannot be an input or output"):
-        interface.tensors([("x", types.i4, [2])])
+@pytest.mark.parametrize("dtype", types.ALL.values(), ids=str)
+def test_every_type_crosses_the_c_interface(dtype: types.DType) -> None:
+    """It has a number, a type of C++, and is numpy's own where the loader names it."""
+    (tensor,) = interface.tensors([("x", dtype, [2])])
+    assert re.search(rf"\b{tensor.c_dtype} = \d+", (render.INCLUDE / "luminal" / "abi.h").read_text())
+    assert tensor.cpp_type
+    described = loader.Interface("x", interface.Interface("x", (), (_entry(tensor),)).metadata())
+    assert described.entries[0].inputs[0].dtype == dtype.numpy
+
+
+def test_structs_stand_for_what_cpp_has_not() -> None:
+    tensors = interface.tensors([("x", types.i4, []), ("y", types.f16, []), ("z", types.f32, []), ("w", types.f16, [])])
+    assert interface.Interface("net", (), (_entry(*tensors),)).structs == [("Float16", 16), ("Int4", 8)]
+
+
+def _entry(*inputs: interface.Tensor) -> interface.Entry:
+    return interface.Entry("run", "run", inputs, (), None, 0)

@@ -84,7 +84,8 @@ def operand(node: Node) -> Operand:
     if node.op is ops.CAST and node.dtype.is_float and node.inputs[0].dtype.is_float and not any(fill):
         inner = operand(node.inputs[0])
         by = ir.rename(node.shape, index)
-        if not inner.valid and node.inputs[0].dtype.bits < node.dtype.bits:
+        filled = inner.source.dtype.has_zero or not valid
+        if not inner.valid and filled and node.inputs[0].dtype.bits < node.dtype.bits:
             index = tuple(sym.substitute(e, by) for e in inner.index)
             return Operand(inner.source, index, valid, bytes(inner.source.dtype.itemsize) if valid else b"")
     return Operand(node, index, valid, fill)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core import ops
+from luminal.core import numerics, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.ops import Op
@@ -56,9 +56,7 @@ def neutral(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
 
 
 def _identity(op: Op, dtype: DType) -> bytes:
-    if op is ops.SUM_REDUCE or dtype.is_bool:
-        return bytes(dtype.itemsize)
-    return np.array(-np.inf if dtype.is_float else dtype.min, dtype.numpy).tobytes()
+    return numerics.of_nothing(op, dtype).tobytes()
 
 
 def _is_finite(value: ln.Scalar, finite: frozenset[str]) -> bool:

@@ -32,6 +32,8 @@ FROM_TORCH: dict[torch.dtype, DType] = {
     torch.complex64: types.c64,
     torch.complex128: types.c128,
 }
+if hasattr(torch, "float8_e8m0fnu"):  # since PyTorch 2.7
+    FROM_TORCH[torch.float8_e8m0fnu] = types.f8e8m0
 
 _SIGNED = (types.i8, types.i16, types.i32, types.i64)
 # Types that numpy has no name for cross over as the integers of their width.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from luminal.core import types
+from luminal.core.decompose import conversion
 from luminal.core.ir import Node, cast, constant, dim
 from luminal.core.symbolic import Expr
 from luminal.core.types import DType
@@ -44,6 +45,16 @@ def result_type(*operands: Operand) -> DType:
     result = _combine(with_axes, _combine(without, numbers))
     assert result is not None, "promotion of no operands"
     return result
+
+
+def converted(x: Node, dtype: DType) -> Node:
+    """``x.to(dtype)``: numbers beyond the largest of an 8-bit float become NaN where zero has no sign, and the sign is
+    dropped where there is none."""
+    if x.dtype != dtype and dtype in (types.f8e4m3fnuz, types.f8e5m2fnuz):
+        return conversion.overflowing(x, dtype)
+    if x.dtype != dtype and dtype == types.f8e8m0:
+        return conversion.to_power_of_two(x, "nearest", saturate=False)
+    return cast(x, dtype)
 
 
 def as_node(value: Operand, dtype: DType) -> Node:

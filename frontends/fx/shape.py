@@ -12,7 +12,7 @@ from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, axes, broadcast_shape, cast, constant, expand, select, view
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_
-from luminal.frontends.fx.promotion import promote, result_type
+from luminal.frontends.fx.promotion import converted, promote, result_type
 from luminal.frontends.fx.registry import aten
 
 _END = (1 << 63) - 1  # how a schema spells an open end
@@ -48,17 +48,17 @@ def identity(self: Node) -> Node:
 @aten("_to_copy", "to.dtype", "to.dtype_layout", "to.device")
 def to(self: Node, *arguments: Any, dtype: DType | None = None) -> Node:
     given = next((a for a in arguments if isinstance(a, DType)), dtype)
-    return cast(self, given or self.dtype)
+    return converted(self, given or self.dtype)
 
 
 @aten("type_as", "to.other")
 def type_as(self: Node, other: Node, *arguments: Any) -> Node:
-    return cast(self, other.dtype)
+    return converted(self, other.dtype)
 
 
 @aten("copy")
 def copy(self: Node, src: Node, non_blocking: bool = False) -> Node:
-    return expand(cast(src, self.dtype), self.shape)
+    return expand(converted(src, self.dtype), self.shape)
 
 
 # ---- reshapes and permutations -------------------------------------------------------------------

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
 from luminal.core import ops, types
-from luminal.core.decompose import math
+from luminal.core.decompose import conversion, math
 from luminal.core.errors import ModelError
-from luminal.core.ir import Node, binary, bitcast, cast, constant, select
+from luminal.core.ir import Node, binary, bitcast, cast
 from luminal.core.types import DType
 from luminal.frontends.onnx.registry import Call, Importer, operator
 from luminal.frontends.onnx.tensors import element_type
@@ -89,31 +87,5 @@ def converted(x: Node, to: DType, saturate: bool = True, mode: str = "up") -> No
     if x.dtype == to:
         return x
     if to == types.f8e8m0:
-        return _to_power_of_two(cast(x, types.f32), mode, saturate)
-    x = cast(x, types.f32) if not x.dtype.is_float else x
-    largest = to.max
-    if saturate:
-        return cast(math.clamp(x, -largest, largest), to)
-    # Beyond half a step above the largest value, rounding leaves the range; ties go up where the largest is odd.
-    step = largest - float(np.nextafter(to.numpy.type(largest), to.numpy.type(0)))
-    odd = int(to.numpy.type(largest).view(np.uint8)) & 1
-    edge = constant(largest + step / 2, x.dtype)
-    magnitude = math.abs_(x)
-    beyond = math.greater_equal(magnitude, edge) if odd else math.greater(magnitude, edge)
-    overflow: Node | float = float("nan")
-    if to == types.f8e5m2:
-        overflow = select(math.less(x, 0), float("-inf"), constant(float("inf"), x.dtype))
-    return cast(select(beyond, overflow, x), to)
-
-
-def _to_power_of_two(x: Node, mode: str, saturate: bool) -> Node:
-    """The exponent of a float32 alone, rounded as its fraction says; the sign is lost, and infinity becomes NaN."""
-    bits = bitcast(x, types.u32)
-    exponent = binary(ops.AND, binary(ops.SHR, bits, 23), 0xFF)
-    fraction = binary(ops.AND, bits, 0x7FFFFF)
-    half = constant(0x400000, types.u32)
-    # Half a step rounds up where the exponent is not the lowest.
-    nearest = math.less(half, fraction) | (math.equal(fraction, half) & math.less(0, exponent))
-    up = {"up": math.less(0, fraction), "down": math.less(fraction, 0), "nearest": nearest}[mode]
-    up = up & math.less(exponent, 0xFE if saturate else 0xFF)
-    return bitcast(cast(exponent + cast(up, types.u32), types.u8), types.f8e8m0)
+        return conversion.to_power_of_two(x, mode, saturate)
+    return conversion.saturating(x, to) if saturate else conversion.overflowing(x, to)

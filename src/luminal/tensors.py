@@ -20,6 +20,11 @@ def is_torch(value: Any) -> bool:
 
 CUDA = 2  # DLPack's kDLCUDA
 
+# Types of PyTorch that numpy has by ml_dtypes alone, under the same names.
+EXTENSION_TYPES = frozenset(
+    ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+)
+
 
 def is_on_gpu(value: Any) -> bool:
     """Whether ``value`` is an array in the memory of an NVIDIA GPU."""
@@ -41,8 +46,10 @@ def to_numpy(value: Any, name: str) -> NDArray[Any]:
         if value.device.type != "cpu":
             raise InputError(f"{name}: expected a tensor in host memory, found one on {value.device}")
         value = value.detach().contiguous()
-        if value.dtype == torch.bfloat16:
-            return np.asarray(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+        name = str(value.dtype).removeprefix("torch.")
+        if name in EXTENSION_TYPES:
+            carried = value.view(torch.int16 if value.dtype.itemsize == 2 else torch.uint8).numpy()
+            return np.asarray(carried).view(getattr(ml_dtypes, name))
         return np.asarray(value.numpy())
     if is_on_gpu(value):
         number = value.__dlpack_device__()[1]
@@ -54,10 +61,12 @@ def to_numpy(value: Any, name: str) -> NDArray[Any]:
 
 
 def to_torch(array: Any) -> Any:
-    """A PyTorch tensor over the memory of ``array``, where that is numpy's."""
+    """A PyTorch tensor over the memory of ``array``, where that is numpy's. Raises TypeError where PyTorch has no such
+    elements."""
     if not isinstance(array, np.ndarray):
         return array
     torch = sys.modules["torch"]
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype.name in EXTENSION_TYPES:
+        carried = torch.from_numpy(array.view(np.int16 if array.dtype.itemsize == 2 else np.uint8))
+        return carried.view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)

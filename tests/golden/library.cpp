@@ -2,6 +2,7 @@
 #include "luminal/cpu.hpp"
 #include "luminal/exports.hpp"
 #include "luminal/index.hpp"
+#include "luminal/narrow_types.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {

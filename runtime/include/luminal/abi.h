@@ -29,7 +29,10 @@ extern "C" {
 
 #define LM_ABI_VERSION 1
 
-/* Element types. The numbers are part of the ABI and never change. */
+/* Element types. The numbers are part of the ABI and never change.
+ *
+ * Elements of fewer than 8 bits lie one to a byte, in its lowest bits, as numpy's arrays of ml_dtypes have them, not
+ * packed as in ONNX files: bits above are ignored in inputs and 0 in outputs. Weights files hold them the same way. */
 enum lm_dtype {
     LM_BOOL = 1, /* one byte, 0 or 1 */
     LM_INT8 = 2,
@@ -45,7 +48,19 @@ enum lm_dtype {
     LM_FLOAT32 = 12,
     LM_FLOAT64 = 13,
     LM_COMPLEX64 = 14, /* two float32: real, imaginary */
-    LM_COMPLEX128 = 15 /* two float64: real, imaginary */
+    LM_COMPLEX128 = 15, /* two float64: real, imaginary */
+    LM_INT4 = 16,       /* two's complement */
+    LM_UINT4 = 17,
+    LM_INT2 = 18, /* two's complement */
+    LM_UINT2 = 19,
+    /* Floats with a sign and so many bits of exponent (e) and fraction (m). fn: no infinities, one NaN of either sign, all
+     * bits set. fnuz: no infinities, no -0, whose bits are the only NaN. */
+    LM_FLOAT8E4M3FN = 20,
+    LM_FLOAT8E4M3FNUZ = 21,
+    LM_FLOAT8E5M2 = 22, /* as IEEE 754 would have it */
+    LM_FLOAT8E5M2FNUZ = 23,
+    LM_FLOAT8E8M0 = 24, /* a power of two, 2^(bits - 127), without sign or zero; 255 is NaN */
+    LM_FLOAT4E2M1 = 25  /* numbers alone, up to 6 */
 };
 
 /* Where the data of a value lies. Devices but the CPU have the numbers of DLPack. */

@@ -4,13 +4,13 @@
 //   integer -> float       to nearest, ties to even
 //   float   -> integer     towards zero, saturating; NaN gives 0
 //   float64 -> float32     to nearest, ties to even
-//   any     -> half type   a vec<float> whose values are the nearest of that type, never rounded in between
+//   any     -> narrower    lanes of the compute type, whose values are the nearest of that type, never rounded in between
 //   any     -> bool        v != 0 (NaN is true);  bool -> any: 0 or 1
 #pragma once
 
 #include <limits>
 
-#include "luminal/float16.hpp"
+#include "luminal/encoding.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
@@ -52,8 +52,8 @@ template <class V> LM_INLINE auto round_to_odd(V v) {
     return bitcast<float>(select(bit_or(exact, is_odd), bits, other));
 }
 
-/// A float that a half type rounds to the same value as v itself.
-template <class V> LM_INLINE auto float_for_half(V v) {
+/// A float that a type of 16 bits or fewer rounds to the same value as v itself.
+template <class V> LM_INLINE auto float_to_round(V v) {
     using T = element_t<V>;
     if constexpr (std::is_same_v<T, float>) {
         return v;
@@ -75,16 +75,31 @@ template <class V> LM_INLINE auto float_for_half(V v) {
     }
 }
 
+/// Floats saturate, integers wrap.
+template <class To, class V> LM_INLINE auto to_narrow_integer(V v) {
+    if constexpr (is_float<V>) {
+        using Byte = compute_t<To>;
+        using R = rebind<Byte, V>;
+        constexpr Byte smallest = narrow_traits<To>::smallest, largest = narrow_traits<To>::largest;
+        const R whole = saturate<Byte>(v);
+        const R limited = select(less(splat<R>(largest), whole), splat<R>(largest), whole);
+        return select(less(limited, splat<R>(smallest)), splat<R>(smallest), limited);
+    } else {
+        return decode<To>(lane_cast<uint8_t>(v));
+    }
+}
+
 }  // namespace detail
 
 template <class To, class V> LM_INLINE auto convert(V v) {
     using T = element_t<V>;
-    if constexpr (is_half<To>) {
-        if constexpr (is_bool<V>) {
-            return select(v, splat<rebind<float, V>>(1), splat<rebind<float, V>>(0));
-        } else {
-            return decode<To>(encode<To>(detail::float_for_half(v)));
-        }
+    if constexpr (is_stored<To> && is_bool<V>) {
+        using R = rebind<compute_t<To>, V>;
+        return select(v, splat<R>(1), splat<R>(decode<To>(encode<To>(compute_t<To>{0}))));
+    } else if constexpr (is_narrow_integer<To>) {
+        return detail::to_narrow_integer<To>(v);
+    } else if constexpr (is_stored<To>) {
+        return decode<To>(encode<To>(detail::float_to_round(v)));
     } else if constexpr (std::is_same_v<To, T>) {
         return v;
     } else if constexpr (std::is_same_v<To, bool>) {

@@ -37,6 +37,20 @@ namespace gpu {
 constexpr std::uintptr_t DEFAULT_STREAM = 1;  // DLPack's number for it, and the driver's: CU_STREAM_LEGACY
 constexpr std::uintptr_t ALIGNMENT = 16;      // bytes: what lm_value asks of data on a GPU
 
+/// The enum lm_dtype of DLPack's code of a type, of that many bits; 0, which no library accepts, for others.
+inline std::int32_t dtype_code_of_dlpack(std::uint8_t code, std::uint8_t bits) {
+    constexpr char kinds[] = "iuf?Bcb";
+    if (code < sizeof(kinds) - 1) return dtype_code(kinds[code], bits / 8);
+    switch (code) {
+        case 10: return LM_FLOAT8E4M3FN;
+        case 11: return LM_FLOAT8E4M3FNUZ;
+        case 12: return LM_FLOAT8E5M2;
+        case 13: return LM_FLOAT8E5M2FNUZ;
+        case 14: return LM_FLOAT8E8M0;
+        default: return 0;
+    }
+}
+
 /// DLTensor of dlpack.h, with which what a capsule "dltensor" holds begins.
 struct Tensor {
     void* data;
@@ -106,9 +120,7 @@ class Borrowed {
     lm_value value() const {
         lm_value value{};
         value.data = static_cast<char*>(tensor_->data) + tensor_->byte_offset;
-        constexpr char kinds[] = "iuf?Bcb";  // by the codes of DLPack
-        const bool known = tensor_->code < sizeof(kinds) - 1 && tensor_->lanes == 1;
-        value.dtype = known ? dtype_code(kinds[tensor_->code], tensor_->bits / 8) : 0;
+        value.dtype = tensor_->lanes == 1 ? dtype_code_of_dlpack(tensor_->code, tensor_->bits) : 0;
         value.rank = tensor_->rank;
         value.shape = tensor_->shape;
         value.strides = tensor_->strides;

@@ -105,29 +105,5 @@ template <class V> LM_INLINE auto float_to_bfloat16(V v) {
 
 }  // namespace detail
 
-/// The value of the bits of S (float16 or bfloat16): vec<uint16_t, N> -> vec<float, N>, exact.
-template <class S, class Bits> LM_INLINE auto decode(Bits bits) {
-    static_assert(is_half<S>);
-    return lift_towards<float>([](auto b) LM_LAMBDA {
-        if constexpr (std::is_same_v<S, float16>) {
-            return detail::float16_to_float(b);
-        } else {
-            return detail::bfloat16_to_float(b);
-        }
-    }, bits);
-}
-
-/// The bits of the S nearest to v: vec<float, N> -> vec<uint16_t, N>.
-template <class S, class V> LM_INLINE auto encode(V v) {
-    static_assert(is_half<S> && std::is_same_v<element_t<V>, float>);
-    return lift([](auto x) LM_LAMBDA {
-        if constexpr (std::is_same_v<S, float16>) {
-            return detail::float_to_float16(x);
-        } else {
-            return detail::float_to_bfloat16(x);
-        }
-    }, v);
-}
-
 }  // namespace LM_NAMESPACE
 }  // namespace lm

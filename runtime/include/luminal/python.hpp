@@ -53,18 +53,44 @@ struct LibraryError : std::runtime_error {
     throw py::error_already_set();
 }
 
+/// A type that numpy has by ml_dtypes alone: its name in the metadata, and there.
+struct ExtensionType {
+    std::int32_t code;
+    const char* name;
+    const char* in_ml_dtypes;
+};
+
+constexpr ExtensionType EXTENSION_TYPES[] = {
+    {LM_BFLOAT16, "bfloat16", "bfloat16"},
+    {LM_INT4, "int4", "int4"},
+    {LM_UINT4, "uint4", "uint4"},
+    {LM_INT2, "int2", "int2"},
+    {LM_UINT2, "uint2", "uint2"},
+    {LM_FLOAT8E4M3FN, "float8e4m3fn", "float8_e4m3fn"},
+    {LM_FLOAT8E4M3FNUZ, "float8e4m3fnuz", "float8_e4m3fnuz"},
+    {LM_FLOAT8E5M2, "float8e5m2", "float8_e5m2"},
+    {LM_FLOAT8E5M2FNUZ, "float8e5m2fnuz", "float8_e5m2fnuz"},
+    {LM_FLOAT8E8M0, "float8e8m0", "float8_e8m0fnu"},
+    {LM_FLOAT4E2M1, "float4e2m1", "float4_e2m1fn"},
+};
+
 /// The enum lm_dtype of a numpy type; 0, which no library accepts, for any other.
 inline std::int32_t dtype_code(const py::dtype& dtype) {
     if (dtype.byteorder() == '>') return 0;
     const std::int32_t code = dtype_code(dtype.kind(), dtype.itemsize());
     if (code != 0) return code;
-    // Types that extend numpy, as those of ml_dtypes do, are known by name alone.
-    return py::cast<std::string>(dtype.attr("name")) == "bfloat16" ? LM_BFLOAT16 : 0;
+    const std::string name = py::cast<std::string>(dtype.attr("name"));
+    for (const ExtensionType& type : EXTENSION_TYPES) {
+        if (name == type.in_ml_dtypes) return type.code;
+    }
+    return 0;
 }
 
 /// The numpy type of a name in the metadata.
 inline py::dtype dtype_named(const std::string& name) {
-    if (name == "bfloat16") return py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
+    for (const ExtensionType& type : EXTENSION_TYPES) {
+        if (name == type.name) return py::dtype::from_args(py::module_::import("ml_dtypes").attr(type.in_ml_dtypes));
+    }
     return py::dtype::from_args(py::str(name));
 }
 

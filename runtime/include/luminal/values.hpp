@@ -21,12 +21,16 @@ struct ElementType {
 /// The row of an enum lm_dtype, or null.
 inline const ElementType* element_type(int32_t dtype) {
     static constexpr ElementType types[] = {
-        {"bool", 1, 1},     {"int8", 1, 1},      {"int16", 2, 2},     {"int32", 4, 4},     {"int64", 8, 8},
-        {"uint8", 1, 1},    {"uint16", 2, 2},    {"uint32", 4, 4},    {"uint64", 8, 8},    {"float16", 2, 2},
-        {"bfloat16", 2, 2}, {"float32", 4, 4},   {"float64", 8, 8},   {"complex64", 8, 4}, {"complex128", 16, 8},
+        {"bool", 1, 1},             {"int8", 1, 1},             {"int16", 2, 2},            {"int32", 4, 4},
+        {"int64", 8, 8},            {"uint8", 1, 1},            {"uint16", 2, 2},           {"uint32", 4, 4},
+        {"uint64", 8, 8},           {"float16", 2, 2},          {"bfloat16", 2, 2},         {"float32", 4, 4},
+        {"float64", 8, 8},          {"complex64", 8, 4},        {"complex128", 16, 8},      {"int4", 1, 1},
+        {"uint4", 1, 1},            {"int2", 1, 1},             {"uint2", 1, 1},            {"float8e4m3fn", 1, 1},
+        {"float8e4m3fnuz", 1, 1},   {"float8e5m2", 1, 1},       {"float8e5m2fnuz", 1, 1},   {"float8e8m0", 1, 1},
+        {"float4e2m1", 1, 1},
     };
-    static_assert(sizeof(types) / sizeof(types[0]) == LM_COMPLEX128, "one row per type, in the order of the numbers");
-    return dtype >= LM_BOOL && dtype <= LM_COMPLEX128 ? &types[dtype - LM_BOOL] : nullptr;
+    static_assert(sizeof(types) / sizeof(types[0]) == LM_FLOAT4E2M1, "one row per type, in the order of the numbers");
+    return dtype >= LM_BOOL && dtype <= LM_FLOAT4E2M1 ? &types[dtype - LM_BOOL] : nullptr;
 }
 
 inline const char* element_type_name(int32_t dtype) {

@@ -6,7 +6,7 @@
 //   more than a register       wide<Half>, a pair of halves. Compilers accept oversized vectors but compare and
 //                              convert them lane by lane, so the halves are explicit;
 //   T = bool                   mask<4, N>; comparisons give mask<bytes of a lane, N>, and masks convert implicitly;
-//   T = float16 or bfloat16    vec<float, N>: half types exist in memory only, arithmetic is in float.
+//   T = float16, int4_t, ...   vec<compute_t<T>, N>: these types exist in memory only, arithmetic is in float or bytes.
 #pragma once
 
 #include <stddef.h>
@@ -21,7 +21,7 @@
 #include <arm_neon.h>
 #endif
 
-#include "luminal/namespace.hpp"
+#include "luminal/narrow_types.hpp"
 
 #if defined(__GNUC__) && !defined(__clang__)
 // Every function below is inlined, so the calling convention of wide vectors never matters.
@@ -64,9 +64,14 @@ struct float16 { uint16_t bits; };
 struct bfloat16 { uint16_t bits; };
 
 template <class T> inline constexpr bool is_half = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
+template <class T> inline constexpr bool is_narrow_float = narrow_traits<T>::is_float != 0;
+template <class T> inline constexpr bool is_narrow_integer = narrow_traits<T>::is_integer != 0;
+
+/// Whether T exists in memory only.
+template <class T> inline constexpr bool is_stored = is_half<T> || is_narrow_float<T> || is_narrow_integer<T>;
 
 /// The type in which a value of storage type T is computed.
-template <class T> using compute_t = std::conditional_t<is_half<T>, float, T>;
+template <class T> using compute_t = std::conditional_t<is_half<T>, float, typename narrow_traits<T>::compute>;
 
 template <int Bytes> struct integer_of_size;
 template <> struct integer_of_size<1> { using type = int8_t; };
@@ -85,7 +90,9 @@ template <int Bytes, int N> struct mask;
 template <class T, int N, class = void> struct vector_of { using type = wide<typename vector_of<T, N / 2>::type>; };
 template <class T> struct vector_of<T, 1> { using type = compute_t<T>; };
 template <class T, int N>
-struct vector_of<T, N, std::enable_if_t<(N > 1) && is_half<T>>> { using type = typename vector_of<float, N>::type; };
+struct vector_of<T, N, std::enable_if_t<(N > 1) && is_stored<T>>> {
+    using type = typename vector_of<compute_t<T>, N>::type;
+};
 template <int N> struct vector_of<bool, N, std::enable_if_t<(N > 1)>> { using type = mask<4, N>; };
 template <class T, int N>
 struct vector_of<T, N, std::enable_if_t<(N > 1) && std::is_arithmetic_v<T> && !std::is_same_v<T, bool> &&

@@ -1,8 +1,8 @@
 // Loads and stores of vectors: whole, partial, masked, strided, gathered. Nothing outside the named lanes is touched,
-// no alignment is needed. Half types are decoded and encoded on the way, bools are bytes 0 and 1.
+// no alignment is needed. Types of memory alone are decoded and encoded on the way, bools are bytes 0 and 1.
 #pragma once
 
-#include "luminal/float16.hpp"
+#include "luminal/encoding.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
@@ -10,16 +10,15 @@ inline namespace LM_NAMESPACE {
 namespace detail {
 
 /// The integer type under which a value of T lies in memory, or T itself.
-template <class T> struct stored { using type = T; };
-template <> struct stored<float16> { using type = uint16_t; };
-template <> struct stored<bfloat16> { using type = uint16_t; };
+template <class T, class = void> struct stored { using type = T; };
+template <class T> struct stored<T, std::enable_if_t<is_stored<T>>> { using type = uint_t<sizeof(T)>; };
 template <> struct stored<bool> { using type = uint8_t; };
 template <class T> using stored_t = typename stored<T>::type;
 template <class T> inline constexpr bool is_plain = std::is_same_v<T, stored_t<T>>;
 
 /// vec<stored_t<T>, N> -> vec<T, N> and back.
 template <class T, class S> LM_INLINE auto from_stored(S v) {
-    if constexpr (is_half<T>) {
+    if constexpr (is_stored<T>) {
         return decode<T>(v);
     } else if constexpr (std::is_same_v<T, bool>) {
         return bit_not(equal(v, splat<S>(0)));
@@ -28,7 +27,7 @@ template <class T, class S> LM_INLINE auto from_stored(S v) {
     }
 }
 template <class T, class V> LM_INLINE auto to_stored(V v) {
-    if constexpr (is_half<T>) {
+    if constexpr (is_stored<T>) {
         return encode<T>(v);
     } else if constexpr (std::is_same_v<T, bool>) {
         if constexpr (is_scalar<V>) {

@@ -4,11 +4,11 @@
 //   integer -> float       to nearest, ties to even
 //   float   -> integer     towards zero, saturating; NaN gives 0
 //   float64 -> float32     to nearest, ties to even
-//   any     -> half type   a float whose value is the nearest of that type, never rounded in between
+//   any     -> narrower    a value of the compute type that is the nearest of that type, never rounded in between
 //   any     -> bool        v != 0 (NaN is true);  bool -> any: 0 or 1
 #pragma once
 
-#include "luminal/device/float16.hpp"
+#include "luminal/device/encoding.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
@@ -39,8 +39,8 @@ LM_DEVICE float round_to_odd(float nearest, bool exact, bool too_large) {
     return bitcast<float>(too_large ? bits - 1 : bits + 1);
 }
 
-/// A float that a half type rounds to the same value as v itself.
-template <class T> LM_DEVICE float float_for_half(T v) {
+/// A float that a type of 16 bits or fewer rounds to the same value as v itself.
+template <class T> LM_DEVICE float float_to_round(T v) {
     const float nearest = static_cast<float>(v);
     if constexpr (is_integer<T>() && sizeof(T) >= 4) {
         const T back = saturate<T>(nearest);
@@ -58,12 +58,18 @@ template <class T> LM_DEVICE float float_for_half(T v) {
 }  // namespace detail
 
 template <class To, class T> LM_DEVICE compute_t<To> convert(T v) {
-    if constexpr (is_half<To>()) {
-        if constexpr (is_bool<T>()) {
-            return v ? 1.0f : 0.0f;
+    if constexpr (is_stored<To>() && is_bool<T>()) {
+        return decode<To>(encode<To>(v ? 1 : 0));
+    } else if constexpr (is_narrow_integer<To>()) {
+        if constexpr (is_float<T>()) {
+            const compute_t<To> whole = detail::saturate<compute_t<To>>(v);
+            const compute_t<To> smallest = narrow_traits<To>::smallest, largest = narrow_traits<To>::largest;
+            return whole < smallest ? smallest : whole < largest ? whole : largest;
         } else {
-            return decode<To>(encode<To>(detail::float_for_half(v)));
+            return decode<To>(static_cast<uint8_t>(v));
         }
+    } else if constexpr (is_stored<To>()) {
+        return decode<To>(encode<To>(detail::float_to_round(v)));
     } else if constexpr (is_bool<To>() && !is_bool<T>()) {
         return !(v == T{0});
     } else if constexpr (is_float<T>() && is_integer<To>()) {

@@ -69,25 +69,5 @@ LM_DEVICE uint16_t float_to_bfloat16(float v) {
 
 }  // namespace detail
 
-/// The value of the bits of S (float16 or bfloat16), exact.
-template <class S> LM_DEVICE float decode(uint16_t bits) {
-    static_assert(is_half<S>(), "a half type");
-    if constexpr (is_same<S, float16>()) {
-        return detail::float16_to_float(bits);
-    } else {
-        return detail::bfloat16_to_float(bits);
-    }
-}
-
-/// The bits of the S nearest to v.
-template <class S> LM_DEVICE uint16_t encode(float v) {
-    static_assert(is_half<S>(), "a half type");
-    if constexpr (is_same<S, float16>()) {
-        return detail::float_to_float16(v);
-    } else {
-        return detail::float_to_bfloat16(v);
-    }
-}
-
 }  // namespace LM_NAMESPACE
 }  // namespace lm

@@ -90,13 +90,13 @@ template <class To, class T, int N> LM_DEVICE vec<To, N> bitcast(vec<T, N> v) {
     LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = bitcast<To>(v.lane[i]);
     return r;
 }
-template <class S, int N> LM_DEVICE vec<float, N> decode(vec<uint16_t, N> bits) {
-    vec<float, N> r;
+template <class S, int N> LM_DEVICE vec<compute_t<S>, N> decode(vec<bits_t<S>, N> bits) {
+    vec<compute_t<S>, N> r;
     LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = decode<S>(bits.lane[i]);
     return r;
 }
-template <class S, int N> LM_DEVICE vec<uint16_t, N> encode(vec<float, N> v) {
-    vec<uint16_t, N> r;
+template <class S, int N> LM_DEVICE vec<bits_t<S>, N> encode(vec<compute_t<S>, N> v) {
+    vec<bits_t<S>, N> r;
     LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = encode<S>(v.lane[i]);
     return r;
 }

@@ -1,7 +1,8 @@
 // What differs between the languages that read these headers: CUDA, Metal's shading language (MSL), and plain C++,
 // which emulates either.
 //
-// LM_DEVICE stands before every function, LM_MEMBER before those that belong to a type.
+// LM_DEVICE stands before every function, LM_MEMBER before those that belong to a type, LM_INLINE before those of
+// headers that CPUs share.
 //
 // The headers are one text in what the three have in common: C++14 and `if constexpr`, no standard library, no lambdas,
 // no recursion, no static data (MSL wants it in an address space of its own), pointers as template parameters (MSL has
@@ -50,5 +51,7 @@
 #else
 #define LM_UNROLL _Pragma("unroll")
 #endif
+
+#define LM_INLINE LM_DEVICE
 
 #include "luminal/namespace.hpp"

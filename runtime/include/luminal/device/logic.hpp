@@ -18,6 +18,9 @@ template <class To, class From> LM_DEVICE To bitcast(From v) {
 #endif
 }
 
+/// A scalar as a vector of one lane.
+template <class T> LM_DEVICE T splat(T value) { return value; }
+
 template <class T> LM_DEVICE constexpr int bit_count() { return 8 * static_cast<int>(sizeof(T)); }
 
 /// a < b; false where unordered; false < true.

@@ -1,5 +1,5 @@
 // Loads and stores by one thread, in any address space: whole vectors by one access of up to 16 bytes, or lane by lane.
-// Half types are decoded and encoded on the way, bools are bytes 0 and 1.
+// Types of memory alone are decoded and encoded on the way, bools are bytes 0 and 1.
 //
 // load and store of N lanes want p aligned to N elements (to 16 bytes, where they have more).
 #pragma once
@@ -14,10 +14,10 @@ namespace detail {
 
 /// The integer type under which a value of T lies in memory, or T itself.
 template <class T> using stored_t =
-    choose_t<same<T, float16>::value || same<T, bfloat16>::value, uint16_t, choose_t<same<T, bool>::value, uint8_t, T>>;
+    choose_t<is_stored<T>() || same<T, bool>::value, typename unsigned_of_size<sizeof(T)>::type, T>;
 
 template <class T> LM_DEVICE compute_t<T> from_stored(stored_t<T> v) {
-    if constexpr (is_half<T>()) {
+    if constexpr (is_stored<T>()) {
         return decode<T>(v);
     } else if constexpr (is_bool<T>()) {
         return v != 0;
@@ -26,7 +26,7 @@ template <class T> LM_DEVICE compute_t<T> from_stored(stored_t<T> v) {
     }
 }
 template <class T> LM_DEVICE stored_t<T> to_stored(compute_t<T> v) {
-    if constexpr (is_half<T>()) {
+    if constexpr (is_stored<T>()) {
         return encode<T>(v);
     } else if constexpr (is_bool<T>()) {
         return static_cast<uint8_t>(v);
@@ -73,7 +73,7 @@ template <class T> LM_DEVICE constexpr int access_lanes(int lanes) {
 /// One element.
 template <class P> LM_DEVICE compute_t<pointed_t<P>> read(P p) {
     using T = pointed_t<P>;
-    if constexpr (is_half<T>()) {
+    if constexpr (is_stored<T>()) {
         return decode<T>(p->bits);
     } else {
         return from_stored<T>(*as<stored_t<T>>(p));
@@ -81,7 +81,7 @@ template <class P> LM_DEVICE compute_t<pointed_t<P>> read(P p) {
 }
 template <class P> LM_DEVICE void write(P p, compute_t<pointed_t<P>> v) {
     using T = pointed_t<P>;
-    if constexpr (is_half<T>()) {
+    if constexpr (is_stored<T>()) {
         p->bits = encode<T>(v);
     } else {
         *as<stored_t<T>>(p) = to_stored<T>(v);

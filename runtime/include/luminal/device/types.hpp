@@ -2,6 +2,7 @@
 #pragma once
 
 #include "luminal/device/language.hpp"
+#include "luminal/narrow_types.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
@@ -42,6 +43,11 @@ template <class T> struct pointed<T*> { using type = typename plain<T>::type; };
 
 template <class A, class B> LM_DEVICE constexpr bool is_same() { return detail::same<A, B>::value != 0; }
 template <class T> LM_DEVICE constexpr bool is_half() { return is_same<T, float16>() || is_same<T, bfloat16>(); }
+template <class T> LM_DEVICE constexpr bool is_narrow_integer() { return narrow_traits<T>::is_integer != 0; }
+/// Whether T exists in memory only.
+template <class T> LM_DEVICE constexpr bool is_stored() {
+    return is_half<T>() || is_narrow_integer<T>() || narrow_traits<T>::is_float != 0;
+}
 template <class T> LM_DEVICE constexpr bool is_float() {
 #if defined(LM_DOUBLE)
     if (is_same<T, double>()) return true;
@@ -49,7 +55,7 @@ template <class T> LM_DEVICE constexpr bool is_float() {
     return is_same<T, float>();
 }
 template <class T> LM_DEVICE constexpr bool is_bool() { return is_same<T, bool>(); }
-template <class T> LM_DEVICE constexpr bool is_integer() { return !is_float<T>() && !is_half<T>() && !is_bool<T>(); }
+template <class T> LM_DEVICE constexpr bool is_integer() { return !is_float<T>() && !is_stored<T>() && !is_bool<T>(); }
 template <class T> LM_DEVICE constexpr bool is_signed_integer() {
     return is_same<T, int8_t>() || is_same<T, int16_t>() || is_same<T, int32_t>() || is_same<T, int64_t>();
 }
@@ -61,7 +67,8 @@ template <class T> using bits_t = typename detail::unsigned_of_size<sizeof(T)>::
 
 /// The type in which a value of storage type T is computed.
 template <class T> using compute_t =
-    choose_t<detail::same<T, float16>::value || detail::same<T, bfloat16>::value, float, T>;
+    choose_t<detail::same<T, float16>::value || detail::same<T, bfloat16>::value, float,
+             typename narrow_traits<T>::compute>;
 
 /// The element type of a pointer in any address space.
 template <class P> using pointed_t = typename detail::pointed<P>::type;
