@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
 
 import luminal
@@ -112,6 +114,29 @@ def test_compile_then_run(model: Path, tmp_path: Path) -> None:
     assert result.exit_code == 2 and ".npz" in result.output and not (tmp_path / "y.npy").exists()
     with pytest.raises(InputError, match="expected a folder, found a file of that name"):
         luminal.load(built).export(tmp_path / "x.npy")
+
+
+def test_files_of_types_that_numpy_has_not_by_itself(tmp_path: Path) -> None:
+    """Its files keep their bits, not their names."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["wide"], ["y"], to=TensorProto.FLOAT8E5M2),
+    ]
+    x, y = (("x", TensorProto.INT4), ("y", TensorProto.FLOAT8E5M2))
+    graph = helper.make_graph(
+        nodes, "narrow", [helper.make_tensor_value_info(*x, [3])], [helper.make_tensor_value_info(*y, [3])]
+    )
+    path, built = tmp_path / "narrow.onnx", tmp_path / "built"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    assert luminal_("check", path).exit_code == 0
+    assert luminal_("compile", path, "-o", built).exit_code == 0
+    np.save(tmp_path / "x.npy", np.array([-8, 3, 0], ml_dtypes.int4))
+    result = luminal_("run", built, "--input", f"x={tmp_path / 'x.npy'}", "-o", tmp_path / "results")
+    assert result.exit_code == 0 and "y: float8_e5m2[3], -8 .. 3" in result.output
+    found = np.load(tmp_path / "results" / "y.npy").view(ml_dtypes.float8_e5m2)
+    assert found.astype(float).tolist() == [-8, 3, 0]
+    result = luminal_("diff", path, "--input", f"x={tmp_path / 'x.npy'}", "--reference", "interpreter")
+    assert result.exit_code == 0, result.output
 
 
 def test_an_export_replaces_nothing_but_its_own_model(model: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -210,6 +211,9 @@ def test_distance_counts_representable_values() -> None:
     assert distance(-tiny, tiny).ulp == 2
     assert distance(one.astype(np.float16), one.astype(np.float64) * (1 + 2**-10)).ulp == 1
     assert distance(np.array([3, -5]), np.array([3, 2])).ulp == 7
+    assert distance(np.array([-0.5], ml_dtypes.float4_e2m1fn), np.array([1.0])).ulp == 3
+    assert distance(np.array([128.0], ml_dtypes.float8_e8m0fnu), np.array([0.25])).ulp == 9
+    assert distance(np.array([-8], ml_dtypes.int4), np.array([7], ml_dtypes.int4)).ulp == 15
 
 
 def test_distance_places_nan_and_infinities() -> None:

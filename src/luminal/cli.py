@@ -37,6 +37,7 @@ from luminal.display import Display
 from luminal.module import Module
 from luminal.peak import Probe
 from luminal.runtime.loader import LibraryError
+from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, text
 
 # In a file or a pipe there is no edge of the screen to keep to.
@@ -175,6 +176,7 @@ def run(
         problems.append(f"give these inputs as --input NAME=FILE.npy: {wanted}")
     if problems:
         raise InputError("\n".join(problems))
+    given = {t.name: from_file(given[t.name], t.dtype) for t in module.library.entries[0].inputs}
     started = time.perf_counter()
     try:
         results = module.run(given)
@@ -352,8 +354,8 @@ def _ratio(value: float) -> str:
 def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:
     if path.suffix == ".npz":
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **results)  # type: ignore[arg-type]
+        np.savez(path, **{name: to_file(array) for name, array in results.items()})  # type: ignore[arg-type]
         return
     path.mkdir(parents=True, exist_ok=True)
     for name, array in results.items():
-        np.save(path / f"{name.replace('/', '_')}.npy", array)
+        np.save(path / f"{name.replace('/', '_')}.npy", to_file(array))

@@ -61,12 +61,25 @@ def to_numpy(value: Any, name: str) -> NDArray[Any]:
 
 
 def to_torch(array: Any) -> Any:
-    """A PyTorch tensor over the memory of ``array``, where that is numpy's. Raises TypeError where PyTorch has no such
-    elements."""
+    """A PyTorch tensor over the memory of ``array``, where that is numpy's. Raises InputError where PyTorch lacks the
+    type of its elements."""
     if not isinstance(array, np.ndarray):
         return array
     torch = sys.modules["torch"]
     if array.dtype.name in EXTENSION_TYPES:
         carried = torch.from_numpy(array.view(np.int16 if array.dtype.itemsize == 2 else np.uint8))
         return carried.view(getattr(torch, array.dtype.name))
+    if array.dtype.isbuiltin == 2:
+        raise InputError(f"PyTorch has no tensors of {array.dtype}, which the model gives: call it with numpy arrays")
     return torch.from_numpy(array)
+
+
+def to_file(array: NDArray[Any]) -> NDArray[Any]:
+    """``array`` as numpy's files can hold it: of a type that numpy has by ml_dtypes alone, the bytes."""
+    return array.view(f"V{array.itemsize}") if array.dtype.isbuiltin == 2 else array
+
+
+def from_file(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """What a file of numpy held, where elements of ``dtype`` are expected: bytes without a name are taken for those."""
+    unnamed = array.dtype.type is np.void and array.dtype.names is None and array.itemsize == dtype.itemsize
+    return array.view(dtype) if unnamed else array

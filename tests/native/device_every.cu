@@ -13,7 +13,7 @@ extern "C" __global__ void types(int8_t* i8, int16_t* i16, int32_t* i32, int64_t
 }
 
 extern "C" __global__ void accesses(int8_t* i8, int64_t* i64, float* f32, double* f64, float16* f16, bfloat16* bf16,
-                                    bool* b, const int64_t* dims) {
+                                    bool* b, float8e5m2* f8, int4_t* i4, const int64_t* dims) {
     every_access<int32_t>(i8, dims[0]);
     every_access<int64_t>(i64, dims[0]);
     every_access<int64_t>(f32, dims[0]);
@@ -21,6 +21,8 @@ extern "C" __global__ void accesses(int8_t* i8, int64_t* i64, float* f32, double
     every_access<int32_t>(f16, dims[0]);
     every_access<int32_t>(bf16, dims[0]);
     every_access<int32_t>(b, dims[0]);
+    every_access<int32_t>(f8, dims[0]);
+    every_access<int32_t>(i4, dims[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(256) collectives(float* f32, double* f64, int64_t* i64, int8_t* i8,

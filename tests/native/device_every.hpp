@@ -30,7 +30,11 @@ template <class V> LM_DEVICE float every_cast(V v) {
            static_cast<float>(convert<int32_t>(v)) + static_cast<float>(convert<int64_t>(v)) +
            static_cast<float>(convert<uint8_t>(v)) + static_cast<float>(convert<uint16_t>(v)) +
            static_cast<float>(convert<uint32_t>(v)) + static_cast<float>(convert<uint64_t>(v)) + convert<float>(v) +
-           convert<float16>(v) + convert<bfloat16>(v) + static_cast<float>(convert<bool>(v));
+           convert<float16>(v) + convert<bfloat16>(v) + static_cast<float>(convert<bool>(v)) +
+           convert<float8e4m3fn>(v) + convert<float8e4m3fnuz>(v) + convert<float8e5m2>(v) +
+           convert<float8e5m2fnuz>(v) + convert<float8e8m0>(v) + convert<float4e2m1>(v) +
+           static_cast<float>(convert<int4_t>(v)) + static_cast<float>(convert<int2_t>(v)) +
+           static_cast<float>(convert<uint4_t>(v)) + static_cast<float>(convert<uint2_t>(v));
 }
 
 /// Scalars and vectors of a type of integers, in memory at p.

@@ -18,7 +18,8 @@ kernel void types(device int8_t* i8 [[buffer(0)]], device int16_t* i16 [[buffer(
 kernel void accesses(device int8_t* i8 [[buffer(0)]], device int64_t* i64 [[buffer(1)]],
                      device float* f32 [[buffer(2)]], device float16* f16 [[buffer(3)]],
                      device bfloat16* bf16 [[buffer(4)]], device bool* b [[buffer(5)]],
-                     constant int64_t* dims [[buffer(6)]]) {
+                     device float8e5m2* f8 [[buffer(6)]], device int4_t* i4 [[buffer(7)]],
+                     constant int64_t* dims [[buffer(8)]]) {
     threadgroup float stage[256];
     float mine[64] = {};
     every_access<int32_t>(i8, dims[0]);
@@ -27,6 +28,8 @@ kernel void accesses(device int8_t* i8 [[buffer(0)]], device int64_t* i64 [[buff
     every_access<int32_t>(f16, dims[0]);
     every_access<int32_t>(bf16, dims[0]);
     every_access<int32_t>(b, dims[0]);
+    every_access<int32_t>(f8, dims[0]);
+    every_access<int32_t>(i4, dims[0]);
     every_access<int32_t>(stage, dims[0]);
     every_access<int32_t>(mine, dims[0]);
     f32[0] = convert<float>(reduce_add(load<2>(dims)));

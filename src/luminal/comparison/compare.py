@@ -19,6 +19,7 @@ from luminal.comparison.sources import Source, open_source
 from luminal.core import target as targets
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.target import Target
+from luminal.core.types import from_numpy
 from luminal.module import Module
 from luminal.progress import Progress, Stages
 
@@ -131,7 +132,8 @@ def _row(
         problem = f"luminal gives {tensor}, the reference {expected.dtype}{list(expected.shape)}"
         return Row(name, tensor, NOWHERE, NOWHERE, NOWHERE, allowed, problem)
     apart, own, others = distance(found, expected), distance(found, exact), distance(expected, exact)
-    if found.dtype.kind in "biu":
+    dtype = from_numpy(found.dtype)
+    if dtype.is_integer or dtype.is_bool:
         allowed = Allowed(0.0, 0.0)
         problem = f"{np.count_nonzero(found != expected)} of {found.size} elements differ" if apart.absolute else ""
     elif apart.misplaced:

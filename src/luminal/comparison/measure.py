@@ -84,9 +84,12 @@ def _ulps(a: Array, b: Array) -> float:
 def _ordinal(x: Array, dtype: DType) -> Array:
     """The place of each element among the values of ``dtype``, counted from zero; as float64 for 64-bit types, whose
     distances may exceed int64."""
-    integer = np.dtype(f"i{dtype.itemsize}")
-    bits = np.ascontiguousarray(x.astype(dtype.numpy)).view(integer).astype(np.int64)
-    magnitude = bits & ((1 << (8 * dtype.itemsize - 1)) - 1)
+    bits = np.ascontiguousarray(x.astype(dtype.numpy)).view(f"i{dtype.itemsize}").astype(np.int64)
+    if dtype.min >= 0:
+        return bits & ((1 << dtype.bits) - 1)
+    above = 64 - dtype.bits
+    bits = bits << above >> above
+    magnitude = bits & ((1 << (dtype.bits - 1)) - 1)
     places = np.where(bits < 0, -magnitude, magnitude)
     return places.astype(np.float64) if dtype.itemsize == 8 else places
 

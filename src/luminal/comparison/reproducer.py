@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from luminal.comparison.report import Finding
 from luminal.core import interp, printer
 from luminal.core.ir import Graph
+from luminal.tensors import to_file
 
 
 def write(
@@ -22,9 +23,9 @@ def write(
     names = [name for name, _ in graph.outputs]
     expected = interp.run(graph, inputs, "float64").outputs
     (folder / "graph.txt").write_text(printer.text(graph))
-    np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]
+    np.savez(folder / "inputs.npz", **{k: to_file(v) for k, v in inputs.items()})  # type: ignore[arg-type]
     np.savez(folder / "expected.npz", **dict(zip(names, expected, strict=True)))  # type: ignore[arg-type]
-    np.savez(folder / "found.npz", **dict(zip(names, found, strict=True)))  # type: ignore[arg-type]
+    np.savez(folder / "found.npz", **dict(zip(names, map(to_file, found), strict=True)))  # type: ignore[arg-type]
     origin = f"first diverging operator: {finding.origin}\n" if finding.origin is not None else ""
     far = finding.distance
     (folder / "finding.txt").write_text(

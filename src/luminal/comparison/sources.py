@@ -72,6 +72,7 @@ def _examples(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[s
     values = structure.bind(graph.structure, names, args, kwargs)
     arrays = {name: tensors.to_numpy(value, name) for name, value in zip(names, values, strict=True)}
     for node in graph.inputs:
+        arrays[node.attr.name] = tensors.from_file(arrays[node.attr.name], node.dtype.numpy)
         found = arrays[node.attr.name].dtype
         if found != node.dtype.numpy:
             raise InputError(f"input {node.attr.name!r}: expected {node.dtype}, found {found}; types are not converted")

@@ -62,9 +62,9 @@ template <class To, class T> LM_DEVICE compute_t<To> convert(T v) {
         return decode<To>(encode<To>(v ? 1 : 0));
     } else if constexpr (is_narrow_integer<To>()) {
         if constexpr (is_float<T>()) {
-            const compute_t<To> whole = detail::saturate<compute_t<To>>(v);
-            const compute_t<To> smallest = narrow_traits<To>::smallest, largest = narrow_traits<To>::largest;
-            return whole < smallest ? smallest : whole < largest ? whole : largest;
+            const T smallest = narrow_traits<To>::smallest, largest = narrow_traits<To>::largest;
+            const T inside = v < smallest ? smallest : v < largest ? v : largest;
+            return static_cast<compute_t<To>>(v == v ? inside : T{0});
         } else {
             return decode<To>(static_cast<uint8_t>(v));
         }
