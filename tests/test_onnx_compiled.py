@@ -13,6 +13,9 @@ THEMES = {
     "trees": "test_ai_onnx_ml_tree_ensemble_set_membership",
     "steps of training": "test_adam_multiple test_adagrad test_nesterov_momentum test_batchnorm_epsilon_training_mode",
     "sizes": "test_onehot_with_axis",
+    "narrow": """test_cast_no_saturate_FLOAT_to_FLOAT8E4M3FNUZ test_cast_e8m0_FLOAT16_to_FLOAT8E8M0
+       test_cast_FLOAT4E2M1_to_FLOAT16 test_quantizelinear_int4 test_dequantizelinear_uint2
+       test_quantizelinear_e5m2""",
     "quantised": "test_qlinearconv test_qlinearmatmul_2D_uint8_float32",
 }
 
