@@ -289,7 +289,8 @@ RECIP = Op("Recip", Kind.ELEMENTWISE, 1, _float, "1/0 = inf with the sign of the
 CAST = Op(
     "Cast", Kind.ELEMENTWISE, 1, None,
     "float to integer truncates and saturates, NaN gives 0; to float rounds once, to nearest even, overflowing to inf "
-    "(or the largest value, for types without one); integer to integer wraps; to bool is x != 0", To,
+    "(for types without it to the largest value, for those without zero upwards to the least; for those without NaN it "
+    "gives 0); integer to integer wraps; to bool is x != 0", To,
     why="no arithmetic changes a type",
 )  # fmt: skip
 BITCAST = Op("Bitcast", Kind.ELEMENTWISE, 1, None, "bits unchanged; equal widths", To,

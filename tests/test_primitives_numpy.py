@@ -21,6 +21,7 @@ from luminal.core.types import (
     f4e2m1,
     f8e4m3fn,
     f8e5m2,
+    f8e8m0,
     f16,
     f32,
     f64,
@@ -330,6 +331,16 @@ def test_to_float_rounds_once(source: DType, to: DType) -> None:
         assert float(found) == nearest(Fraction(exact.item()), to), exact
 
 
+def test_reductions_of_nothing_change_nothing() -> None:
+    for dtype in ALL.values():
+        if dtype.kind == "c":
+            continue
+        least = float("-inf") if dtype in (*FLOATS, f8e5m2) else float(dtype.min)
+        assert float(numerics.of_nothing(ops.MAX_REDUCE, dtype)) == least, dtype
+        if not dtype.is_bool and dtype.has_zero:
+            assert float(numerics.of_nothing(ops.SUM_REDUCE, dtype)) == 0, dtype
+
+
 def test_to_float_overflows_to_infinity_or_saturates() -> None:
     for source in (f32, f64):
         x = np.array([1e30, -1e30, np.inf, np.nan, 448.0, 460.0, 470.0]).astype(source.numpy)
@@ -338,7 +349,9 @@ def test_to_float_overflows_to_infinity_or_saturates() -> None:
         narrow = numerics.convert(x, f8e4m3fn).astype(float)
         assert narrow[[0, 1, 2, 4, 5, 6]].tolist() == [448.0, -448.0, 448.0, 448.0, 448.0, 448.0]
         assert np.isnan(narrow[3])
-        assert numerics.convert(x, f4e2m1).astype(float)[:3].tolist() == [6.0, -6.0, 6.0]
+        assert numerics.convert(x, f4e2m1).astype(float)[:4].tolist() == [6.0, -6.0, 6.0, 0.0]
+        powers = numerics.convert(np.array([3.0, 2.9, 0.0, -5.0, np.inf, np.nan]).astype(source.numpy), f8e8m0)
+        assert powers.view(np.uint8).tolist() == [129, 128, 0, 0, 254, 255]
     denormal = np.array([2.0**-25, 2.0**-25 * (1 + 2.0**-40), 3 * 2.0**-25])
     assert (numerics.convert(denormal, f16).astype(float) * 2**24).tolist() == [0.0, 1.0, 2.0]
 

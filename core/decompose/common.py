@@ -30,7 +30,8 @@ def widened(function: Callable[P, Node]) -> Callable[P, Node]:
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Node:
-        narrow = [a.dtype for a in (*args, *kwargs.values()) if isinstance(a, Node) and a.dtype.compute != a.dtype]
+        floats = [a.dtype for a in (*args, *kwargs.values()) if isinstance(a, Node) and a.dtype.is_float]
+        narrow = [dtype for dtype in floats if dtype.compute != dtype]
         if not narrow:
             return function(*args, **kwargs)
         wide_args: Any = [_wide(a) for a in args]
@@ -42,7 +43,7 @@ def widened(function: Callable[P, Node]) -> Callable[P, Node]:
 
 
 def _wide(value: Any) -> Any:
-    return cast(value, value.dtype.compute) if isinstance(value, Node) else value
+    return cast(value, value.dtype.compute) if isinstance(value, Node) and value.dtype.is_float else value
 
 
 def number(x: Node | float) -> float | int | bool | None:
