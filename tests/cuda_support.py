@@ -223,7 +223,10 @@ class Caller:
 
 # ---- arrays of Python ------------------------------------------------------------------------------------------------
 
-_KINDS = {"i": 0, "u": 1, "f": 2}  # DLPack's codes of types
+# DLPack's codes of types
+_KINDS = {"i": 0, "u": 1, "f": 2}
+_NAMED = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13,
+          "float8_e8m0fnu": 14}  # fmt: skip
 
 
 class Tensor(ctypes.Structure):
@@ -275,7 +278,8 @@ class Array:
         self.number = 0
         sizes = (ctypes.c_int64 * len(shape))(*shape)
         bits = 8 * dtype.itemsize
-        self.tensor = Tensor(place, LM_CUDA, 0, len(shape), _KINDS[dtype.kind], bits, 1, sizes, None, offset)
+        code = _NAMED[dtype.name] if dtype.name in _NAMED else _KINDS[dtype.kind]
+        self.tensor = Tensor(place, LM_CUDA, 0, len(shape), code, bits, 1, sizes, None, offset)
 
     def __array_namespace__(self) -> ArrayLibrary:
         return self.library
