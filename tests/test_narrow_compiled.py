@@ -128,23 +128,30 @@ def test_kernels_for_gpus_do_too(target: str, tmp_path: Path) -> None:
 
 
 def test_products_of_narrow_operands_are_summed_in_float32() -> None:
-    """Numbers of 8 bits and weights of 4, each with a power of two for every block of 16."""
-    a, b = ir.input_("a", [5, 48], types.f8e4m3fn), ir.constant(_drawn([48, 20], types.i4, 1))
-    scale = ir.constant(_drawn([3, 20], types.f8e8m0, 2))
+    """Rows of 8 bits with weights of 8, which tiles read as they are, and with weights of 4 that have a power of two
+    for every block of 16."""
+    a = ir.cast(ir.input_("a", (5, 48), types.f8e4m3fn), types.f32)
+    eights = ir.cast(ir.constant(_drawn((48, 20), types.f8e5m2, 1)), types.f32)
+    fours = ir.cast(ir.constant(_drawn((48, 20), types.i4, 2)), types.f32)
     k, j = ir.axes((48, 20))
-    spread = ir.view(scale, (48, 20), (sym.floordiv(k, 16), j))
-    weight = ir.binary(ops.MUL, ir.cast(b, types.f32), ir.cast(spread, types.f32))
-    left, right = (ir.cast(a, types.f32), weight)
-    i, j, k = ir.axes((5, 20, 48))
-    product = ir.binary(ops.MUL, ir.view(left, (5, 20, 48), (i, k)), ir.view(right, (5, 20, 48), (k, j)))
-    graph = graph_of({"y": ir.reduce(ops.SUM_REDUCE, product, (2,))}, "narrow_product")
-    inputs = {"a": _drawn([5, 48], types.f8e4m3fn, 3)}
+    scales = ir.view(ir.constant(_drawn((3, 20), types.f8e8m0, 3)), (48, 20), (sym.floordiv(k, 16), j))
+    scaled = ir.binary(ops.MUL, fours, ir.cast(scales, types.f32))
+    graph = graph_of({"eights": _product(a, eights), "fours": _product(a, scaled)}, "narrow_products")
+    inputs = {"a": _drawn((5, 48), types.f8e4m3fn, 4)}
     module = luminal.compile(graph)
     assert isinstance(module, Module)
-    (wanted,) = interp.run(graph, inputs, "float64").outputs
-    np.testing.assert_allclose(module.run(inputs)["y"], wanted, 1e-5, 1e-5)
+    exact = interp.run(graph, inputs, "float64").outputs
+    for found, wanted in zip(module.run(inputs).values(), exact, strict=True):
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
 
 
-def _drawn(shape: list[int], dtype: DType, seed: int) -> Array:
+def _product(a: Node, b: Node) -> Node:
+    shape = (a.shape[0], b.shape[1], b.shape[0])
+    i, j, k = ir.axes(shape)
+    terms = ir.binary(ops.MUL, ir.view(a, shape, (i, k)), ir.view(b, shape, (k, j)))
+    return ir.reduce(ops.SUM_REDUCE, terms, (2,))
+
+
+def _drawn(shape: tuple[int, ...], dtype: DType, seed: int) -> Array:
     drawn = np.random.default_rng(seed).normal(size=shape)
     return numerics.convert(np.asarray(2.0 ** np.round(drawn) if not dtype.has_zero else 3 * drawn), dtype)
