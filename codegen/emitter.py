@@ -16,7 +16,7 @@ from luminal.codegen.statements import Statements
 from luminal.core import symbolic as sym
 from luminal.core.program import Kernel
 from luminal.core.schedule.lower import statements as nested
-from luminal.core.schedule.nest import Alloc, Loop, LoopNest
+from luminal.core.schedule.nest import Alloc, Loop, LoopNest, Sort
 from luminal.core.symbolic import Int
 
 
@@ -30,6 +30,11 @@ class KernelText:
     functions: tuple[tuple[str, ...], ...]
     body: tuple[str, ...]
     tasks: Int
+
+    @property
+    def sorts(self) -> bool:
+        """Whether it puts elements in order."""
+        return any(isinstance(s, Sort) for s in nested(self.kernel.nest.body))
 
 
 def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> KernelText:

@@ -22,9 +22,11 @@ from luminal.core.schedule.nest import (
     Holds,
     If,
     Index,
+    Keep,
     Loop,
     Reduction,
     Scalar,
+    Sort,
     Statement,
     Store,
     Temporary,
@@ -285,7 +287,7 @@ def written(statements: Sequence[Statement]) -> frozenset[str]:
     """The arrays that ``statements`` write."""
     found: set[str] = set()
     for statement in statements:
-        if isinstance(statement, Store):
+        if isinstance(statement, Store | Sort | Keep):
             found.add(statement.array)
         elif isinstance(statement, Contract):
             found.add(statement.tile)

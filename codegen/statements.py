@@ -22,11 +22,13 @@ from luminal.core.schedule.nest import (
     Contract,
     Define,
     If,
+    Keep,
     Let,
     Loop,
     LoopNest,
     Reduction,
     Reductions,
+    Sort,
     Statement,
     Store,
 )
@@ -69,6 +71,10 @@ class Statements:
                     self._temporary(name, result)
             elif isinstance(statement, Store):
                 self._store(statement)
+            elif isinstance(statement, Sort):
+                self._sort(statement)
+            elif isinstance(statement, Keep):
+                self._keep(statement)
             elif isinstance(statement, If):
                 self._if(statement)
             elif isinstance(statement, Barrier):
@@ -256,6 +262,24 @@ class Statements:
             array, at = self.expressions.pointer(name, offset), f"multiples<{group.lanes}>({stride})"
         at = at or self.indices.vector(offset)  # the last lane stays where lanes meet
         return f"scatter({array}, {at}, {value}, {mask});" if mask else f"scatter({array}, {at}, {value});"
+
+    # ---- order -----------------------------------------------------------------------------------------------------
+
+    def _sort(self, statement: Sort) -> None:
+        first, extent = self.expressions.pointer(statement.array, statement.offset), self.indices.text(statement.extent)
+        self.expressions.read.add(statement.array)
+        if self.frame.dialect.grid is None:
+            self.frame.line(f"sort_ascending({first}, {extent});")
+        else:
+            self.threads.sort(first, extent)
+        self.frame.wrote(statement.array)
+
+    def _keep(self, statement: Keep) -> None:
+        if self.frame.dialect.grid is not None or self.frame.group is not None:
+            raise SpecError(f"keep in {statement.array}: one thread keeps the least of its elements, one by one")
+        first, extent = self.expressions.pointer(statement.array, statement.offset), self.indices.text(statement.extent)
+        self.frame.line(f"keep_least({first}, {extent}, {self.expressions.value(statement.value).text});")
+        self.frame.wrote(statement.array)
 
     # ---- tiles -----------------------------------------------------------------------------------------------------
 

@@ -121,6 +121,12 @@ class Threads:
             self.shared.append(f"{self._grid().shared} {element} {name}[{self.nest.threads // WARP}];")
         return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[element]}, {self.number})"
 
+    def sort(self, first: str, extent: str) -> None:
+        """Puts elements in order."""
+        self._together("a sort")
+        number = self.number if self.nest.threads > 1 else "0"
+        self.frame.line(f"block_sort<{self.nest.threads}>({first}, {extent}, {number});")
+
     def barrier(self) -> None:
         """All threads meet; copies that were started ahead have come."""
         self._together("a barrier")

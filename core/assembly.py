@@ -183,14 +183,14 @@ class _Region:
 
     def _lowered(self, cluster: Cluster) -> Iterator[lower.Lowered]:
         """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere, and last the
-        scatter that writes over them."""
+        scatter that writes over them, or the sort of what they are."""
         fusion, layouts, target = self.arranged.fusion, self.arranged.layouts, self.tables.target
         parts = layouts.assemblies.parts
         whole = next((n for n in cluster.index if n in parts), None)
         if whole is not None:
             for part in parts[whole]:
                 yield lower.lower_part(whole, part, fusion, layouts, target)
-        if whole is None or cluster.kind == "scatter":
+        if whole is None or cluster.kind in ("scatter", "sort"):
             yield lower.lower(cluster, fusion, layouts, target)
 
     # ---- loops and branches ----------------------------------------------------------------------------------------

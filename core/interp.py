@@ -240,6 +240,9 @@ class _Evaluation:
             value = self._structured(node, operands)
         elif node.op is ops.SCATTER:
             value = self._scatter(node, *operands)
+        elif node.op is ops.SORT:
+            count = self.size(node.attr.count)
+            value = self._exact(np.sort(operands[0].typed, axis=-1)[..., :count])
         elif node.op is ops.CONTIGUOUS:
             value = operands[0]
         else:

@@ -287,7 +287,9 @@ def lift(value: Operand, like: Node) -> Node:
     return value if isinstance(value, Node) else constant(value, like.dtype)
 
 
-# ---- elementwise, reductions, gather, scatter ----------------------------------------------------------------------
+# ---- elementwise, reductions, gather, scatter, scan, sort ----------------------------------------------------------
+
+MOST_LEAST = 1024  # elements of a row that are kept while the others go by: of more, the whole row is sorted
 
 
 def elementwise(op: Op, *operands: Node, attr: Any = None) -> Node:
@@ -392,6 +394,27 @@ def structured(op: Op, inputs: Sequence[Node], attr: ops.Structured) -> Node:
     if isinstance(attr, ops.Step) and attr.result >= len(attr.carries):
         shape = (inputs[len(attr.carries)].shape[0], *shape)
     return _intern(op, tuple(inputs), attr, shape, result.dtype)
+
+
+def sort(x: Node, count: Int | None = None) -> Node:
+    """Integers ``x`` in ascending order along the last axis; with ``count``, the first so many of each row.
+
+    Raises ShapeError where ``x`` has no axis or a row may have fewer elements, DTypeError where it holds no integers.
+    """
+    assert ops.SORT.result is not None
+    if x.rank == 0:
+        raise ShapeError("Sort: expected an axis to sort along, found a scalar")
+    dtype, length = ops.SORT.result(x.dtype), x.shape[-1]
+    count = length if count is None else count
+    if not sym.always(count) or not sym.always(length - count):
+        raise ShapeError(f"Sort: cannot take the least {count} of {length} elements")
+    shape = (*x.shape[:-1], count)
+    if length == 1 or count == 0:
+        return view(x, shape, axes(shape))
+    most = sym.upper(count)
+    if count != length and (most is None or most > MOST_LEAST):
+        return view(sort(x), shape, axes(shape))
+    return _intern(ops.SORT, (x,), ops.Least(count), shape, dtype)
 
 
 def _axis(axis: int, x: Node) -> int:

@@ -28,6 +28,7 @@ class Kind(Enum):
     VIEW = "view"  # moves nothing; the attribute maps result indices to operand indices
     INDEXED = "indexed"  # reads or writes at positions that another operand holds
     STRUCTURED = "structured"  # bodies of primitives, run as often as data or sizes say
+    ORDERED = "ordered"  # the elements of the last axis, or some of them, in another order
 
 
 # ---- attributes: a frozen dataclass per primitive that has any ----------------------------------------------------
@@ -171,6 +172,13 @@ class Branches(Structured):
 
     def over(self, *bodies: tuple[Any, ...]) -> Branches:
         return replace(self, then=bodies[0], other=bodies[1])
+
+
+@dataclass(frozen=True)
+class Least:
+    """How many of the elements a sort keeps: the least of them."""
+
+    count: Int
 
 
 @dataclass(frozen=True)
@@ -354,6 +362,10 @@ WHILE = Op("While", Kind.STRUCTURED, None, None,
            why="how often a scan goes round has to be known before")  # fmt: skip
 COND = Op("Cond", Kind.STRUCTURED, None, None, "one branch runs, whatever the other would have done", Branches,
           why="a Select computes both sides, and one of them may cost much, or fail")  # fmt: skip
+SORT = Op("Sort", Kind.ORDERED, 1, _integers,
+          "along the last axis, ascending, the least of them; integers alone, of which equal ones are the same: where "
+          "NaN, -0 and equal keys come is said by what the integers are made of", Least,
+          why="comparisons of all pairs are quadratic, and no loop whose length is known sorts in n log n")  # fmt: skip
 
 TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
 

@@ -30,7 +30,8 @@ def read_by(nest: ir.LoopNest) -> set[str]:
     values = [
         s.value for s in lower.statements(nest.body) if isinstance(s, ir.Store | ir.Define | ir.Let | ir.Reduction)
     ]
-    return {access.array for value in values for access in lower.accesses(value)}
+    ordered = {s.array for s in lower.statements(nest.body) if isinstance(s, ir.Sort)}
+    return ordered | {access.array for value in values for access in lower.accesses(value)}
 
 
 class Emulated:

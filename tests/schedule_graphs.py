@@ -23,6 +23,7 @@ from luminal.core.decompose import (
     reduction,
     scattering,
     selection,
+    sorting,
 )
 from luminal.core.ir import Graph, Node
 
@@ -348,6 +349,29 @@ def sizes_that_data_decides(s: Source) -> tuple[Node, ...]:
     count = ir.dim(positive.shape[0]) + ir.dim(kept.shape[0])
     mean = reduction.mean(contraction.linear(kept, weight), [0])
     return (reduction.softmax(scores, -1), positive * 2.0, selection.nonzero(x), count, mean, x + 1.0)
+
+
+@case
+def sorted_rows(s: Source) -> tuple[Node, ...]:
+    """Rows sorted where they were computed, where an input was copied to, and along another axis; of any length."""
+    x, ids = s.input(BATCH, SEQ, 70), s.input(3, 41, dtype=types.i64, below=9)
+    values, places = sorting.sort(activation.relu(x), -1)
+    columns, _ = sorting.sort(x, 1, descending=True)
+    one, _ = sorting.median(s.input(37))
+    long, none = s.input(3300, dtype=types.i64, below=999), s.input(0, 4, dtype=types.i32)
+    return (values, places, columns, ir.sort(ids), sorting.argsort(ids), one, ir.sort(long), ir.sort(none))
+
+
+@case
+def least_of_rows(s: Source) -> tuple[Node, ...]:
+    """The first few of rows that fit in the memory of a block, of one that is longer, and of a length that varies."""
+    x, long = s.input(BATCH, SEQ, 70), s.input(4000)
+    values, places = sorting.topk(activation.sigmoid(x), 5)
+    two, _ = sorting.topk(s.input(SEQ, 8, dtype=types.bf16), 2, largest=False)
+    some, where = sorting.topk(long, 300)
+    varied, _ = sorting.topk(s.input(3, BATCH), BATCH, largest=False)
+    first = ir.sort(s.input(2, BATCH, 9, dtype=types.i32, below=99), BATCH)
+    return (values, places, two, some, where, varied, first, ir.sort(s.input(SEQ, 3, dtype=types.i64, below=9), 1))
 
 
 @case

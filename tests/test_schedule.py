@@ -14,7 +14,7 @@ from luminal.core.decompose import activation, contraction, reduction, scatterin
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.program import Loop
-from luminal.core.schedule import choose, fuse, layout, lower, plan, tensorise, threads, transforms
+from luminal.core.schedule import choose, fuse, layout, lower, plan, sorting, tensorise, threads, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import Tile, prepare
 from luminal.core.schedule.rewrite_nest import prefix
@@ -203,6 +203,29 @@ def test_an_old_value_that_nothing_else_reads_is_written_in_place() -> None:
     assert copies(scattering.put(given[0] * 2.0, ids, rows * 1.5)) == 3
     assert copies(given[0] * 2.0, given[0] * 2.0) == 2
     assert copies(given[0]) == 1
+
+
+def test_rows_are_sorted_where_they_were_computed() -> None:
+    """A step computes what is sorted, and one sorts it; of the least few no step makes a copy either."""
+    x = ir.input_("x", (9, 40), types.i32)
+    kernels = {
+        "whole": (ir.sort(x * 2), ["map0", "sort1"]),
+        "copied": (ir.sort(x), ["sort0", "sort1"]),
+        "least": (ir.sort(x, 3), ["sort0"]),
+    }
+    for name, (node, expected) in kernels.items():
+        program = compile_graph(ir.Graph(name, (x,), (("y", node),)), targets.X86_64)
+        assert [program.kernels[step.kernel].name for step in program.entries[0].steps] == expected
+
+
+def test_threads_hold_more_than_the_least_of_a_row() -> None:
+    x = ir.input_("x", (9, 40), types.i32)
+    program = compile_graph(ir.Graph("least", (x,), (("y", ir.sort(x, 8)),)), targets.X86_64)
+    (kernel,) = program.kernels
+    with pytest.raises(ScheduleError, match="8 elements are kept, 8 can be held"):
+        sorting.SortTogether(32, 8)(kernel.nest)
+    with pytest.raises(ScheduleError, match="does not end in a sort"):
+        sorting.SortTogether(32, 8)(serial_nest("elementwise_and_broadcast"))
 
 
 def test_a_body_that_is_not_elementwise_becomes_steps() -> None:

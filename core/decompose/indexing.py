@@ -54,6 +54,8 @@ def nonnegative(index: Node) -> bool:
         return source.dtype.kind in "bu" or (source.dtype.is_integer and nonnegative(source))
     if index.op is ops.VIEW:
         return nonnegative(index.inputs[0]) and not index.attr.valid
+    if index.op is ops.AND:
+        return any(nonnegative(operand) for operand in index.inputs)
     if index.op in (ops.ADD, ops.MUL, ops.MAX):
         return all(nonnegative(operand) for operand in index.inputs)
     return index.op is ops.IOTA

@@ -6,7 +6,8 @@ completely, is *placed*: its kernel writes straight into the box, a sub-buffer o
 a padding, parts that are inputs) is written by small kernels, one for each box; there is no select at run time.
 
 A scatter is an assembly of one part: its old value is placed in its buffer, or copied there where anything else reads
-it, and the scatter's own kernel then writes over that. The last value of a loop's carry lies where the first did.
+it, and the scatter's own kernel then writes over that. So is a sort of whole rows, in which they are sorted. The last
+value of a loop's carry lies where the first did.
 """
 
 from __future__ import annotations
@@ -75,13 +76,15 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
     readers = ir.users(fusion.roots)
     begun = {first for c in fusion.clusters if c.kind == "steps" for n in c.index if (first := _carry(n)) is not None}
     for cluster in fusion.clusters:
-        if cluster.kind == "scatter":
-            (scatter,) = cluster.index
-            old = scatter.inputs[0]
-            if old in fusion.stored and old not in fixed and readers[old] == [scatter]:
-                placed[old], left[scatter] = Placement(scatter, (0,) * scatter.rank), ()
+        if cluster.kind in ("scatter", "sort"):
+            (changed,) = cluster.index
+            old = changed.inputs[0]
+            if old.shape != changed.shape:
+                continue  # the least elements of a row are kept apart from it
+            if old in fusion.stored and old not in fixed and readers[old] == [changed]:
+                placed[old], left[changed] = Placement(changed, (0,) * changed.rank), ()
             else:
-                left[scatter] = (Part(tuple((0, d) for d in scatter.shape), old, ir.axes(scatter.shape)),)
+                left[changed] = (Part(tuple((0, d) for d in changed.shape), old, ir.axes(changed.shape)),)
             continue
         if cluster.kind == "steps":
             placed |= {first: Placement(n, (0,) * n.rank) for n in cluster.index if (first := _carry(n)) is not None}

@@ -83,6 +83,8 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
     """
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
         return Chosen((), nest)
+    if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
+        return _rows(nest, target)
     if tile is None:
         ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
         return _in_order(nest, target) if ordered else _pass(nest, target)
@@ -285,6 +287,16 @@ def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
         state.do(Reorder((*outer, *ordered, name)))
         state.do(Vectorise(name, _lanes(state)))
     state.parallelise()
+    return state.finish()
+
+
+def _rows(nest: ln.LoopNest, target: Target) -> Chosen:
+    """Rows that are sorted: each is a task of its own."""
+    state = Scheduler(nest, target)
+    state.refine()
+    names = state.merge([loop.axis.name for loop in state.loops() if loop.kind == "serial"])
+    if names:
+        state.do(Parallelise(len(names)))
     return state.finish()
 
 

@@ -19,6 +19,7 @@ from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.parts import Rectangle, Square, Warps
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import Chosen, Scheduler, by_stride, gain
+from luminal.core.schedule.sorting import SortTogether
 from luminal.core.schedule.stage import Stage
 from luminal.core.schedule.stream_staged import StreamStaged
 from luminal.core.schedule.tensorise import product_of, stored_type
@@ -55,6 +56,8 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
     assert target.grid is not None
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
         return Chosen((), nest)
+    if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
+        return _rows(nest, target, target.grid)
     if tile is None:
         ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
         return (_in_order if ordered else _pass)(nest, target, target.grid)
@@ -210,6 +213,23 @@ def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
         state.do(Split(name, threads))
         state.do(Divide(f"{name}_0", threads))
     state.do(Parallelise(sum(loop.kind == "serial" for loop in state.loops())))
+    state.do(Share(threads, grid.shared))
+    return state.finish()
+
+
+def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+    """Rows that are sorted: each by a block, in half the memory that it may have, so that two run at once."""
+    state = Scheduler(nest, target)
+    sort = prefix(nest.body)[1][-1]
+    assert isinstance(sort, ln.Sort)
+    room = grid.shared // 2 // stored_type(nest, sort.array).itemsize
+    inner = [loop for s in prefix(nest.body)[1] if isinstance(s, ln.Loop) for loop in prefix((s,))[0]]
+    length = max(typical(extent) for extent in (sort.extent, *(loop.extent for loop in inner)))
+    threads = _threads(min(length, room), 1, grid)
+    state.do(SortTogether(threads, room))
+    tasks = [loop for loop in state.loops() if loop.kind == "serial"]
+    if tasks:
+        state.do(Parallelise(len(tasks)))
     state.do(Share(threads, grid.shared))
     return state.finish()
 

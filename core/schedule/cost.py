@@ -9,6 +9,7 @@ from luminal.core.schedule.contraction import typical
 from luminal.core.schedule.fuse import COSTLY
 
 WAKE = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
+_COMPARED = 4  # cycles of a comparison with what follows from it, on average
 _COSTLY = 10  # cycles of a division, an exponential or a look-up, as a multiple of an addition's
 
 
@@ -42,6 +43,11 @@ def _statement(statement: ln.Statement) -> float:
         case ln.Contract():
             steps = math.prod(typical(loop.extent) for loop in statement.loops)
             return steps * statement.max_rows * statement.columns / (2 * statement.lanes)
+        case ln.Sort():
+            extent = typical(statement.extent)
+            return _COMPARED * extent * extent.bit_length()
+        case ln.Keep():
+            return _value(statement.value) + _COMPARED
         case _:
             return 0
 

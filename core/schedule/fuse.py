@@ -7,7 +7,8 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``row``: some axes are the row, which reductions run along (softmax, norms, pooling); the others are outer;
 - ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue;
 - ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time;
-- ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members.
+- ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members;
+- ``sort``: the domain is what is sorted, along its last axis; where an element goes there is known at the end.
 - ``steps``: a loop or branch that is steps of the program, no kernel itself (see ``bodies``);
 - ``measure``: no kernel either: from here on it is known how large a dimension is.
 
@@ -112,6 +113,12 @@ def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
     return (*new[:axis], at, *new[axis + positions.rank :])
 
 
+def ordered(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a sort that its operand's ``element`` becomes: ``at`` along the last axis."""
+    at: Int = sym.var("at", 0, node.shape[-1] - 1)
+    return (*element[:-1], at)
+
+
 def is_literal(node: Node) -> bool:
     """Whether a constant is a single number, written into the code instead of stored."""
     return node.op is ops.CONSTANT and node.size == 1
@@ -197,6 +204,10 @@ class Fuser:
         if node.op is ops.SCATTER:
             new = node.inputs[2].shape
             self._begin(node, "scatter", new, index=scattered(node, domain_axes(new)))
+            return
+        if node.op is ops.SORT:
+            over = node.inputs[0].shape
+            self._begin(node, "sort", over, index=ordered(node, domain_axes(over)))
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
         needs = self._needs(node)
@@ -290,8 +301,8 @@ class Fuser:
                 yield cluster
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
-        if cluster.kind in ("scatter", "scan", "steps"):
-            return False  # no element of a scatter is known before all are put in
+        if cluster.kind in ("scatter", "scan", "sort", "steps"):
+            return False  # no element of a scatter is known before all are put in, none of a sort before the last
         if node.op.kind is Kind.REDUCE:
             return self._join_reduction(node, cluster)
         for index in self._candidates(node, cluster):
@@ -362,7 +373,7 @@ class Fuser:
             kept = iter(index)
             inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
-        elif node.op is ops.SCATTER or node.op.kind is Kind.STRUCTURED:
+        elif node.op in (ops.SCATTER, ops.SORT) or node.op.kind is Kind.STRUCTURED:
             for x in node.inputs:
                 yield from resolve(x, ir.axes(x.shape), (), self.inline, self.home)
         elif node.op is ops.GATHER:

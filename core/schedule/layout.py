@@ -51,7 +51,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
-    settled = set(fusion.kept | panels)
+    settled = set(fusion.kept) | panels | {n for n in home if n.op is ops.SORT}  # a row to sort lies along memory
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
             owner = layouts.assemblies.owner(node)
@@ -192,6 +192,8 @@ def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
         if x in member.inputs[carries + slices :]:
             return ir.axes(x.shape)
         return cluster.axes if x in member.inputs[carries:] else cluster.axes[1:]
+    if member.op is ops.SORT:
+        return cluster.axes
     if member.op is ops.SCATTER:
         _, positions, new = member.inputs
         span = cluster.axes if x is new else index

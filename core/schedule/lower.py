@@ -191,6 +191,8 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) ->
         body = _scatter(state)
     elif cluster.kind == "scan":
         body = _scan(state)
+    elif cluster.kind == "sort":
+        body = _sort(state)
     else:
         stores = [state.store(n) for n in state.stored()]
         body = _loops(_variables(cluster.axes), state.with_lets(*stores))
@@ -304,6 +306,25 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
     values = [ln.Define(name, value) for value, name in names.items()]
     inner = _loops(_variables(element), state.with_lets(*values, *stores))
     return _loops(_variables((place,)), inner, "ordered")
+
+
+def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
+    """Rows that are sorted where they lie; or the least of each row, kept while the others go by, and then sorted."""
+    (node,) = state.cluster.index
+    (operand,) = node.inputs
+    *outer, last = state.cluster.axes
+    state.written.add(state.layouts.assemblies.owner(node))
+    array, count = state.array(node), node.shape[-1]
+    start = state.layouts.offset(node, (*outer, 0))
+    body: tuple[ln.Statement, ...] = (ln.Sort(array, start, count),)
+    if node.shape != operand.shape:
+        place = sym.axis("e0", count)
+        most = ln.literal(np.array(node.dtype.max, node.dtype.numpy).tobytes(), node.dtype)
+        filled = _loops(_variables((place,)), (ln.Store(array, start + place, most),))
+        value = state.value(operand, (*outer, last))
+        kept = _loops(_variables((last,)), state.with_lets(ln.Keep(array, start, count, value)), "ordered")
+        body = (*filled, *kept, *body)
+    return _loops(_variables(tuple(outer)), body)
 
 
 def _reduced_axes(node: Node, first: int) -> list[Var]:
@@ -462,6 +483,10 @@ def expressions(statement: ln.Statement) -> list[Int]:
             return [loop.extent for loop in statement.loops] + found
         case ln.Store():
             return [statement.offset, *statement.valid, *scalar_expressions(statement.value)]
+        case ln.Sort():
+            return [statement.offset, statement.extent]
+        case ln.Keep():
+            return [statement.offset, statement.extent, *scalar_expressions(statement.value)]
         case ln.Assign():
             return [statement.value]
         case ln.Contract():

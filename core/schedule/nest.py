@@ -269,6 +269,31 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Sort:
+    """The ``extent`` elements of ``array`` from ``offset`` on, integers, are put in ascending order. All threads of a
+    task do it together."""
+
+    array: str
+    offset: Int
+    extent: Int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Of the ``extent`` elements of ``array`` from ``offset`` on, integers, the greatest is replaced with ``value``
+    where that is less.
+
+    They form a heap: no element is greater than the one at half its place, places counted from 1. So they were written
+    as equal numbers, and have been changed in no other way since.
+    """
+
+    array: str
+    offset: Int
+    extent: Int
+    value: Scalar
+
+
+@dataclass(frozen=True)
 class If:
     """``body`` where every condition of ``valid`` is at least zero."""
 
@@ -351,7 +376,9 @@ class Contract:
     fragment: Fragment | None = None
 
 
-Statement: TypeAlias = Loop | Let | Define | Reduction | Reductions | Store | If | Alloc | Barrier | Assign | Contract
+Statement: TypeAlias = (
+    Loop | Let | Define | Reduction | Reductions | Store | Sort | Keep | If | Alloc | Barrier | Assign | Contract
+)
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,10 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
             return own + _read(statement.value, array)
         case ln.Define() | ln.Let() | ln.Reduction():
             return _read(statement.value, array)
+        case ln.Sort():
+            return [_inside(statement)] if statement.array == array else []
+        case ln.Keep():
+            return ([_inside(statement)] if statement.array == array else []) + _read(statement.value, array)
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
             a = [statement.a_offset + statement.a_row * row] if statement.a == array else []
@@ -185,6 +189,11 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
             return [offset for _, value in statement.terms for offset in _read(value, array)]
         case ln.Loop() | ln.If() | ln.Alloc() | ln.Barrier() | ln.Assign():
             return []
+
+
+def _inside(statement: ln.Sort | ln.Keep) -> Int:
+    """Any of the elements that a statement puts in order."""
+    return statement.offset + sym.axis("e2", statement.extent)
 
 
 def _read(value: ln.Scalar, array: str) -> list[Int]:

@@ -48,6 +48,10 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             mask = " if " + " and ".join(f"{v} >= 0" for v in statement.valid) if statement.valid else ""
             sign = "<-" if statement.ahead else "="
             yield f"{indent}{statement.array}[{statement.offset}] {sign} {statement.value}{mask}"
+        case ln.Sort():
+            yield f"{indent}sort {statement.array}[{statement.offset} .. + {statement.extent}]"
+        case ln.Keep():
+            yield f"{indent}keep in {statement.array}[{statement.offset} .. + {statement.extent}] {statement.value}"
         case ln.Alloc():
             yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]"
         case ln.If():

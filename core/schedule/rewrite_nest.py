@@ -56,7 +56,7 @@ def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Bod
         match statement:
             case ln.Loop() | ln.If():
                 statement = replace(statement, body=replace_scalars(statement.body, change))
-            case ln.Let() | ln.Define() | ln.Store():
+            case ln.Let() | ln.Define() | ln.Store() | ln.Keep():
                 statement = replace(statement, value=change(statement.value))
             case ln.Reduction():
                 before = replace_scalars(statement.before, change)
@@ -128,6 +128,12 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                 loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
                 terms = tuple((name, scalar(value)) for name, value in statement.terms)
                 result.append(replace(statement, loops=loops, terms=terms))
+            case ln.Sort():
+                moved_to = index(statement.offset)
+                result.append(replace(statement, offset=moved_to, extent=index(statement.extent)))
+            case ln.Keep():
+                heap = replace(statement, offset=index(statement.offset), extent=index(statement.extent))
+                result.append(replace(heap, value=scalar(statement.value)))
             case ln.Assign():
                 result.append(replace(statement, value=index(statement.value)))
             case ln.Contract():

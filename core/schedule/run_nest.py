@@ -26,6 +26,7 @@ from luminal.core.schedule.nest import (
     Holds,
     If,
     Index,
+    Keep,
     Let,
     Literal,
     Loop,
@@ -33,6 +34,7 @@ from luminal.core.schedule.nest import (
     Reduction,
     Reductions,
     Scalar,
+    Sort,
     Statement,
     Store,
     Temporary,
@@ -119,6 +121,12 @@ class _Machine:
                 if statement.ahead:
                     self.writers[statement.array, position] = _COPY
                 array[position] = value
+        elif isinstance(statement, Sort):
+            self._ordered(statement).sort()
+        elif isinstance(statement, Keep):
+            heap, value = self._ordered(statement), self.value(statement.value)
+            heap[::-1].sort()  # the greatest first: a heap
+            heap[0] = min(heap[0], value)
         elif isinstance(statement, If):
             if self._hold(statement.valid):
                 self.body(statement.body)
@@ -179,6 +187,17 @@ class _Machine:
                     f"{array}[{position}]: {_who(thread)} writes what {_who(other)} {verb}, with no barrier"
                 )
         self.writers[array, position] = thread
+
+    def _ordered(self, statement: Sort | Keep) -> Array:
+        """The elements that a statement puts in order, which it reads and writes."""
+        array, extent = self.arrays[statement.array], self._int(statement.extent)
+        if extent == 0:
+            return array[:0]
+        _, first = self._element(statement.array, statement.offset)
+        self._element(statement.array, statement.offset + statement.extent - 1)
+        for position in range(first, first + extent):
+            self._writes(statement.array, position)
+        return array[first : first + extent]
 
     def _let(self, statement: Let) -> None:
         value = int(self.value(statement.value))

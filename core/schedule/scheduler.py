@@ -68,7 +68,7 @@ class Scheduler:
         for statement in statements(self.nest.body):
             if isinstance(statement, ln.Store):
                 found.append((statement.offset, True))
-            if isinstance(statement, ln.Store | ln.Reduction | ln.Define | ln.Let):
+            if isinstance(statement, ln.Store | ln.Keep | ln.Reduction | ln.Define | ln.Let):
                 found += [(access.offset, False) for access in accesses(statement.value)]
         return found
 

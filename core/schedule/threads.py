@@ -132,6 +132,12 @@ def _touched(body: Body) -> tuple[set[str], set[str]]:
             case ln.Store():
                 written.add(statement.array)
                 read |= {x.array for x in accesses(statement.value)}
+            case ln.Sort():
+                read.add(statement.array)
+                written.add(statement.array)
+            case ln.Keep():
+                read |= {statement.array, *(x.array for x in accesses(statement.value))}
+                written.add(statement.array)
             case ln.Define() | ln.Let() | ln.Reduction():
                 read |= {x.array for x in accesses(statement.value)}
             case ln.Reductions():

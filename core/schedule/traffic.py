@@ -34,6 +34,12 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
             case ln.Store():
                 found[statement.array] += times
                 _value(statement.value, times, found)
+            case ln.Sort() | ln.Keep():
+                extent = _most(statement.extent, dims)
+                passes = extent.bit_length()
+                found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)
+                if isinstance(statement, ln.Keep):
+                    _value(statement.value, times, found)
             case ln.Define() | ln.Let():
                 _value(statement.value, times, found)
             case ln.Contract():

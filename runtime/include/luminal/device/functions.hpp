@@ -8,4 +8,5 @@
 #include "luminal/device/index.hpp"
 #include "luminal/device/lanes.hpp"
 #include "luminal/device/memory.hpp"
+#include "luminal/device/sort.hpp"
 #include "luminal/device/tile.hpp"
