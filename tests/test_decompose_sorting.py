@@ -132,6 +132,13 @@ def test_searching(length: int, right: bool, batched: bool, dtype: type, seed: i
     same(run(lambda t, v: sorting.searchsorted(t, v, right), table, values), expected.numpy())
 
 
+def test_membership() -> None:
+    values = np.array([[0.0, -0.0, 1.0], [np.nan, np.inf, 3.0]], np.float32)
+    for among in ([0.0, 3.0, 3.0, np.nan, 7.0], [-5.0], []):
+        table = np.array(among, np.float32)
+        same(run(sorting.isin, values, table), np.isin(values, table))
+
+
 def test_symbolic_lengths() -> None:
     n = sym.var("n", 1, 30)
     x = ir.input_("x", (2, n), f32)

@@ -294,6 +294,48 @@ MOMENTS: Family = {
 }
 
 
+ORDERS: Family = {
+    "sort": lambda x: torch.sort(x),
+    "sort, descending": lambda x: x.sort(1, descending=True),
+    "sort, stable": lambda x: torch.sort(x.round(), stable=True, dim=0, descending=True),
+    "argsort": lambda x: x.argsort(0),
+    "argsort, stable": lambda x: torch.argsort(x.round(), stable=True, descending=True),
+    "msort": lambda x: torch.msort(x),
+    "topk": lambda x: x.topk(2),
+    "topk, smallest": lambda x: x.topk(3, 0, largest=False),
+    "topk, any order": lambda x: x.topk(2, sorted=False)[0].amin(-1),
+    "kthvalue": lambda x: x.kthvalue(2, 1, keepdim=True),
+    "median": lambda x: x.median(),
+    "median axis": lambda x: x.median(1),
+    "nanmedian": lambda x: x.nanmedian(),
+    "nanmedian axis": lambda x: x.nanmedian(0, keepdim=True),
+    "mode": lambda x: x.round().mode(1)[0],
+    "quantile": lambda x: x.float().quantile(0.3, 1),
+    "searchsorted": lambda x: torch.searchsorted(x.sort(-1)[0], x.flip(1), out_int32=True, side="right"),
+    "searchsorted, unordered": lambda x: torch.searchsorted(x[0, 0], x[1, 0], sorter=x[0, 0].argsort()),
+    "searchsorted, a number": lambda x: torch.searchsorted(x[0, 0].sort()[0], 1),
+    "bucketize": lambda x: torch.bucketize(x, x.new_tensor([-1, 0, 1, 2]), right=True),
+    "bucketize, a number": lambda x: torch.bucketize(0.5, x.new_tensor([-1, 0, 1, 2])),
+    "isin": lambda x: torch.isin(x.round(), x.new_tensor([1, 0, 2, 0])),
+    "isin, not": lambda x: torch.isin(x.round(), 1, invert=True),
+    "isin, a number": lambda x: torch.isin(1, x.round()),
+}
+
+
+def test_orders() -> None:
+    check(together(ORDERS), floats(4, 5, 6))
+    whole = {name: f for name, f in ORDERS.items() if "stable" in name or name in ("msort", "mode", "isin", "median")}
+    check(together(whole), integers(-4, 5, 4, 5, 6))
+    special = torch.stack([SPECIAL, SPECIAL.flip(0), SPECIAL.roll(3)])
+    check(lambda x: (x.sort(stable=True), x.sort(-1, True), x.topk(4), x.median(1)[0], x.nanmedian(0)[0]), special)
+
+
+def test_orders_of_any_length() -> None:
+    dims = {"args_0": ("n", None), "n": (1, 9)}
+    others = [(floats(n, 6, seed=n),) for n in (1, 2, 9)]
+    check(lambda x: (x.sort(1), x.median(0)[0], x.argsort(0)), floats(4, 6), dims=dims, others=others)
+
+
 def test_reductions() -> None:
     check(together(REDUCTIONS), floats(4, 5, 6))
     check(together(REDUCTIONS), integers(-4, 5, 4, 5, 6))

@@ -91,6 +91,7 @@ POSITIVE = X.abs() + 1.1
 SQUARE, BATCH, OTHER_BATCH = _floats(4, 4), _floats(2, 3, 4), _floats(2, 4, 5, seed=1)
 ROW, ROW2, COLUMN, ONE = _floats(4), _floats(4, seed=1), _floats(3, seed=2), torch.tensor(0.5)
 INTEGERS, SMALL = _whole(-9, 10, 3, 4), _whole(1, 6, 3, 4, seed=1)
+ORDERED = ROW.sort()[0]
 PLACES, LIST = _whole(0, 3, 2, 4), _whole(0, 3, 5)
 MASK = _whole(0, 2, 3, 4).bool()
 IMAGE = {axes: _floats(2, 4, *(7, 6, 5)[:axes]) for axes in (1, 2, 3)}
@@ -165,6 +166,20 @@ REDUCTIONS: dict[str, Call] = {
     "cumsum cumprod cummax cummin logcumsumexp _logcumsumexp": _example(X, 0),
     "_softmax _log_softmax": _example(X, 0, False),
     "diff": _example(X),
+}
+
+ORDERS: dict[str, Call] = {
+    "sort argsort msort mode median nanmedian": _example(X),
+    "sort.stable argsort.stable": _example(X, stable=True),
+    "topk kthvalue": _example(X, 2),
+    "median.dim nanmedian.dim": _example(X, 0),
+    "searchsorted.Tensor": _example(ORDERED, X),
+    "searchsorted.Scalar": _example(ORDERED, 0.5),
+    "bucketize.Tensor": _example(X, ORDERED),
+    "bucketize.Scalar": _example(0.5, ORDERED),
+    "isin.Tensor_Tensor": _example(INTEGERS, LIST),
+    "isin.Tensor_Scalar": _example(INTEGERS, 2),
+    "isin.Scalar_Tensor": _example(2, LIST),
 }
 
 MOVEMENT: dict[str, Call] = {
@@ -299,8 +314,8 @@ IMAGES: dict[str, Call] = {
 FIRST_RESULT = _names(
     "native_layer_norm _native_batch_norm_legit_no_training native_group_norm _linalg_det _linalg_slogdet"
 )
-FAMILIES = {"pointwise": POINTWISE, "reductions": REDUCTIONS, "movement": MOVEMENT, "creation": CREATION,
-            "products": PRODUCTS, "layers": LAYERS, "images": IMAGES}  # fmt: skip
+FAMILIES = {"pointwise": POINTWISE, "reductions": REDUCTIONS, "orders": ORDERS, "movement": MOVEMENT,
+            "creation": CREATION, "products": PRODUCTS, "layers": LAYERS, "images": IMAGES}  # fmt: skip
 # What PyTorch leaves unwritten is zero.
 UNWRITTEN = _names("empty.memory_format empty_like empty_permuted empty_strided new_empty new_empty_strided")
 

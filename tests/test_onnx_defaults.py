@@ -65,6 +65,7 @@ EXAMPLES: dict[str, Example] = {
     "CastLike": ((X, whole(1)), (), {}),
     "Conv": ((IMAGE, floats(4, 3, 2, 2)), (), {}),
     "ConvInteger": ((np.uint8(abs(IMAGE)), np.uint8(abs(floats(4, 3, 2, 2)))), (), {}),
+    "TopK": ((X, whole(2)), (1,), {}),
     **_each("CumSum CumProd", ((X, whole(0)), (1,), {})),
     **_each("DepthToSpace SpaceToDepth", ((floats(1, 8, 4, 6),), (), {"blocksize": 2})),
     "DequantizeLinear": ((np.uint8(abs(X)), SCALE, POINT), (), {}),
@@ -100,6 +101,7 @@ OLDER: dict[tuple[str, int], Example] = {
     ("Upsample", 7): ((X,), (), {"scales": [1.0, 2.0]}),
     ("Resize", 10): ((X, np.float32([1, 1.6])), (1,), {}),
     ("Pad", 7): ((X,), (), {"pads": [0, 1, 1, 0]}),
+    ("TopK", 7): ((X,), (), {"k": 2}),
     **{("Split", version): ((X,), (), {"split": [1, 2]}) for version in (7, 11)},
 }
 

@@ -114,6 +114,21 @@ ARITHMETIC = [
     case("Tanh", floats(30, dtype=np.float16)),
 ]
 
+TIES = np.array([[3, 1, 3, 2, 3], [0, -0.0, 0, np.inf, -np.inf]], np.float32)
+ORDERS = [
+    case("TopK", floats(3, 8), opset=9, k=3, outputs=2),
+    case("TopK", floats(3, 8), opset=9, k=3, outputs=2, axis=0),
+    case("TopK", floats(3, 8), vector(5), opset=10, fixed=[1], outputs=2),
+    *(case("TopK", floats(2, 9, 3), vector(4), fixed=[1], outputs=2, axis=1, largest=largest) for largest in (0, 1)),
+    *(case("TopK", TIES, vector(5), fixed=[1], outputs=2, largest=largest) for largest in (0, 1)),
+    *(
+        case("TopK", integers(3, 7, dtype=dtype), vector(4), fixed=[1], outputs=2, largest=largest)
+        for dtype in (np.int64, np.int32, np.float64)
+        for largest in (0, 1)
+    ),
+    case("TopK", floats(3, 7), vector(0), fixed=[1], outputs=2),
+]
+
 CONVOLUTIONS = [
     case("Conv", X, floats(4, 3, 3, 3, seed=1), floats(4, seed=2), pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2]),
     case("Conv", X, floats(6, 1, 3, 2, seed=1), group=3),
@@ -331,6 +346,7 @@ CONTRIBUTED = [
     [
         *OLDER,
         *ARITHMETIC,
+        *ORDERS,
         *CONVOLUTIONS,
         *NORMALIZATIONS,
         *MOVEMENT,

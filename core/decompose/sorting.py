@@ -28,7 +28,7 @@ from luminal.core.ir import Node, binary, bitcast, cast, constant, dim, gather, 
 from luminal.core.ir import sort as in_order
 from luminal.core.movement import along, permute, reshape, slice_, squeeze
 from luminal.core.symbolic import Int
-from luminal.core.types import f32, f64, i32, i64, u64
+from luminal.core.types import bool_, f32, f64, i32, i64, u64
 
 _HALF = 32  # bits of a rank, and of the position beside it
 _LOW = (1 << _HALF) - 1
@@ -195,3 +195,14 @@ def searchsorted(rows: Node, values: Node, right: bool = False) -> Node:
         follows = logical_not(less(values, found) if right else less_equal(values, found))
         before, after = select(searched & follows, middle + 1, before), select(searched & follows, after, middle)
     return before
+
+
+def isin(values: Node, among: Node) -> Node:
+    """Whether each of ``values``, of any shape, equals one of ``among [n]`` (torch.isin); NaN equals nothing."""
+    length = among.shape[0]
+    if length == 0:
+        return full(values.shape, False, bool_)
+    ordered, _ = sort(among)
+    place = searchsorted(ordered, values)
+    inside = less(place, dim(length))
+    return equal(gather(ordered, select(inside, place, 0), 0), values) & inside

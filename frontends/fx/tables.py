@@ -13,6 +13,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     scattering,
     shape,
     sizes,
+    sorting,
 )
 from luminal.frontends.fx.registry import TABLE
 

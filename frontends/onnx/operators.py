@@ -19,6 +19,7 @@ from luminal.frontends.onnx import (
     resize,
     shape,
     signal,
+    sorting,
     training,
 )
 from luminal.frontends.onnx.registry import find, names
@@ -42,5 +43,6 @@ THEMES = (
     resize,
     shape,
     signal,
+    sorting,
     training,
 )

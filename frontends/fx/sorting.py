@@ -1,0 +1,128 @@
+"""Orders, what is chosen by them, and searching in what is in order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from luminal.core.decompose import indexing, sorting
+from luminal.core.decompose.compare import equal, logical_not
+from luminal.core.errors import ModelError
+from luminal.core.ir import Node, cast
+from luminal.core.movement import reshape
+from luminal.core.symbolic import Int
+from luminal.core.types import DType
+from luminal.frontends.fx.promotion import Operand, Scalar, as_node, promote
+from luminal.frontends.fx.registry import aten
+
+# ---- orders --------------------------------------------------------------------------------------
+
+
+@aten("sort")
+def sort(self: Node, dim: int = -1, descending: bool = False) -> tuple[Node, Node]:
+    return sorting.sort(self, dim, descending)
+
+
+@aten("sort.stable")
+def sort_stable(self: Node, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Node, Node]:
+    """Every order is stable here."""
+    return sorting.sort(self, dim, descending)
+
+
+@aten("argsort")
+def argsort(self: Node, dim: int = -1, descending: bool = False) -> Node:
+    return sorting.argsort(self, dim, descending)
+
+
+@aten("argsort.stable")
+def argsort_stable(self: Node, *, stable: bool, dim: int = -1, descending: bool = False) -> Node:
+    return sorting.argsort(self, dim, descending)
+
+
+@aten("msort")
+def msort(self: Node) -> Node:
+    return sorting.sort(self, 0)[0]
+
+
+@aten("topk")
+def topk(self: Node, k: Int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Node, Node]:
+    """Elements that may be in any order are in order, too."""
+    return sorting.topk(self, k, dim, largest)
+
+
+# ---- one element by its place in the order -------------------------------------------------------
+
+
+@aten("kthvalue")
+def kthvalue(self: Node, k: Int, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
+    return sorting.kthvalue(self, k, dim, keepdim)
+
+
+@aten("mode")
+def mode(self: Node, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
+    return sorting.mode(self, dim, keepdim)
+
+
+def _of_all(function: Callable[[Node, int], tuple[Node, Node]], x: Node) -> Node:
+    return indexing.full((), math.nan, x.dtype) if x.size == 0 else function(reshape(x, [x.size]), 0)[0]
+
+
+@aten("median")
+def median(self: Node) -> Node:
+    return _of_all(median_dim, self)
+
+
+@aten("median.dim")
+def median_dim(self: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
+    return sorting.median(self, dim, keepdim)
+
+
+@aten("nanmedian")
+def nanmedian(self: Node) -> Node:
+    return _of_all(nanmedian_dim, self)
+
+
+@aten("nanmedian.dim")
+def nanmedian_dim(self: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
+    return sorting.median(self, dim, keepdim, ignore_nan=True)
+
+
+# ---- searching -----------------------------------------------------------------------------------
+
+
+@aten("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(
+    sorted_sequence: Node,
+    self: Operand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Node | None = None,
+    result: DType,
+) -> Node:
+    if side not in (None, "left", "right"):
+        raise ModelError(f"side: expected left or right, found {side!r}")
+    rows = sorted_sequence if sorter is None else indexing.gather_elements(sorted_sequence, sorter, -1)
+    rows, values = promote([rows, self])
+    return cast(sorting.searchsorted(rows, values, right or side == "right"), result)
+
+
+@aten("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(self: Operand, boundaries: Node, *, out_int32: bool = False, right: bool = False, result: DType) -> Node:
+    return searchsorted(boundaries, self, right=right, result=result)
+
+
+@aten("isin.Tensor_Tensor", "isin.Scalar_Tensor")
+def isin(elements: Operand, test_elements: Node, *, assume_unique: bool = False, invert: bool = False) -> Node:
+    values, among = promote([elements, test_elements])
+    return _found(sorting.isin(values, reshape(among, [among.size])), invert)
+
+
+@aten("isin.Tensor_Scalar")
+def isin_scalar(elements: Node, test_element: Scalar, *, assume_unique: bool = False, invert: bool = False) -> Node:
+    return _found(equal(elements, as_node(test_element, elements.dtype)), invert)
+
+
+def _found(found: Node, invert: bool) -> Node:
+    return logical_not(found) if invert else found
