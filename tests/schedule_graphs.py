@@ -375,6 +375,16 @@ def least_of_rows(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def found_in_order(s: Source) -> tuple[Node, ...]:
+    """Binary searches in one row, and in a row for each; which elements are among others; the most frequent of rows."""
+    x, row = s.input(BATCH, SEQ, 11), s.input(BATCH, SEQ, 4)
+    counts = sorting.searchsorted(sorting.sort(x)[0], row, right=True)
+    places = sorting.searchsorted(sorting.sort(s.input(SEQ))[0], row)
+    ids = s.input(6, 5, dtype=types.i64, below=4)
+    return (counts, places, sorting.isin(ids, s.input(3, dtype=types.i64, below=9)), *sorting.mode(ids))
+
+
+@case
 def joined_parts(s: Source) -> tuple[Node, ...]:
     a, b = s.input(BATCH, 3), s.input(BATCH, SEQ)
     joined = movement.concatenate([a, b, a], 1)

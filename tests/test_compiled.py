@@ -11,7 +11,16 @@ import luminal
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import activation, compare, contraction, exponential, hyperbolic, indexing, reduction
+from luminal.core.decompose import (
+    activation,
+    compare,
+    contraction,
+    exponential,
+    hyperbolic,
+    indexing,
+    reduction,
+    sorting,
+)
 from luminal.core.errors import ModelError
 from luminal.core.ir import Graph, Node
 from luminal.core.target import Target
@@ -136,6 +145,23 @@ def test_integers_at_their_limits(dtype: DType) -> None:
     x, y = (np.ascontiguousarray(part) for part in np.broadcast_arrays(values[:, None], values[None, :]))
     inputs = {"x": x, "y": y}
     agrees(graph_of(f"integers_{dtype}", inputs, integer_graph), BEST, [inputs], 1)
+
+
+def test_orders_of_types() -> None:
+    """Equal elements, NaN, infinities, both zeros, and the ends of integers; positions, and so values, exactly."""
+    random = np.random.default_rng(2)
+    inputs: dict[str, Array] = {}
+    for dtype in (types.f64, types.bf16, types.i8, types.u32, types.u64, types.bool_):
+        special = SPECIAL if dtype.is_float else [dtype.min, dtype.max, 0, 1]
+        inputs[str(dtype)] = random.choice(np.array(special, dtype.numpy), (3, 50))
+
+    def build(*nodes: Node) -> dict[str, Node]:
+        outputs: dict[str, Node] = {}
+        for x in nodes:
+            outputs[f"{x.dtype} sorted"], outputs[f"{x.dtype} order"] = sorting.sort(x, 1, x.dtype.is_float)
+        return outputs
+
+    agrees(graph_of("orders", inputs, build), BEST, [inputs], 1)
 
 
 def test_axes_of_size_zero_and_one() -> None:
