@@ -199,10 +199,16 @@ def searchsorted(rows: Node, values: Node, right: bool = False) -> Node:
 
 def isin(values: Node, among: Node) -> Node:
     """Whether each of ``values``, of any shape, equals one of ``among [n]`` (torch.isin); NaN equals nothing."""
-    length = among.shape[0]
+    return find(sort(among)[0], values)[1]
+
+
+def find(row: Node, values: Node) -> tuple[Node, Node]:
+    """The first position (int64) of each of ``values``, of any shape, in ``row [n]``, which is in order, and whether it
+    is there; elsewhere the position is some other of the row's."""
+    length = row.shape[0]
     if length == 0:
-        return full(values.shape, False, bool_)
-    ordered, _ = sort(among)
-    place = searchsorted(ordered, values)
+        return full(values.shape, 0, i64), full(values.shape, False, bool_)
+    place = searchsorted(row, values)
     inside = less(place, dim(length))
-    return equal(gather(ordered, select(inside, place, 0), 0), values) & inside
+    place = select(inside, place, 0)
+    return place, equal(gather(row, place, 0), values) & inside

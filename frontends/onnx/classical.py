@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core import types
-from luminal.core.decompose import indexing, math, reduction
+from luminal.core.decompose import indexing, math, reduction, sorting
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, expand, select
 from luminal.core.movement import reshape, unsqueeze
@@ -46,8 +45,7 @@ def _listed(call: Call, kind: str) -> Array | None:
 
 @operator("LabelEncoder", domain=DOMAIN)
 def _label_encoder(call: Call) -> Node:
-    """The value beside the key that an element equals, found by halving the sorted keys; from version 4 on,
-    NaN equals NaN."""
+    """The value beside the key that an element equals; from version 4 on, NaN equals NaN."""
     if any(name.endswith("_strings") for name in call.attributes):
         raise UnsupportedError("strings are not supported: convert them to numbers before the model")
     keys, values = _listed(call, "keys"), _listed(call, "values")
@@ -60,16 +58,8 @@ def _label_encoder(call: Call) -> Node:
     # The first of equal keys counts.
     sorted_keys, first = np.unique(keys, return_index=True)
     x = call[0]
-    low = cast(x, types.i64) * 0
-    step = 1 << (len(sorted_keys).bit_length() - 1)
-    while step:
-        probe = low + step
-        within = math.less(probe, len(sorted_keys))
-        key = indexing.take(constant(sorted_keys), select(within, probe, 0))
-        low = select(within & math.less_equal(key, x), probe, low)
-        step //= 2
-    hit = math.equal(indexing.take(constant(sorted_keys), low), x)
-    label = indexing.take(constant(values[first]), low)
+    place, hit = sorting.find(constant(sorted_keys), x)
+    label = indexing.take(constant(values[first]), place)
     if call.opset >= 4 and x.dtype.is_float and np.isnan(keys).any():
         of_nan = values[int(np.isnan(keys).argmax())]
         label, hit = select(math.isnan(x), of_nan.item(), label), hit | math.isnan(x)
@@ -193,8 +183,7 @@ def _step(x: Node, place: Node, trees: _Trees, members: Sequence[tuple[int, Arra
         one = math.equal(mode, number) & _COMPARISONS[number](value, split)
         holds = one if holds is None else holds | one
     for position, elements in members:
-        found = reduction.any_(math.equal(unsqueeze(value, [2]), constant(elements)), 2)
-        one = math.equal(node, position) & found
+        one = math.equal(node, position) & sorting.isin(value, constant(elements))
         holds = one if holds is None else holds | one
     assert holds is not None
     holds = holds | (math.isnan(value) & indexing.take(constant(trees.missing), node))
