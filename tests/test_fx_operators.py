@@ -330,6 +330,28 @@ def test_orders() -> None:
     check(lambda x: (x.sort(stable=True), x.sort(-1, True), x.topk(4), x.median(1)[0], x.nanmedian(0)[0]), special)
 
 
+def test_histograms() -> None:
+    x = floats(4, 50)
+    x[0, :3] = torch.tensor([math.nan, math.inf, -math.inf])
+    for dtype in (torch.float32, torch.float64):
+        check(
+            lambda x, weight: {
+                "between numbers": torch.histc(x, 7, -1, 1.5),
+                "between extremes": torch.histc(x[1:], 11),
+                "of one number": torch.histc(x[1, :1].expand(3), 2),
+                "around one number": torch.histogram(x[1, :1], 3),
+                "of nothing": torch.histc(x[:0], 3),
+                "with edges": torch.histogram(x[1:], 4),
+                "weighed": torch.histogram(x, 5, range=(-2.0, 2.0), weight=weight, density=True),
+                "given edges": torch.histogram(x, x.new_tensor([-1, -0.5, 0.1, 3])),
+            },
+            x.to(dtype),
+            floats(4, 50, seed=1).abs().to(dtype),
+        )
+    edges = torch.linspace(-1, 1, 9)
+    check(lambda x: torch.histogram(x, torch.linspace(-1, 1, 9)), torch.cat([edges, edges.nextafter(edges + 1)]))
+
+
 def test_orders_of_any_length() -> None:
     dims = {"args_0": ("n", None), "n": (1, 9)}
     others = [(floats(n, 6, seed=n),) for n in (1, 2, 9)]

@@ -177,6 +177,8 @@ ORDERS: dict[str, Call] = {
     "searchsorted.Scalar": _example(ORDERED, 0.5),
     "bucketize.Tensor": _example(X, ORDERED),
     "bucketize.Scalar": _example(0.5, ORDERED),
+    "histc histogram.bin_ct": _example(X, 5),
+    "histogram.bins_tensor": _example(X, ORDERED),
     "isin.Tensor_Tensor": _example(INTEGERS, LIST),
     "isin.Tensor_Scalar": _example(INTEGERS, 2),
     "isin.Scalar_Tensor": _example(2, LIST),

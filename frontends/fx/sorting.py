@@ -1,12 +1,14 @@
-"""Orders, what is chosen by them, and searching in what is in order."""
+"""Orders, what is chosen by them, searching in what is in order, and histograms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from luminal.core.decompose import histogram as histograms
 from luminal.core.decompose import indexing, sorting
 from luminal.core.decompose.compare import equal, logical_not
+from luminal.core.decompose.reduction import max_, min_
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node, cast
 from luminal.core.movement import reshape
@@ -126,3 +128,37 @@ def isin_scalar(elements: Node, test_element: Scalar, *, assume_unique: bool = F
 
 def _found(found: Node, invert: bool) -> Node:
     return logical_not(found) if invert else found
+
+
+# ---- histograms ----------------------------------------------------------------------------------
+
+
+def _between(x: Node, ends: Sequence[Scalar] | None, bins: int, margin: float) -> Node:
+    """Edges of ``bins`` between the two ``ends``, or else between the least and the greatest element; ``margin`` to
+    either side of a single number."""
+    if ends is None and x.size == 0:
+        ends = (0, 1)
+    low, high = (min_(x), max_(x)) if ends is None else (as_node(end, x.dtype) for end in ends)
+    return histograms.edges(low, high, bins, margin)
+
+
+@aten("histc")
+def histc(self: Node, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Node:
+    return histograms.histogram(self, _between(self, None if min == max else (min, max), bins, 1.0))
+
+
+@aten("histogram.bin_ct")
+def histogram_of(
+    self: Node,
+    bins: int = 100,
+    *,
+    range: Sequence[float] | None = None,
+    weight: Node | None = None,
+    density: bool = False,
+) -> tuple[Node, Node]:
+    return histogram(self, _between(self, range, bins, 0.5), weight=weight, density=density)
+
+
+@aten("histogram.bins_tensor")
+def histogram(self: Node, bins: Node, *, weight: Node | None = None, density: bool = False) -> tuple[Node, Node]:
+    return histograms.histogram(self, bins, weight, density), bins
