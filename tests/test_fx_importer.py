@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from luminal.core import ir, ops, types
 from luminal.core import symbolic as sym
@@ -18,7 +19,7 @@ from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import topological
 from luminal.frontends.fx import importer
 from luminal.frontends.fx.tables import TABLE
-from tests.fx_support import Call, check, difference, run
+from tests.fx_support import Call, check, difference, floats, run
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -474,3 +475,32 @@ def test_a_size_is_not_negative() -> None:
 
 def test_assertions_on_metadata_hold_once_exported() -> None:
     assert TABLE["aten._assert_tensor_metadata.default"].handler(None, None, None, types.f32) is None
+
+
+def test_a_traced_module_is_imported_without_export() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        return {"sum": [x.t() + y, None], "scaled": torch.tensor(2.0) * x}
+
+    x, y = floats(2, 3), floats(3, 1)
+    graph = importer.load(make_fx(function)(x, y))
+    assert [name for name, _ in graph.outputs] == ["sum_0", "scaled"]
+    total, scaled = run(graph, (x, y))
+    np.testing.assert_array_equal(total, x.t() + y)
+    np.testing.assert_array_equal(scaled, 2 * x)
+    assert graph.structure["parameters"] == ["x_1", "y_1"]
+
+
+def test_a_traced_module_keeps_its_symbolic_sizes() -> None:
+    traced = make_fx(lambda x: x.reshape(-1) + x.shape[0], tracing_mode="symbolic")(floats(4, 6))
+    graph = importer.load(traced)
+    other = floats(5, 8)
+    np.testing.assert_array_equal(run(graph, (other,))[0], other.reshape(-1) + 5)
+
+
+def test_a_traced_module_that_writes_in_place_is_exported() -> None:
+    traced = make_fx(lambda x: x.add(1).mul_(2))(floats(2, 3))
+    with pytest.raises(ModelError, match="example inputs"):
+        importer.load(traced)
+    np.testing.assert_array_equal(
+        run(importer.load(traced, (floats(2, 3),)), (floats(2, 3),))[0], (floats(2, 3) + 1) * 2
+    )

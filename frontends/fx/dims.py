@@ -87,11 +87,11 @@ def _range_of_dim(dim: Any) -> tuple[int, int]:
 
 
 class Symbols:
-    """The symbols of one exported program as luminal's variables."""
+    """The symbols of one program as luminal's variables, within the ``ranges`` that PyTorch has for them."""
 
-    def __init__(self, program: torch.export.ExportedProgram, dims: Dims) -> None:
+    def __init__(self, ranges: Mapping[Any, Any], dims: Dims) -> None:
         self._declared = dims
-        self._constraints = {str(symbol): bounds for symbol, bounds in program.range_constraints.items()}
+        self._constraints = {str(symbol): bounds for symbol, bounds in ranges.items()}
         self._names: dict[str, str] = {}
         self._variables: dict[str, Int] = {}
 

@@ -22,6 +22,7 @@ from luminal.frontends.fx import location, structure, tables
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
 from luminal.frontends.fx.export import Inputs, Model, export
+from luminal.frontends.fx.program import Program, is_traced, of_exported, of_traced
 from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description
 
@@ -43,6 +44,9 @@ def load(
     name: str | None = None,
 ) -> Graph:
     """Import a module with its example ``inputs``, a traced GraphModule likewise, or an ExportedProgram.
+
+    A GraphModule of functional ATen operators that carries the types of its values, as ``make_fx`` makes it, needs no
+    inputs either: it is imported as it is.
 
     ``dims`` declares symbolic dimensions (see ``luminal.frontends.fx.dims``); one without an upper bound is taken to
     reach 1024. ``constants`` fixes inputs by name, which then are no inputs of the graph.
@@ -82,7 +86,10 @@ class _Importer:
         dims: Mapping[str, Any] | None,
         constants: Mapping[str, np.ndarray[Any, Any]] | None,
     ) -> None:
-        self.program: ExportedProgram = export(model, inputs, dims)
+        if isinstance(model, torch.fx.GraphModule) and inputs is None and is_traced(model):
+            self.program: Program = of_traced(model)
+        else:
+            self.program = of_exported(export(model, inputs, dims))
         self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
         self.title = type(model).__name__.lower() if not isinstance(model, ExportedProgram) else "model"
         self.dims = parse(dims)
@@ -98,7 +105,7 @@ class _Importer:
 
     def _symbols(self, dims: Dims) -> Symbols:
         """The program's symbols, named before any of them is used."""
-        symbols = Symbols(self.program, dims)
+        symbols = Symbols(self.program.ranges, dims)
         tensors = {
             node.name: node.meta["val"].shape
             for node in self.program.graph.find_nodes(op="placeholder")
@@ -132,27 +139,23 @@ class _Importer:
         )
 
     def build(self, name: str) -> Graph:
-        signature = self.program.graph_signature
-        specs = iter(signature.input_specs)
-        returned: Sequence[Any] = ()
+        specs = iter(self.program.inputs)
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self._placeholder(node, next(specs))
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
-            elif node.op == "output":
-                returned = node.args[0]
-        missing = sorted(set(self.fixed) - {spec.arg.name for spec in signature.input_specs})
+            elif node.op == "get_attr":
+                self.values[node] = self._constant(node.target)
+        missing = sorted(set(self.fixed) - {spec.arg.name for spec in self.program.inputs})
         if missing:
             raise ModelError(f"constants names {', '.join(missing)}, which are no inputs of the model")
-        outputs, leaves = self._outputs(returned)
+        outputs, leaves = self._outputs()
         self._check_dims()
-        calls = self.program.module_call_graph[0].signature
-        assert calls is not None
-        described_outputs = structure.describe(calls.out_spec, iter(leaves))
-        described_inputs = structure.describe(calls.in_spec, iter(self.input_leaves))
+        described_outputs = structure.describe(self.program.outputs_tree, iter(leaves))
+        described_inputs = structure.describe(self.program.inputs_tree, iter(self.input_leaves))
         # A program without its module knows the order of the arguments that it was exported with by position, no more.
-        by_position = list(calls.forward_arg_names or ())[: len(described_inputs["tuple"][0]["tuple"])]
+        by_position = list(self.program.arguments)[: len(described_inputs["tuple"][0]["tuple"])]
         described = {
             "inputs": described_inputs,
             "parameters": structure.positional(self.signature, by_position) if self.signature else by_position,
@@ -205,7 +208,7 @@ class _Importer:
 
     def _constant(self, target: str) -> Node:
         """A parameter, buffer or constant; tensors over the same storage are one node."""
-        tensor = self.program.state_dict.get(target, self.program.constants.get(target))
+        tensor = self.program.tensors.get(target)
         if not isinstance(tensor, torch.Tensor):
             raise ModelError(f"the program holds no value for {target!r}")
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
@@ -214,10 +217,10 @@ class _Importer:
             self.names.setdefault(self.storages[key], target)
         return self.storages[key]
 
-    def _outputs(self, returned: Sequence[Any]) -> tuple[list[Node], list[Description]]:
+    def _outputs(self) -> tuple[list[Node], list[Description]]:
         outputs: list[Node] = []
         leaves: list[Description] = []
-        for spec, returns in zip(self.program.graph_signature.output_specs, returned, strict=True):
+        for spec, returns in zip(self.program.outputs, self.program.returned, strict=True):
             if spec.kind is not OutputKind.USER_OUTPUT:
                 advice = _MUTATIONS.get(spec.kind, f"outputs of kind {spec.kind.name} are not supported")
                 self._report(returns, "in-place update", advice.format(spec.target))

@@ -18,11 +18,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils._pytree import TreeSpec
 
 from luminal.core.errors import ModelError
 
 Description = dict[str, Any]
+
+# What the nodes of a torch.fx graph hold instead.
+_OF_GRAPHS = {immutable_list: list, immutable_dict: dict}
 
 
 def describe(spec: TreeSpec, leaves: Iterator[Description]) -> Description:
@@ -30,9 +34,10 @@ def describe(spec: TreeSpec, leaves: Iterator[Description]) -> Description:
     if spec.is_leaf():
         return next(leaves)
     children = [describe(child, leaves) for child in spec.children()]
-    if spec.type in (list, tuple):
-        return {spec.type.__name__: children}
-    if spec.type in (dict, OrderedDict):
+    container = _OF_GRAPHS.get(spec.type, spec.type)
+    if container in (list, tuple):
+        return {container.__name__: children}
+    if container in (dict, OrderedDict):
         return {"dict": children, "keys": list(spec.context)}
     kind, keys = _fields(spec)
     if len(keys) != len(children) or not all(isinstance(key, str) for key in keys):

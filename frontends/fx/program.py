@@ -1,0 +1,109 @@
+"""What the importer walks: a graph of ATen operators, exported or traced, and what it has to know beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.utils import _pytree as pytree
+
+from luminal.frontends.fx.registry import target_name
+from luminal.frontends.fx.tables import TABLE
+
+
+@dataclass(frozen=True)
+class Program:
+    """Of each placeholder, its specification; of each leaf that the output node returns, likewise.
+
+    ``tensors`` holds parameters, buffers and constants by target, ``ranges`` the bounds of the symbols of sizes;
+    ``inputs_tree`` is of ``(args, kwargs)`` and ``arguments`` names those given by position.
+    """
+
+    graph: torch.fx.Graph
+    inputs: Sequence[InputSpec]
+    outputs: Sequence[OutputSpec]
+    returned: Sequence[Any]
+    inputs_tree: pytree.TreeSpec
+    outputs_tree: pytree.TreeSpec
+    tensors: Mapping[str, Any]
+    ranges: Mapping[Any, Any] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+
+
+def of_exported(program: ExportedProgram) -> Program:
+    """An exported program as it is."""
+    calls = program.module_call_graph[0].signature
+    assert calls is not None
+    signature = program.graph_signature
+    return Program(
+        program.graph,
+        signature.input_specs,
+        signature.output_specs,
+        program.graph.output_node().args[0],
+        calls.in_spec,
+        calls.out_spec,
+        {**program.constants, **program.state_dict},
+        program.range_constraints,
+        calls.forward_arg_names or (),
+    )
+
+
+def is_traced(model: object) -> bool:
+    """Whether ``model`` holds nothing but functions on tensors of known types, as ``make_fx`` and AOTAutograd leave
+    behind them: such a graph needs no export."""
+    if not isinstance(model, torch.fx.GraphModule) or type(model.graph._codegen) is not torch.fx.graph.CodeGen:
+        return False
+    return all(map(_is_function, model.graph.nodes))
+
+
+def _is_function(node: torch.fx.Node) -> bool:
+    if node.op == "placeholder":
+        return isinstance(node.meta.get("val"), torch.Tensor | int | float | torch.SymInt) or not node.users
+    if node.op == "call_function":
+        if isinstance(node.target, torch._ops.OpOverload):
+            return "val" in node.meta and not node.target._schema.is_mutable
+        return target_name(node.target) in TABLE
+    return node.op in ("get_attr", "output")
+
+
+def of_traced(module: torch.fx.GraphModule) -> Program:
+    """A module of which ``is_traced`` holds; its placeholders are given by position."""
+    graph = module.graph
+    placeholders = graph.find_nodes(op="placeholder")
+    names = [node.name for node in placeholders]
+    leaves, outputs_tree = pytree.tree_flatten(graph.output_node().args[0])
+    attributes = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+    return Program(
+        graph,
+        [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in placeholders],
+        [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(str(leaf)), None) for leaf in leaves],
+        leaves,
+        pytree.tree_structure((tuple(names), {})),
+        outputs_tree,
+        {target: attrgetter(target)(module) for target in attributes},
+        _ranges(placeholders),
+        names,
+    )
+
+
+def _argument(node: torch.fx.Node) -> TensorArgument | ConstantArgument:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor | torch.SymInt):
+        return TensorArgument(node.name)
+    return ConstantArgument(node.name, value)
+
+
+def _ranges(placeholders: Sequence[torch.fx.Node]) -> Mapping[Any, Any]:
+    """The bounds that the environment of the symbolic sizes has for its symbols."""
+    for node in placeholders:
+        value = node.meta.get("val")
+        for size in (*value.shape,) if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                ranges: Mapping[Any, Any] = size.node.shape_env.var_to_range
+                return ranges
+    return {}
