@@ -50,7 +50,7 @@ def read(x: Array, attr: ops.View, shape: tuple[int, ...], over: tuple[Int, ...]
         return np.empty(shape, x.dtype)
     mask = [v for v in attr.valid if not sym.always(v)]
     if any(sym.never(v) for v in mask):
-        return np.broadcast_to(np.frombuffer(attr.fill, x.dtype), shape)
+        return np.broadcast_to(np.frombuffer(attr.fill, x.dtype).reshape(()), shape)
     index = attr.index
     if mask:
         padded = _padded(x, attr, mask, shape)

@@ -166,6 +166,9 @@ REDUCTIONS: dict[str, Call] = {
     "cumsum cumprod cummax cummin logcumsumexp _logcumsumexp": _example(X, 0),
     "_softmax _log_softmax": _example(X, 0, False),
     "diff": _example(X),
+    "dist": _example(X, Y),
+    "_cdist_forward": _example(BATCH, BATCH + 1, 1.5, None),
+    "_pdist_forward": _example(X),
 }
 
 ORDERS: dict[str, Call] = {
@@ -228,6 +231,7 @@ MOVEMENT: dict[str, Call] = {
     "scatter.reduce": _example(X, 0, PLACES, X, reduce="add"),
     "scatter.value_reduce": _example(X, 0, PLACES, 2.0, reduce="multiply"),
     "scatter_reduce.two": _example(X, 0, PLACES, X, "amax"),
+    "masked_scatter": _example(X, MASK, Y),
     "index_copy": _example(X, 0, torch.tensor([2, 0]), X[:2]),
     "index_add": _example(X, 0, torch.tensor([1, 1]), X[:2]),
     "index_fill.int_Scalar": _example(X, 0, LIST, 1.5),
@@ -283,6 +287,10 @@ LAYERS: dict[str, Call] = {
     "group_norm": _example(IMAGE[1], 2),
     "native_group_norm": _example(IMAGE[1], CHANNELS, CHANNELS2, 2, 4, 7, 2, 1e-3),
     "instance_norm": _example(IMAGE[1], CHANNELS, CHANNELS2, None, None, True, 0.1, 1e-3, False),
+    "_native_batch_norm_legit.no_stats": _example(IMAGE[1], CHANNELS, CHANNELS2, True, 0.1, 1e-3),
+    "max_pool2d_with_indices_backward": _example(
+        POSITIVE[None, None, :2, 1:], IMAGE[2][:1, :1], [2, 2], [3, 2], [0, 0], [1, 1], False, _whole(0, 42, 1, 1, 2, 3)
+    ),
     **{f"max_pool{axes}d avg_pool{axes}d": _example(IMAGE[axes], [2] * axes) for axes in (1, 2, 3)},
     **{f"max_pool{axes}d_with_indices": _example(IMAGE[axes], [2] * axes) for axes in (2, 3)},
     **{f"adaptive_avg_pool{axes}d adaptive_max_pool{axes}d": _example(IMAGE[axes], [3] * axes) for axes in (1, 2, 3)},
@@ -313,9 +321,7 @@ IMAGES: dict[str, Call] = {
 }
 
 # Their further results (statistics and factors for training) are not computed.
-FIRST_RESULT = _names(
-    "native_layer_norm _native_batch_norm_legit_no_training native_group_norm _linalg_det _linalg_slogdet"
-)
+FIRST_RESULT = _names("_native_batch_norm_legit_no_training _linalg_det _linalg_slogdet")
 FAMILIES = {"pointwise": POINTWISE, "reductions": REDUCTIONS, "orders": ORDERS, "movement": MOVEMENT,
             "creation": CREATION, "products": PRODUCTS, "layers": LAYERS, "images": IMAGES}  # fmt: skip
 # What PyTorch leaves unwritten is zero.

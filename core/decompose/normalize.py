@@ -6,14 +6,17 @@ squares of what is left, never as a difference of large sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core.decompose.arithmetic import abs_, rsqrt, sqrt
 from luminal.core.decompose.common import normalized_axes, require_float, widened
-from luminal.core.decompose.reduction import max_, mean, sum_
+from luminal.core.decompose.compare import not_equal
+from luminal.core.decompose.power import pow_
+from luminal.core.decompose.reduction import max_, mean, min_, sum_
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, cast
+from luminal.core.ir import Node, cast, constant
 from luminal.core.movement import reshape
 from luminal.core.types import f64
 
@@ -28,10 +31,17 @@ def layer_norm(
     """
     require_float(x, "layer_norm")
     over = normalized_axes(x, axes)
-    centered = x - mean(x, over, keepdims=True)
-    result = centered * rsqrt(mean(centered * centered, over, keepdims=True) + eps)
+    result = (x - mean(x, over, keepdims=True)) * inverse_deviation(x, over, eps)
     result = result if weight is None else result * weight
     return result if bias is None else result + bias
+
+
+@widened
+def inverse_deviation(x: Node, axes: Iterable[int] | int, eps: float = 1e-5) -> Node:
+    """``rsqrt(variance + eps)`` over ``axes``, which stay with extent 1."""
+    over = normalized_axes(x, axes)
+    centered = x - mean(x, over, keepdims=True)
+    return rsqrt(mean(centered * centered, over, keepdims=True) + eps)
 
 
 @widened
@@ -91,11 +101,14 @@ def instance_norm(x: Node, weight: Node | None = None, bias: Node | None = None,
 
 @widened
 def lp_norm(x: Node, axes: Sequence[int] | int | None, p: float = 2, keepdims: bool = False) -> Node:
-    """``sum(|x|**p) ** (1/p)`` for ``p`` 1, 2 or infinity; raises ShapeError for others."""
+    """``sum(|x|**p) ** (1/p)``; for an infinite ``p`` the largest or smallest magnitude, for 0 the number of elements
+    that are not zero."""
+    if p == 0:
+        return sum_(cast(not_equal(x, 0), x.dtype), axes, keepdims)
     if p == 1:
         return sum_(abs_(x), axes, keepdims)
     if p == 2:
         return sqrt(sum_(x * x, axes, keepdims))
-    if p == float("inf"):
-        return max_(abs_(x), axes, keepdims)
-    raise ShapeError(f"lp_norm: expected p of 1, 2 or infinity, found {p}")
+    if math.isinf(p):
+        return (max_ if p > 0 else min_)(abs_(x), axes, keepdims)
+    return pow_(sum_(pow_(abs_(x), constant(p, x.dtype)), axes, keepdims), constant(1 / p, x.dtype))

@@ -15,16 +15,20 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.arithmetic import floor_divide
 from luminal.core.decompose.common import widened
 from luminal.core.decompose.compare import bitwise_not, maximum
+from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.indexing import full, linear_position, wrapped
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, broadcast, cast, constant, expand, iota, scatter
-from luminal.core.movement import along, permute, reshape, slice_
+from luminal.core.ir import Node, broadcast, cast, constant, expand, gather, iota, scatter, select
+from luminal.core.movement import along, permute, reshape, slice_, unsqueeze
 from luminal.core.types import i64
 
 _BY = {"add": ops.ADD, "mul": ops.MUL, "max": ops.MAX}
+# Sums and products of truth values: whether any, and whether all hold.
+_OF_BOOL = {"add": "max", "mul": "min"}
 
 
 def _combined(data: Node, index: Node, new: Node, axis: int, by: str) -> Node:
+    by = _OF_BOOL.get(by, by) if data.dtype.is_bool else by
     return _reduced(data, index, new, axis, by) if by else scatter(data, index, new, axis)
 
 
@@ -93,6 +97,30 @@ def index_put(data: Node, indices: Sequence[Node | None], new: Node, by: str = "
     flat = reshape(moved, [sym.product(sizes), *kept])
     result = reshape(_combined(flat, linear_position(picks, sizes), new, 0, by), moved.shape)
     return permute(result, [order.index(k) for k in range(data.rank)])
+
+
+def masked_put(data: Node, mask: Node, new: Node, by: str = "") -> Node:
+    """``data`` with slices of ``new [n, *data.shape[mask.rank:]]``, one after the other, where ``mask``, over the first
+    axes, holds; at most ``n`` elements hold, else the run fails. ``by`` is empty or ``add`` (``data[mask] = new``)."""
+    if new.size == 0 or data.size == 0:
+        return data
+    held = reshape(mask, [mask.size])
+    number = select(held, cumsum(held, 0) - 1, 0)
+    picked = reshape(gather(new, number, 0), data.shape)
+    where = expand(unsqueeze(mask, range(mask.rank, data.rank)), data.shape)
+    return select(where, added(data, picked) if by else picked, data)
+
+
+def added(data: Node, new: Node) -> Node:
+    """The sum; of bool, whether either holds."""
+    return data | new if data.dtype.is_bool else data + new
+
+
+def masked_scatter(data: Node, mask: Node, new: Node) -> Node:
+    """``data`` with the elements of ``new``, one after the other, where ``mask``, broadcast, holds
+    (torch.masked_scatter)."""
+    mask, data = broadcast(mask, data)
+    return masked_put(data, mask, reshape(new, [new.size]))
 
 
 def scatter_reduce(data: Node, index: Node, new: Node, axis: int, how: str, include_self: bool = True) -> Node:

@@ -34,6 +34,12 @@ def take_along_dim(self: Node, indices: Node, dim: int | None = None) -> Node:
 
 @aten("gather")
 def gather(self: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> Node:
+    if self.rank != index.rank:  # a scalar stands for a vector of one, and no position for any number of axes
+        if index.size == 0:
+            return indexing.full(index.shape, 0, self.dtype)
+        shape = index.shape
+        self, index = (movement.reshape(x, [x.size]) for x in (self, index))
+        return movement.reshape(indexing.gather_elements(self, index, 0), shape)
     return indexing.gather_elements(self, index, dim)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from luminal.core.decompose import normalize, pooling
+from luminal.core import movement
+from luminal.core import symbolic as sym
+from luminal.core.decompose import indexing, normalize, pooling, reduction, scattering
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int
@@ -33,9 +35,14 @@ def layer_norm(
 @aten("native_layer_norm")
 def native_layer_norm(
     input: Node, normalized_shape: Sequence[Int], weight: Node | None, bias: Node | None, eps: float
-) -> tuple[Node, None, None]:
-    """The normalised values; the statistics are for training."""
-    return normalize.layer_norm(input, _last(input, normalized_shape), weight, bias, eps), None, None
+) -> tuple[Node, Node, Node]:
+    """The normalised values, the means and the reciprocals of the standard deviations."""
+    over = _last(input, normalized_shape)
+    return normalize.layer_norm(input, over, weight, bias, eps), *_statistics(input, over, eps)
+
+
+def _statistics(x: Node, over: Sequence[int], eps: float) -> tuple[Node, Node]:
+    return reduction.mean(x, over, keepdims=True), normalize.inverse_deviation(x, over, eps)
 
 
 @aten("rms_norm")
@@ -73,6 +80,18 @@ def native_batch_norm(
     return normalize.batch_norm(input, weight, bias, running_mean, running_var, eps), None, None
 
 
+@aten("_native_batch_norm_legit.no_stats")
+def batch_norm_of_batch(
+    input: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
+) -> tuple[Node, Node, Node]:
+    """Normalised by the statistics of the batch, which follow: the means and the reciprocals of the standard
+    deviations."""
+    over = [k for k in range(input.rank) if k != 1]
+    means, inverses = (movement.reshape(x, [input.shape[1]]) for x in _statistics(input, over, eps))
+    scale, shift = (None if x is None else normalize.channels(x, input) for x in (weight, bias))
+    return normalize.layer_norm(input, over, scale, shift, eps), means, inverses
+
+
 @aten("group_norm")
 def group_norm(
     input: Node, num_groups: int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5,
@@ -84,9 +103,11 @@ def group_norm(
 @aten("native_group_norm")
 def native_group_norm(
     input: Node, weight: Node | None, bias: Node | None, N: Int, C: Int, HxW: Int, group: int, eps: float
-) -> tuple[Node, None, None]:
-    """The normalised values; the statistics are for training."""
-    return normalize.group_norm(input, group, weight, bias, eps), None, None
+) -> tuple[Node, Node, Node]:
+    """The normalised values, the means and the reciprocals of the standard deviations, ``[N, group]``."""
+    parts = movement.reshape(input, [N, group, sym.floordiv(C, group) * HxW])
+    means, inverses = (movement.reshape(x, [N, group]) for x in _statistics(parts, [2], eps))
+    return normalize.group_norm(input, group, weight, bias, eps), means, inverses
 
 
 @aten("instance_norm")
@@ -148,6 +169,18 @@ def _max_pool_with_places(
 
 for _spatial in (2, 3):
     register(f"aten.max_pool{_spatial}d_with_indices.default", _pool(_max_pool_with_places, _spatial))
+
+
+@aten("max_pool2d_with_indices_backward")
+def max_pool_backward(
+    grad_output: Node, self: Node, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool, indices: Node,
+) -> Node:  # fmt: skip
+    """What each window's gradient adds to the element that it chose."""
+    lead, pixels = self.shape[:-2], sym.product(self.shape[-2:])
+    grads, places = (movement.reshape(x, [*lead, sym.product(x.shape[-2:])]) for x in (grad_output, indices))
+    zeros = indexing.full([*lead, pixels], 0, self.dtype)
+    return movement.reshape(scattering.scatter_elements(zeros, places, grads, -1, "add"), self.shape)
 
 
 def _adaptive_avg(spatial: int) -> Callable[..., Node]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from luminal.core import movement
-from luminal.core.decompose import cumulative, math, normalize
+from luminal.core.decompose import cumulative, distance, math, normalize
 from luminal.core.decompose import reduction as reduce
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast, select
 from luminal.core.types import DType
+from luminal.frontends.fx.pointwise import sub
 from luminal.frontends.fx.promotion import Scalar
 from luminal.frontends.fx.registry import aten, table
 
@@ -154,15 +155,23 @@ def _correction(correction: Scalar | None) -> float:
 def vector_norm(
     self: Node, ord: float = 2, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None, result: DType
 ) -> Node:
-    x = cast(self, result.compute)
-    if ord in (1, 2, float("inf")):
-        return cast(normalize.lp_norm(x, _axes(dim), ord, keepdim), result)
-    if ord == float("-inf"):
-        return cast(reduce.min_(math.abs_(x), _axes(dim), keepdim), result)
-    if ord == 0:
-        return cast(reduce.sum_(cast(math.not_equal(x, 0), x.dtype), _axes(dim), keepdim), result)
-    total = reduce.sum_(math.pow_(math.abs_(x), ord), _axes(dim), keepdim)
-    return cast(math.pow_(total, 1 / ord), result)
+    return cast(normalize.lp_norm(cast(self, result.compute), _axes(dim), ord, keepdim), result)
+
+
+@aten("_cdist_forward")
+def cdist(x1: Node, x2: Node, p: float, compute_mode: int | None) -> Node:
+    """PyTorch may take the square root of a difference of products instead, which is less exact."""
+    return distance.cdist(x1, x2, p)
+
+
+@aten("_pdist_forward")
+def pdist(self: Node, p: float = 2) -> Node:
+    return distance.pdist(self, p)
+
+
+@aten("dist")
+def dist(self: Node, other: Node, p: float = 2, *, result: DType) -> Node:
+    return vector_norm(sub(self, other, result=result), p, result=result)
 
 
 # ---- along an axis -------------------------------------------------------------------------------

@@ -101,9 +101,18 @@ def index_put(self: Node, indices: Sequence[Node | None], values: Node, accumula
     if not any(i is not None and i.dtype.is_bool for i in indices):
         return scattering.index_put(self, indices, values, "add" if accumulate else "")
     mask = indices[0]
-    if len(indices) != 1 or mask is None or values.size != 1 or accumulate:
-        raise UnsupportedError(
-            "a mask as an index takes as many values as it has elements that hold; where() may express it"
-        )
-    trailing = movement.unsqueeze(mask, range(mask.rank, self.rank)) if mask.rank < self.rank else mask
-    return indexing.masked_fill(self, trailing, cast(movement.reshape(values, []), self.dtype))
+    if len(indices) != 1 or mask is None:
+        raise UnsupportedError("a mask as an index beside others; where() may express it")
+    kept = self.shape[mask.rank :]
+    values = cast(values, self.dtype)
+    if values.rank > len(kept) and values.shape[0] != 1:
+        by = "add" if accumulate else ""
+        return scattering.masked_put(self, mask, expand(values, [values.shape[0], *kept]), by)
+    value = movement.squeeze(values, [0]) if values.rank > len(kept) else values
+    where = movement.unsqueeze(mask, range(mask.rank, self.rank))
+    return indexing.masked_fill(self, where, scattering.added(self, value) if accumulate else value)
+
+
+@aten("masked_scatter")
+def masked_scatter(self: Node, mask: Node, source: Node) -> Node:
+    return scattering.masked_scatter(self, mask, source)

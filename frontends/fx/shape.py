@@ -250,6 +250,8 @@ def diagonal(self: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
 
 @aten("unfold", "unfold_copy")
 def unfold(self: Node, dimension: int, size: int, step: int) -> Node:
+    if self.rank == 0:  # the one window itself, without an axis for their number
+        return movement.slice_(movement.reshape(self, [1]), 0, 0, size)
     return movement.windows(self, dimension, size, step)
 
 
