@@ -9,6 +9,7 @@ Roots of unity are computed in float64 from angles reduced exactly, and rounded 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -53,9 +54,7 @@ def dft(x: Node, axis: int, length: int | None = None, inverse: bool = False, on
         z = z * (1 / size)
     if onesided:
         z = slice_(z, -1, 0, 1) if inverse else slice_(z, -2, 0, size // 2 + 1)
-    order = list(range(z.rank))
-    order.insert(axis, order.pop(-2))
-    return permute(z, order)
+    return _back(z, axis)
 
 
 @widened
@@ -68,11 +67,54 @@ def stft(x: Node, step: int, length: int, window: Node | None = None, onesided: 
     return dft(permute(frames, [0, 1, 3, 2]), 2, length, onesided=onesided)
 
 
+@widened
+def fft(x: Node, axes: Sequence[int], inverse: bool = False, scale: float = 1, onesided: bool = False) -> Node:
+    """The transform of ``x [.., 1 or 2]`` along each of ``axes``, times ``scale``: ``[.., 2]``.
+
+    With ``onesided`` the first half of the last of ``axes`` is kept. Raises ShapeError where a length is not known.
+    """
+    for axis in reversed(axes):
+        size = _length(x, axis)
+        z = _transform(_last(x, axis), size, 1 if inverse else -1)
+        if onesided and axis == axes[-1]:
+            z = slice_(z, -2, 0, size // 2 + 1)
+        x = _back(z, axis)
+    return _scaled(x, scale)
+
+
+@widened
+def inverse_real_fft(x: Node, axes: Sequence[int], length: int, scale: float = 1) -> Node:
+    """The real signal, ``length`` long in the last of ``axes``, whose transform has the first half ``x [.., 2]``, times
+    ``scale``: ``[.., 1]``."""
+    *others, axis = axes
+    z = _last(fft(x, others, inverse=True), axis)
+    z = _transform(_mirrored(z, length), length, 1)
+    return _back(_scaled(slice_(z, -1, 0, 1), scale), axis)
+
+
+def _length(x: Node, axis: int) -> int:
+    size = x.shape[axis]
+    if not isinstance(size, int) or size < 1:
+        raise ShapeError(f"dft: the length {size} must be known and positive")
+    return size
+
+
+def _scaled(z: Node, scale: float) -> Node:
+    return z if scale == 1 else z * scale
+
+
 def _last(x: Node, axis: int) -> Node:
     """``axis`` moved before the last."""
     order = [k for k in range(x.rank) if k != axis]
     order.insert(x.rank - 2, axis)
     return permute(x, order)
+
+
+def _back(z: Node, axis: int) -> Node:
+    """The axis before the last moved to ``axis``."""
+    order = list(range(z.rank))
+    order.insert(axis, order.pop(-2))
+    return permute(z, order)
 
 
 def _resized(z: Node, size: int) -> Node:

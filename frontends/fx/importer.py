@@ -19,6 +19,7 @@ from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.symbolic import Expr
 from luminal.core.types import DType
 from luminal.frontends.fx import location, structure, tables
+from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
 from luminal.frontends.fx.dims import Dims, Symbols, parse
 from luminal.frontends.fx.dtypes import FROM_TORCH, from_torch, to_numpy
 from luminal.frontends.fx.export import Inputs, Model, export
@@ -27,6 +28,7 @@ from luminal.frontends.fx.registry import Entry, target_name
 from luminal.frontends.fx.structure import Description
 
 _UNKNOWN = "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"
+_UNKNOWN_OF_COMPLEX = "it has no decomposition for complex numbers yet; torch.view_as_real gives their parts"
 _PARAMETERS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = {
     OutputKind.BUFFER_MUTATION: "it updates the buffer {!r}; take it as an input and return the new value instead",
@@ -187,13 +189,24 @@ class _Importer:
             self.input_leaves.append({"value": spec.arg.value})
             return spec.arg.value
         tensor = node.meta["val"]
-        shape, dtype = self.symbols.shape(tensor.shape), from_torch(tensor.dtype)
+        shape = self.symbols.shape(tensor.shape)
+        if tensor.is_complex():
+            return self._complex_input(node.name, shape, PARTS[tensor.dtype])
+        dtype = from_torch(tensor.dtype)
         if node.name in self.fixed:
             self.input_leaves.append({"fixed": node.name})
             return self._fixed_input(node.name, shape, dtype)
         self.input_leaves.append({"leaf": len(self.inputs)})
         self.inputs.append(ir.input_(node.name, shape, dtype))
         return self.inputs[-1]
+
+    def _complex_input(self, name: str, shape: ir.Shape, parts: DType) -> Complex:
+        """A complex input, which a library takes as pairs."""
+        if name in self.fixed:
+            raise ModelError(f"constants[{name!r}]: a complex input cannot be fixed; make it a buffer of the module")
+        self.input_leaves.append({"leaf": len(self.inputs), "complex": True})
+        self.inputs.append(ir.input_(name, (*shape, 2), parts))
+        return Complex(self.inputs[-1])
 
     def _fixed_input(self, name: str, shape: ir.Shape, dtype: DType) -> Node:
         value = np.asarray(self.fixed[name])
@@ -206,11 +219,16 @@ class _Importer:
         self.names.setdefault(constant, name)
         return constant
 
-    def _constant(self, target: str) -> Node:
+    def _constant(self, target: str) -> Node | Complex:
         """A parameter, buffer or constant; tensors over the same storage are one node."""
         tensor = self.program.tensors.get(target)
         if not isinstance(tensor, torch.Tensor):
             raise ModelError(f"the program holds no value for {target!r}")
+        if tensor.is_complex():
+            return Complex(self._tensor(target, torch.view_as_real(tensor.detach().resolve_conj())))
+        return self._tensor(target, tensor)
+
+    def _tensor(self, target: str, tensor: torch.Tensor) -> Node:
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
         if tensor.numel() == 0 or key not in self.storages:
             self.storages[key] = ir.constant(to_numpy(tensor))
@@ -232,6 +250,9 @@ class _Importer:
             elif isinstance(value, Node):
                 leaves.append({"leaf": len(outputs)})
                 outputs.append(value)
+            elif isinstance(value, Complex):
+                leaves.append({"leaf": len(outputs), "complex": True})
+                outputs.append(value.pairs)
             else:
                 leaves.append({"value": value})
         return outputs, leaves
@@ -242,9 +263,10 @@ class _Importer:
         operator = target_name(node.target)
         if operator == "operator.getitem" and not node.users:
             return None  # a result that nothing reads may be one that luminal does not compute
-        entry = tables.TABLE.get(operator)
-        if entry is None or _is_complex(node):
-            return self._report(node, operator, _UNKNOWN if entry is None else "complex numbers are not supported")
+        is_complex = _is_complex(node)
+        entry = (tables.COMPLEX if is_complex else tables.TABLE).get(operator)
+        if entry is None:
+            return self._report(node, operator, _UNKNOWN_OF_COMPLEX if is_complex else _UNKNOWN)
         origin = Origin(operator, node.name, location.of_node(node))
         try:
             with originating(self.origins, origin):
@@ -270,7 +292,7 @@ class _Importer:
         if "result" in entry.wants:
             first = node.meta["val"]
             first = first[0] if isinstance(first, tuple | list) else first
-            arguments["result"] = from_torch(first.dtype)
+            arguments["result"] = PARTS[first.dtype] if first.dtype.is_complex else from_torch(first.dtype)
         return arguments
 
     def _convert(self, value: Any) -> Any:
@@ -281,7 +303,9 @@ class _Importer:
             return [self._convert(v) for v in value]
         if isinstance(value, slice):
             return slice(self._convert(value.start), self._convert(value.stop), self._convert(value.step))
-        return from_torch(value) if isinstance(value, torch.dtype) else value
+        if isinstance(value, torch.dtype):
+            return ComplexType(PARTS[value]) if value.is_complex else from_torch(value)
+        return value
 
     def _check(self, node: torch.fx.Node, result: Any) -> None:
         """What was built has the type and the known sizes that PyTorch computed for it."""
@@ -290,8 +314,10 @@ class _Importer:
         for found, tensor in pairs:
             if not isinstance(tensor, torch.Tensor) or found is None:
                 continue
-            sizes = list(tensor.shape)
-            fits = isinstance(found, Node) and found.dtype == from_torch(tensor.dtype) and found.rank == len(sizes)
+            sizes, dtype = list(tensor.shape), tensor.dtype
+            if dtype.is_complex and isinstance(found, Complex):
+                found, sizes, dtype = found.pairs, [*sizes, 2], _REAL[dtype]
+            fits = isinstance(found, Node) and found.dtype == from_torch(dtype) and found.rank == len(sizes)
             if not fits or any(
                 isinstance(d, int) and isinstance(n, int) and d != n for d, n in zip(found.shape, sizes, strict=True)
             ):
@@ -317,9 +343,14 @@ class _Importer:
     def _stand_in(self, name: str, value: Any) -> Any:
         if isinstance(value, tuple | list):
             return [self._stand_in(f"{name}.{k}", v) for k, v in enumerate(value)]
+        if isinstance(value, torch.Tensor) and value.is_complex():
+            return Complex(ir.input_(name, (*self.symbols.shape(value.shape), 2), PARTS[value.dtype]))
         if isinstance(value, torch.Tensor):
             return ir.input_(name, self.symbols.shape(value.shape), FROM_TORCH.get(value.dtype, types.f32))
         return sym.var(name, 0, 1 << 31) if isinstance(value, torch.SymInt) else value
+
+
+_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
 def _is_complex(node: torch.fx.Node) -> bool:

@@ -26,24 +26,31 @@ class Entry:
 
 
 TABLE: dict[str, Entry] = {}
+# The same for operators with a complex operand or result.
+COMPLEX: dict[str, Entry] = {}
+
+
+def enter(entries: dict[str, Entry], name: str, handler: Callable[..., Any]) -> None:
+    """Enter one operator by its full name; a name can be entered once."""
+    assert name not in entries, f"{name} is registered twice"
+    entries[name] = Entry(handler, frozenset({"result", "contiguous"} & inspect.signature(handler).parameters.keys()))
 
 
 def register(name: str, handler: Callable[..., Any]) -> None:
-    """Enter one operator by its full name; a name can be entered once."""
-    assert name not in TABLE, f"{name} is registered twice"
-    TABLE[name] = Entry(handler, frozenset({"result", "contiguous"} & inspect.signature(handler).parameters.keys()))
+    """Enter one operator on real tensors."""
+    enter(TABLE, name, handler)
 
 
 def aten(*overloads: str) -> Callable[[Handler], Handler]:
     """Enter the decorated handler for ATen overloads: ``@aten("add.Tensor", "add.Scalar")``; ``relu`` is short for
     ``relu.default``."""
 
-    def enter(handler: Handler) -> Handler:
+    def decorated(handler: Handler) -> Handler:
         for overload in overloads:
             register(aten_name(overload), handler)
         return handler
 
-    return enter
+    return decorated
 
 
 def table(rows: Mapping[str, Row], wrap: Callable[[Row], Callable[..., Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that they enter
+    complex,
     contraction,
     creation,
     image,
@@ -15,6 +16,6 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     sizes,
     sorting,
 )
-from luminal.frontends.fx.registry import TABLE
+from luminal.frontends.fx.registry import COMPLEX, TABLE
 
-__all__ = ["TABLE"]
+__all__ = ["COMPLEX", "TABLE"]

@@ -3,6 +3,7 @@
 A compiled model carries a JSON description of its nested inputs and outputs, written by the front end::
 
     {"leaf": k}                      the k-th tensor        {"size": k}     the k-th output, as a Python int
+    {"leaf": k, "complex": True}     the k-th tensor, whose pairs of a last axis are complex numbers to the caller
     {"value": v}                     a constant         {"fixed": name} an input whose value was given when compiling
     {"list": [..]}  {"tuple": [..]}  {"dict": [..], "keys": [..]}
     {"object": [..], "keys": [..], "type": "module:name"}      a named tuple, dataclass or mapping class
@@ -17,6 +18,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from luminal import tensors
 from luminal.core.errors import InputError
 
 Description = Mapping[str, Any]
@@ -101,7 +103,7 @@ def _collect(description: Description, value: Any, path: str, leaves: dict[int, 
     if "leaf" in description:
         if value is None:
             raise InputError(f"the argument {path} is missing")
-        leaves[description["leaf"]] = value
+        leaves[description["leaf"]] = tensors.pairs(value, path) if "complex" in description else value
     elif "fixed" in description:
         pass  # its value is part of the library; a caller may leave it out
     elif "value" in description:
@@ -147,7 +149,8 @@ def rebuild(structure: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
 
 def _built(description: Description, leaves: Sequence[Any]) -> Any:
     if "leaf" in description:
-        return leaves[description["leaf"]]
+        leaf = leaves[description["leaf"]]
+        return tensors.complex_numbers(leaf) if "complex" in description else leaf
     if "size" in description:
         return int(leaves[description["size"]])
     if "value" in description:

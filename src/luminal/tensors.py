@@ -60,6 +60,23 @@ def to_numpy(value: Any, name: str) -> NDArray[Any]:
     return array
 
 
+def pairs(value: Any, name: str) -> Any:
+    """A complex array ``[..]`` as its real and imaginary parts ``[.., 2]``. Raises InputError where it is none."""
+    if is_torch(value) and value.is_complex():
+        return sys.modules["torch"].view_as_real(value.detach().resolve_conj())
+    if isinstance(value, np.ndarray) and value.dtype.kind == "c":
+        value = np.ascontiguousarray(value)
+        return value.view(value.real.dtype).reshape(*value.shape, 2)
+    raise InputError(f"{name}: expected an array of complex numbers, found {getattr(value, 'dtype', type(value))}")
+
+
+def complex_numbers(value: Any) -> Any:
+    """The complex array ``[..]`` of the pairs ``[.., 2]``."""
+    if is_torch(value):
+        return sys.modules["torch"].view_as_complex(value)
+    return value.view(np.complex128 if value.dtype == np.float64 else np.complex64)[..., 0]
+
+
 def to_torch(array: Any) -> Any:
     """A PyTorch tensor over the memory of ``array``, where that is numpy's. Raises InputError where PyTorch lacks the
     type of its elements."""

@@ -1,0 +1,241 @@
+"""Complex tensors: every one is a tensor of pairs, with the operators that know of it in a table of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils import _pytree as pytree
+
+from luminal.core import movement, types
+from luminal.core.decompose import complex as pairs
+from luminal.core.decompose import fourier
+from luminal.core.errors import ShapeError
+from luminal.core.ir import Node, cast, constant, expand
+from luminal.core.types import DType
+from luminal.frontends.fx import creation, indexing, pointwise, reduction, shape, sizes  # noqa: F401 - for their lines
+from luminal.frontends.fx.promotion import Scalar, as_node
+from luminal.frontends.fx.registry import COMPLEX, TABLE, Entry, Handler, aten_name, enter
+
+# The type of the parts.
+PARTS = {torch.complex32: types.f16, torch.complex64: types.f32, torch.complex128: types.f64}
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex tensor ``[..]`` as real and imaginary parts ``[.., 2]``."""
+
+    pairs: Node
+
+
+@dataclass(frozen=True)
+class ComplexType:
+    """A complex element type, by the type of its parts."""
+
+    parts: DType
+
+
+Operand: TypeAlias = Complex | Node | Scalar | complex
+
+
+def _complex(*overloads: str) -> Callable[[Handler], Handler]:
+    """Enter the decorated handler for operators with complex operands or results; ``result`` is the type of parts."""
+
+    def decorated(handler: Handler) -> Handler:
+        for overload in overloads:
+            enter(COMPLEX, aten_name(overload), handler)
+        return handler
+
+    return decorated
+
+
+def _pairs(value: Operand, dtype: DType) -> Node:
+    """A complex number or tensor with parts of ``dtype``; a real one has no imaginary part."""
+    if isinstance(value, Complex):
+        return cast(value.pairs, dtype)
+    if isinstance(value, complex):
+        return constant([value.real, value.imag], dtype)
+    real = as_node(value, dtype)
+    return pairs.pairs(real, constant(0, dtype))
+
+
+# ---- the same to both parts --------------------------------------------------------------------------------------
+
+
+def _by_parts(entry: Entry) -> Callable[..., Any]:
+    def handler(*arguments: Any, **named: Any) -> Any:
+        real, imaginary = (
+            entry.handler(*pytree.tree_map(part, arguments), **pytree.tree_map(part, named))
+            for part in (_real_part, _imaginary_part)
+        )
+        if isinstance(real, Node):
+            return Complex(pairs.pairs(real, imaginary))
+        return [Complex(pairs.pairs(*both)) for both in zip(real, imaginary, strict=True)]
+
+    return handler
+
+
+def _real_part(value: Any) -> Any:
+    return pairs.parts(value.pairs)[0] if isinstance(value, Complex) else value
+
+
+def _imaginary_part(value: Any) -> Any:
+    return pairs.parts(value.pairs)[1] if isinstance(value, Complex) else value
+
+
+_BOTH = """alias clone detach lift_fresh_copy positive view reshape _unsafe_view permute transpose.int t expand squeeze
+squeeze.dim squeeze.dims unsqueeze slice.Tensor select.int unbind.int split.Tensor split_with_sizes cat stack flip roll
+repeat diagonal unfold constant_pad_nd neg sum sum.dim_IntList mean mean.dim cumsum tril triu index.Tensor index_select
+gather where.self"""
+for _overload in _BOTH.split():
+    _entry = TABLE[aten_name(_overload)]
+    COMPLEX[aten_name(_overload)] = Entry(_by_parts(_entry), _entry.wants)
+COMPLEX["operator.getitem"] = TABLE["operator.getitem"]
+
+
+# ---- parts, and types ----------------------------------------------------------------------------------------------
+
+
+@_complex("view_as_real")
+def view_as_real(self: Complex) -> Node:
+    return self.pairs
+
+
+@_complex("view_as_complex")
+def view_as_complex(self: Node) -> Complex:
+    return Complex(self)
+
+
+@_complex("complex")
+def of_parts(real: Node, imag: Node) -> Complex:
+    return Complex(pairs.pairs(real, imag))
+
+
+@_complex("polar")
+def polar(abs: Node, angle: Node) -> Complex:
+    return Complex(pairs.polar(abs, angle))
+
+
+@_complex("real")
+def real(self: Complex) -> Node:
+    return pairs.parts(self.pairs)[0]
+
+
+@_complex("imag")
+def imag(self: Complex) -> Node:
+    return pairs.parts(self.pairs)[1]
+
+
+@_complex("_conj", "_conj_physical", "conj", "conj_physical")
+def conjugate(self: Complex) -> Complex:
+    return Complex(pairs.conjugate(self.pairs))
+
+
+@_complex("resolve_conj", "resolve_neg", "contiguous")
+def resolved(self: Complex) -> Complex:
+    return self
+
+
+@_complex("_to_copy")
+def to(self: Complex | Node, *, dtype: ComplexType | DType | None = None, result: DType) -> Complex | Node:
+    """Of a complex tensor that becomes real, the real part stays."""
+    if isinstance(dtype, DType):
+        return cast(_real_part(self), dtype)
+    return Complex(_pairs(self, result))
+
+
+@_complex("full", "zeros", "ones")
+def full(size: Sequence[Any], fill_value: complex = 0, *, dtype: ComplexType | None = None, result: DType) -> Complex:
+    return Complex(expand(_pairs(complex(fill_value), result), [*size, 2]))
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------------------------
+
+
+@_complex("add.Tensor", "add.Scalar")
+def add(self: Operand, other: Operand, alpha: Operand = 1, *, result: DType) -> Complex:
+    return Complex(_pairs(self, result) + _scaled(other, alpha, result))
+
+
+@_complex("sub.Tensor", "sub.Scalar")
+def sub(self: Operand, other: Operand, alpha: Operand = 1, *, result: DType) -> Complex:
+    return Complex(_pairs(self, result) - _scaled(other, alpha, result))
+
+
+@_complex("rsub.Tensor", "rsub.Scalar")
+def rsub(self: Operand, other: Operand, alpha: Operand = 1, *, result: DType) -> Complex:
+    return sub(other, self, alpha, result=result)
+
+
+def _scaled(value: Operand, alpha: Operand, dtype: DType) -> Node:
+    z = _pairs(value, dtype)
+    return z if alpha == 1 else pairs.product(z, _pairs(alpha, dtype))
+
+
+@_complex("mul.Tensor", "mul.Scalar")
+def mul(self: Operand, other: Operand, *, result: DType) -> Complex:
+    return Complex(pairs.product(_pairs(self, result), _pairs(other, result)))
+
+
+@_complex("div.Tensor", "div.Scalar")
+def div(self: Operand, other: Operand, *, result: DType) -> Complex:
+    return Complex(pairs.quotient(_pairs(self, result), _pairs(other, result)))
+
+
+@_complex("reciprocal")
+def reciprocal(self: Complex, *, result: DType) -> Complex:
+    return Complex(pairs.quotient(_pairs(1, result), self.pairs))
+
+
+@_complex("abs")
+def magnitude(self: Complex) -> Node:
+    return pairs.magnitude(self.pairs)
+
+
+@_complex("angle")
+def angle(self: Complex) -> Node:
+    return pairs.angle(self.pairs)
+
+
+@_complex("exp")
+def exp(self: Complex) -> Complex:
+    return Complex(pairs.exponential(self.pairs))
+
+
+# ---- Fourier transforms --------------------------------------------------------------------------------------------
+
+
+def _scale(lengths: Sequence[Any], normalization: int) -> float:
+    """ATen's ways to scale: not, by one over the root of the number of elements, by one over the number."""
+    if not all(isinstance(length, int) for length in lengths):
+        raise ShapeError(f"dft: the lengths {list(lengths)} must be known")
+    count = math.prod(lengths)
+    return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
+
+
+@_complex("_fft_c2c")
+def complex_fft(self: Complex, dim: Sequence[int], normalization: int, forward: bool) -> Complex:
+    axes, z = _axes(dim, self.pairs.rank - 1), self.pairs
+    return Complex(fourier.fft(z, axes, not forward, _scale([z.shape[k] for k in axes], normalization)))
+
+
+@_complex("_fft_r2c")
+def real_fft(self: Node, dim: Sequence[int], normalization: int, onesided: bool) -> Complex:
+    axes = _axes(dim, self.rank)
+    scale = _scale([self.shape[k] for k in axes], normalization)
+    return Complex(fourier.fft(movement.unsqueeze(self, [-1]), axes, False, scale, onesided))
+
+
+@_complex("_fft_c2r")
+def inverse_real_fft(self: Complex, dim: Sequence[int], normalization: int, last_dim_size: int) -> Node:
+    z = self.pairs
+    axes = _axes(dim, z.rank - 1)
+    scale = _scale([*(z.shape[k] for k in axes[:-1]), last_dim_size], normalization)
+    return movement.squeeze(fourier.inverse_real_fft(z, axes, last_dim_size, scale), [-1])
+
+
+def _axes(dim: Sequence[int], rank: int) -> list[int]:
+    return [axis % rank for axis in dim]
