@@ -22,7 +22,7 @@ from luminal.frontends.fx.importer import PLACEMENT
 from luminal.frontends.fx.registry import Entry, aten_name
 from luminal.frontends.fx.sizes import Condition
 from luminal.frontends.fx.tables import TABLE
-from tests.fx_support import difference, run
+from tests.fx_support import check, difference, run
 
 SCHEMAS = {
     f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}": schema
@@ -116,6 +116,9 @@ POINTWISE: dict[str, Call] = {
     negative relu relu6 sign sgn hardsigmoid hardswish mish selu silu square isfinite isinf isnan isposinf isneginf
     logical_not ceil floor trunc fix round nan_to_num gelu hardtanh leaky_relu elu celu softplus hardshrink softshrink
     log_sigmoid glu""": _example(X),
+    "signbit angle": _example(X),
+    "ldexp.Tensor": _example(X, SMALL),
+    "fmax fmin hypot": _example(X, Y),
     "prelu": _example(BATCH, COLUMN),
     "threshold": _example(X, 0.1, 2.0),
     "acosh arccosh log log10 log1p special_log1p log2 rsqrt sqrt": _example(POSITIVE),
@@ -190,7 +193,7 @@ ORDERS: dict[str, Call] = {
 MOVEMENT: dict[str, Call] = {
     """alias alias_copy clone contiguous detach detach_ lift lift_fresh_copy resolve_conj resolve_neg
     positive _to_copy to.dtype_layout t numpy_T t_copy mT squeeze flatten.using_ints unbind.int diagonal diagonal_copy
-    slice.Tensor slice_copy.Tensor tril triu zeros_like empty_like ones_like""": _example(X),
+    unbind_copy.int slice.Tensor slice_copy.Tensor tril triu zeros_like empty_like ones_like""": _example(X),
     "to.dtype": _example(X, torch.float64),
     "to.device": _example(X, torch.device("cpu"), torch.float16),
     "type_as to.other": _example(X, INTEGERS),
@@ -206,7 +209,7 @@ MOVEMENT: dict[str, Call] = {
     "broadcast_tensors": _example([X, ROW]),
     "repeat tile": _example(X, [2, 3]),
     "repeat_interleave.self_int": _example(X, 2),
-    "narrow": _example(X, 1, 1, 2),
+    "narrow narrow_copy": _example(X, 1, 1, 2),
     "select.int select_copy.int": _example(X, 1, -2),
     "split_with_sizes split.sizes split_with_sizes_copy": _example(X, [1, 2]),
     "split.Tensor split_copy.Tensor chunk": _example(X, 2),
@@ -233,6 +236,8 @@ MOVEMENT: dict[str, Call] = {
     "scatter_reduce.two": _example(X, 0, PLACES, X, "amax"),
     "masked_scatter": _example(X, MASK, Y),
     "index_copy": _example(X, 0, torch.tensor([2, 0]), X[:2]),
+    "diagonal_scatter": _example(X, ROW[:3]),
+    "index_reduce": _example(X, 0, torch.tensor([1, 1]), X[:2], "amax"),
     "index_add": _example(X, 0, torch.tensor([1, 1]), X[:2]),
     "index_fill.int_Scalar": _example(X, 0, LIST, 1.5),
     "index_fill.int_Tensor": _example(X, 0, LIST, ONE),
@@ -253,6 +258,7 @@ CREATION: dict[str, Call] = {
     "arange.start arange.start_step": _example(1, 5),
     "eye": _example(3),
     "eye.m": _example(3, 5),
+    "tril_indices triu_indices": _example(3, 5),
 }
 
 PRODUCTS: dict[str, Call] = {
@@ -265,6 +271,7 @@ PRODUCTS: dict[str, Call] = {
     "baddbmm": _example(ONE, BATCH, OTHER_BATCH),
     "addbmm": _example(ONE, BATCH, OTHER_BATCH),
     "addmv": _example(COLUMN, X, ROW),
+    "_trilinear": _example(X, OTHER_BATCH, OTHER_BATCH[0, :3], [1, 3], [0], [1, 2], [2, 3]),
     "det linalg_det _linalg_det slogdet linalg_slogdet _linalg_slogdet": _example(SQUARE),
     "einsum": _example("ij,kj->ik", [X, Y]),
     "scaled_dot_product_attention": _example(BATCH, BATCH, BATCH),
@@ -441,4 +448,15 @@ def test_training_is_refused(name: str) -> None:
 def test_every_line_of_the_table_has_an_example() -> None:
     examples = set().union(*map(by_name, FAMILIES.values()))
     of_tensors = set().union(*map(_names, OF_TENSORS))
-    assert examples | of_tensors | ASSERTIONS | TRAINING | PYTHON.keys() == TABLE.keys()
+    assert examples | of_tensors | ASSERTIONS | TRAINING | PRIMS.keys() | PYTHON.keys() == TABLE.keys()
+
+
+# What PyTorch's own decompositions leave behind of their primitives.
+PRIMS = {"prims.convert_element_type.default": _example(X, torch.float16)}
+
+
+@pytest.mark.parametrize("name", PRIMS)
+def test_primitives_of_pytorch_agree(name: str) -> None:
+    _, packet, kind = name.split(".")
+    (x, *rest), named = PRIMS[name]
+    check(lambda x: getattr(getattr(torch.ops.prims, packet), kind)(x, *rest, **named), x)

@@ -137,7 +137,13 @@ def trunc_divide(a: Node, b: Node) -> Node:
 def copysign(a: Node, b: Node) -> Node:
     """``|a|`` with the sign of ``b``, the sign of a zero included."""
     require_float(a, "copysign")
-    # 1/b tells the zeros apart; b itself tells the rest.
-    negative = less(b, 0) | less(unary(ops.RECIP, b), 0)
     magnitude = abs_(a)
-    return select(negative, -magnitude, magnitude)
+    return select(signbit(b), -magnitude, magnitude)
+
+
+def signbit(x: Node) -> Node:
+    """Whether ``x`` is below zero, or the negative zero; false for NaN."""
+    if not x.dtype.is_float:
+        return less(x, 0) if x.dtype.kind == "i" else not_equal(x, x)
+    # 1/x tells the zeros apart; x itself tells the rest.
+    return less(x, 0) | less(unary(ops.RECIP, x), 0)

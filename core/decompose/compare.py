@@ -132,6 +132,20 @@ def minimum(a: Operand, b: Operand) -> Node:
     return -maximum(_negated(a), _negated(b))
 
 
+def number_maximum(a: Node, b: Node) -> Node:
+    """The larger operand, and where one is NaN the other (IEEE 754's maximumNumber)."""
+    return _number_of(maximum(a, b), a, b)
+
+
+def number_minimum(a: Node, b: Node) -> Node:
+    """The smaller operand, and where one is NaN the other (IEEE 754's minimumNumber)."""
+    return _number_of(minimum(a, b), a, b)
+
+
+def _number_of(chosen: Node, a: Node, b: Node) -> Node:
+    return select(isnan(a), b, select(isnan(b), a, chosen)) if chosen.dtype.is_float else chosen
+
+
 def _negated(x: Operand) -> Operand:
     return -x
 

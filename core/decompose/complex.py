@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from luminal.core.decompose.arithmetic import abs_, sqrt
+from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.common import widened
-from luminal.core.decompose.compare import equal, isinf, less, maximum, minimum
+from luminal.core.decompose.compare import equal, less
 from luminal.core.decompose.exponential import exp
+from luminal.core.decompose.power import hypot
 from luminal.core.decompose.trigonometric import atan2, cos, sin
 from luminal.core.ir import Node, broadcast, select
 from luminal.core.movement import concatenate, slice_, squeeze, unsqueeze
@@ -54,15 +55,6 @@ def quotient(a: Node, b: Node) -> Node:
 def magnitude(z: Node) -> Node:
     """``|z|`` without overflow on the way; infinite where either part is."""
     return hypot(*parts(z))
-
-
-@widened
-def hypot(a: Node, b: Node) -> Node:
-    """``sqrt(a**2 + b**2)`` without overflow on the way; infinite where either is."""
-    a, b = abs_(a), abs_(b)
-    large, small = maximum(a, b), minimum(a, b)
-    ratio = select(equal(large, 0), 0, small / large)
-    return select(isinf(a) | isinf(b), float("inf"), large * sqrt(ratio * ratio + 1))
 
 
 @widened

@@ -41,6 +41,7 @@ from luminal.core.decompose.arithmetic import (
     round_,
     rsqrt,
     sign,
+    signbit,
     sqrt,
     square,
     sub,
@@ -65,12 +66,14 @@ from luminal.core.decompose.compare import (
     maximum,
     minimum,
     not_equal,
+    number_maximum,
+    number_minimum,
     where,
 )  # fmt: skip
 from luminal.core.decompose.error_function import erf, erfc
 from luminal.core.decompose.exponential import exp, exp2, expm1, log, log1p, log2, log10
 from luminal.core.decompose.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
-from luminal.core.decompose.power import pow_
+from luminal.core.decompose.power import hypot, pow_
 from luminal.core.decompose.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 
 __all__ = [
@@ -108,6 +111,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hypot",
     "isfinite",
     "isinf",
     "isnan",
@@ -128,6 +132,8 @@ __all__ = [
     "mish",
     "neg",
     "not_equal",
+    "number_maximum",
+    "number_minimum",
     "pow_",
     "prelu",
     "quick_gelu",
@@ -140,6 +146,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "sign",
+    "signbit",
     "silu",
     "sin",
     "sinh",

@@ -130,9 +130,9 @@ def avg_pool(
     """The mean of each window over the last ``len(kernel)`` axes.
 
     The sum is divided by ``divisor_override``, else by the number of taps that lie in the input, or with
-    ``count_include_pad`` in the input and its stated padding (never in the overhang of ``ceil_mode``).
+    ``count_include_pad`` in the input and its stated padding (never in the overhang of ``ceil_mode``). Quotients of
+    integers are truncated.
     """
-    require_float(x, "avg_pool")
     unit, none = [1] * len(kernel), [0] * len(kernel)
     strides, begin, end, dilations = strides or unit, pads_begin or none, pads_end or none, dilations or unit
     sizes = x.shape[x.rank - len(kernel) :]

@@ -9,7 +9,7 @@ from luminal.core.decompose import twofloat
 from luminal.core.decompose.arithmetic import abs_, reciprocal, rsqrt, sqrt, trunc
 from luminal.core.decompose.coefficients import ATANH
 from luminal.core.decompose.common import horner, number, widened
-from luminal.core.decompose.compare import clamp, equal, less, logical_not, not_equal
+from luminal.core.decompose.compare import clamp, equal, isinf, less, logical_not, maximum, minimum, not_equal
 from luminal.core.decompose.exponential import exp2
 from luminal.core.decompose.twofloat import TwoFloat
 from luminal.core.ir import Node, Operand, binary, bitcast, broadcast, cast, constant, expand, lift, select
@@ -167,3 +167,12 @@ def _float_power(x: Node, y: Node) -> Node:
     power = select(equal(y, y), power, y)
     # Whatever the other operand is, NaN included.
     return select(equal(y, 0) | equal(x, 1), 1, power)
+
+
+@widened
+def hypot(a: Node, b: Node) -> Node:
+    """``sqrt(a**2 + b**2)`` without overflow on the way; infinite where either is."""
+    a, b = abs_(a), abs_(b)
+    large, small = maximum(a, b), minimum(a, b)
+    ratio = select(equal(large, 0), 0, small / large)
+    return select(isinf(a) | isinf(b), math.inf, large * sqrt(ratio * ratio + 1))

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from luminal.core import movement
 from luminal.core import symbolic as sym
-from luminal.core.decompose import attention, contraction, linear_algebra, transposed
+from luminal.core.decompose import attention, contraction, linear_algebra, reduction, transposed
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast
 from luminal.core.symbolic import Int
@@ -65,6 +65,17 @@ def outer(self: Node, vec2: Node) -> Node:
 @aten("einsum")
 def einsum(equation: str, tensors: Sequence[Node], *, path: Sequence[int] | None = None) -> Node:
     return contraction.einsum(equation, *tensors)
+
+
+@aten("_trilinear")
+def trilinear(
+    i1: Node, i2: Node, i3: Node, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
+    sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Node:  # fmt: skip
+    """The sum of products of three tensors, each with axes put in."""
+    wide = i1.dtype.compute
+    a, b, c = (movement.unsqueeze(cast(x, wide), axes) for x, axes in ((i1, expand1), (i2, expand2), (i3, expand3)))
+    return cast(reduction.sum_(a * b * c, sumdim), i1.dtype)
 
 
 @aten("det", "linalg_det")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from luminal.core.decompose import indexing
-from luminal.core.ir import Node, expand
+from luminal.core.ir import Node, cast, constant, expand, iota
 from luminal.core.symbolic import Int
-from luminal.core.types import DType
+from luminal.core.types import DType, i64
 from luminal.frontends.fx.promotion import Operand, Scalar, as_node
 from luminal.frontends.fx.registry import aten
 
@@ -70,12 +73,27 @@ def arange(*bounds: Scalar, dtype: DType | None = None, step: Scalar = 1, result
         start, end, step = bounds
     else:
         start, end = bounds if len(bounds) == 2 else (0, bounds[0])
+    if result.is_integer and all(isinstance(v, int | float) for v in (start, end, step)):
+        # Bounds and step are truncated; but for int64 the number of elements follows from them as they were.
+        first, stride = int(start), int(step)  # type: ignore[arg-type]
+        span = (int(end) - first) / stride if result == i64 else (end - start) / step  # type: ignore[operator, arg-type]
+        return cast(iota(max(math.ceil(span), 0)) * stride + first, result)
     return indexing.arange(start, end, step, result)
 
 
 @aten("eye", "eye.m")
 def eye(n: Int, m: Int | None = None, *, dtype: DType | None = None, result: DType) -> Node:
     return indexing.eye(n, n if m is None else m, dtype=result)
+
+
+@aten("tril_indices")
+def tril_indices(row: int, col: int, offset: int = 0, *, result: DType, **options: object) -> Node:
+    return constant(np.stack(np.tril_indices(row, offset, col)), result)
+
+
+@aten("triu_indices")
+def triu_indices(row: int, col: int, offset: int = 0, *, result: DType, **options: object) -> Node:
+    return constant(np.stack(np.triu_indices(row, offset, col)), result)
 
 
 @aten("tril")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import pi
 
 from luminal.core import movement, ops
 from luminal.core.decompose import activation, math, normalize
@@ -88,6 +89,7 @@ table(
         "isinf": math.isinf,
         "isnan": math.isnan,
         "logical_not": math.logical_not,
+        "signbit": math.signbit,
     },
     _same,
 )
@@ -120,6 +122,13 @@ def isneginf(self: Node) -> Node:
     return math.isinf(self, positive=False)
 
 
+@aten("angle")
+def angle(self: Node, *, result: DType) -> Node:
+    """Of real numbers: pi below zero."""
+    x = cast(self, result)
+    return math.where(math.isnan(x), x, math.where(x < 0, constant(pi, x.dtype), constant(0, x.dtype)))
+
+
 # ---- binary arithmetic ---------------------------------------------------------------------------
 
 
@@ -143,7 +152,10 @@ table(
         "copysign.Tensor copysign.Scalar": math.copysign,
         "div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar divide.Tensor divide.Scalar": _true_division,
         "floor_divide floor_divide.Scalar": math.floor_divide,
+        "fmax": math.number_maximum,
+        "fmin": math.number_minimum,
         "fmod.Tensor fmod.Scalar": math.fmod,
+        "hypot": math.hypot,
         "maximum max.other": math.maximum,
         "minimum min.other": math.minimum,
         "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": math.remainder,
@@ -210,6 +222,12 @@ _POWERS: dict[float, Unary] = {
     2: lambda x: x * x,
     3: lambda x: x * x * x,
 }
+
+
+@aten("ldexp.Tensor")
+def ldexp(self: Node, other: Node, *, result: DType) -> Node:
+    x, exponent = promote([self, other], result.compute)
+    return cast(x * math.exp2(exponent), result)
 
 
 @aten("addcmul")

@@ -68,6 +68,15 @@ def index_add(self: Node, dim: int, index: Node, source: Node, *, alpha: Scalar 
     return _put(self, dim, index, source if alpha == 1 else source * as_node(alpha, source.dtype), "add")
 
 
+@aten("index_reduce")
+def index_reduce(self: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True) -> Node:
+    if self.rank == 0:
+        self, source = (movement.reshape(x, [1]) for x in (self, source))
+        return movement.reshape(index_reduce(self, 0, index, source, reduce, include_self=include_self), [])
+    places = movement.along(movement.reshape(index, [index.size]), dim, source.shape)
+    return scattering.scatter_reduce(self, places, source, dim, _how(reduce), include_self)
+
+
 @aten("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(self: Node, dim: int, index: Node, value: Scalar | Node) -> Node:
     index = movement.reshape(index, [index.size])

@@ -13,7 +13,7 @@ from luminal.core.ir import Node, axes, broadcast_shape, cast, constant, expand,
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_
 from luminal.frontends.fx.promotion import converted, promote, result_type
-from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.registry import aten, register
 
 _END = (1 << 63) - 1  # how a schema spells an open end
 
@@ -49,6 +49,9 @@ def identity(self: Node) -> Node:
 def to(self: Node, *arguments: Any, dtype: DType | None = None) -> Node:
     given = next((a for a in arguments if isinstance(a, DType)), dtype)
     return converted(self, given or self.dtype)
+
+
+register("prims.convert_element_type.default", converted)
 
 
 @aten("type_as", "to.other")
@@ -192,7 +195,7 @@ def slice_(self: Node, dim: int = 0, start: Int | None = None, end: Int | None =
     return movement.slice_(self, dim, first, size, step)
 
 
-@aten("narrow")
+@aten("narrow", "narrow_copy")
 def narrow(self: Node, dim: int, start: Int, length: Int) -> Node:
     return movement.slice_(self, dim, position(start, self.shape[dim]), length)
 
@@ -203,7 +206,7 @@ def select_(self: Node, dim: int, index: Int) -> Node:
     return movement.squeeze(part, [dim])
 
 
-@aten("unbind.int")
+@aten("unbind.int", "unbind_copy.int")
 def unbind(self: Node, dim: int = 0) -> list[Node]:
     return [select_(self, dim, k) for k in range(_static(self.shape[dim], "the number of tensors that unbind gives"))]
 
@@ -375,6 +378,19 @@ def slice_scatter(
     index[dim] = sym.floordiv(place, step)
     inside = [place, size - 1 - index[dim], sym.mod(place, step) * -1]
     written = view(source, self.shape, index, inside, bytes(self.dtype.itemsize))
+    return select(view(constant(True, bool_), self.shape, [], inside, bytes(1)), written, self)
+
+
+@aten("diagonal_scatter")
+def diagonal_scatter(self: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    """``self`` with a diagonal of two axes replaced by ``src``, whose last axis runs along it."""
+    dim1, dim2 = dim1 % self.rank, dim2 % self.rank
+    index = axes(self.shape)
+    row, column = index[dim1], index[dim2]
+    place = row + min(offset, 0)  # along the diagonal
+    inside = [column - row - offset, row + offset - column, place]
+    rest = [i for k, i in enumerate(index) if k not in (dim1, dim2)]
+    written = view(cast(src, self.dtype), self.shape, [*rest, place], inside, bytes(self.dtype.itemsize))
     return select(view(constant(True, bool_), self.shape, [], inside, bytes(1)), written, self)
 
 
