@@ -576,6 +576,78 @@ def assigned(t: torch.Tensor, at: Any, value: torch.Tensor | float) -> torch.Ten
     return t
 
 
+MASK = torch.tensor([[True, False, True, False], [False] * 4, [True] * 4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_writing_where_a_mask_holds(dtype: torch.dtype) -> None:
+    def put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor, accumulate: bool) -> torch.Tensor:
+        return torch.ops.aten.index_put(x, [mask], values, accumulate)
+
+    def function(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        rows, flags = values.reshape(2, 4)[:, :1], mask[:, 0]
+        forms = {
+            "each its own": lambda by: put(x, mask, values[:6], by),
+            "one for all": lambda by: put(x, mask, values[:1], by),
+            "rows": lambda by: put(x, flags, values.reshape(2, 4), by),
+            "a row for all": lambda by: put(x, flags, values[:4], by),
+            "numbers along rows": lambda by: put(x, flags, rows, by),
+            "no axis": lambda by: put(x, flags, values[0], by),
+        }
+        found = {f"{name}, {by}": form(by) for name, form in forms.items() for by in (False, True)}
+        return found | {"scattered": x.masked_scatter(mask, values), "along rows": x.masked_scatter(flags[:, None], x)}
+
+    check(function, integers(0, 2, 3, 4).to(dtype), MASK, integers(0, 3, 8, seed=1).to(dtype))
+
+
+def test_positions_without_axes() -> None:
+    def function(x: torch.Tensor, vector: torch.Tensor, place: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {
+            "a number at positions": x.gather(0, place), "a position of a vector": vector.gather(0, place[0]),
+            "no positions": vector.gather(0, torch.empty(2, 0, dtype=torch.int64)), "windows": x.unfold(0, 1, 1),
+            "no windows": x.unfold(0, 0, 1), "of nothing": vector[:0].prod(),
+            "reduced": x.index_reduce(0, place, vector[0], "prod"),
+        }  # fmt: skip
+
+    check(function, floats(), floats(4), torch.tensor([0]))
+
+
+def test_sums_and_products_of_truth_values_at_positions() -> None:
+    def function(x: torch.Tensor, index: torch.Tensor) -> list[torch.Tensor]:
+        flipped = x.logical_not()
+        return [x.scatter_add(0, index, flipped), x.scatter_reduce(0, index, flipped, "prod", include_self=False)]
+
+    check(function, MASK, integers(0, 3, 3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_ranges_of_integers_with_fractions(dtype: torch.dtype) -> None:
+    ranges = ((0, 5.9, 2.6), (-0.5, 4, 1.5), (5, -1, -1.5), (-2.7, 2.9, 1.0))
+    check(lambda x: [x + torch.arange(*bounds, dtype=dtype).sum() for bounds in ranges], integers(0, 9, 2))
+
+
+@pytest.mark.parametrize("p", [0, 0.5, 1, 1.7, 2, 3, math.inf])
+def test_distances(p: float) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        nothing = torch.cdist(x[..., :0], y[..., :0], p)
+        return [torch.cdist(x, y, p), F.pdist(x[0], p), torch.dist(x, y[:, :3], p), nothing]
+
+    check(function, floats(2, 3, 4), floats(2, 5, 4, seed=1), tolerance=4e-6)
+
+
+def test_triangles_diagonals_and_numbers_beside_nan() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        return {
+            "fmax": x.fmax(y), "fmin": x.fmin(y), "hypot": x.hypot(y), "signbit": x.signbit(), "angle": x.angle(),
+            "diagonals": [torch.diagonal_scatter(x.reshape(2, 7), y[: n], k) for k, n in ((0, 2), (3, 2), (-1, 1))],
+            "of the last axes": torch.diagonal_scatter(x.reshape(2, 7, 1), y[:2].reshape(1, 2), 0, 1, 0),
+            "below": torch.tril_indices(3, 5, 1), "above": torch.triu_indices(4, 2, -1),
+        }  # fmt: skip
+
+    check(function, SPECIAL, SPECIAL.flip(0))
+    check(lambda x, y: (torch.hypot(x, y), x.signbit()), floats(9) * 1e38, floats(9, seed=1) * 1e38)
+
+
 # ---- contractions -----------------------------------------------------------------------------------
 
 
