@@ -386,6 +386,11 @@ def scatter(old: Node, index: Node, new: Node, axis: int, by: Op | None = None) 
     return _intern(ops.SCATTER, (old, index, new), ops.Combine(axis, by), old.shape, dtype)
 
 
+def made(op: Op, inputs: tuple[Node, ...], attr: Any, shape: Shape, dtype: DType) -> Node:
+    """A node of parts that are known to fit, as those of a node that exists do under other names."""
+    return _intern(op, inputs, attr, shape, dtype)
+
+
 def structured(op: Op, inputs: Sequence[Node], attr: ops.Structured) -> Node:
     """One result of a node with bodies: see ``core.structured``, which checks them."""
     body = attr.bodies[-1]

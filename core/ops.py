@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from luminal.core.errors import DTypeError
 from luminal.core.symbolic import Int
@@ -95,6 +95,7 @@ class Structured:
 
     parameters: tuple[Any, ...]
     result: int
+    groups: ClassVar[tuple[str, ...]]  # the fields that hold the parameters
 
     @property
     def bodies(self) -> tuple[tuple[Any, ...], ...]:
@@ -120,6 +121,7 @@ class Step(Structured):
     shared: tuple[Any, ...]
     results: tuple[Any, ...]
     result: int
+    groups = ("carries", "slices", "shared")
 
     @property
     def parameters(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -143,6 +145,7 @@ class Repeat(Structured):
     condition: Any
     results: tuple[Any, ...]
     result: int
+    groups = ("carries", "shared")
 
     @property
     def parameters(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -165,6 +168,7 @@ class Branches(Structured):
     then: tuple[Any, ...]
     other: tuple[Any, ...]
     result: int
+    groups = ("parameters",)
 
     @property
     def bodies(self) -> tuple[tuple[Any, ...], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luminal.core import assembly, ir, sizes
+from luminal.core import assembly, ir, renaming, sizes
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError
 from luminal.core.ir import Graph, Origins
@@ -37,6 +37,7 @@ def compile_graphs(
 
     Raises ModelError where dimensions of one name have different bounds, and else as ``compile_graph``.
     """
+    graphs = _told_apart(graphs)
     _check_dims(graphs)
     packings: contraction.Packings = {}
     sources = [_source(entry, graph, target, packings, watch) for entry, graph in graphs.items()]
@@ -62,6 +63,14 @@ def _source(entry: str, graph: Graph, target: Target, packings: contraction.Pack
     watch("fusion", arranged.fusion)
     watch("layouts", arranged.layouts)
     return assembly.Source(entry, graph, prepared, arranged)
+
+
+def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """``graphs`` with a name for each size that data decides; users do not choose those."""
+    result: dict[str, Graph] = {}
+    for entry, graph in graphs.items():
+        result[entry] = renaming.apart(graph, [dim for other in result.values() for dim in other.dims])
+    return result
 
 
 def _check_dims(graphs: Mapping[str, Graph]) -> None:

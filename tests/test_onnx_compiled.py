@@ -16,6 +16,9 @@ THEMES = {
     "narrow": """test_cast_no_saturate_FLOAT_to_FLOAT8E4M3FNUZ test_cast_e8m0_FLOAT16_to_FLOAT8E8M0
        test_cast_FLOAT4E2M1_to_FLOAT16 test_quantizelinear_int4 test_dequantizelinear_uint2
        test_quantizelinear_e5m2""",
+    "selections": """test_nonzero_example test_unique_sorted_with_axis_3d test_unique_not_sorted_without_axis
+       test_nonmaxsuppression_two_classes test_nonmaxsuppression_center_point_box_format""",
+    "loops": "test_loop11 test_if test_scan9_multi_state test_linear_attention_gated_delta_gqa",
     "quantised": "test_qlinearconv test_qlinearmatmul_2D_uint8_float32",
 }
 

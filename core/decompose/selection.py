@@ -15,7 +15,16 @@ from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast, constant, expand, iota, scatter, select
 from luminal.core.movement import reshape, slice_
 from luminal.core.ops import DIV, MOD
+from luminal.core.symbolic import Int
 from luminal.core.types import bool_, i64
+
+
+def measured(count: Node, size: Int, name: str) -> Int:
+    """``count`` as a size, at most ``size``. Raises ShapeError where that has no upper bound."""
+    most = sym.upper(size)
+    if most is None:
+        raise ShapeError(f"{name}: expected a size that has an upper bound, found {size}")
+    return ir.measure(count, most, name)
 
 
 def places(condition: Node, name: str = "found") -> Node:
@@ -24,14 +33,11 @@ def places(condition: Node, name: str = "found") -> Node:
     Raises ShapeError where the condition has no known largest size.
     """
     (size,) = condition.shape
-    most = sym.upper(size)
-    if most is None:
-        raise ShapeError(f"expected a condition whose size has an upper bound, found {size}")
     holds = cast(condition, i64)
     # What does not count goes to one more slot, which is then left out.
     slot = select(condition, cumsum(holds, 0, exclusive=True), ir.dim(size))
     kept = scatter(expand(constant(0, i64), (size + 1,)), slot, iota(size), 0)
-    return slice_(kept, 0, 0, ir.measure(sum_(holds), most, name))
+    return slice_(kept, 0, 0, measured(sum_(holds), size, name))
 
 
 def nonzero(x: Node, name: str = "found") -> Node:

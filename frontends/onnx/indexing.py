@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core import interp, ops, symval, types
+from luminal.core import ops, symval, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import indexing, scattering, selection
+from luminal.core.decompose import indexing, scattering
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, dim, iota, select
 from luminal.core.movement import permute, reshape, slice_, unsqueeze
@@ -105,26 +105,6 @@ def _run(places: list[Int], extent: Int) -> tuple[Int, int] | None:
         return None
     inside = all(sym.always(end) and sym.always(extent - 1 - end) for end in (places[0], places[-1]))
     return (places[0], step) if inside else None
-
-
-@operator("Compress")
-def _compress(call: Call) -> Node:
-    """The elements where a condition holds; where it is computed, only the run knows how many."""
-    x = call[0]
-    if "axis" in call.attributes:
-        axis = call.axis(x.rank)
-    else:
-        x, axis = reshape(x, [x.size]), 0
-    condition = call[1]
-    if interp.constant_value(condition) is None:
-        return selection.compress(x, condition, axis, call.outputs[0])
-    places = np.nonzero(call.array(1).reshape(-1))[0]
-    return indexing.take(x, constant(places.astype(np.int64)), axis)
-
-
-@operator("NonZero")
-def _nonzero(call: Call) -> Node:
-    return permute(selection.nonzero(call[0], f"{call.outputs[0]}_count"), [1, 0])
 
 
 @operator("ReverseSequence")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from luminal.core import ops
-from luminal.core.decompose import math, pooling, reduction
+from luminal.core import symbolic as sym
+from luminal.core.decompose import math, pooling, reduction, scattering
 from luminal.core.decompose.common import widened
 from luminal.core.decompose.contraction import sliding
-from luminal.core.ir import Node
+from luminal.core.ir import Node, constant, expand
 from luminal.core.ir import reduce as reduce_
+from luminal.core.movement import pad, reshape
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.windows import window
 
@@ -19,6 +21,27 @@ def _max_pool(call: Call) -> tuple[Node, ...]:
     sizes = (over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations, call.flag("ceil_mode"))
     largest = pooling.max_pool(call[0], *sizes)
     return (largest, pooling.max_pool_index(call[0], *sizes, columns)) if call.wants(1) else (largest,)
+
+
+@operator("MaxUnpool")
+def _max_unpool(call: Call) -> Node:
+    """Elements at the positions that MaxPool found in a whole tensor of the smallest shape, zeros elsewhere; what a
+    larger ``output_shape`` has more lies behind."""
+    x, places = call[0], call[1]
+    over = window(call, x.shape[2:])
+    sizes = [
+        (size - 1) * stride + kernel - before - after
+        for size, stride, kernel, before, after in zip(
+            x.shape[2:], over.strides, over.kernel, over.pads_begin, over.pads_end, strict=True
+        )
+    ]
+    shape = (*x.shape[:2], *sizes)
+    zeros = expand(constant(0, x.dtype), (sym.product(shape),))
+    found = reshape(scattering.put(zeros, reshape(places, [x.size]), reshape(x, [x.size])), shape)
+    if call.get(2) is None:
+        return found
+    wanted = call.values(2)
+    return pad(found, [0] * found.rank, [more - size for more, size in zip(wanted, shape, strict=True)])
 
 
 @operator("AveragePool")

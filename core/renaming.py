@@ -1,0 +1,67 @@
+"""Dimensions under other names: so that graphs of one program do not mean different sizes by one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Graph, Node
+from luminal.core.ops import Kind
+from luminal.core.symbolic import Int, Var
+
+
+def apart(graph: Graph, taken: Iterable[Var]) -> Graph:
+    """``graph`` with other names for those of its measured sizes that are called as a size in ``taken`` is."""
+    others = {dim.name for dim in taken}
+    names = {*others, *(dim.name for dim in graph.dims)}
+    by: dict[Var, Int] = {}
+    for size in graph.measured:
+        if size.name in others:
+            name = next(new for k in range(2, len(names) + 3) if (new := f"{size.name}_{k}") not in names)
+            names.add(name)
+            by[size] = sym.expr(replace(size, name=name))
+    return _renamed(graph, by) if by else graph
+
+
+def _renamed(graph: Graph, by: Mapping[Var, Int]) -> Graph:
+    done: dict[Node, Node] = {}
+    roots = rebuilt(graph.roots, by, done)
+    new = {size: sym.as_var(by[size]) or size if size in by else size for size in graph.dims}
+    return replace(
+        graph,
+        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, roots, strict=False)),
+        dims=tuple(new.values()),
+        measured={new[size]: node for size, node in zip(graph.measured, roots[len(graph.outputs) :], strict=True)},
+        origins={done.get(node, node): found for node, found in graph.origins.items()},
+        names={done.get(node, node): name for node, name in graph.names.items()},
+    )
+
+
+def rebuilt(roots: Sequence[Node], by: Mapping[Var, Int], done: dict[Node, Node]) -> list[Node]:
+    """``roots`` with other variables of the same bounds for those in ``by``; ``done`` gains what each node became."""
+    for node in ir.topological(roots):
+        if node not in done:
+            shape = tuple(sym.substitute(size, by) for size in node.shape)
+            inputs = tuple(done[operand] for operand in node.inputs)
+            done[node] = ir.made(node.op, inputs, _attribute(node, shape, by, done), shape, node.dtype)
+    return [done[root] for root in roots]
+
+
+def _attribute(node: Node, shape: ir.Shape, by: Mapping[Var, Int], done: dict[Node, Node]) -> Any:
+    attr = node.attr
+    if isinstance(attr, ops.View):
+        axes = {**by, **ir.rename(node.shape, ir.axes(shape))}
+        index, valid = (tuple(sym.substitute(e, axes) for e in part) for part in (attr.index, attr.valid))
+        return replace(attr, index=index, valid=valid)
+    if isinstance(attr, ops.Extent):
+        return replace(attr, value=sym.substitute(attr.value, by))
+    if isinstance(attr, ops.Least):
+        return replace(attr, count=sym.substitute(attr.count, by))
+    if node.op.kind is not Kind.STRUCTURED:
+        return attr
+    bodies = [tuple(rebuilt(body, by, done)) for body in attr.bodies]
+    groups = {name: tuple(rebuilt(getattr(attr, name), by, done)) for name in attr.groups}
+    return replace(attr.over(*bodies), **groups)
