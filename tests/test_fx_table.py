@@ -286,6 +286,9 @@ PRODUCTS: dict[str, Call] = {
     },
 }
 
+TIMED, STATE, STATE2 = _floats(5, 3, 4), _floats(1, 3, 2), _floats(1, 3, 2, seed=1)
+RUN = True, 1, 0.0, False, False, False  # biases, one layer, no dropout, no training, one direction, time first
+
 LAYERS: dict[str, Call] = {
     "layer_norm rms_norm": _example(X, [4]),
     "native_layer_norm": _example(X, [4], ROW, ROW2, 1e-3),
@@ -297,6 +300,13 @@ LAYERS: dict[str, Call] = {
     "_native_batch_norm_legit.no_stats": _example(IMAGE[1], CHANNELS, CHANNELS2, True, 0.1, 1e-3),
     "max_pool2d_with_indices_backward": _example(
         POSITIVE[None, None, :2, 1:], IMAGE[2][:1, :1], [2, 2], [3, 2], [0, 0], [1, 1], False, _whole(0, 42, 1, 1, 2, 3)
+    ),
+    "lstm.input": _example(
+        TIMED, [STATE, STATE2], [_floats(8, 4), _floats(8, 2), _floats(8), _floats(8, seed=1)], *RUN
+    ),
+    "gru.input": _example(TIMED, STATE, [_floats(6, 4), _floats(6, 2), _floats(6), _floats(6, seed=1)], *RUN),
+    "rnn_tanh.input rnn_relu.input": _example(
+        TIMED, STATE, [_floats(2, 4), _floats(2, 2), _floats(2), _floats(2, seed=1)], *RUN
     ),
     **{f"max_pool{axes}d avg_pool{axes}d": _example(IMAGE[axes], [2] * axes) for axes in (1, 2, 3)},
     **{f"max_pool{axes}d_with_indices": _example(IMAGE[axes], [2] * axes) for axes in (2, 3)},

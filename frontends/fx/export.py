@@ -17,6 +17,7 @@ from luminal.core.errors import ModelError
 from luminal.frontends.fx import dims as dimensions
 from luminal.frontends.fx.dims import Dims
 from luminal.frontends.fx.failure import exporting
+from luminal.frontends.fx.recurrent import any_length
 from luminal.frontends.fx.registry import target_name
 from luminal.frontends.fx.tables import TABLE
 
@@ -44,7 +45,7 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
             "as in luminal.compile(module, (x,)), or an ExportedProgram"
         )
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
-    with exporting(type(model).__name__), torch.no_grad():
+    with exporting(type(model).__name__), torch.no_grad(), any_length():
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(
             model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
@@ -61,7 +62,7 @@ def _known(program: ExportedProgram) -> ExportedProgram:
     for operator in list(rules.keys()):
         if str(operator) in TABLE:
             rules.pop(operator)
-    with exporting("the program"), warnings.catch_warnings():
+    with exporting("the program"), any_length(), warnings.catch_warnings():
         # PyTorch copies its own tree specs in a way that it has deprecated.
         warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
         return program.run_decompositions(rules)

@@ -10,6 +10,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     indexing,
     nn,
     pointwise,
+    recurrent,
     reduction,
     scattering,
     shape,

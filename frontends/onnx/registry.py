@@ -189,6 +189,11 @@ class Call:
         attribute = self._attribute(name, onnx.AttributeProto.FLOATS)
         return None if attribute is None else [float(value) for value in attribute.floats]
 
+    def texts(self, name: str) -> list[str] | None:
+        """A list of strings, or None where the model does not give it."""
+        attribute = self._attribute(name, onnx.AttributeProto.STRINGS)
+        return None if attribute is None else [str(text, "utf-8", "replace") for text in attribute.strings]
+
     def tensor(self, name: str) -> Array | None:
         """A dense or sparse tensor as numpy, or None where the model does not give it."""
         attribute = self._attribute(name, onnx.AttributeProto.TENSOR, onnx.AttributeProto.SPARSE_TENSOR)
