@@ -58,14 +58,19 @@ def _known(program: ExportedProgram) -> ExportedProgram:
     table holds functions only."""
     if all(node.op != "call_function" or target_name(node.target) in TABLE for node in program.graph.nodes):
         return program
-    rules = torch.export.default_decompositions()
-    for operator in list(rules.keys()):
-        if str(operator) in TABLE:
-            rules.pop(operator)
     with exporting("the program"), any_length(), warnings.catch_warnings():
         # PyTorch copies its own tree specs in a way that it has deprecated.
         warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
-        return program.run_decompositions(rules)
+        return program.run_decompositions(rules())
+
+
+def rules() -> Any:
+    """PyTorch's decompositions of what the table does not hold."""
+    found = torch.export.default_decompositions()
+    for operator in list(found.keys()):
+        if str(operator) in TABLE:
+            found.pop(operator)
+    return found
 
 
 def dynamic_shapes(

@@ -16,7 +16,7 @@ from luminal.core import ir, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported, UnsupportedError
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
-from luminal.core.symbolic import Expr
+from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
 from luminal.frontends.fx import location, structure, tables
 from luminal.frontends.fx.complex import PARTS, Complex, ComplexType
@@ -29,6 +29,7 @@ from luminal.frontends.fx.structure import Description
 
 _UNKNOWN = "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"
 _UNKNOWN_OF_COMPLEX = "it has no decomposition for complex numbers yet; torch.view_as_real gives their parts"
+_VARIES = "a number that varies must come in a tensor, or as the size of one"
 _PARAMETERS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = {
     OutputKind.BUFFER_MUTATION: "it updates the buffer {!r}; take it as an input and return the new value instead",
@@ -93,7 +94,9 @@ class _Importer:
         else:
             self.program = of_exported(export(model, inputs, dims))
         self.signature = None if isinstance(model, ExportedProgram) else inspect.signature(model.forward)
-        self.title = type(model).__name__.lower() if not isinstance(model, ExportedProgram) else "model"
+        title = type(model).__name__.lower()
+        # A traced function may be a lambda.
+        self.title = "model" if isinstance(model, ExportedProgram) or not title.isidentifier() else title
         self.dims = parse(dims)
         self.symbols = self._symbols(self.dims)
         self.fixed = dict(constants or {})
@@ -104,6 +107,7 @@ class _Importer:
         self.input_leaves: list[Description] = []
         self.values: dict[torch.fx.Node, Any] = {}
         self.storages: dict[tuple[Any, ...], Node] = {}
+        self.sizes: dict[torch.fx.Node, Int] = {}
 
     def _symbols(self, dims: Dims) -> Symbols:
         """The program's symbols, named before any of them is used."""
@@ -149,6 +153,10 @@ class _Importer:
                 self.values[node] = self._call(node)
             elif node.op == "get_attr":
                 self.values[node] = self._constant(node.target)
+        of_shapes = set(_dims(self.inputs))
+        for node, size in self.sizes.items():
+            if node.users and not set(sym.variables(size)) <= of_shapes:
+                self._report(node, "input of kind SymInt", _VARIES)
         missing = sorted(set(self.fixed) - {spec.arg.name for spec in self.program.inputs})
         if missing:
             raise ModelError(f"constants names {', '.join(missing)}, which are no inputs of the model")
@@ -183,12 +191,18 @@ class _Importer:
             return self._constant(spec.target) if node.users else None
         if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, TensorArgument | ConstantArgument):
             self.input_leaves.append({"value": None})
-            advice = "a number that varies must come in a tensor, or as the size of one"
-            return self._report(node, f"input of kind {type(spec.arg).__name__}", advice)
+            return self._report(node, f"input of kind {type(spec.arg).__name__}", _VARIES)
         if isinstance(spec.arg, ConstantArgument):
             self.input_leaves.append({"value": spec.arg.value})
             return spec.arg.value
         tensor = node.meta["val"]
+        if isinstance(tensor, torch.SymInt):
+            self.input_leaves.append({"fixed": node.name})
+            if node.name in self.fixed:
+                return int(self.fixed[node.name])
+            # The shapes of tensors have to say what it is.
+            self.sizes[node] = self.symbols.convert(tensor)
+            return self.sizes[node]
         shape = self.symbols.shape(tensor.shape)
         if tensor.is_complex():
             return self._complex_input(node.name, shape, PARTS[tensor.dtype])

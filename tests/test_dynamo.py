@@ -1,0 +1,68 @@
+"""``torch.compile`` with luminal as its backend: breaks of the graph, sizes that vary, weights that change, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.registry import lookup_backend
+
+from luminal import dynamo
+from luminal.core.errors import ModelError
+from tests.fx_support import floats
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+
+
+class Counting(nn.Module):
+    """A model with a buffer that it updates, and a break of the graph where it looks at the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        self.calls.add_(1)
+        h = torch.relu(self.first(x))
+        if h.sum() > 0:
+            h = h + 1
+        return self.second(h) * self.calls, x.shape[0]
+
+
+def test_the_backend_is_known_by_its_name() -> None:
+    assert lookup_backend("luminal") is dynamo.luminal
+
+
+def test_a_model_with_breaks_state_and_sizes_that_vary() -> None:
+    torch.manual_seed(0)
+    model = Counting().eval()
+    compiled = torch.compile(model, backend="luminal")
+    for call, rows in enumerate((3, 5, 7), 1):
+        x = floats(rows, 4, seed=rows)
+        found, count = compiled(x)
+        assert count == rows and model.calls == call
+        model.calls.sub_(1)
+        torch.testing.assert_close(found, model(x)[0])
+
+
+def test_weights_that_change_are_seen() -> None:
+    model = nn.Linear(4, 3).eval()
+    compiled = torch.compile(model, backend="luminal")
+    x = floats(2, 4)
+    torch.testing.assert_close(compiled(x), model(x))
+    model.weight.mul_(2)
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_gradients_are_refused() -> None:
+    compiled = torch.compile(nn.Linear(4, 3), backend="luminal")
+    with torch.enable_grad(), pytest.raises((ModelError, torch._dynamo.exc.BackendCompilerFailed), match="no_grad"):
+        compiled(floats(2, 4))
