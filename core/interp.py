@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, numerics, ops, sizes, strided
+from luminal.core import ir, limits, numerics, ops, sizes, strided
 from luminal.core import symbolic as sym
-from luminal.core.errors import InputError
+from luminal.core.errors import InputError, ShapeError
 from luminal.core.ir import Graph, Node
 from luminal.core.numerics import Array
 from luminal.core.ops import Kind
@@ -88,14 +88,42 @@ def evaluate(
 
 
 def constant_value(node: Node) -> Array | None:
-    """The value of ``node`` where no input of a call and no symbolic size decides it, else None."""
+    """The value of ``node`` where no input of a call and no symbolic size decides it, else None.
+
+    Raises ShapeError where it is too large to be computed when compiling.
+    """
     if node.op is ops.CONSTANT:
         array: Array = node.attr.array
         return array
     for part in ir.topological([node]):
         if part.op in (ops.INPUT, ops.DIM) or any(not isinstance(extent, int) for extent in part.shape):
             return None
-    return evaluate([node])[0]
+    if not affordable(node):
+        raise ShapeError(
+            f"{list(node.shape)} elements must be known when compiling, and computing them would take values of more "
+            f"than {limits.TABLE} elements, which no constant holds"
+        )
+    try:
+        return evaluate([node])[0]
+    except IndexError as error:
+        raise ShapeError(f"a value that must be known when compiling reads outside another: {error}") from error
+
+
+def affordable(node: Node) -> bool:
+    """Whether a constant expression may be computed when compiling: nothing on the way is larger than ``limits`` say,
+    and than the constants that it is made from."""
+    order = _order([node])
+    table = max(limits.TABLE, sum(part.attr.array.size for part in order if part.op is ops.CONSTANT))
+    return all(_work(part) <= (limits.PRODUCTS if _factors(part) else table) for part in [*order[:-1], node])
+
+
+def _work(node: Node) -> int:
+    """Elements that are read or made, of known sizes; views are of others' memory."""
+    if node.op is ops.VIEW or node.op is ops.CONSTANT:
+        return 0
+    size = node.inputs[0].size if node.op.kind is Kind.REDUCE else node.size
+    assert isinstance(size, int)
+    return size
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------------

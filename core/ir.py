@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from luminal.core import ops
+from luminal.core import limits, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ShapeError, UnsupportedError
 from luminal.core.ops import Kind, Op
@@ -131,6 +131,7 @@ def _intern(op: Op, inputs: tuple[Node, ...], attr: Any, shape: Shape, dtype: DT
     key = (op, inputs, attr, shape, dtype)
     node = _interned.get(key)
     if node is None:
+        limits.check_extents(shape, dtype.itemsize, op)
         node = Node()
         node.op, node.inputs, node.attr, node.shape, node.dtype = key
         _interned[key] = node
@@ -154,6 +155,7 @@ class Origin:
         return f"{self.op} {self.name!r}{where}"
 
 
+_ORIGINS = 100  # of one node
 Origins: TypeAlias = dict[Node, tuple[Origin, ...]]
 _recorder: ContextVar[tuple[Origins, tuple[Origin, ...]] | None] = ContextVar("recorder", default=None)
 
@@ -169,7 +171,13 @@ def _record(node: Node) -> None:
     if active is not None:
         table, origins = active
         known = table.get(node, ())
-        table[node] = known + tuple(o for o in origins if o not in known)
+        if not known or node.op.kind is not Kind.SOURCE:  # of what thousands may read, the first is enough
+            table[node] = joined(known, origins)
+
+
+def joined(known: tuple[Origin, ...], more: tuple[Origin, ...]) -> tuple[Origin, ...]:
+    """``known``, and of ``more`` what is not among them; of what very many share, some say enough."""
+    return known if len(known) >= _ORIGINS else known + tuple(o for o in more if o not in known)
 
 
 @contextmanager

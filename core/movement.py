@@ -55,7 +55,9 @@ def permute(x: Node, order: Sequence[int]) -> Node:
 
 
 def transpose(x: Node, a: int, b: int) -> Node:
-    """Axes ``a`` and ``b`` exchanged."""
+    """Axes ``a`` and ``b`` exchanged; raises ShapeError where ``x`` has none such."""
+    if not all(-x.rank <= axis < x.rank for axis in (a, b)):
+        raise ShapeError(f"{list(x.shape)} has no axes {a} and {b}")
     order = list(range(x.rank))
     order[a], order[b] = order[b], order[a]
     return permute(x, order)
@@ -123,6 +125,8 @@ def windows(x: Node, axis: int, size: int, stride: int = 1, dilation: int = 1, *
 def concatenate(parts: Sequence[Node], axis: int) -> Node:
     """``parts`` joined along ``axis``: a select by position among their padded views, which are split apart again when
     the kernel's index set is split."""
+    if any(part.rank != parts[0].rank or not part.rank for part in parts):
+        raise ShapeError(f"expected parts of as many axes, found {', '.join(str(list(p.shape)) for p in parts)}")
     axis %= parts[0].rank
     parts = [p for p in parts if p.shape[axis] != 0] or [parts[0]]
     total: Int = 0

@@ -68,7 +68,7 @@ def rewrite(
             else:
                 stack.append(target)
             continue
-        origins = known.get(node, ()) + tuple(o for o in table.get(node, ()) if o not in known.get(node, ()))
+        origins = ir.joined(known.get(node, ()), table.get(node, ()))
         if node.op not in by_op:
             by_op[node.op] = [rule for rule in rules if not rule.ops or node.op in rule.ops]
         with ir.originating(table, *origins):
@@ -112,6 +112,6 @@ def _step(node: Node, operands: Sequence[Node], rules: Sequence[Rule]) -> tuple[
 def _join(table: Origins, node: Node, origins: tuple[Origin, ...]) -> None:
     if node.op.kind is not Kind.SOURCE or node in table:
         present = table.get(node, ())
-        joined = present + tuple(o for o in origins if o not in present)
+        joined = ir.joined(present, origins)
         if joined:
             table[node] = joined

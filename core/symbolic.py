@@ -528,13 +528,14 @@ def substitute(value: Int, by: Mapping[Var, Int]) -> Int:
     """``value`` with variables replaced and simplified again."""
     if isinstance(value, int) or not by:
         return value
-    total: Int = 0
+    terms: list[tuple[Monomial, int]] = []
     for monomial, coefficient in value.terms:
-        term: Int = coefficient
+        term: Int = 1
         for atom in monomial:
-            term = term * _substitute_atom(atom, by)
-        total = total + term
-    return total
+            replaced = _substitute_atom(atom, by)
+            term = replaced if term == 1 else term * replaced
+        terms += [(m, c * coefficient) for m, c in _terms(term)]
+    return _normal(terms)
 
 
 def _substitute_atom(atom: Atom, by: Mapping[Var, Int]) -> Int:
@@ -578,8 +579,8 @@ def _evaluate_atom(atom: Atom, env: Mapping[str, Any]) -> Any:
 
 def coefficient(value: Int, of: Var) -> tuple[Int, Int] | None:
     """``(c, rest)`` with ``value == c*of + rest`` and neither holding ``of``; None where it is not linear in ``of``."""
-    slope: Int = 0
-    rest: Int = 0
+    slope: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
     for monomial, factor in _terms(value):
         occurrences = sum(a == of for a in monomial)
         inside = any(of in variables(expr(a)) for a in monomial if a != of)
@@ -588,7 +589,7 @@ def coefficient(value: Int, of: Var) -> tuple[Int, Int] | None:
         if occurrences:
             others = list(monomial)
             others.remove(of)
-            slope = slope + _product(tuple(others), factor)
+            slope.append((tuple(others), factor))
         else:
-            rest = rest + _product(monomial, factor)
-    return slope, rest
+            rest.append((monomial, factor))
+    return _normal(slope), _normal(rest)

@@ -11,10 +11,11 @@ import math
 from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import LOG1P
-from luminal.core.decompose.common import horner, widened
+from luminal.core.decompose.common import horner, real_function, widened
 from luminal.core.decompose.compare import clamp, descending, equal, less, less_equal, maximum, minimum
 from luminal.core.decompose.error_function import times_normal
 from luminal.core.decompose.exponential import LOG2_E, exp, expm1
+from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, Operand, multiply_add, select, unary
 from luminal.core.movement import slice_
 from luminal.core.symbolic import floordiv
@@ -54,14 +55,14 @@ def _unit_exponential(x: Node, rate: float = 1.0) -> tuple[Node, Node]:
     return less(x, -x), unary(ops.EXP2, descending(x), ops.Scale(LOG2_E * rate))
 
 
-@widened
+@real_function
 def sigmoid(x: Node) -> Node:
     """``1 / (1 + exp(-x))``, accurate on both sides."""
     negative, u = _unit_exponential(x)
     return select(negative, u, 1) / (u + 1)
 
 
-@widened
+@real_function
 def swish(x: Node, alpha: float = 1.0) -> Node:
     """``x * sigmoid(alpha * x)`` (Ramachandran et al., 2017)."""
     return _gated(x, x, alpha) if alpha >= 0 else _gated(x, -x, -alpha)
@@ -83,7 +84,7 @@ def _gated(x: Node, argument: Node, rate: float = 1.0) -> Node:
     return x * select(negative, u, 1) / (u + 1)
 
 
-@widened
+@real_function
 def gelu(x: Node, approximate: str = "none") -> Node:
     """``x`` times the normal distribution at ``x`` (Hendrycks and Gimpel, 2016).
 
@@ -94,19 +95,19 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     if approximate == "none":
         return times_normal(x)
     if approximate != "tanh":
-        raise ValueError(f"gelu: expected approximate of 'none' or 'tanh', found {approximate!r}")
+        raise UnsupportedError(f"gelu: expected approximate of 'none' or 'tanh', found {approximate!r}")
     doubled = 2 * math.sqrt(2 / math.pi)
     return _gated(x, x * multiply_add(x * x, doubled * 0.044715, doubled))
 
 
-@widened
+@real_function
 def log_sigmoid(x: Node) -> Node:
     """``log(sigmoid(x))``, which is ``-softplus(-x)``."""
     negative, u = _unit_exponential(x)
     return multiply_add(-u, horner(u, LOG1P[x.dtype]), select(negative, x, 0))
 
 
-@widened
+@real_function
 def softplus(x: Node, beta: float = 1.0, threshold: float | None = None) -> Node:
     """``log(1 + exp(beta*x)) / beta``.
 
@@ -120,7 +121,7 @@ def softplus(x: Node, beta: float = 1.0, threshold: float | None = None) -> Node
     return result if threshold is None else select(less(threshold, x if beta == 1 else x * beta), x, result)
 
 
-@widened
+@real_function
 def mish(x: Node) -> Node:
     """``x * tanh(softplus(x))`` (Misra, 2019), which is ``x * n/(n + 2)`` with ``n = exp(x) * (exp(x) + 2)``."""
     u = exp(minimum(x, 40.0))  # the ratio is 1 from there on, also in float64
@@ -142,7 +143,7 @@ def hardsigmoid(x: Node, alpha: float = 1 / 6, beta: float = 0.5) -> Node:
     return clamp(x * alpha + beta, 0, 1)
 
 
-@widened
+@real_function
 def elu(x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
     """``scale * x`` where ``x`` is positive, else ``scale * alpha * (exp(input_scale * x) - 1)``."""
     grown = expm1(x if input_scale == 1 else x * input_scale)
@@ -155,7 +156,7 @@ def selu(x: Node, alpha: float = 1.6732632423543772, scale: float = 1.0507009873
     return elu(x, alpha, scale)
 
 
-@widened
+@real_function
 def celu(x: Node, alpha: float = 1.0) -> Node:
     """``x`` where it is positive, else ``alpha * (exp(x/alpha) - 1)``."""
     grown = expm1(x if alpha == 1 else x / alpha)

@@ -42,6 +42,20 @@ def widened(function: Callable[P, Node]) -> Callable[P, Node]:
     return wrapper
 
 
+def real_function(function: Callable[P, Node]) -> Callable[P, Node]:
+    """``widened``, of what floats alone have: raises DTypeError where the first operand holds something else."""
+    wide = widened(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Node:
+        for operand in args[:1]:
+            if isinstance(operand, Node):
+                require_float(operand, function.__name__)
+        return wide(*args, **kwargs)
+
+    return wrapper
+
+
 def _wide(value: Any) -> Any:
     return cast(value, value.dtype.compute) if isinstance(value, Node) and value.dtype.is_float else value
 
@@ -62,6 +76,12 @@ def require_float(x: Node, what: str) -> None:
     """Raises DTypeError where ``x`` does not hold floats."""
     if not x.dtype.is_float:
         raise DTypeError(f"{what}: expected a float type, found {x.dtype}; convert the operand first")
+
+
+def require_axes(x: Node, least: int, what: str) -> None:
+    """Raises ShapeError where ``x`` has fewer than ``least`` axes."""
+    if x.rank < least:
+        raise ShapeError(f"{what}: expected at least {least} axes, found the shape {list(x.shape)}")
 
 
 def normalized_axes(x: Node, axes: Iterable[int] | int | None) -> tuple[int, ...]:

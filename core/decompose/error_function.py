@@ -6,7 +6,7 @@ import math
 
 from luminal.core import ops
 from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, NORMAL
-from luminal.core.decompose.common import Quotients, horner, widened
+from luminal.core.decompose.common import Quotients, horner, real_function
 from luminal.core.decompose.compare import descending, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, exp2
 from luminal.core.decompose.twofloat import product
@@ -19,7 +19,7 @@ _ERFC_LIMIT = {f32: 10.7, f64: 27.6}
 _NORMAL_LIMIT = {f32: 15.0, f64: 39.0}
 
 
-@widened
+@real_function
 def erf(x: Node) -> Node:
     """The error function: a polynomial on ``[-1, 1]``; beyond, one minus two to a polynomial."""
     size = magnitude(x)
@@ -45,7 +45,7 @@ def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> t
     return weight, numerator, main, multiply_add(main, constant, other)
 
 
-@widened
+@real_function
 def erfc(x: Node) -> Node:
     """``1 - erf(x)``, accurate where it is small."""
     v = maximum(descending(x), -_ERFC_LIMIT[x.dtype])
@@ -54,7 +54,7 @@ def erfc(x: Node) -> Node:
     return select(less(x, -x), 2 - tail, tail)
 
 
-@widened
+@real_function
 def times_normal(x: Node) -> Node:
     """``x`` times the cumulative distribution of the standard normal at ``x``: ``x * erfc(-x/sqrt(2)) / 2``.
 

@@ -6,7 +6,7 @@ import math
 
 from luminal.core import ops
 from luminal.core.decompose.coefficients import EXPM1
-from luminal.core.decompose.common import horner, widened
+from luminal.core.decompose.common import horner, real_function
 from luminal.core.decompose.compare import clamp, equal, less
 from luminal.core.ir import Node, binary, bitcast, cast, multiply_add, select, unary
 from luminal.core.types import f32, f64, i32, i64
@@ -66,7 +66,7 @@ def reduced_exponential(x: Node) -> tuple[Node, Node]:
     return k, multiply_add(r * r, horner(r, EXPM1[x.dtype]), r)
 
 
-@widened
+@real_function
 def expm1(x: Node) -> Node:
     """``e**x - 1``, accurate near zero."""
     k, p = reduced_exponential(clamp(x, *_EXPM1_RANGE[x.dtype]))
@@ -77,7 +77,7 @@ def expm1(x: Node) -> Node:
     return select(less(x * x, x.dtype.eps**2 / 16), x, result)
 
 
-@widened
+@real_function
 def log1p(x: Node) -> Node:
     """``log(1 + x)``, accurate near zero: the logarithm of the rounded sum, times the ratio of ``x`` to what that sum
     holds of it (Kahan)."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from luminal.core import ops
+from luminal.core import limits, ops
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, constant, reduce
@@ -45,6 +45,7 @@ def dft(x: Node, axis: int, length: int | None = None, inverse: bool = False, on
         size = 2 * (x.shape[axis] - 1)
     if not isinstance(size, int) or size < 1:
         raise ShapeError(f"dft: the length {size} must be known and positive")
+    limits.check_table(4 * size, "dft")  # of roots, for both parts
     given = size // 2 + 1 if onesided and inverse else size
     z = _resized(_last(x, axis), given)
     if onesided and inverse:

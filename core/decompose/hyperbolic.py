@@ -7,7 +7,7 @@ import math
 from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import TANH
-from luminal.core.decompose.common import horner, widened
+from luminal.core.decompose.common import horner, real_function
 from luminal.core.decompose.compare import equal, less, magnitude, minimum
 from luminal.core.decompose.exponential import LOG2_E, log, log1p, power_of_two, reduced_exponential
 from luminal.core.ir import Node, select, unary
@@ -18,7 +18,7 @@ _SINH_LIMIT = {f32: 89.5, f64: 710.5}
 _LARGE = {f32: 2.0**13, f64: 2.0**28}
 
 
-@widened
+@real_function
 def tanh(x: Node) -> Node:
     """The hyperbolic tangent: a polynomial on ``[-5/8, 5/8]``; beyond, ``1 - 2/(exp(2|x|) + 1)`` with the sign of x."""
     size = magnitude(x)
@@ -34,7 +34,7 @@ def _quarters(magnitude: Node) -> tuple[Node, Node, Node, Node]:
     return a, 0.0625 / a, p, p / (p + 1)
 
 
-@widened
+@real_function
 def sinh(x: Node) -> Node:
     """The hyperbolic sine."""
     a, b, p, q = _quarters(minimum(abs_(x), _SINH_LIMIT[x.dtype]))
@@ -44,14 +44,14 @@ def sinh(x: Node) -> Node:
     return select(less(x * x, x.dtype.eps / 4), x, result)
 
 
-@widened
+@real_function
 def cosh(x: Node) -> Node:
     """The hyperbolic cosine."""
     a, b, p, q = _quarters(minimum(abs_(x), _SINH_LIMIT[x.dtype]))
     return ((a + b) + (a * p - b * q)) * 2
 
 
-@widened
+@real_function
 def asinh(x: Node) -> Node:
     """The inverse of sinh: ``log1p(m + m*m/(1 + sqrt(1 + m*m)))`` of the magnitude, or ``log(m) + ln(2)`` where the
     square would overflow."""
@@ -63,7 +63,7 @@ def asinh(x: Node) -> Node:
     return select(equal(x, 0), x, select(less(x, 0), -result, result))
 
 
-@widened
+@real_function
 def acosh(x: Node) -> Node:
     """The inverse of cosh: NaN below 1."""
     bounded = minimum(x, _LARGE[x.dtype])
@@ -73,7 +73,7 @@ def acosh(x: Node) -> Node:
     return select(less(x, 1), math.nan, result)
 
 
-@widened
+@real_function
 def atanh(x: Node) -> Node:
     """The inverse of tanh: infinite at -1 and 1, NaN beyond."""
     magnitude = abs_(x)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
+from luminal.core.decompose.common import require_axes
 from luminal.core.decompose.compare import equal, less
 from luminal.core.errors import ShapeError
 from luminal.core.ir import (
@@ -107,9 +108,11 @@ def gather_nd(data: Node, index: Node, batch_dims: int = 0) -> Node:
 
     Result shape: ``index.shape[:-1] + data.shape[batch_dims + n:]`` with ``n = index.shape[-1]`` (ONNX GatherND).
     """
+    require_axes(index, 1, "gather_nd")
     n = index.shape[-1]
     if not isinstance(n, int):
         raise ShapeError(f"gather_nd: the last size of the indices, {n}, must be known")
+    require_axes(data, batch_dims + n, f"gather_nd of {n} coordinates after {batch_dims} axes")
     places = index.shape[:-1]
     batch = [along(iota(data.shape[k]), k, places) for k in range(batch_dims)]
     picks = [reshape(slice_(index, -1, k, 1), places) for k in range(n)]
@@ -194,11 +197,13 @@ def below_diagonal(rows: Int, columns: Int, offset: Int = 0) -> Node:
 
 def tril(x: Node, offset: Int = 0) -> Node:
     """The last two axes with zeros above diagonal ``offset``."""
+    require_axes(x, 2, "tril")
     return select(below_diagonal(x.shape[-2], x.shape[-1], offset), x, 0)
 
 
 def triu(x: Node, offset: Int = 0) -> Node:
     """The last two axes with zeros below diagonal ``offset``."""
+    require_axes(x, 2, "triu")
     return select(below_diagonal(x.shape[-2], x.shape[-1], offset - 1), lift(0, x), x)
 
 

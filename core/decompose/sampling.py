@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.arithmetic import abs_, floor, remainder, round_
-from luminal.core.decompose.common import count, require_float, widened
+from luminal.core.decompose.common import count, require_axes, require_float, widened
 from luminal.core.decompose.compare import clamp, less, maximum
 from luminal.core.decompose.resample import cubic_kernel, linear_kernel
 from luminal.core.errors import ShapeError
@@ -132,6 +132,7 @@ def grid_sample(
     Coordinates run from -1 to 1 over an axis, the last axis of ``x`` first; 1 is the centre of the last element
     (``align_corners``) or its outer edge.
     """
+    require_axes(x, 3, "grid sampling")
     spatial = x.rank - 2
     if grid.rank != x.rank or grid.shape[-1] != spatial:
         raise ShapeError(f"grid sampling: a grid of shape {list(grid.shape)} does not fit {list(x.shape)}")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.arithmetic import floor_divide
-from luminal.core.decompose.common import widened
+from luminal.core.decompose.common import require_axes, widened
 from luminal.core.decompose.compare import bitwise_not, maximum
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.indexing import full, linear_position, wrapped
@@ -73,9 +73,11 @@ def scatter_nd(data: Node, index: Node, new: Node, by: str = "") -> Node:
 
     Shape of ``new``: ``index.shape[:-1] + data.shape[n:]`` with ``n = index.shape[-1]`` (ONNX ScatterND).
     """
+    require_axes(index, 1, "scatter_nd")
     n = index.shape[-1]
     if not isinstance(n, int):
         raise ShapeError(f"scatter_nd: the last size of the indices, {n}, must be known")
+    require_axes(data, n, f"scatter_nd of {n} coordinates")
     places = index.shape[:-1]
     picks = [reshape(slice_(index, -1, k, 1), places) for k in range(n)]
     position = linear_position(picks, data.shape[:n]) if n else expand(constant(0, i64), places)

@@ -7,7 +7,7 @@ import math
 from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_, copysign
 from luminal.core.decompose.coefficients import ASIN, ATAN
-from luminal.core.decompose.common import horner, widened
+from luminal.core.decompose.common import horner, real_function
 from luminal.core.decompose.compare import equal, less, maximum
 from luminal.core.ir import Node, lift, select, unary
 
@@ -22,13 +22,13 @@ def cos(x: Node) -> Node:
     return unary(ops.SIN, x, ops.Quadrant(1))
 
 
-@widened
+@real_function
 def tan(x: Node) -> Node:
     """The tangent."""
     return sin(x) / cos(x)
 
 
-@widened
+@real_function
 def atan(x: Node) -> Node:
     """The inverse tangent: a polynomial on ``[-1, 1]``, and ``±pi/2 - atan(1/x)`` beyond."""
     beyond = less(1, abs_(x))
@@ -38,7 +38,7 @@ def atan(x: Node) -> Node:
     return select(beyond, quarter - near, near)
 
 
-@widened
+@real_function
 def atan2(y: Node, x: Node) -> Node:
     """The angle of the point ``(x, y)`` in ``-pi .. pi``, signed zeros and infinities as in C."""
     rise, run = abs_(y), abs_(x)
@@ -66,7 +66,7 @@ def _arc(x: Node) -> tuple[Node, Node, Node]:
     return low, magnitude, s * horner(z, ASIN[x.dtype])
 
 
-@widened
+@real_function
 def asin(x: Node) -> Node:
     """The inverse sine: NaN outside ``[-1, 1]``."""
     low, _, angle = _arc(x)
@@ -74,7 +74,7 @@ def asin(x: Node) -> Node:
     return select(equal(x, 0), x, select(less(x, 0), -result, result))
 
 
-@widened
+@real_function
 def acos(x: Node) -> Node:
     """The inverse cosine: NaN outside ``[-1, 1]``."""
     low, _, angle = _arc(x)

@@ -78,7 +78,12 @@ def _fold(node: Node) -> Node | None:
             return None
     if size == 0:
         return ir.constant(np.empty(node.shape, node.dtype.numpy))
-    return ir.constant(interp.evaluate([node])[0])
+    if not interp.affordable(node):
+        return None
+    try:
+        return ir.constant(interp.evaluate([node])[0])
+    except IndexError:
+        return None  # a position out of range is for the run to report
 
 
 def _foldable() -> Iterator[Node]:

@@ -31,6 +31,7 @@ from luminal.core.schedule import bodies
 from luminal.core.schedule.contraction import Tile
 from luminal.core.symbolic import Int, Var
 
+DEEPEST = 100  # operations one inside the other that one expression holds
 COSTLY = frozenset({ops.EXP2, ops.LOG2, ops.SIN, ops.DIV, ops.RECIP, ops.SQRT, ops.MOD, ops.GATHER})
 
 
@@ -136,6 +137,7 @@ class Fuser:
         self.consumers = _consumers(self.order)
         self.inline: set[Node] = set()
         self.home: dict[Node, Cluster] = {}
+        self.depth: dict[Node, int] = {}
         self.clusters: list[Cluster] = []
         self.ancestors: list[int] = []
         self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
@@ -146,6 +148,7 @@ class Fuser:
                 continue
             if self._inline(node):
                 self.inline.add(node)
+                self.depth[node] = self._depth(node, None)
             else:
                 self._place(node)
             for size, count in self.measured.items():
@@ -171,6 +174,8 @@ class Fuser:
     def _inline(self, node: Node) -> bool:
         if node in self.kept or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
             return False
+        if self._depth(node, None) > DEEPEST:
+            return False
         sources = [r.source for r in self._reads(node, ir.axes(node.shape))]
         if not sources and node.op not in COSTLY:
             return True
@@ -188,6 +193,12 @@ class Fuser:
     def _is_multiplied(self, node: Node) -> bool:
         """Whether ``node`` is a product that exists only inside tile operations."""
         return node.op is ops.MUL and all(user in self.tiles for user in self.consumers[node])
+
+    def _depth(self, node: Node, cluster: Cluster | None) -> int:
+        """How many operations are one inside the other where ``node`` is computed in ``cluster``, or inline."""
+        operands = [x.inputs[0] if x.op is ops.VIEW else x for x in node.inputs]
+        inside = [x for x in operands if x in self.inline or (cluster is not None and self.home.get(x) is cluster)]
+        return 1 + max((self.depth[x] for x in inside), default=0)
 
     # ---- where a node goes -----------------------------------------------------------------------------------------
 
@@ -268,6 +279,7 @@ class Fuser:
         self._add(node, cluster, cluster.axes if index is None else index)
 
     def _add(self, node: Node, cluster: Cluster, index: tuple[Int, ...]) -> None:
+        self.depth[node] = self._depth(node, cluster)
         cluster.index[node] = index
         self.home[node] = cluster
         gained = 0
@@ -301,6 +313,8 @@ class Fuser:
                 yield cluster
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
+        if self._depth(node, cluster) > DEEPEST:
+            return False
         if cluster.kind in ("scatter", "scan", "sort", "steps"):
             return False  # no element of a scatter is known before all are put in, none of a sort before the last
         if node.op.kind is Kind.REDUCE:

@@ -137,12 +137,12 @@ def _read(call: Call, splits: Array) -> _Trees:
         raise ModelError("the attribute 'nodes_modes' is required")
     feature, missing = _integers(call, "nodes_featureids"), call.integers("nodes_missing_value_tracks_true")
     count = len(feature)
-    then = _integers(call, "nodes_truenodeids") + count * _integers(call, "nodes_trueleafs")
-    otherwise = _integers(call, "nodes_falsenodeids") + count * _integers(call, "nodes_falseleafs")
-    roots = _integers(call, "tree_roots")
-    lengths = {len(part) for part in (feature, splits, modes, then, otherwise)}
-    if len(lengths) != 1:
+    sides = [_integers(call, f"nodes_{side}{what}") for side in ("true", "false") for what in ("nodeids", "leafs")]
+    lengths = {len(splits), len(modes), *map(len, sides), count if missing is None else len(missing)}
+    if lengths != {count}:
         raise ModelError("the attributes of the nodes have different lengths")
+    then, otherwise = sides[0] + count * sides[1], sides[2] + count * sides[3]
+    roots = _integers(call, "tree_roots")
     depth = _depth(then, otherwise, roots, count)
     tracked = np.zeros(count, np.bool_) if missing is None else np.array(missing, np.bool_)
     return _Trees(feature, splits.reshape(-1), modes.reshape(-1), tracked, then, otherwise, roots, depth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ class ExternalFiles:
         if not location:
             raise ModelError(f"external data of {name!r} names no file")
         path = self._folder / location
-        resolved = path.resolve()
+        try:
+            resolved = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or what no file can be called
+            raise ModelError(f"external data of {name!r}: {location[:200]!r} names no file: {error}") from error
         if Path(location).is_absolute() or not any(resolved.is_relative_to(folder) for folder in self._trusted):
             raise ModelError(
                 f"external data of {name!r}: the location {location!r} leaves the model's folder {self._folder}; "
@@ -65,8 +69,9 @@ class ExternalFiles:
         data = self._mapped.get(path)
         if data is None:
             try:
-                # A file of no bytes cannot be mapped.
-                empty = path.stat().st_size == 0
+                empty = path.stat().st_size == 0  # a file of no bytes cannot be mapped
+                if not path.is_file():  # nothing that may never end, such as a pipe
+                    raise ModelError(f"external data of {name!r}: expected {path} to be a file")
                 data = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, "r")
             except OSError as error:
                 raise ModelError(f"external data of {name!r}: cannot read {path}: {error.strerror}") from error
@@ -78,6 +83,6 @@ def _count(name: str, entries: dict[str, str], key: str, default: int) -> int:
     text = entries.get(key)
     if text is None:
         return default
-    if not text.isdecimal():
-        raise ModelError(f"external data of {name!r}: expected a number of bytes for {key!r}, found {text!r}")
+    if not re.fullmatch(r"[0-9]{1,19}", text):
+        raise ModelError(f"external data of {name!r}: expected a number of bytes for {key!r}, found {text[:40]!r}")
     return int(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import onnx
@@ -15,6 +15,9 @@ from luminal.frontends.onnx.tensors import ELEMENT_NUMBERS
 
 Key: TypeAlias = tuple[str, str, str]
 
+# Operators that a model may have once its functions are put in: so many, and so many times those that it spells out.
+_FEW, _REPEATED = 10_000, 30
+
 
 def key(node: onnx.NodeProto) -> Key:
     """Domain, name and overload: what a call is matched with a model's own functions by."""
@@ -24,22 +27,42 @@ def key(node: onnx.NodeProto) -> Key:
 def local(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
     """The model's own functions.
 
-    Raises ModelError where one calls itself, directly or through others.
+    Raises ModelError where two have one name, where one calls itself, directly or through others, and where they call
+    each other so often that the model stands for more operators than any has.
     """
     found = {(domain(f.domain), f.name, f.overload): f for f in model.functions}
-    finished: set[Key] = set()
-
-    def visit(function: Key, path: tuple[Key, ...]) -> None:
-        if function in path:
-            raise ModelError(f"the function {function[1]!r} calls itself")
-        if function in found and function not in finished:
-            for node in found[function].node:
-                visit(key(node), (*path, function))
-            finished.add(function)
-
-    for function in found:
-        visit(function, ())
+    if len(found) < len(model.functions):
+        raise ModelError("expected functions of different names, found two of one name")
+    calls = {function: [key(node) for node in _all(body.node)] for function, body in found.items()}
+    operators: dict[Key, int] = {}  # what a call of the function stands for
+    for start in found:
+        path: dict[Key, None] = {}
+        stack = [start]
+        while stack:
+            function = stack[-1]
+            waiting = [called for called in calls[function] if called in found and called not in operators]
+            if function not in operators and waiting:
+                path[function] = None
+                if waiting[0] in path:
+                    raise ModelError(f"the function {waiting[0][1]!r} calls itself")
+                stack.append(waiting[0])
+                continue
+            path.pop(function, None)
+            operators[function] = sum(operators.get(called, 1) for called in calls[function])
+            stack.pop()
+    written = sum(map(len, calls.values())) + len(model.graph.node)
+    total = sum(operators.get(key(node), 1) for node in _all(model.graph.node))
+    if total > _FEW + _REPEATED * written:
+        raise ModelError(f"the model's {len(found)} functions call each other so often that it has {total} operators")
     return found
+
+
+def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those of the graphs inside them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _all(attribute.g.node)
 
 
 def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
@@ -64,9 +87,12 @@ def expansion(node: onnx.NodeProto, inputs: Sequence[Node | None], opset: int) -
         body.ParseFromString(schema.get_function_with_opset_version(_version(schema.function_opset_versions, opset)))
     elif schema.has_context_dependent_function:
         version = _version(schema.context_dependent_function_opset_versions, opset)
-        text = schema.get_context_dependent_function_with_opset_version(
-            version, node.SerializeToString(), [_type(value).SerializeToString() for value in inputs]
-        )
+        try:
+            text = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), [_type(value).SerializeToString() for value in inputs]
+            )
+        except RuntimeError as error:  # of onnx, which writes the body as text, with the node's attributes in it
+            raise ModelError(f"no meaning can be given to this {node.op_type}: {error}") from error
         body.ParseFromString(text)
     if not body.node:
         return None

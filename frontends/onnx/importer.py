@@ -139,6 +139,9 @@ class _Importer:
                 outputs.append((value.name, found))
             elif isinstance(found, Tensors):
                 outputs += [(f"{value.name}_{k}", node) for k, node in enumerate(found.items)]
+        repeated = sorted({output for output, _ in outputs if [name for name, _ in outputs].count(output) > 1})
+        if repeated:
+            raise ModelError(f"expected outputs of different names, found {', '.join(repeated)} more than once")
         results = [node for _, node in outputs]
         measured = ir.used_sizes(results, table)
         reachable = ir.everything([*self._inputs.nodes.values(), *results, *measured.values()])

@@ -114,6 +114,8 @@ def _reverse_sequence(call: Call) -> Node:
     x, axes = call[0], [wrap_axis(batch, call[0].rank), time]
     if sorted(axes) != [0, 1]:
         raise ModelError(f"expected time_axis and batch_axis 0 and 1, found {time} and {batch}")
+    if call[1].shape != (x.shape[axes[0]],):
+        raise ModelError(f"expected a length for each of {x.shape[axes[0]]} sequences, found {list(call[1].shape)}")
     order = [*axes, *range(2, x.rank)]
     turned = permute(x, order)
     lengths = unsqueeze(cast(call[1], types.i64), [1])

@@ -22,6 +22,7 @@ from luminal.frontends.onnx.tensors import element_type
 Bounds: TypeAlias = Mapping[str, "tuple[int, int] | int"]
 Declared: TypeAlias = "int | str"
 
+_LONGEST = 200  # characters of a size that is read as an expression; longer ones nest too deep to be read
 DEFAULT_BOUNDS = (1, 1024)  # of a symbolic size that the user gives none for; memory is planned at the upper bound
 
 
@@ -112,6 +113,8 @@ class Inputs:
 
     def _expression(self, text: str) -> Int | None:
         """Exporters also write sizes such as ``past + 1``: read as an expression where it is one of several terms."""
+        if len(text) > _LONGEST:
+            return None
         try:
             tree = ast.parse(text, mode="eval").body
         except SyntaxError:

@@ -88,7 +88,8 @@ def _node_texts(nodes: Iterable[onnx.NodeProto]) -> Iterator[object]:
 def opsets(model: onnx.ModelProto) -> dict[str, int]:
     """The opset version of each domain; the default domain is ``""``.
 
-    Raises UnsupportedError where the default domain's version is outside those that the operator tables cover.
+    Raises ModelError for a version that is no number of an opset, UnsupportedError where the default domain's is
+    outside those that the operator tables cover.
     """
     versions = domain_versions(model.opset_import)
     version = versions.get("", OPSETS[-1])
@@ -112,8 +113,15 @@ def _unchanged(graph: onnx.GraphProto, version: int) -> bool:
 
 
 def domain_versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """The opset version of each domain in a model's or function's list of imports."""
-    return {domain(entry.domain): int(entry.version) for entry in imports}
+    """The opset version of each domain in a model's or function's list of imports.
+
+    Raises ModelError for a number that is no version.
+    """
+    versions = {domain(entry.domain): int(entry.version) for entry in imports}
+    for name, version in versions.items():
+        if not 1 <= version < 1 << 31:
+            raise ModelError(f"expected a version of the opset {name or 'ai.onnx'!r}, found {version}")
+    return versions
 
 
 def domain(name: str) -> str:

@@ -16,7 +16,7 @@ import onnx
 
 from luminal.core import interp, ops, symval
 from luminal.core import symbolic as sym
-from luminal.core.errors import InputError, LuminalError, ModelError, UnsupportedError
+from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, UnsupportedError
 from luminal.core.ir import Node, topological
 from luminal.core.structured import MARK
 from luminal.core.symbolic import Int
@@ -262,16 +262,20 @@ def _plain(value: Int, position: int) -> int:
 def undecided(node: Node, position: int) -> LuminalError:
     """The error for an input at ``position`` that must be known when the model is compiled, and is not."""
     sources = [n.attr.name for n in topological([node]) if n.op is ops.INPUT]
+    if not sources:
+        return ShapeError(
+            f"input {position} decides axes or shapes, and must be known when compiling, but too much would have to be "
+            "computed to know it: give it as a constant"
+        )
     if any(name.startswith(MARK) for name in sources):
         return UnsupportedError(
             f"input {position} decides axes or shapes, but a loop computes it anew in each iteration: sizes that are "
             "known at run time only are not supported"
         )
-    found = ", ".join(map(repr, sources)) or "no input"
-    example = sources[0] if sources else "name"
+    found = ", ".join(map(repr, sources))
     return InputError(
         f"input {position} decides axes or shapes, but it depends on the data of {found}: "
-        f"give a value when compiling, constants={{{example!r}: array}}"
+        f"give a value when compiling, constants={{{sources[0]!r}: array}}"
     )
 
 

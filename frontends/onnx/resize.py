@@ -19,7 +19,7 @@ _TRANSFORMS = (
 
 def _by_scales(x: Node, axes: Sequence[int], scales: Sequence[float]) -> list[Resampling]:
     exactly(scales, len(axes), "scales")
-    if any(not scale > 0 for scale in scales):
+    if any(not 0 < scale < math.inf for scale in scales):
         raise ModelError(f"expected positive scales, found {list(scales)}")
     return [
         Resampling(axis, scaled_size(x.shape[axis], scale), scale) for axis, scale in zip(axes, scales, strict=True)
@@ -69,6 +69,8 @@ def _resize(call: Call) -> Node:
     policy = call.choice("keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller"))
     scales = call.get(2)
     if scales is not None and scales.size != 0:
+        if not scales.dtype.is_float:
+            raise ModelError(f"expected scales of a float type, found {scales.dtype}")
         along = _by_scales(x, axes, call.array(2).tolist())
     else:
         sizes = call.values(3)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from luminal.core import types
+from luminal.core import limits, types
 from luminal.core.decompose import indexing
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, constant
@@ -122,6 +122,7 @@ def _split(call: Call, values: Sequence[Held]) -> Held:
     each = 1 if call.get(1) is None else call.integer_at(1)
     if not isinstance(extent, int) or each < 1:
         raise UnsupportedError(f"a split of {extent} elements into parts of {each}: fix the size with dims=")
+    limits.check_parts(-(-extent // each), "a sequence")
     sizes = [min(each, extent - start) for start in range(0, extent, each)]
     parts = indexing.split(x, sizes, axis)
     return Tensors(tuple(parts if keep or call.get(1) is not None else (squeeze(part, [axis]) for part in parts)))

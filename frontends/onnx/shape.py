@@ -142,6 +142,8 @@ def _split(call: Call) -> tuple[Node, ...]:
         sizes = call.values(1)
     if sizes is None:
         parts = call.integer("num_outputs", len(call.outputs))
+        if parts != len(call.outputs):
+            raise ModelError(f"expected as many outputs as the {parts} of num_outputs, found {len(call.outputs)}")
         each = sym.ceildiv(x.shape[axis], parts)
         sizes = [*[each] * (parts - 1), x.shape[axis] - each * (parts - 1)]
     return tuple(indexing.split(x, sizes, axis))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import onnx
 
@@ -55,12 +56,17 @@ def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
 
 def _declared_types(model: onnx.ModelProto) -> dict[str, str]:
     """Types and shapes by value name, as the model declares them or shape inference finds them."""
-    # Inference reads the values of small tensors only; weights stay where they are.
+    # Inference reads the values of small tensors only; weights stay where they are. Operators that are not whole stay
+    # out: on some, inference ends the process.
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = max(int(model.ir_version), 3)
+    context.opset_imports = {entry.domain: entry.version for entry in model.opset_import}
     bare = onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions,
+        ir_version=model.ir_version, opset_import=model.opset_import,
+        functions=[f for f in model.functions if all(_is_sound(node, context) for node in f.node)],
         graph=onnx.GraphProto(
-            name=model.graph.name, node=model.graph.node, input=model.graph.input, output=model.graph.output,
-            value_info=model.graph.value_info,
+            name=model.graph.name, node=[node for node in model.graph.node if _is_sound(node, context)],
+            input=model.graph.input, output=model.graph.output, value_info=model.graph.value_info,
             initializer=[
                 tensor if math.prod(tensor.dims) <= _SHAPE_LIMIT
                 else onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
@@ -70,7 +76,7 @@ def _declared_types(model: onnx.ModelProto) -> dict[str, str]:
     )  # fmt: skip
     try:
         graph = onnx.shape_inference.infer_shapes(bare).graph
-    except onnx.shape_inference.InferenceError:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
         graph = model.graph  # inconsistent types; the declared ones are still worth showing
     found: dict[str, str] = {}
     for value in [*graph.input, *graph.value_info, *graph.output]:
@@ -84,6 +90,17 @@ def _declared_types(model: onnx.ModelProto) -> dict[str, str]:
     for tensor in model.graph.initializer:
         found[tensor.name] = f"{element_name(tensor.data_type)}{list(tensor.dims)}"
     return found
+
+
+def _is_sound(node: onnx.NodeProto, context: Any) -> bool:
+    """Whether inference can be trusted with an operator: it holds no graph, nor lacks what its schema requires."""
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        return False
+    try:
+        onnx.checker.check_node(node, context)
+    except onnx.checker.ValidationError:
+        return False
+    return True
 
 
 def full_name(node: onnx.NodeProto) -> str:

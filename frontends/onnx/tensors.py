@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from luminal.core import types
+from luminal.core import limits, types
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.types import DType
 from luminal.frontends.onnx.external import ExternalFiles
@@ -66,21 +66,23 @@ def element_type(number: int, what: str) -> DType:
 
 def element_name(number: int) -> str:
     """The name of an element type for messages, whether luminal has it or not."""
-    return (
-        ELEMENT_TYPES[number].name if number in ELEMENT_TYPES else str(onnx.TensorProto.DataType.Name(number)).lower()
-    )
+    if number in ELEMENT_TYPES:
+        return ELEMENT_TYPES[number].name
+    known = number in onnx.TensorProto.DataType.values()
+    return str(onnx.TensorProto.DataType.Name(number)).lower() if known else f"type {number}"
 
 
 def to_numpy(tensor: onnx.TensorProto, files: ExternalFiles) -> Array:
     """The value of ``tensor``, read-only where it views raw data; sub-byte types come one element to a byte.
 
-    Raises ModelError where the data does not fill the shape.
+    Raises ModelError where the data does not fill the shape, ShapeError where no value can have that.
     """
     what = f"tensor {tensor.name!r}"
     dtype = element_type(tensor.data_type, what)
     shape = tuple(tensor.dims)
     if any(extent < 0 for extent in shape):
         raise ModelError(f"{what}: the shape {list(shape)} has a negative extent")
+    limits.check_extents(shape, dtype.itemsize, what)
     if tensor.HasField("segment"):
         raise UnsupportedError(f"{what} is stored in segments: save it as one tensor")
     count = math.prod(shape)
@@ -94,10 +96,15 @@ def to_numpy(tensor: onnx.TensorProto, files: ExternalFiles) -> Array:
 def sparse_to_numpy(sparse: onnx.SparseTensorProto, files: ExternalFiles) -> Array:
     """The value of a sparse tensor, spelled out densely.
 
-    Raises ModelError where the indices do not fit the values or the shape.
+    Raises ModelError where the indices do not fit the values or the shape, ShapeError where that is too large.
     """
     values, indices = to_numpy(sparse.values, files), to_numpy(sparse.indices, files)
+    if indices.dtype != np.int64:
+        raise ModelError(f"sparse tensor {sparse.values.name!r}: expected indices of int64, found {indices.dtype}")
     shape = tuple(sparse.dims)
+    what = f"sparse tensor {sparse.values.name!r}"
+    limits.check_extents(shape, values.itemsize, what)
+    limits.check_table(math.prod(shape), what)
     dense = np.zeros(shape, values.dtype)
     if indices.ndim == 2:
         if indices.shape != (len(values), len(shape)):
@@ -139,6 +146,8 @@ def _unpack(data: Array, dtype: DType, count: int) -> Array:
 def _typed(tensor: onnx.TensorProto, dtype: DType, count: int, what: str) -> Array:
     """A tensor in one of the format's typed fields; narrow floats are held there as bit patterns."""
     values: Any
+    if dtype.kind == "c" and (len(tensor.float_data) % 2 or len(tensor.double_data) % 2):
+        raise ModelError(f"{what}: expected pairs of numbers, found an odd one")
     if dtype in (types.f32, types.c64):
         values = np.array(tensor.float_data, np.float32).view(dtype.numpy)
     elif dtype in (types.f64, types.c128):

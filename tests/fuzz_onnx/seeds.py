@@ -1,0 +1,172 @@
+"""The sound models that damage starts from: a few made by hand, and those of the ONNX project's own tests."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from tests import onnx_models, onnx_suite
+from tests.onnx_models import declared
+
+_LARGEST = 20_000  # bytes; damage to a larger file rarely hits anything but its weights
+
+
+@lru_cache
+def models() -> tuple[bytes, ...]:
+    """Serialized, in a fixed order; those made by hand come often, since they hold more than one operator."""
+    made = [
+        make().SerializeToString() for make in (perceptron, convolution, attention, shapes, branches, calls, sparse)
+    ]
+    cases = sorted(onnx_suite.cases().items())
+    suite = [case.model.SerializeToString() for _, case in cases]
+    return (*made * 40, *(text for text in suite if len(text) <= _LARGEST))
+
+
+def _weights(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def perceptron() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"], name="first", alpha=0.5, transB=1),
+        helper.make_node("LayerNormalization", ["h", "scale"], ["n"], axis=-1),
+        helper.make_node("Gelu", ["n"], ["g"], approximate="tanh"),
+        helper.make_node("MatMul", ["g", "v"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["y"], axis=-1),
+    ]
+    initializers = {"w": _weights(6, 4), "b": _weights(6), "scale": _weights(6), "v": _weights(6, 3)}
+    return onnx_models.model(
+        nodes, [declared("x", _weights(2, 4), ["batch", 4])], ["y"], initializers=initializers, opset=20
+    )
+
+
+def convolution() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2], kernel_shape=[3, 3]),
+        helper.make_node("BatchNormalization", ["c", "one", "one", "one", "one"], ["n"], epsilon=1e-4),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["p", "", "scales"], ["u"], mode="linear"),
+        helper.make_node("Pad", ["u", "pads"], ["q"], mode="reflect"),
+        helper.make_node("ReduceMean", ["q", "axes"], ["y"], keepdims=0),
+    ]
+    initializers = {
+        "w": _weights(4, 3, 3, 3),
+        "b": _weights(4),
+        "one": np.ones(4, np.float32),
+        "scales": np.array([1, 1, 2, 2], np.float32),
+        "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        "axes": np.array([2, 3]),
+    }
+    return onnx_models.model(
+        nodes, [declared("x", _weights(1, 3, 8, 8), ["batch", 3, 8, 8])], ["y"], initializers=initializers, opset=18
+    )
+
+
+def attention() -> onnx.ModelProto:
+    """Heads split off by the shape of the input, as exporters write it."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"], axis=0),
+        helper.make_node("Gather", ["shape", "one"], ["length"], axis=0),
+        helper.make_node("Concat", ["batch", "length", "heads"], ["split"], axis=0),
+        helper.make_node("Reshape", ["x", "split"], ["parts"]),
+        helper.make_node("Transpose", ["parts"], ["q"], perm=[0, 2, 1, 3]),
+        helper.make_node("Transpose", ["parts"], ["k"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Trilu", ["scores"], ["masked"], upper=0),
+        helper.make_node("Softmax", ["masked"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "q"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["back", "shape"], ["y"]),
+    ]
+    initializers = {"zero": np.array([0]), "one": np.array([1]), "heads": np.array([2, 4])}
+    return onnx_models.model(
+        nodes, [declared("x", _weights(1, 5, 8), ["batch", "length", 8])], ["y"], initializers=initializers
+    )
+
+
+def shapes() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("ConstantOfShape", ["sizes"], ["zeros"], value=helper.make_tensor("v", 1, [1], [2.0])),
+        helper.make_node("Range", ["start", "limit", "delta"], ["range"]),
+        helper.make_node("Cast", ["range"], ["floats"], to=1),
+        helper.make_node("Expand", ["floats", "sizes"], ["wide"]),
+        helper.make_node("Slice", ["wide", "starts", "ends", "axes", "steps"], ["cut"]),
+        helper.make_node("Tile", ["cut", "repeats"], ["tiled"]),
+        helper.make_node("Split", ["tiled", "parts"], ["left", "right"], axis=1),
+        helper.make_node("Concat", ["left", "right", "tiled"], ["joined"], axis=1),
+        helper.make_node("CumSum", ["joined", "axis"], ["summed"]),
+        helper.make_node("OneHot", ["ids", "depth", "values"], ["hot"]),
+        helper.make_node("GatherElements", ["summed", "places"], ["taken"], axis=1),
+        helper.make_node("ScatterND", ["zeros", "where", "updates"], ["scattered"]),
+        helper.make_node("ReduceSum", ["hot"], ["counted"], keepdims=0),
+        helper.make_node("Add", ["scattered", "counted"], ["y"]),
+        helper.make_node("Squeeze", ["taken", "axis"], ["z"]),
+    ]
+    initializers = {
+        "sizes": np.array([3, 4]), "start": np.array(0), "limit": np.array(4), "delta": np.array(1),
+        "starts": np.array([0, 3]), "ends": np.array([1, -5]), "axes": np.array([0, 1]), "steps": np.array([1, -1]),
+        "repeats": np.array([1, 2]), "parts": np.array([3, 5]), "axis": np.array(0), "depth": np.array(5),
+        "values": np.array([0.0, 1.0], np.float32), "places": np.array([[0, 3, -1]]),
+        "where": np.array([[0], [2]]), "updates": _weights(2, 4),
+    }  # fmt: skip
+    return onnx_models.model(
+        nodes, [declared("ids", np.zeros(3, np.int64), ["n"])], ["y", "z"], initializers=initializers
+    )
+
+
+def branches() -> onnx.ModelProto:
+    """An ``If`` on a known condition, and sequences."""
+    output = [onnx.ValueInfoProto(name="r")]
+    then = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "then", [], output)
+    other = helper.make_graph([helper.make_node("Abs", ["x"], ["r"])], "else", [], output)
+    body = helper.make_graph(
+        [helper.make_node("Sqrt", ["e"], ["f"])],
+        "body",
+        [onnx.ValueInfoProto(name="e")],
+        [onnx.ValueInfoProto(name="f")],
+    )
+    nodes = [
+        helper.make_node("If", ["condition"], ["a"], then_branch=then, else_branch=other),
+        helper.make_node("SplitToSequence", ["a", "each"], ["parts"], axis=1),
+        helper.make_node("SequenceMap", ["parts"], ["roots"], body=body),
+        helper.make_node("SequenceInsert", ["roots", "x", "place"], ["more"]),
+        helper.make_node("ConcatFromSequence", ["more"], ["y"], axis=1),
+    ]
+    initializers = {"condition": np.array(True), "each": np.array(2), "place": np.array(0)}
+    return onnx_models.model(nodes, [declared("x", _weights(2, 6))], ["y"], initializers=initializers)
+
+
+def calls() -> onnx.ModelProto:
+    """Functions of the model's own, one inside the other."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    inner = helper.make_function("own", "Inner", ["a"], ["b"], [helper.make_node("Tanh", ["a"], ["b"])], imports)
+    scale = helper.make_node("Constant", [], ["s"])
+    scale.attribute.append(
+        onnx.AttributeProto(name="value_float", ref_attr_name="scale", type=onnx.AttributeProto.FLOAT)
+    )
+    body = [
+        scale,
+        helper.make_node("Mul", ["a", "s"], ["m"]),
+        helper.make_node("Inner", ["m"], ["b"], domain="own"),
+    ]
+    outer = helper.make_function("own", "Outer", ["a"], ["b"], body, imports, ["scale"])
+    nodes = [
+        helper.make_node("Outer", ["x"], ["h"], domain="own", scale=2.0),
+        helper.make_node("Inner", ["h"], ["y"], domain="own"),
+    ]
+    return onnx_models.model(
+        nodes, [declared("x", _weights(2, 3), ["n", 3])], ["y"], functions=[outer, inner], domains={"own": 1}
+    )
+
+
+def sparse() -> onnx.ModelProto:
+    proto = onnx_models.model([helper.make_node("MatMul", ["x", "s"], ["y"])], [declared("x", _weights(2, 4))], ["y"])
+    values = onnx.numpy_helper.from_array(_weights(3), "s")
+    indices = onnx.numpy_helper.from_array(np.array([[0, 1], [2, 2], [3, 0]]), "where")
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4, 3]))
+    return proto
