@@ -55,7 +55,8 @@ def load(
     proto, files = read(model)
     found = unlisted(proto)
     if found:
-        raise UnsupportedError("the model holds operators that luminal does not support:", found)
+        places = _described(found, proto, files, dims, constants)
+        raise UnsupportedError("the model holds operators that luminal does not support:", places)
     importer, graph = _build(proto, files, dims, constants, name or _graph_name(model, proto))
     if importer.unsupported:
         raise UnsupportedError("the model uses operators in ways that luminal does not support:", importer.unsupported)
@@ -74,6 +75,22 @@ def unsupported(
     # What hides behind an unsupported operator is not reached by the importer, but its operator is known from its name.
     reached = {(place.op, place.node) for place in importer.unsupported}
     return [*importer.unsupported, *(place for place in unlisted(proto) if (place.op, place.node) not in reached)]
+
+
+def _described(
+    found: Sequence[Unsupported],
+    proto: onnx.ModelProto,
+    files: ExternalFiles,
+    dims: Bounds | None,
+    constants: Mapping[str, Any] | None,
+) -> list[Unsupported]:
+    """``found`` with types and shapes of operands, as far as the model can be imported."""
+    try:
+        importer, _ = _build(proto, files, dims, constants, "")
+    except LuminalError:  # something else is wrong, too, and said once the operators are supported
+        return list(found)
+    reached = {(place.op, place.node): place for place in importer.unsupported}
+    return [reached.get((place.op, place.node), place) for place in found]
 
 
 def _build(

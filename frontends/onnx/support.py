@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import onnx
 
@@ -13,8 +11,6 @@ from luminal.frontends.onnx import functions, operators
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import domain, domain_versions, opsets
 from luminal.frontends.onnx.tensors import element_name
-
-_SHAPE_LIMIT = 64  # elements of a tensor that may be a shape
 
 
 def unlisted(model: onnx.ModelProto) -> list[Unsupported]:
@@ -39,7 +35,7 @@ def unlisted(model: onnx.ModelProto) -> list[Unsupported]:
 
     if all(functions.importable(node, versions) or functions.key(node) in local for node in model.graph.node):
         return list(walk(model.graph.node, versions, {}))
-    return list(walk(model.graph.node, versions, _declared_types(model)))
+    return list(walk(model.graph.node, versions, _declared_types(model.graph)))
 
 
 def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
@@ -54,30 +50,8 @@ def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
     return "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"
 
 
-def _declared_types(model: onnx.ModelProto) -> dict[str, str]:
-    """Types and shapes by value name, as the model declares them or shape inference finds them."""
-    # Inference reads the values of small tensors only; weights stay where they are. Operators that are not whole stay
-    # out: on some, inference ends the process.
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = max(int(model.ir_version), 3)
-    context.opset_imports = {entry.domain: entry.version for entry in model.opset_import}
-    bare = onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import,
-        functions=[f for f in model.functions if all(_is_sound(node, context) for node in f.node)],
-        graph=onnx.GraphProto(
-            name=model.graph.name, node=[node for node in model.graph.node if _is_sound(node, context)],
-            input=model.graph.input, output=model.graph.output, value_info=model.graph.value_info,
-            initializer=[
-                tensor if math.prod(tensor.dims) <= _SHAPE_LIMIT
-                else onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-                for tensor in model.graph.initializer
-            ],
-        ),
-    )  # fmt: skip
-    try:
-        graph = onnx.shape_inference.infer_shapes(bare).graph
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
-        graph = model.graph  # inconsistent types; the declared ones are still worth showing
+def _declared_types(graph: onnx.GraphProto) -> dict[str, str]:
+    """Types and shapes by value name, as the model declares them."""
     found: dict[str, str] = {}
     for value in [*graph.input, *graph.value_info, *graph.output]:
         tensor_type = value.type.tensor_type
@@ -87,20 +61,9 @@ def _declared_types(model: onnx.ModelProto) -> dict[str, str]:
             found[value.name] = element_name(tensor_type.elem_type) + extents
         else:
             found[value.name] = str(value.type.WhichOneof("value") or "?").removesuffix("_type")
-    for tensor in model.graph.initializer:
+    for tensor in graph.initializer:
         found[tensor.name] = f"{element_name(tensor.data_type)}{list(tensor.dims)}"
     return found
-
-
-def _is_sound(node: onnx.NodeProto, context: Any) -> bool:
-    """Whether inference can be trusted with an operator: it holds no graph, nor lacks what its schema requires."""
-    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-        return False
-    try:
-        onnx.checker.check_node(node, context)
-    except onnx.checker.ValidationError:
-        return False
-    return True
 
 
 def full_name(node: onnx.NodeProto) -> str:
