@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 import luminal
 from luminal.codegen import render
-from luminal.core import ir, movement, printer, program, types
+from luminal.core import ir, movement, printer, program, structured, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.decompose import contraction, hyperbolic
+from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, lower
 from luminal.core.schedule import printer as schedule_printer
@@ -104,6 +107,21 @@ def views() -> str:
     return "\n".join(printer.lines(ir.topological([shifted])))
 
 
+def recurrence() -> str:
+    """The steps of a loop over kernels."""
+    time = sym.var("time", 1, 256)
+    x, matrix = ir.input_("x", (time, 8, 32), types.f32), ir.input_("matrix", (64, 64), types.f32)
+    weight = ir.constant(np.ones((64, 32), np.float32))
+
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        h = hyperbolic.tanh(contraction.matmul(carried[0], matrix) + contraction.linear(element[0], weight))
+        return [h], [h]
+
+    _, (states,) = structured.scan(step, [ir.constant(np.zeros((8, 64), np.float32))], [x])
+    graph = ir.Graph("recurrence", (x, matrix), (("states", states),), tuple(sym.variables(time)))
+    return between(program.text(compile_graph(graph, TARGET)) + "end", "  entry", "end")
+
+
 # The files that are one GPU's alone, by what they are for: Metal's, then CUDA's.
 FILES = {
     "the language: a dialect": (["codegen/dialect_metal.py"], ["codegen/dialect_cuda.py"]),
@@ -166,6 +184,7 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "lengths", "markdown", "\n".join(lengths())
     yield "model", "python", between(Path(__file__).read_text(encoding="utf-8"), "class Block", "# [end]")
     yield "views", "text", views()
+    yield "loop", "text", recurrence()
 
     graph = luminal.read(block(), (torch.zeros(8, 24, 16),), dims=DIMS, name="block")
     reached: dict[str, Any] = {}
