@@ -56,7 +56,9 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
 def _known(program: ExportedProgram) -> ExportedProgram:
     """The program with all that the table does not hold decomposed by PyTorch's rules, updates in place included: the
     table holds functions only."""
-    if all(node.op != "call_function" or target_name(node.target) in TABLE for node in program.graph.nodes):
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    calls = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
+    if all(target_name(node.target) in TABLE for node in calls):
         return program
     with exporting("the program"), any_length(), warnings.catch_warnings():
         # PyTorch copies its own tree specs in a way that it has deprecated.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,10 +150,8 @@ class _Importer:
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self._placeholder(node, next(specs))
-            elif node.op == "call_function":
-                self.values[node] = self._call(node)
-            elif node.op == "get_attr":
-                self.values[node] = self._constant(node.target)
+            else:
+                self._node(node)
         of_shapes = set(_dims(self.inputs))
         for node, size in self.sizes.items():
             if node.users and not set(sym.variables(size)) <= of_shapes:
@@ -270,6 +269,26 @@ class _Importer:
             else:
                 leaves.append({"value": value})
         return outputs, leaves
+
+    # ---- graphs inside the graph -----------------------------------------------------------------------------------
+
+    def _node(self, node: torch.fx.Node) -> None:
+        if node.op == "call_function":
+            self.values[node] = self._call(node)
+        elif node.op == "get_attr":
+            inner = getattr(node.graph.owning_module, str(node.target), None)
+            is_graph = isinstance(inner, torch.fx.GraphModule)
+            self.values[node] = partial(self._run, inner) if is_graph else self._constant(str(node.target))
+
+    def _run(self, module: torch.fx.GraphModule, *given: Any) -> Any:
+        """What the graph of ``module`` gives for ``given``."""
+        placeholders = module.graph.find_nodes(op="placeholder")
+        if len(placeholders) != len(given):
+            raise ModelError(f"a graph takes {len(placeholders)} values, but {len(given)} are given")
+        self.values.update(zip(placeholders, given, strict=True))
+        for node in module.graph.nodes:
+            self._node(node)
+        return self._convert(module.graph.output_node().args[0])
 
     # ---- operators -------------------------------------------------------------------------------------------------
 

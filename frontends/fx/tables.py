@@ -5,6 +5,7 @@ from __future__ import annotations
 from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that they enter
     complex,
     contraction,
+    control,
     creation,
     image,
     indexing,

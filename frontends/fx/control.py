@@ -1,0 +1,64 @@
+"""Operators of higher order, whose arguments are graphs: given to their handlers as functions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from luminal.core import interp, structured
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node
+from luminal.core.movement import reshape
+from luminal.frontends.fx.registry import register
+
+Function: TypeAlias = Callable[..., Any]
+
+
+def cond(pred: Any, true_fn: Function, false_fn: Function, operands: Sequence[Any] = ()) -> Sequence[Any]:
+    """Only one branch is imported where the condition is known."""
+    taken = interp.constant_value(pred) if isinstance(pred, Node) else pred
+    if isinstance(pred, Node) and taken is None:
+        branches = (lambda: _tensors(true_fn(*operands))), (lambda: _tensors(false_fn(*operands)))
+        return structured.cond(reshape(pred, []), *branches)
+    if taken not in (True, False):
+        raise UnsupportedError(f"a branch on {pred}, whether it holds depends on sizes: compute it as a tensor")
+    return _tensors(true_fn(*operands) if taken else false_fn(*operands))
+
+
+def while_loop(
+    cond_fn: Function, body_fn: Function, carried_inputs: Sequence[Any], additional_inputs: Sequence[Any] = ()
+) -> Sequence[Node]:
+    return structured.while_loop(
+        lambda carried: reshape(_tensors(cond_fn(*carried, *additional_inputs))[0], []),
+        lambda carried: _tensors(body_fn(*carried, *additional_inputs)),
+        _tensors(carried_inputs),
+    )
+
+
+def scan(
+    combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any] = ()
+) -> Sequence[Node]:
+    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        results = _tensors(combine_fn(*carried, *element, *additional_inputs))
+        return results[: len(init)], results[len(init) :]
+
+    last, stacked = structured.scan(step, _tensors(init), _tensors(xs))
+    return [*last, *stacked]
+
+
+def map_(f: Function, xs: Sequence[Any], pos_args: Sequence[Any] = ()) -> Sequence[Node]:
+    return scan(f, [], xs, pos_args)
+
+
+def _tensors(values: Any) -> list[Node]:
+    found = list(values) if isinstance(values, list | tuple) else [values]
+    for value in found:
+        if not isinstance(value, Node):
+            raise UnsupportedError(f"a branch or loop gives or carries {value}, which is no tensor: put it in one")
+    return found
+
+
+register("cond", cond)
+register("while_loop", while_loop)
+register("scan", scan)
+register("map_impl", map_)

@@ -1,0 +1,116 @@
+"""PyTorch's operators of higher order: branches, loops, scans and maps, whose graphs become bodies."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as map_
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+
+import luminal
+from luminal.core import interp, ir, ops
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Graph
+from luminal.frontends.fx import importer
+from tests import onnx_models as models
+
+X = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Layer(torch.nn.Module):
+    """A function of a linear layer, whose weights bodies read from around them, and of the inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(3, 3)
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(self.linear, *inputs)
+
+
+def branch(f: Any, x: Any, p: Any) -> Any:
+    return torch.cond(p.any(), lambda x: f(x).relu(), lambda x: x * 2, (x,))
+
+
+def repeated(f: Any, x: Any, n: Any) -> Any:
+    return while_loop(
+        lambda i, x: i < n, lambda i, x: (i + 1, f(x).tanh() + x), (torch.zeros((), dtype=torch.int64), x)
+    )
+
+
+def branch_in_loop(f: Any, x: Any, n: Any) -> Any:
+    def body(i: Any, x: Any) -> Any:
+        return i + 1, torch.cond((i % 2 == 0).reshape(()), lambda x: f(x), lambda x: x - 1, (x,))
+
+    return while_loop(lambda i, x: i < n, body, (torch.zeros((), dtype=torch.int64), x))
+
+
+def recurrence(f: Any, x: Any, h: Any) -> Any:
+    return scan(lambda h, x: ((f(h) + x).tanh().clone(), h * 2), h, x, dim=0)
+
+
+def backwards(f: Any, x: Any, h: Any) -> Any:
+    return scan(lambda h, x: ((h + x).clone(), h * x), h, x, dim=1, reverse=True)
+
+
+MODELS: dict[str, tuple[Any, list[tuple[torch.Tensor, ...]], ops.Op | None]] = {
+    "branch": (branch, [(X[0], torch.tensor([False, value])) for value in (True, False)], ops.COND),
+    "loop": (repeated, [(X[0], torch.tensor(n)) for n in (0, 1, 4)], ops.WHILE),
+    "branch in a loop": (branch_in_loop, [(X[0], torch.tensor(n)) for n in (1, 4)], ops.WHILE),
+    "scan": (recurrence, [(X, X[0])], ops.SCAN),
+    "scan backwards": (backwards, [(X, X[:, 0].contiguous())], ops.SCAN),
+    "map": (lambda f, x, y: map_(lambda a, y: f(a) @ y, x, y), [(X, X[0].T.contiguous())], ops.SCAN),
+    "associative scan": (
+        lambda f, x: associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic"), [(X,)], None,
+    ),
+}  # fmt: skip
+
+
+def eager(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
+    with torch.no_grad():
+        return [value.numpy() for value in torch.utils._pytree.tree_leaves(model(*inputs))]
+
+
+def interpreted(graph: Graph, inputs: tuple[torch.Tensor, ...]) -> list[Any]:
+    given = {node.attr.name: value.numpy() for node, value in zip(graph.inputs, inputs, strict=True)}
+    return interp.run(graph, given).outputs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_agrees_with_eager(name: str) -> None:
+    function, calls, op = MODELS[name]
+    model = Layer(function)
+    graph = importer.load(model, calls[0])
+    assert op is None or op in {node.op for node in ir.topological(graph.results)}
+    for inputs in calls:
+        models.assert_close(interpreted(graph, inputs), eager(model, inputs), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["branch", "branch in a loop", "scan"])
+def test_compiled(name: str) -> None:
+    function, calls, _ = MODELS[name]
+    model = Layer(function)
+    module = luminal.compile(model, calls[0], target="host")
+    for inputs in calls:
+        found = [value.numpy() for value in torch.utils._pytree.tree_leaves(module(*inputs))]
+        models.assert_close(found, eager(model, inputs), 1e-5)
+
+
+def test_a_known_condition_leaves_one_branch() -> None:
+    graph = importer.load(Layer(branch), MODELS["branch"][1][0], constants={"inputs_1": np.array([False, False])})
+    assert ops.COND not in {node.op for node in ir.topological(graph.results)}
+
+
+def test_what_a_body_cannot_compute_is_listed() -> None:
+    def unsupported(f: Any, x: Any, p: Any) -> Any:
+        return torch.cond(p, lambda x: torch.special.bessel_j0(x), lambda x: x * 2, (x,))
+
+    with pytest.raises(UnsupportedError) as caught:
+        importer.load(Layer(unsupported), (X, torch.tensor(True)))
+    assert [place.op for place in caught.value.places] == ["aten.special_bessel_j0.default"]
