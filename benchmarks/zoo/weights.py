@@ -44,7 +44,7 @@ def randomise(
             layer.weight.add_(1).mul_(target)
             layer.bias.add_(shift)
             hooks.append(layer.register_forward_pre_hook(_take_statistics))
-        elif "norm" in type(layer).__name__.lower():
+        elif "norm" in type(layer).__name__.lower() and isinstance(getattr(layer, "weight", None), nn.Parameter):
             layer.weight.add_(1)
     module(*inputs)
     for hook in hooks:

@@ -1,0 +1,506 @@
+"""Models of many architectures from ``transformers``, shrunk and with random weights: a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from benchmarks.zoo.weights import randomise
+
+Inputs = dict[str, torch.Tensor]
+
+BATCH, LENGTH, VOCABULARY = 2, 7, 99
+IMAGE, SAMPLES, FRAMES = 32, 800, 24
+
+
+def _ids(length: int = LENGTH, seed: int = 0) -> torch.Tensor:
+    return torch.randint(3, VOCABULARY, (BATCH, length), generator=torch.Generator().manual_seed(seed))
+
+
+def _mask() -> torch.Tensor:
+    """The second sentence is two tokens shorter."""
+    return torch.tensor([[1] * LENGTH, [1] * (LENGTH - 2) + [0, 0]])
+
+
+def _noise(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def text() -> Inputs:
+    return {"input_ids": _ids(), "attention_mask": _mask()}
+
+
+def ids() -> Inputs:
+    return {"input_ids": _ids()}
+
+
+def translation() -> Inputs:
+    return {**text(), "decoder_input_ids": _ids(5, 1)}
+
+
+def image() -> Inputs:
+    return {"pixel_values": _noise(BATCH, 3, IMAGE, IMAGE)}
+
+
+def sound() -> Inputs:
+    return {"input_values": _noise(BATCH, SAMPLES)}
+
+
+def spectrum() -> Inputs:
+    return {"input_values": _noise(BATCH, FRAMES, 16)}
+
+
+def captioned() -> Inputs:
+    return {**text(), **image()}
+
+
+def recognition() -> Inputs:
+    return {"input_features": _noise(BATCH, 16, FRAMES), "decoder_input_ids": _ids(5, 1)}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """``kind`` is its family, ``model`` and ``config`` the names of its classes, ``sizes`` what makes it small, and
+    ``outputs`` the fields of its result."""
+
+    kind: str
+    name: str
+    model: str
+    config: str
+    inputs: Callable[[], Inputs]
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ("last_hidden_state",)
+
+
+class Named(nn.Module):
+    """A model on tensors by position, and the named fields of its result as a tuple."""
+
+    def __init__(self, model: nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.inputs, self.outputs = model, inputs, outputs
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = self.model(**dict(zip(self.inputs, tensors, strict=True)))
+        return tuple(getattr(result, name) for name in self.outputs)
+
+
+def build(architecture: Architecture) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """The model, with weights that keep activations in range, and its example inputs."""
+    torch.manual_seed(0)
+    config = getattr(transformers, architecture.config)(**architecture.sizes)
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    if architecture.kind == "experts":
+        config._experts_implementation = "batched_mm"  # the form that exports: no loop over experts
+    model = getattr(transformers, architecture.model)(config).eval()
+    inputs = architecture.inputs()
+    module = Named(model, tuple(inputs), architecture.outputs).eval()
+    tensors = tuple(inputs.values())
+    # Batch normalisations of a few values multiply roundings, unless most of what follows is not rectified.
+    return randomise(module, tensors, shift=1.0), tensors
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+_SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_GROUPED = {**_SMALL, "num_key_value_heads": 2}
+_MIX = {**_GROUPED, "moe_intermediate_size": 16, "num_experts_per_tok": 2}
+_VIT = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": IMAGE,
+    "patch_size": 8,
+}  # fmt: skip
+_SEQ = {
+    "vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+_SOUND = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "conv_dim": (16, 16, 16), "conv_kernel": (10, 3, 2), "conv_stride": (5, 2, 2), "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "vocab_size": 32,
+}  # fmt: skip
+LOGITS = ("logits",)
+
+
+def _encoder(name: str, prefix: str, **sizes: Any) -> Architecture:
+    return Architecture("text", name, f"{prefix}Model", f"{prefix}Config", text, {**_SMALL, **sizes})
+
+
+def _decoder(name: str, prefix: str, kind: str = "decoder", **sizes: Any) -> Architecture:
+    return Architecture(kind, name, f"{prefix}ForCausalLM", f"{prefix}Config", text, {**_GROUPED, **sizes}, LOGITS)
+
+
+def _vision(name: str, prefix: str, **sizes: Any) -> Architecture:
+    return Architecture("vision", name, f"{prefix}Model", f"{prefix}Config", image, sizes)
+
+
+def _pair(name: str, prefix: str, model: str = "ForConditionalGeneration", **sizes: Any) -> Architecture:
+    return Architecture("pair", name, f"{prefix}{model}", f"{prefix}Config", translation, {**_SEQ, **sizes}, LOGITS)
+
+
+def _sound(name: str, prefix: str, **sizes: Any) -> Architecture:
+    return Architecture("audio", name, f"{prefix}Model", f"{prefix}Config", sound, {**_SOUND, **sizes})
+
+
+TABLE: tuple[Architecture, ...] = (
+    _encoder("albert", "Albert", embedding_size=16),
+    _encoder("bert", "Bert"),
+    _encoder("convbert", "ConvBert", embedding_size=32),
+    _encoder("deberta", "Deberta", relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    _encoder("deberta_v2", "DebertaV2", relative_attention=True, pos_att_type=["c2p", "p2c"], position_buckets=8),
+    _encoder("distilbert", "DistilBert", dim=32, n_layers=2, n_heads=4, hidden_dim=48),
+    _encoder("electra", "Electra", embedding_size=16),
+    _encoder("ernie", "Ernie"),
+    _encoder("layoutlm", "LayoutLM"),
+    _encoder("megatron_bert", "MegatronBert"),
+    _encoder("mobilebert", "MobileBert", embedding_size=32, intra_bottleneck_size=16, true_hidden_size=16),
+    _encoder("modernbert", "ModernBert", local_attention=4),
+    _encoder("mpnet", "MPNet"),
+    _encoder("roberta", "Roberta"),
+    _encoder("roformer", "RoFormer", embedding_size=32),
+    _encoder("squeezebert", "SqueezeBert", embedding_size=32, q_groups=2, k_groups=2, v_groups=2),
+    # Decoders.
+    _decoder("bloom", "Bloom", n_layer=2, n_head=4),
+    _decoder("codegen", "CodeGen", n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64),
+    _decoder("cohere", "Cohere"),
+    _decoder("falcon", "Falcon", num_kv_heads=2, new_decoder_architecture=True),
+    _decoder("gemma", "Gemma", head_dim=8),
+    _decoder("gemma2", "Gemma2", head_dim=8, sliding_window=4, query_pre_attn_scalar=8),
+    Architecture(
+        "decoder",
+        "gemma3",
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        text,
+        {**_GROUPED, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8},
+        LOGITS,
+    ),
+    _decoder("glm", "Glm", head_dim=8),
+    Architecture(
+        "decoder",
+        "gpt2",
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        text,
+        {**_SMALL, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+        LOGITS,
+    ),
+    _decoder("gpt_bigcode", "GPTBigCode", n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    _decoder("gpt_neo", "GPTNeo", num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=4),
+    _decoder("gpt_neox", "GPTNeoX", rotary_pct=0.5),
+    _decoder("gptj", "GPTJ", n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64),
+    _decoder("granite", "Granite"),
+    _decoder("llama", "Llama"),
+    _decoder("mistral", "Mistral", sliding_window=4),
+    _decoder("mpt", "Mpt", d_model=32, n_heads=4, n_layers=2, max_seq_len=64, expansion_ratio=2),
+    _decoder("olmo2", "Olmo2"),
+    _decoder("opt", "OPT", ffn_dim=48, word_embed_proj_dim=32),
+    _decoder("phi", "Phi"),
+    _decoder("phi3", "Phi3", rope_scaling=None),
+    _decoder("qwen2", "Qwen2"),
+    _decoder("qwen3", "Qwen3", head_dim=8),
+    _decoder("smollm3", "SmolLM3"),
+    _decoder("stablelm", "StableLm"),
+    _decoder("starcoder2", "Starcoder2", sliding_window=4),
+    # Mixtures of experts.
+    # State-space models and other recurrences.
+    Architecture(
+        "recurrent",
+        "mamba",
+        "MambaForCausalLM",
+        "MambaConfig",
+        ids,
+        {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+        LOGITS,
+    ),
+    Architecture(
+        "recurrent",
+        "mamba2",
+        "Mamba2ForCausalLM",
+        "Mamba2Config",
+        ids,
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "state_size": 4,
+            "num_heads": 8,
+            "head_dim": 8,
+            "n_groups": 2,
+            "chunk_size": 4,
+        },
+        LOGITS,
+    ),
+    Architecture(
+        "recurrent",
+        "falcon_mamba",
+        "FalconMambaForCausalLM",
+        "FalconMambaConfig",
+        ids,
+        {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+        LOGITS,
+    ),
+    Architecture(
+        "recurrent",
+        "rwkv",
+        "RwkvForCausalLM",
+        "RwkvConfig",
+        ids,
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "attention_hidden_size": 32,
+            "num_hidden_layers": 2,
+            "intermediate_size": 48,
+            "context_length": 64,
+        },
+        LOGITS,
+    ),
+    _decoder(
+        "recurrent_gemma",
+        "RecurrentGemma",
+        "recurrent",
+        lru_width=32,
+        head_dim=8,
+        attention_window_size=4,
+        block_types=["recurrent", "attention"],
+        conv1d_width=3,
+    ),
+    _decoder(
+        "jamba",
+        "Jamba",
+        "recurrent",
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        expert_layer_period=2,
+        expert_layer_offset=1,
+        num_experts=1,
+        num_experts_per_tok=1,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+        use_mamba_kernels=False,
+    ),
+    _decoder(
+        "bamba",
+        "Bamba",
+        "recurrent",
+        attn_layer_indices=[1],
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_d_state=4,
+        mamba_n_groups=2,
+        mamba_chunk_size=4,
+    ),
+    _decoder(
+        "falcon_h1",
+        "FalconH1",
+        "recurrent",
+        mamba_n_heads=8,
+        mamba_d_head=8,
+        mamba_d_state=4,
+        mamba_d_ssm=64,
+        mamba_n_groups=2,
+        mamba_chunk_size=4,
+    ),
+    _decoder(
+        "zamba2",
+        "Zamba2",
+        "recurrent",
+        mamba_ngroups=2,
+        mamba_d_state=4,
+        n_mamba_heads=8,
+        chunk_size=4,
+        layers_block_type=["mamba", "hybrid"],
+        num_mem_blocks=1,
+        use_mem_rope=True,
+    ),
+    # Encoders with decoders.
+    _pair("bart", "Bart"),
+    _pair("blenderbot", "Blenderbot"),
+    _pair("m2m100", "M2M100"),
+    _pair("marian", "Marian", "MTModel"),
+    _pair("mbart", "MBart"),
+    _pair("pegasus", "Pegasus"),
+    Architecture(
+        "pair",
+        "t5",
+        "T5ForConditionalGeneration",
+        "T5Config",
+        translation,
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 1,
+            "num_heads": 4,
+            "decoder_start_token_id": 0,
+        },
+        LOGITS,
+    ),
+    Architecture(
+        "pair",
+        "umt5",
+        "UMT5ForConditionalGeneration",
+        "UMT5Config",
+        translation,
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 1,
+            "num_heads": 4,
+            "decoder_start_token_id": 0,
+        },
+        LOGITS,
+    ),
+    # Vision.
+    _vision("beit", "Beit", **_VIT),
+    _vision("convnext", "ConvNext", hidden_sizes=[16, 32], depths=[1, 1], num_stages=2),
+    _vision("convnext_v2", "ConvNextV2", hidden_sizes=[16, 32], depths=[1, 1], num_stages=2),
+    _vision(
+        "cvt",
+        "Cvt",
+        embed_dim=[16, 32],
+        num_heads=[1, 2],
+        depth=[1, 2],
+        patch_sizes=[7, 3],
+        patch_stride=[4, 2],
+        patch_padding=[2, 1],
+        mlp_ratio=[2.0, 2.0],
+        attention_drop_rate=[0.0, 0.0],
+        drop_rate=[0.0, 0.0],
+        drop_path_rate=[0.0, 0.0],
+        qkv_bias=[True, True],
+        cls_token=[False, True],
+        qkv_projection_method=["dw_bn"] * 2,
+        kernel_qkv=[3, 3],
+        padding_kv=[1, 1],
+        stride_kv=[2, 2],
+        padding_q=[1, 1],
+        stride_q=[1, 1],
+    ),
+    _vision("deit", "DeiT", **_VIT),
+    _vision("dinov2", "Dinov2", **_VIT),
+    _vision(
+        "focalnet",
+        "FocalNet",
+        image_size=IMAGE,
+        patch_size=4,
+        embed_dim=16,
+        depths=[1, 1],
+        hidden_sizes=[16, 32],
+        focal_levels=[2, 2],
+        focal_windows=[3, 3],
+    ),
+    _vision(
+        "hiera",
+        "Hiera",
+        image_size=[IMAGE, IMAGE],
+        embed_dim=16,
+        depths=[1, 1],
+        num_heads=[1, 2],
+        num_query_pool=1,
+        masked_unit_size=[4, 4],
+        patch_size=[7, 7],
+        query_stride=[2, 2],
+        embed_dim_multiplier=2.0,
+    ),
+    _vision("poolformer", "PoolFormer", hidden_sizes=[16, 16, 32, 32], depths=[1, 1, 1, 1]),
+    _vision(
+        "pvt",
+        "Pvt",
+        image_size=IMAGE,
+        hidden_sizes=[16, 16, 32, 32],
+        depths=[1, 1, 1, 1],
+        num_attention_heads=[1, 2, 2, 2],
+    ),
+    _vision("regnet", "RegNet", embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], groups_width=8),
+    _vision("resnet", "ResNet", embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1]),
+    _vision(
+        "segformer", "Segformer", hidden_sizes=[16, 16, 32, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 2]
+    ),
+    _vision(
+        "swin", "Swin", image_size=IMAGE, patch_size=2, embed_dim=16, depths=[2, 1], num_heads=[2, 2], window_size=4
+    ),
+    _vision(
+        "swin_v2",
+        "Swinv2",
+        image_size=IMAGE,
+        patch_size=2,
+        embed_dim=16,
+        depths=[2, 1],
+        num_heads=[2, 2],
+        window_size=4,
+    ),
+    _vision("vit", "ViT", **_VIT),
+    _vision("yolos", "Yolos", **{**_VIT, "image_size": [IMAGE, IMAGE]}, num_detection_tokens=5),
+    # Sound.
+    Architecture(
+        "audio",
+        "ast",
+        "ASTModel",
+        "ASTConfig",
+        spectrum,
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "patch_size": 8,
+            "max_length": FRAMES,
+            "num_mel_bins": 16,
+            "frequency_stride": 4,
+            "time_stride": 4,
+        },
+    ),
+    _sound("data2vec_audio", "Data2VecAudio", conv_pos_kernel_size=5, num_conv_pos_embeddings=2),
+    _sound("hubert", "Hubert"),
+    _sound("sew", "SEW", squeeze_factor=2),
+    _sound("unispeech", "UniSpeech"),
+    _sound("wav2vec2", "Wav2Vec2"),
+    Architecture(
+        "audio",
+        "whisper",
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        recognition,
+        {**_SEQ, "num_mel_bins": 16, "max_source_positions": FRAMES // 2, "max_target_positions": 16},
+        LOGITS,
+    ),
+    # Several at once.
+    Architecture(
+        "several",
+        "clip",
+        "CLIPModel",
+        "CLIPConfig",
+        captioned,
+        {"text_config": _SMALL, "vision_config": _VIT, "projection_dim": 16},
+        ("logits_per_image", "text_embeds"),
+    ),
+    Architecture(
+        "several",
+        "siglip",
+        "SiglipModel",
+        "SiglipConfig",
+        captioned,
+        {"text_config": {**_SMALL, "projection_size": 32}, "vision_config": _VIT},
+        ("logits_per_image", "text_embeds"),
+    ),
+)
