@@ -10,6 +10,7 @@ THEMES = {
     "resize": "test_resize_downsample_scales_cubic_antialias test_resize_tf_crop_and_resize_extrapolation_value",
     "picked": """test_compress_1 test_reversesequence_time test_tensorscatter_circular test_det_nd
        test_maxpool_with_argmax_2d_precomputed_pads""",
+    "n-grams": "test_tfidfvectorizer_tf_batch_uniandbigrams_skip5",
     "trees": "test_ai_onnx_ml_tree_ensemble_set_membership",
     "steps of training": "test_adam_multiple test_adagrad test_nesterov_momentum test_batchnorm_epsilon_training_mode",
     "sizes": "test_onehot_with_axis",

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core.decompose import indexing, math, reduction, sorting
+from luminal.core.decompose import indexing, math, ngrams, reduction, sorting
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, expand, select
 from luminal.core.movement import reshape, unsqueeze
+from luminal.core.types import f32
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.tensors import Array
 
@@ -28,6 +29,37 @@ def _array_feature_extractor(call: Call) -> Node:
 @operator("Binarizer", domain=DOMAIN)
 def _binarizer(call: Call) -> Node:
     return cast(math.greater(call[0], call.number("threshold", 0.0)), call[0].dtype)
+
+
+# ---- features of sequences -----------------------------------------------------------------------------------------
+
+
+@operator("TfIdfVectorizer")
+def _tf_idf_vectorizer(call: Call) -> Node:
+    """How often n-grams of a pool occur in each row, whether they do, or both weighted."""
+    if call.texts("pool_strings") is not None:
+        raise UnsupportedError("strings are not supported: convert them to numbers before the model")
+    pool, starts, places = (call.integers(name) or [] for name in ("pool_int64s", "ngram_counts", "ngram_indexes"))
+    mode = call.choice("mode", "", ["TF", "IDF", "TFIDF"])
+    weights = call.numbers("weights")
+    low, high, skips = (call.integer(name) for name in ("min_gram_length", "max_gram_length", "max_skip_count"))
+    if not places or min(low, high) < 1 or skips < 0:
+        raise ModelError("expected n-grams of at least one element, with their positions, and gaps of at least 0")
+    grams: list[tuple[int, ...]] = []
+    for length, (start, end) in enumerate(pairwise([*starts, len(pool)]), start=1):
+        part = pool[start:end]
+        if start > end or len(part) % length:
+            raise ModelError(f"ngram_counts: {end - start} elements of the pool are no n-grams of {length}")
+        grams += [tuple(part[k : k + length]) for k in range(0, len(part), length)]
+    if len(grams) != len(places) or (weights is not None and len(weights) != len(places)):
+        raise ModelError(f"expected a position and a weight for each of {len(grams)} n-grams, found {len(places)}")
+    x = call[0] if call[0].rank > 1 else reshape(call[0], [1, call[0].size])
+    size = max(places) + 1
+    found = ngrams.count(x, dict(zip(grams, places, strict=True)), size, range(low, high + 1), skips)
+    result = cast(math.less(0, found) if mode == "IDF" else found, f32)
+    if weights is not None and mode != "TF":
+        result = result * constant(np.array(weights, np.float32)[:size])
+    return result if call[0].rank > 1 else reshape(result, [size])
 
 
 # ---- labels --------------------------------------------------------------------------------------------------------
