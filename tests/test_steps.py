@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,6 +81,46 @@ def test_results_are_as_large_as_the_data_says(module: Module, rows: int, sign: 
     found = module["counted"].run({"x": x})
     np.testing.assert_array_equal(found["y"], kept * 2)
     assert found["count"] == len(kept)
+
+
+PROGRAM = r"""
+#include <cstdio>
+#include "counted.hpp"
+
+int main() {
+    counted::Library library;
+    counted::Context context(library);
+    for (const float sign : {1.0f, -1.0f}) {
+        const float x[] = {1, 2, 3, -4, -5, -6, 7, 8, 9};
+        float signed_x[9];
+        for (int i = 0; i < 9; ++i) signed_x[i] = sign * x[i];
+        const auto result = context.main({signed_x, {3, 3}});
+        std::printf("%lld %g;", static_cast<long long>(result.y.shape()[0]), result.y.size() > 3 ? result.y[3] : -1.0);
+    }
+}
+"""
+
+
+def test_a_cpp_program_sees_how_large_results_are(tmp_path: Path) -> None:
+    found = luminal.compile(replace(counted(), name="counted"))
+    assert isinstance(found, Module)
+    folder = found.export(tmp_path / "counted", python_module=False)
+    (folder / "main.cpp").write_text(PROGRAM)
+    binary = [
+        "g++",
+        "-std=c++17",
+        "-Wall",
+        "-Werror",
+        "main.cpp",
+        "-L.",
+        "-lcounted",
+        "-Wl,-rpath,$ORIGIN",
+        "-o",
+        "main",
+    ]
+    subprocess.run(binary, cwd=folder, check=True, timeout=120)
+    done = subprocess.run([folder / "main"], cwd=folder, check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "2 14;1 -1;"
 
 
 # ---- bodies that do not fit ------------------------------------------------------------------------------------------
