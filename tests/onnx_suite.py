@@ -31,12 +31,12 @@ from luminal.frontends.onnx import control, importer, operators, sequences
 from luminal.frontends.onnx.reader import OPSETS, domain
 from luminal.frontends.onnx.tensors import element_name
 from luminal.module import Module
+from tests import coverage_page
 
 Array = np.ndarray[Any, Any]
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests" / "onnx_backend_passed.txt"
-PAGE = ROOT / "docs" / "coverage.md"
 
 # A value that decides shapes is given when the model is compiled, and such values are small.
 DECIDES = 64
@@ -286,7 +286,7 @@ def main() -> int:
         return int(bool(failed))
     if not options.only:
         LIST.write_text("".join(f"{name}\n" for name in names if name not in failed))
-        PAGE.write_text(page(failed))
+        coverage_page.write(page(failed))
     return 0
 
 
