@@ -397,8 +397,6 @@ def instances(results: Iterable[Result]) -> Iterator[Instance]:
             if signature in seen:
                 continue
             seen.add(signature)
-            for place, node in enumerate(trace.graph.find_nodes(op="placeholder")):
-                node.name = re.sub(r"\W", "_", f"{case.name}_{place}")
             yield Instance(case, importer.load(trace), expected(case))
 
 

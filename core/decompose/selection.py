@@ -42,13 +42,22 @@ def places(condition: Node, name: str = "found") -> Node:
 
 def nonzero(x: Node, name: str = "found") -> Node:
     """The indices, ``[how many, rank]`` as int64 in row-major order, of the elements that are not zero (NaN is not)."""
-    condition = x if x.dtype == bool_ else not_equal(x, 0)
-    at = places(reshape(condition, (x.size,)), name)
+    columns = coordinates(x, name)
+    return indexing.stack(columns, 1) if x.rank else expand(constant(0, i64), (places(_flat(x), name).shape[0], 0))
+
+
+def coordinates(x: Node, name: str = "found") -> list[Node]:
+    """The columns of ``nonzero``, one for each axis."""
+    at = places(_flat(x), name)
     columns: list[Node] = []
     for size in reversed(x.shape):
         columns.append(ir.binary(MOD, at, ir.dim(size)))
         at = ir.binary(DIV, at, ir.dim(size))
-    return indexing.stack(columns[::-1], 1) if columns else expand(constant(0, i64), (at.shape[0], 0))
+    return columns[::-1]
+
+
+def _flat(x: Node) -> Node:
+    return reshape(x if x.dtype == bool_ else not_equal(x, 0), (x.size,))
 
 
 def compress(x: Node, condition: Node, axis: int, name: str = "found") -> Node:

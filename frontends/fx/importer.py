@@ -147,11 +147,13 @@ class _Importer:
 
     def build(self, name: str) -> Graph:
         specs = iter(self.program.inputs)
-        for node in self.program.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node] = self._placeholder(node, next(specs))
-            else:
-                self._node(node)
+        table: ir.Measured = {}
+        with ir.measuring(table):
+            for node in self.program.graph.nodes:
+                if node.op == "placeholder":
+                    self.values[node] = self._placeholder(node, next(specs))
+                else:
+                    self._node(node)
         of_shapes = set(_dims(self.inputs))
         for node, size in self.sizes.items():
             if node.users and not set(sym.variables(size)) <= of_shapes:
@@ -172,12 +174,14 @@ class _Importer:
             "outputs": described_outputs,
         }
         named = _output_names(described_outputs, len(outputs))
-        used = set(ir.topological(outputs))
+        measured = ir.used_sizes(outputs, table)
+        used = set(ir.everything([*outputs, *measured.values()]))
         return Graph(
             name=name,
             inputs=tuple(self.inputs),
             outputs=tuple(zip(named, outputs, strict=True)),
-            dims=_dims(self.inputs),
+            dims=(*_dims(self.inputs), *measured),
+            measured=measured,
             origins={node: found for node, found in self.origins.items() if node in used},
             names={node: found for node, found in self.names.items() if node in used},
             structure=described,

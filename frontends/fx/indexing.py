@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from luminal.core import movement
-from luminal.core.decompose import indexing
-from luminal.core.errors import UnsupportedError
+from luminal.core.decompose import indexing, selection
 from luminal.core.ir import Node
 from luminal.frontends.fx.registry import aten
 
@@ -45,6 +44,8 @@ def gather(self: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> N
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
 def index(self: Node, indices: Sequence[Node | None]) -> Node:
-    if any(i is not None and i.dtype.is_bool for i in indices):
-        raise UnsupportedError("a mask as an index selects as many elements as it has; use where, or multiply by it")
-    return indexing.index(self, indices)
+    """A mask stands for the indices at which it holds, one for each of its axes."""
+    picks: list[Node | None] = []
+    for picked in indices:
+        picks += selection.coordinates(picked) if picked is not None and picked.dtype.is_bool else [picked]
+    return indexing.index(self, picks)

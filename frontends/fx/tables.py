@@ -14,6 +14,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     recurrent,
     reduction,
     scattering,
+    selection,
     shape,
     sizes,
     sorting,

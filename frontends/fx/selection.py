@@ -1,0 +1,48 @@
+"""Results as large as data decides: what is not zero, what a mask picks, what is distinct."""
+
+from __future__ import annotations
+
+from luminal.core.decompose import distinct, indexing, selection
+from luminal.core.ir import Node
+from luminal.core.movement import permute, reshape, slice_
+from luminal.frontends.fx.registry import aten
+
+
+@aten("nonzero")
+def nonzero(self: Node) -> Node:
+    return selection.nonzero(self)
+
+
+@aten("nonzero_numpy")
+def nonzero_numpy(self: Node) -> list[Node]:
+    return selection.coordinates(self)
+
+
+@aten("masked_select")
+def masked_select(self: Node, mask: Node) -> Node:
+    return selection.masked_select(self, mask)
+
+
+@aten("_unique2")
+def unique(
+    self: Node, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Node, Node, Node]:
+    """In order, whether that is asked for or not, as PyTorch does it; NaN equals nothing."""
+    values, inverse, counts = _distinct(reshape(self, [self.size]))
+    return values, reshape(inverse, self.shape), counts
+
+
+@aten("unique_dim")
+def unique_dim(
+    self: Node, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Node, Node, Node]:
+    order = [dim % self.rank, *(k for k in range(self.rank) if k != dim % self.rank)]
+    values, inverse, counts = _distinct(permute(self, order))
+    return permute(values, [order.index(k) for k in range(self.rank)]), inverse, counts
+
+
+def _distinct(rows: Node) -> tuple[Node, Node, Node]:
+    """The distinct ones along the first axis, which of them each row is, and how often each occurs."""
+    found = distinct.distinct(rows)
+    size = selection.measured(found.count, rows.shape[0], "distinct")
+    return indexing.take(rows, slice_(found.first, 0, 0, size), 0), found.number, slice_(found.times, 0, 0, size)
