@@ -197,7 +197,12 @@ def assemble(
 
 def describe(target: Target) -> dict[str, Any]:
     """What manifests and libraries say of the machine that they are for."""
-    return {"name": target.name, "architecture": target.architecture, "features": list(target.features)}
+    return {
+        "name": target.name,
+        "architecture": target.architecture,
+        "features": list(target.features),
+        "precision": target.precision.name,
+    }
 
 
 def _library(

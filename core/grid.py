@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from luminal.core import symbolic as sym
+from luminal.core.precision import FP32, TF32, Precision
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bf16, f16, f32
 
@@ -20,6 +21,7 @@ class Fragment:
 
     ``rows x depth`` times ``depth x columns``, of type ``dtype``, summed in float32. Each lane holds as many elements
     of the result: its element ``ELEMENT`` is at ``row`` and ``column``, expressions over ``LANE`` and ``ELEMENT``.
+    Operands of float32 are rounded to ``precision`` first.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Fragment:
     row: Int
     column: Int
     warp: int = 32
+    precision: Precision = FP32
 
     def __repr__(self) -> str:
         return f"Fragment({self.name}, {self.dtype})"
@@ -66,20 +69,24 @@ class Grid:
         a partial result of each there."""
         return self.shared - sum(aligned(self.threads // self.warp * dtype.itemsize) for dtype in reduced)
 
-    def fragment(self, a: DType, b: DType) -> Fragment | None:
-        """The product of matrices of these types, where there is one."""
-        return next((f for f in self.fragments if f.dtype == a == b), None)
+    def fragment(self, a: DType, b: DType, precision: Precision) -> Fragment | None:
+        """The product of matrices of these types, where there is one: in ``precision``, or else exact."""
+        found = [f for f in self.fragments if f.dtype == a == b and f.precision in (precision, FP32)]
+        return next((f for f in found if f.precision == precision), found[0] if found else None)
 
 
 _L, _E = map(sym.expr, (LANE, ELEMENT))
 
-# PTX ISA, "Matrix Fragments for mma.m16n8k16": a lane holds pairs of neighbouring columns in two rows.
+# PTX ISA, "Matrix Fragments for mma.m16n8k16" and "... for mma.m16n8k8": a lane holds pairs of neighbouring columns in
+# two rows.
 MMA = tuple(
     Fragment(
-        "m16n8k16", dtype, 16, 8, 16,
-        sym.floordiv(_L, 4) + 8 * sym.floordiv(_E, 2), 2 * sym.mod(_L, 4) + sym.mod(_E, 2),
+        name, dtype, 16, 8, depth,
+        sym.floordiv(_L, 4) + 8 * sym.floordiv(_E, 2), 2 * sym.mod(_L, 4) + sym.mod(_E, 2), precision=precision,
     )
-    for dtype in (f16, bf16)
+    for name, dtype, depth, precision in (
+        ("m16n8k16", f16, 16, FP32), ("m16n8k16", bf16, 16, FP32), ("m16n8k8_tf32", f32, 8, TF32),
+    )
 )  # fmt: skip
 
 # Metal does not document which lane holds what of a simdgroup_matrix; measured by others, and checked on a device.

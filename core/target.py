@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from luminal.core import device
+from luminal.core import precision as precisions
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, SIMDGROUP, Fragment, Grid
-from luminal.core.types import DType
+from luminal.core.precision import FP32, Precision
+from luminal.core.types import DType, f32
 
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
 _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
@@ -29,6 +31,8 @@ class Target:
     the sizes in bytes of the data caches that one core sees.
 
     A GPU has a ``grid``; its registers are those of a thread. ``dialect`` names the language of its kernels.
+
+    ``precision`` is what contractions round operands of float32 to, where the machine has products that do.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Target:
     l3: int = 8 << 20
     dialect: str = "cpp"
     grid: Grid | None = None
+    precision: Precision = FP32
 
     def kept(self, reduced: Iterable[DType]) -> int:
         """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in
@@ -67,7 +72,13 @@ class Target:
 
     def fragment(self, a: DType, b: DType) -> Fragment | None:
         """The product of small matrices of these types, where there is one."""
-        return None if self.grid is None else self.grid.fragment(a, b)
+        return None if self.grid is None else self.grid.fragment(a, b, self.precision)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Those that can be chosen: exact, and those of the products that its warps compute."""
+        fragments = () if self.grid is None else self.grid.fragments
+        return tuple(dict.fromkeys((FP32, *(f.precision for f in fragments if f.dtype == f32))))
 
     def lanes(self, dtype: DType) -> int:
         """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of
@@ -174,8 +185,25 @@ def detect() -> Target:
     )  # fmt: skip
 
 
-def parse(name: str | Target) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``. Raises ValueError for others."""
+def parse(name: str | Target, precision: str | None = None) -> Target:
+    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``; with the precision of that name,
+    where one is given. Raises ValueError for other names, TargetError for a precision that the target does not have.
+    """
+    found = _named(name)
+    if precision is None:
+        return found
+    if precision not in precisions.ALL:
+        raise ValueError(f"unknown precision {precision!r}: expected {', '.join(precisions.ALL)}")
+    chosen = precisions.ALL[precision]
+    if chosen not in found.precisions:
+        offered = ", ".join(map(str, found.precisions))
+        raise TargetError(
+            f"precision {precision!r}: {found.name} multiplies no matrices of float32 in it; expected {offered}"
+        )
+    return replace(found, precision=chosen)
+
+
+def _named(name: str | Target) -> Target:
     if isinstance(name, Target):
         return name
     if name == "host":

@@ -222,6 +222,15 @@ def test_diff(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (tmp_path / "mismatch" / "inputs.npz").is_file()
 
 
+def test_precision(model: Path, tmp_path: Path) -> None:
+    result = luminal_("diff", model, "--target", "cuda:sm_90", "--precision", "tf32", "--dim", "batch=4")
+    assert result.exit_code == 0 and "cuda:sm_90, tf32" in result.output
+    result = luminal_("compile", model, "--precision", "tf32", "-o", tmp_path / "folder")
+    assert result.exit_code == 2 and "expected fp32" in result.output
+    result = luminal_("compile", model, "--precision", "tf16", "-o", tmp_path / "folder")
+    assert result.exit_code == 2 and "tf32" in result.output and "Traceback" not in result.output
+
+
 def test_bench(model: Path) -> None:
     result = luminal_("bench", model, "--size", "batch=5", "--runs", 3, "--threads", 1)
     assert result.exit_code == 0 and "batch=5" in result.output and "onnxruntime" in result.output

@@ -18,6 +18,7 @@ from luminal.comparison.measure import COARSE_LIMIT, LIMIT, distance, rounding
 from luminal.comparison.references import OnnxRuntime
 from luminal.core import interp, ir, ops, pipeline
 from luminal.core import symbolic as sym
+from luminal.core import target as targets
 from luminal.core.decompose import indexing
 from luminal.core.errors import InputError, ModelError
 from luminal.core.ir import Graph, Node
@@ -133,7 +134,7 @@ def test_mistake_between_operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(locate, "_compiled", compiled)
     graph = luminal.read(classifier(), dims=DIMS)
     inputs = drawing.draw(graph, {"batch": 3})
-    finding = locate.locate(graph, OnnxRuntime(classifier()), inputs, [0], "host", None, tmp_path)
+    finding = locate.locate(graph, OnnxRuntime(classifier()), inputs, [0], targets.detect(), None, tmp_path)
     assert finding.stage == "fusion" and finding.origin is not None and finding.origin.name == "hidden"
 
 

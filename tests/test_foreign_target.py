@@ -50,7 +50,12 @@ def test_the_export_is_complete_but_for_the_python_module(module: Module, export
         "libencoder_a.so", "encoder_a.h", "encoder_a.hpp", "encoder_a.weights", "manifest.json", "library.cpp",
         "kernels", "exports.map", "CMakeLists.txt", "python_module.cpp", "include",
     }  # fmt: skip
-    assert module.manifest["target"] == {"name": "aarch64", "architecture": "aarch64", "features": ["asimd"]}
+    assert module.manifest["target"] == {
+        "name": "aarch64",
+        "architecture": "aarch64",
+        "features": ["asimd"],
+        "precision": "fp32",
+    }
 
 
 @built

@@ -248,7 +248,7 @@ def chains(graph: ir.Graph, target: Target) -> tuple[dict[str, ln.LoopNest], dic
 
 FRAGMENTS = {
     (CUDA.name, "float32"): set[str](),
-    (CUDA.name, "bfloat16"): {f.name for f in MMA},
+    (CUDA.name, "bfloat16"): {f.name for f in MMA if f.dtype == types.bf16},
     (METAL.name, "float32"): {f.name for f in SIMDGROUP},
     (METAL.name, "float16"): {f.name for f in SIMDGROUP},
 }

@@ -81,7 +81,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> C
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
     a, b = (stored_type(nest, x.array) for x in factors)
-    fragment = grid.fragment(a, b) if reduction.dtype == f32 else None
+    fragment = target.fragment(a, b) if reduction.dtype == f32 else None
     parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment)
     stage = Stage(m, n, tile.rows, tile.columns, DEPTH // max(a.itemsize, b.itemsize), parts, grid.ahead)
     state.do(stage)
@@ -135,10 +135,10 @@ def _one_pass(
     state = Scheduler(nest, target)
     product = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
     a, b = (stored_type(nest, x.array) for x in product_of(product))
-    fragment = grid.fragment(a, b) if product.dtype == f32 else None
+    fragment = target.fragment(a, b) if product.dtype == f32 else None
     first = Square(SIDE) if fragment is None else _warps(Tile(rows, block // SIDE, SIDE), fragment)
     threads = first.threads(rows, block)
-    last, width = _sums(nest, columns, rows, threads, grid)
+    last, width = _sums(nest, columns, rows, threads, target)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
     if held > target.registers // 2:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
@@ -149,12 +149,14 @@ def _one_pass(
     return state.finish()
 
 
-def _sums(nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, grid: Grid) -> tuple[Rectangle | Warps, int]:
+def _sums(
+    nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target
+) -> tuple[Rectangle | Warps, int]:
     """How ``threads`` divide the sums of a chain, of ``rows`` rows, and how many columns of them there are."""
     extent = typical(columns.extent)
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
     right = [x.array for x in accesses(last.value) if columns.axis in sym.variables(x.offset)]
-    fragment = grid.fragment(last.dtype, stored_type(nest, right[0])) if right else None
+    fragment = target.fragment(last.dtype, stored_type(nest, right[0])) if right else None
     if fragment is not None:
         parts = _warps(Tile(rows, 1, 1), fragment)
         across = threads // fragment.warp * parts.rows // rows

@@ -232,8 +232,11 @@ class _Machine:
             for _ in self._iterate(statement.loops[statement.outer :]):
                 left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
                 right = self._strip(statement.b, statement.b_offset, self._int(statement.b_column), statement.columns)
+                left, right = (numerics.convert(x, compute) for x in (left, right))
+                if statement.fragment is not None:
+                    left, right = (statement.fragment.precision.rounded(x) for x in (left, right))
                 with np.errstate(all="ignore"):
-                    block = block + np.outer(numerics.convert(left, compute), numerics.convert(right, compute))
+                    block = block + np.outer(left, right)
             with np.errstate(all="ignore"):
                 total = total + block
         total = numerics.convert(total, statement.dtype)

@@ -31,6 +31,7 @@ def compile(
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     target: str | Target = "host",
+    precision: str | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     name: str | None = None,
@@ -51,21 +52,24 @@ def compile(
     or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or ``metal``. A module for a machine
     unlike this one can be exported, not called; but with ``emulate``, a GPU is emulated on this machine: slowly, and
     with every access to memory checked. With ``threads`` 0 there is one for each CPU that the process may use.
+    ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
+    chosen, or on NVIDIA's GPUs ``tf32``, 11 significant bits. They are summed in float32.
     ``progress(stage, fraction)`` is called as work goes on.
 
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
-    be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated.
+    be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
+    TargetError where the target does not have the precision.
     """
-    if emulate and targets.parse(target).grid is None:
+    chosen = targets.parse(target, precision)
+    if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model):
         return Specialised(
-            model, target=target, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate
+            model, target=chosen, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate
         )
     stages = Stages(progress)
     with stages("import"):
         graphs = _entries(model, inputs, dims, constants, name)
-    chosen = targets.parse(target)
     with stages("compile"):
         called = next(iter(graphs.values())).name if name is None else name
         program = compile_graphs(called, graphs, chosen)

@@ -66,6 +66,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=F
 
 Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
 Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.target)]
+Precision = Annotated[str | None, typer.Option(help=options.PRECISIONS, callback=options.precision)]
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, or NAME=SIZE to fix it")
 ]
@@ -118,6 +119,7 @@ def compile_(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write")],
     target: Target = "host",
+    precision: Precision = None,
     dim: Dims = None,
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
@@ -132,6 +134,7 @@ def compile_(
         module = luminal.compile(
             model,
             target=target,
+            precision=precision,
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             name=name,
@@ -196,6 +199,7 @@ def diff(
     inputs: Inputs = None,
     reference: Annotated[str, typer.Option(help="auto, onnxruntime, torch or interpreter")] = "auto",
     target: Target = "host",
+    precision: Precision = None,
     dim: Dims = None,
     constant: Constants = None,
     seed: Annotated[int, typer.Option(help="of the inputs that are drawn")] = 0,
@@ -213,6 +217,7 @@ def diff(
             options.arrays(inputs, "--input") or None,
             reference=reference,
             target=target,
+            precision=precision,
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             seed=seed,
@@ -232,6 +237,7 @@ def bench(
         list[str] | None, typer.Option("--size", help="the size of a symbolic dimension, NAME=SIZE")
     ] = None,
     target: Target = "host",
+    precision: Precision = None,
     dim: Dims = None,
     constant: Constants = None,
     runs: Annotated[int, typer.Option(min=3, help="timed runs of each")] = 21,
@@ -239,7 +245,7 @@ def bench(
     kernels: Annotated[bool, typer.Option("--kernels", help="time its kernels instead, beside the peak")] = False,
 ) -> None:
     """Time a model beside the framework that it came from: same inputs, same threads, taking turns."""
-    chosen = targets.parse(target)
+    chosen = targets.parse(target, precision)
     targets.check_supported(chosen)
     if kernels and chosen.grid is not None:
         raise InputError(f"--kernels: the peak beside the times is that of a CPU, found the target {target}")
@@ -259,7 +265,7 @@ def bench(
                     f"--size {d.name}={sizes[d.name]}: expected {d.lo}..{upper}, the bounds of {d.name}; "
                     f"--dim {d.name}=LOW:HIGH sets others"
                 )
-        module = luminal.compile(graph, target=target, threads=threads, progress=display.report)
+        module = luminal.compile(graph, target=chosen, threads=threads, progress=display.report)
         assert isinstance(module, Module)
         values = drawing.draw(graph, sizes)
         at = ", ".join(f"{name}={value}" for name, value in sizes.items())

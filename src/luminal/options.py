@@ -10,10 +10,12 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from luminal.core import precision as precisions
 from luminal.core import target as targets
 
-# The names of targets, for help.
+# The names of targets and of precisions, for help.
 TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
+PRECISIONS = f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: nothing"
 
 
 def target(name: str) -> str:
@@ -21,6 +23,13 @@ def target(name: str) -> str:
     known = ("host", *targets.ALL, *targets.GPUS)
     if name not in (*known, *targets.ALIASES):
         raise typer.BadParameter(f"expected one of {', '.join(known)}, found {name!r}")
+    return name
+
+
+def precision(name: str | None) -> str | None:
+    """The name of a precision."""
+    if name is not None and name not in precisions.ALL:
+        raise typer.BadParameter(f"expected one of {', '.join(precisions.ALL)}, found {name!r}")
     return name
 
 

@@ -57,7 +57,7 @@ extern "C" __global__ void tiles(const float* x, float* y) {
     tile_step<4, 4>(sum, brains, 1, halves, 40);
     every_layout<m16n8k16<float16>>(sum, halves, thread % 32);
     every_layout<m16n8k16<bfloat16>>(sum, brains, thread % 32);
-    every_layout<m16n8k8_tf32>(sum, stage, thread % 32);
+    every_layout<m16n8k8_tf32<float>>(sum, stage, thread % 32);
 #pragma unroll
     for (int i = 0; i < 64; ++i) y[64 * thread + i] = sum[i];
 }

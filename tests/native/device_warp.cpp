@@ -100,7 +100,7 @@ TILE(tile_8x8_float16, 8, 8, lm::float16)
     }
 FRAGMENT(m16n8k16_float16, m16n8k16<lm::float16>, lm::float16)
 FRAGMENT(m16n8k16_bfloat16, m16n8k16<lm::bfloat16>, lm::bfloat16)
-FRAGMENT(m16n8k8_tf32, m16n8k8_tf32, float)
+FRAGMENT(m16n8k8_tf32, m16n8k8_tf32<float>, float)
 FRAGMENT(simdgroup8x8_float, simdgroup8x8<float>, float)
 FRAGMENT(simdgroup8x8_float16, simdgroup8x8<lm::float16>, lm::float16)
 FRAGMENT(simdgroup8x8_bfloat16, simdgroup8x8<lm::bfloat16>, lm::bfloat16)

@@ -18,6 +18,7 @@ from luminal.comparison.report import Finding, Report, Row, Trial
 from luminal.comparison.sources import Source, open_source
 from luminal.core import target as targets
 from luminal.core.errors import InputError, LuminalError
+from luminal.core.precision import FP32, Precision
 from luminal.core.target import Target
 from luminal.core.types import from_numpy
 from luminal.module import Module
@@ -30,6 +31,7 @@ def diff(
     *,
     reference: str = "auto",
     target: str | Target = "host",
+    precision: str | None = None,
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
@@ -52,7 +54,8 @@ def diff(
     Where an output disagrees, the report names the first source operator that diverges and the stage that introduced
     it; a reproducer is written to the folder ``save`` (one of its own in the system's temporary folder).
 
-    A GPU that this machine has not is emulated, and the report says so.
+    A GPU that this machine has not is emulated, and the report says so; likewise of a ``precision`` that was chosen,
+    whose roundings of operands are allowed for.
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
     that do not fit and for a folder ``save`` that cannot be written, TargetError where this machine cannot run code for
@@ -60,7 +63,7 @@ def diff(
     """
     if save is not None:
         destination.folder(save, "save")
-    chosen = targets.parse(target)
+    chosen = targets.parse(target, precision)
     emulate = targets.needs_emulation(chosen)
     if not emulate:
         targets.check_supported(chosen)
@@ -68,13 +71,13 @@ def diff(
     with stages("open"):
         source = open_source(model, inputs, reference, dims, constants, threads)
     graph = source.graph
-    module = api.compile(graph, target=target, threads=threads, emulate=emulate, progress=progress)
+    module = api.compile(graph, target=chosen, threads=threads, emulate=emulate, progress=progress)
     assert isinstance(module, Module)
     trials: list[Trial] = []
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
     for made, values in _inputs(source, seed):
         with stages(f"compare on {made} inputs"):
-            trial = _trial(made, values, module, source, tolerance)
+            trial = _trial(made, values, module, source, tolerance, chosen.precision)
         trials.append(trial)
         if failed is None and not trial.ok:
             failed = (values, trial)
@@ -83,12 +86,13 @@ def diff(
         with stages("locate"):
             wrong = [k for k, row in enumerate(failed[1].rows) if not row.ok]
             try:
-                finding = locate.locate(graph, source.reference, failed[0], wrong, target, tolerance, save)
+                finding = locate.locate(graph, source.reference, failed[0], wrong, chosen, tolerance, save)
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
     name = target if isinstance(target, str) else target.name
-    called = f"{name}, emulated" if emulate else name
+    chosen_precision = () if chosen.precision == FP32 else (chosen.precision.name,)
+    called = ", ".join([name, *chosen_precision, *(["emulated"] if emulate else [])])
     return Report(graph.name, source.reference.name, called, tuple(trials), finding)
 
 
@@ -108,10 +112,15 @@ def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[
 
 
 def _trial(
-    made: str, values: Mapping[str, NDArray[Any]], module: Module, source: Source, tolerance: float | None
+    made: str,
+    values: Mapping[str, NDArray[Any]],
+    module: Module,
+    source: Source,
+    tolerance: float | None,
+    precision: Precision,
 ) -> Trial:
     graph = source.graph
-    oracle = Oracle(graph, values, tolerance)
+    oracle = Oracle(graph, values, tolerance, precision)
     try:
         oracle.compute(graph.results)
     except IndexError as error:

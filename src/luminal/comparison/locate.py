@@ -33,7 +33,7 @@ def locate(
     reference: Reference,
     inputs: Arrays,
     outputs: Collection[int],
-    target: str | Target,
+    target: Target,
     tolerance: float | None,
     save: str | Path | None,
 ) -> Finding:
@@ -44,7 +44,7 @@ def locate(
     and of the first that is wrong, each stage. Where none is, values on the way become further outputs of the graph.
     """
     wrong = replace(graph, outputs=tuple(graph.outputs[k] for k in outputs))
-    oracle = Oracle(wrong, inputs, tolerance)
+    oracle = Oracle(wrong, inputs, tolerance, target.precision)
     expected = reference.run(inputs)
     if any(oracle.refutes_reference(node, expected[name]) for name, node in wrong.outputs):
         finding, part = _front_end(oracle, reference, wrong, expected)
@@ -180,13 +180,13 @@ def _until(operator: _Operator, node: Node) -> tuple[Node, ...]:
     return operator.nodes[: operator.nodes.index(node) + 1]
 
 
-def _compiler(oracle: Oracle, graph: Graph, target: str | Target) -> tuple[Finding, _Part]:
+def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _Part]:
     """The first operator that the library computes otherwise than the interpreter: by itself, else among others."""
     operators = _operators(graph)
     for start in range(0, len(operators), ALONE):
         group = operators[start : start + ALONE]
         part, inputs = _cut(oracle, group)
-        local = Oracle(part, inputs, oracle.tolerance)
+        local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
         found = _compiled(part, target, inputs)
         wrong = [k for k, node in enumerate(part.results) if local.refutes(node, found[k])]
         if wrong:
@@ -194,9 +194,9 @@ def _compiler(oracle: Oracle, graph: Graph, target: str | Target) -> tuple[Findi
     return _among_others(oracle, graph, operators, target)
 
 
-def _operator_alone(oracle: Oracle, operator: _Operator, target: str | Target) -> tuple[Finding, _Part]:
+def _operator_alone(oracle: Oracle, operator: _Operator, target: Target) -> tuple[Finding, _Part]:
     part, inputs = _cut(oracle, [operator])
-    local = Oracle(part, inputs, oracle.tolerance)
+    local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
     node = part.results[0]
     found = _compiled(part, target, inputs)
     stage, explanation = stages.introduced(part, inputs, target, lambda value: local.refutes(node, value))
@@ -206,7 +206,7 @@ def _operator_alone(oracle: Oracle, operator: _Operator, target: str | Target) -
 
 
 def _among_others(
-    oracle: Oracle, graph: Graph, operators: Sequence[_Operator], target: str | Target
+    oracle: Oracle, graph: Graph, operators: Sequence[_Operator], target: Target
 ) -> tuple[Finding, _Part]:
     """Where each operator agrees by itself: the first whose value is wrong when it is stored on the way."""
     apart: dict[int, tuple[Distance, NDArray[Any]]] = {}
@@ -240,8 +240,8 @@ def _with_outputs(graph: Graph, nodes: Sequence[Node]) -> Graph:
     return replace(graph, outputs=outputs, structure={})
 
 
-def _compiled(graph: Graph, target: str | Target, inputs: Arrays) -> list[NDArray[Any]]:
-    module = api.compile(graph, target=target, emulate=targets.needs_emulation(targets.parse(target)))
+def _compiled(graph: Graph, target: Target, inputs: Arrays) -> list[NDArray[Any]]:
+    module = api.compile(graph, target=target, emulate=targets.needs_emulation(target))
     assert isinstance(module, Module)
     found = module.run({name: inputs[name] for name in module.input_names})
     return [found[name] for name in module.output_names]

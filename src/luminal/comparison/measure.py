@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from luminal.comparison.rounded import is_rounded
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
+from luminal.core.precision import FP32, Precision
 from luminal.core.types import DType, f32, from_numpy
 
 Array = NDArray[Any]
@@ -106,21 +108,24 @@ class Rounding:
     limit: float
 
 
-def rounding(roots: Iterable[Node], dims: Mapping[str, int]) -> dict[Node, Rounding]:
-    """The rounding of every node that ``roots`` depend on.
+def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precision = FP32) -> dict[Node, Rounding]:
+    """The rounding of every node that ``roots`` depend on, where contractions round operands to ``precision``.
 
     Roundings are independent, so their variances add along a path: an elementwise primitive in floating point adds
     ``u**2``, with ``u`` half the distance from 1 to the next value of its type, and a sum of K terms ``K * u**2`` (its
     error grows like ``sqrt(K) * u``: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2);
-    movement adds nothing. The bound is the root of the largest variance of any path. It leaves out how the model
-    amplifies errors, which has to be measured.
+    movement adds nothing. Each product of a contraction adds the roundings of its two operands to ``precision``. The
+    bound is the root of the largest variance of any path. It leaves out how the model amplifies errors, which has to be
+    measured.
     """
     variance: dict[Node, float] = {}
     coarsest: dict[Node, float] = {}
     for node in ir.topological(roots):
-        unit = _unit(node.dtype)
-        variance[node] = _roundings(node, dims) * unit**2 + max((variance[o] for o in node.inputs), default=0.0)
-        coarsest[node] = max([unit, *(coarsest[o] for o in node.inputs)])
+        unit, count = _unit(node.dtype), _roundings(node, dims)
+        operand = precision.unit if precision.unit and is_rounded(node) else 0.0
+        own = count * (unit**2 + 2 * operand**2)
+        variance[node] = own + max((variance[o] for o in node.inputs), default=0.0)
+        coarsest[node] = max([unit, operand, *(coarsest[o] for o in node.inputs)])
     return {
         node: Rounding(min(math.sqrt(found), limit(coarsest[node])), limit(coarsest[node]))
         for node, found in variance.items()

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.comparison.measure import FACTOR, distance, rounding
+from luminal.comparison.rounded import rounded
 from luminal.core import interp
 from luminal.core.ir import Graph, Node
+from luminal.core.precision import FP32, Precision
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Allowed:
     """How far from float64 the compiled library (``own``) and the ``reference`` may be, relative to the scale of a
     value: what rounding explains (``measure.rounding``), and for the reference, which may round more often, what
     ``measure.limit`` explains; for either, ``measure.FACTOR`` times the distance of the graph in its own
-    types.
+    types, the library's operands of contractions rounded as it rounds them.
     """
 
     own: float
@@ -29,13 +31,22 @@ class Allowed:
 class Oracle:
     """The interpreter on one set of inputs, in the types of the graph and in float64."""
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, NDArray[Any]], tolerance: float | None = None) -> None:
-        """``tolerance`` replaces what rounding explains: between the library and the reference in all."""
-        self.graph, self.inputs, self.tolerance = graph, inputs, tolerance
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, NDArray[Any]],
+        tolerance: float | None = None,
+        precision: Precision = FP32,
+    ) -> None:
+        """``tolerance`` replaces what rounding explains: between the library and the reference in all. The library
+        rounds the operands of contractions to ``precision``."""
+        self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
         self.dims = interp.bind(graph.inputs, inputs, {})
         self._rounding = rounding(graph.results, self.dims)
+        self._chosen = rounding(graph.results, self.dims, precision) if precision.unit else self._rounding
         self._typed: dict[Node, NDArray[Any]] = {}
         self._exact: dict[Node, NDArray[Any]] = {}
+        self._rounded: dict[Node, NDArray[Any]] = {} if precision.unit else self._typed
 
     def compute(self, nodes: Collection[Node]) -> None:
         """Evaluate ``nodes`` at once. Raises IndexError where an index is out of range."""
@@ -45,11 +56,14 @@ class Oracle:
             for mode, values in (("typed", self._typed), ("float64", self._exact)):
                 found = interp.run(roots, self.inputs, mode).outputs
                 values.update(zip(missing, found, strict=True))
+            if self.precision.unit:
+                found = interp.run(rounded(roots, self.precision), self.inputs).outputs
+                self._rounded.update(zip(missing, found, strict=True))
 
     def forget(self) -> None:
         """Drop every value."""
-        self._typed.clear()
-        self._exact.clear()
+        for values in (self._typed, self._exact, self._rounded):
+            values.clear()
 
     def typed(self, node: Node) -> NDArray[Any]:
         """The value in the node's own type."""
@@ -65,9 +79,9 @@ class Oracle:
         """How far from ``exact`` a value may be."""
         if self.tolerance is not None:
             return Allowed(self.tolerance / 2, self.tolerance / 2)
-        amplified = FACTOR * distance(self.typed(node), self.exact(node)).relative
-        found = self._rounding[node]
-        return Allowed(max(found.bound, amplified), max(found.limit, amplified))
+        exact = self.exact(node)
+        own, reference = (FACTOR * distance(x[node], exact).relative for x in (self._rounded, self._typed))
+        return Allowed(max(self._chosen[node].bound, own), max(self._rounding[node].limit, reference))
 
     def refutes(self, node: Node, value: NDArray[Any]) -> bool:
         """Whether a compiled library is wrong to give ``value`` for ``node``."""

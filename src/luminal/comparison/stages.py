@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
-from luminal.core import target as targets
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
@@ -25,16 +24,15 @@ _GRAPHS = {"canonical": "simplification", "prepared": "preparation for kernels"}
 def introduced(
     graph: Graph,
     inputs: Mapping[str, NDArray[Any]],
-    target: str | Target,
+    target: Target,
     differs: Callable[[NDArray[Any]], bool],
 ) -> tuple[str, str]:
     """The first stage after which the output of ``graph`` differs, and how that is known.
 
     ``differs`` judges a value of the one output.
     """
-    chosen = targets.parse(target)
     reached: dict[str, Any] = {}
-    compile_graph(graph, chosen, reached.__setitem__)
+    compile_graph(graph, target, reached.__setitem__)
     for stage, name in _GRAPHS.items():
         if differs(interp.run(reached[stage], inputs).outputs[0]):
             return name, f"the {stage} graph gives another value in the interpreter than the imported one"

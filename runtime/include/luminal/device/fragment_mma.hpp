@@ -135,8 +135,8 @@ template <class T> struct m16n8k16 : detail::MmaSums {
     }
 };
 
-/// mma.m16n8k8 in tf32: operands of float, rounded to 11 significant bits (to nearest, ties away from zero).
-struct m16n8k8_tf32 : detail::MmaSums {
+/// mma.m16n8k8 in tf32: operands of T, float, rounded to 11 significant bits (to nearest, ties away from zero).
+template <class T> struct m16n8k8_tf32 : detail::MmaSums {
     enum { depth = 8 };
     using A = detail::Words<4>;
     using B = detail::Words<2>;
@@ -155,12 +155,14 @@ struct m16n8k8_tf32 : detail::MmaSums {
 
     /// 16 x 8 elements a[i * row + k * depth]
     template <class P> LM_MEMBER A load_a(P a, int row, int depth, int lane) {
+        static_assert(is_same<pointed_t<P>, T>(), "an operand of the fragment's type");
         const P corner = a + lane / 4 * row + lane % 4 * depth;
         return {{round(*corner), round(corner[8 * row]), round(corner[4 * depth]), round(corner[8 * row + 4 * depth])}};
     }
 
     /// 8 x 8 elements b[k * depth + j * column]
     template <class P> LM_MEMBER B load_b(P b, int depth, int column, int lane) {
+        static_assert(is_same<pointed_t<P>, T>(), "an operand of the fragment's type");
         const P corner = b + lane / 4 * column + lane % 4 * depth;
         return {{round(*corner), round(corner[4 * depth])}};
     }

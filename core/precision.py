@@ -1,0 +1,50 @@
+"""What contractions round their float32 operands to: the user's choice, a row each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_BITS = 24  # significant bits of a float32
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A precision that float32 operands of contractions may be rounded to, each once; they are summed in float32.
+
+    An operand keeps ``digits`` significant bits: it is rounded to nearest, ties away from zero.
+    """
+
+    name: str
+    digits: int
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def unit(self) -> float:
+        """The largest relative error of a rounded operand; 0 where none is rounded."""
+        return 0.0 if self.digits == _BITS else 2.0**-self.digits
+
+    @property
+    def lost(self) -> int:
+        """The low bits of a float32 that are lost."""
+        return _BITS - self.digits
+
+    def rounded(self, values: Array) -> Array:
+        """float32 ``values`` as operands, in float32; infinities and NaN stay."""
+        if not self.lost:
+            return values
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        half, mask = np.uint32(1 << (self.lost - 1)), np.uint32(2**32 - (1 << self.lost))
+        return np.where(np.isfinite(values), ((bits + half) & mask).view(np.float32), values)
+
+
+FP32 = Precision("fp32", _BITS)  # exact: what a target does unless another is chosen
+TF32 = Precision("tf32", 11)  # NVIDIA's, PTX ISA, "cvt.rna.tf32.f32": the exponents of float32
+
+ALL = {precision.name: precision for precision in (FP32, TF32)}

@@ -1,0 +1,45 @@
+"""A graph whose contractions round their operands: what a chosen precision may do to the values of a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from luminal.core import ir, ops
+from luminal.core.ir import Graph, Node
+from luminal.core.precision import Precision
+from luminal.core.schedule.contraction import roles
+from luminal.core.types import f32, u32
+
+_INFINITY = int(np.float32(np.inf).view(np.uint32))
+
+
+def is_rounded(node: Node) -> bool:
+    """Whether the operands of ``node`` may be rounded: it is a contraction of float32."""
+    return node.dtype == f32 and roles(node) is not None
+
+
+def rounded(graph: Graph, precision: Precision) -> Graph:
+    """``graph`` with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept."""
+    made: dict[Node, Node] = {}
+    for node in ir.topological(graph.results):
+        operands = [made[x] for x in node.inputs]
+        if is_rounded(node):
+            product = operands[0]
+            operands = [ir.rebuild(product, [_operand(x, precision) for x in product.inputs])]
+        made[node] = ir.rebuild(node, operands) if operands else node
+    return replace(graph, outputs=tuple((name, made[node]) for name, node in graph.outputs))
+
+
+def _operand(node: Node, precision: Precision) -> Node:
+    """``node`` rounded, before the view that repeats its elements."""
+    if node.op is ops.VIEW:
+        return ir.rebuild(node, [_operand(node.inputs[0], precision)])
+    if node.op is ops.CAST and node.inputs[0].dtype.bits < f32.bits:
+        return node
+    bits = ir.bitcast(node, u32)
+    magnitude = ir.binary(ops.AND, bits, 2**31 - 1)
+    up = ir.binary(ops.ADD, bits, 1 << (precision.lost - 1))
+    near = ir.bitcast(ir.binary(ops.AND, up, 2**32 - (1 << precision.lost)), f32)
+    return ir.select(ir.binary(ops.LESS_THAN, magnitude, _INFINITY), near, node)

@@ -1,0 +1,191 @@
+"""The precision of contractions as a choice: what is rounded, how that is seen, and where it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import luminal
+from luminal.comparison.measure import rounding
+from luminal.comparison.oracle import Oracle
+from luminal.comparison.rounded import rounded
+from luminal.core import interp, ir, ops, types
+from luminal.core import target as targets
+from luminal.core.decompose import contraction as decompose
+from luminal.core.errors import TargetError
+from luminal.core.grid import MMA, Fragment
+from luminal.core.pipeline import compile_graph
+from luminal.core.precision import FP32, TF32
+from luminal.core.schedule import lower
+from luminal.core.schedule import nest as ln
+from luminal.module import Module
+from tests.schedule_graphs import Source
+from tests.schedule_support import run_program
+
+Array = np.ndarray[Any, Any]
+
+EXACT = targets.GPUS["cuda:sm_90"]
+ROUNDED = targets.parse("cuda:sm_90", "tf32")
+ROWS, DEPTH, COLUMNS = 37, 40, 50
+SPECIAL = [0.0, -0.0, 1.0, 1 + 2.0**-11, 1 + 2.0**-12, -1 - 2.0**-11, 1e-45, -1e-39, 3.4e38, np.inf, -np.inf, np.nan]
+
+
+def product() -> tuple[ir.Graph, dict[str, Array]]:
+    source = Source()
+    y = decompose.matmul(source.input(ROWS, DEPTH), source.input(DEPTH, COLUMNS))
+    return ir.Graph("product", tuple(source.nodes), (("y", y),)), source.arrays
+
+
+def fragments(target: targets.Target) -> set[Fragment | None]:
+    (kernel,) = compile_graph(product()[0], target).kernels
+    return {s.fragment for s in lower.statements(kernel.nest.body) if isinstance(s, ln.Contract)}
+
+
+def error(found: Array, exact: Array) -> float:
+    return float(np.abs(found - exact).max() / np.abs(exact).max())
+
+
+# ---- rounding --------------------------------------------------------------------------------------------------------
+
+
+def test_an_operand_keeps_eleven_bits() -> None:
+    values = np.array(SPECIAL, np.float32)
+    expected = np.array([*SPECIAL[:3], 1 + 2.0**-10, 1, -1 - 2.0**-10, 0, -1e-39, 3.4e38, *SPECIAL[9:]], np.float32)
+    found = TF32.rounded(values)
+    np.testing.assert_allclose(found, expected, rtol=TF32.unit, atol=2.0**-138)
+    assert not (found.view(np.uint32)[:9] & 0x1FFF).any() and np.array_equal(np.signbit(found), np.signbit(values))
+    assert found[3] == expected[3] and found[4] == 1 and FP32.rounded(values) is values
+    random = np.random.default_rng(0).standard_normal(10000).astype(np.float32)
+    worst = np.abs(TF32.rounded(random) - random.astype(np.float64)) / np.abs(random)
+    assert 0.99 * TF32.unit < worst.max() <= TF32.unit and FP32.unit == 0
+
+
+def test_a_graph_of_rounded_operands_is_numpy_s_product_of_them() -> None:
+    graph, arrays = product()
+    (a, b) = arrays.values()
+    a[0, :8] = [1 + 2.0**-11, -0.0, 1e-45, 3.4e38, 1, 1, 1, 1]
+    (found,) = interp.run(rounded(graph, TF32), arrays).outputs
+    np.testing.assert_array_equal(found, interp.run(graph, {k: TF32.rounded(x) for k, x in arrays.items()}).outputs[0])
+    with np.errstate(over="ignore"):
+        assert not np.array_equal(found, a @ b)
+
+
+def test_only_contractions_are_rounded() -> None:
+    x = ir.input_("x", (4, 8), types.f32)
+    squares = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, x, x), [1])
+    graph = ir.Graph("squares", (x,), (("y", squares),))
+    assert rounded(graph, TF32).results == graph.results
+
+
+def test_roundings_of_both_operands_are_allowed_for() -> None:
+    graph, arrays = product()
+    (node,) = graph.results
+    assert rounding([node], {}, TF32)[node].bound == pytest.approx((2 * DEPTH) ** 0.5 * 2.0**-11, rel=1e-3)
+    exact, chosen = Oracle(graph, arrays), Oracle(graph, arrays, precision=TF32)
+    assert chosen.allowed(node).own > 100 * exact.allowed(node).own
+    assert chosen.allowed(node).reference == exact.allowed(node).reference
+
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+
+def test_the_fragment_is_used_where_it_was_chosen() -> None:
+    assert fragments(EXACT) == {None}
+    assert {f.name for f in fragments(ROUNDED) if f is not None} == {"m16n8k8_tf32"}
+    assert ROUNDED != EXACT and hash(ROUNDED) != hash(EXACT) and "tf32" in repr(ROUNDED)
+
+
+def test_a_product_in_tf32_is_rounded_once_and_summed_in_float32() -> None:
+    graph, arrays = product()
+    exact, found = interp.run(graph, arrays, "float64").outputs[0], run_program(compile_graph(graph, ROUNDED), arrays)
+    (same,) = interp.run(rounded(graph, TF32), arrays, "float64").outputs
+    apart = error(run_program(compile_graph(graph, EXACT), arrays)["y"], exact)
+    assert 20 * apart < error(found["y"], exact) <= rounding(graph.results, {}, TF32)[graph.results[0]].bound
+    assert error(found["y"], same) <= 4 * apart  # from the product of rounded operands, as an exact one
+
+
+def test_swapped_lanes_give_another_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, arrays = product()
+    program = compile_graph(graph, ROUNDED)
+    (tf32,) = (f for f in MMA if f.precision == TF32)
+    swapped = replace(tf32, row=tf32.rows - 1 - tf32.row)
+
+    def change(body: tuple[ln.Statement, ...]) -> tuple[ln.Statement, ...]:
+        inner = (replace(s, body=change(s.body)) if isinstance(s, ln.Loop | ln.If) else s for s in body)
+        return tuple(replace(s, fragment=swapped) if isinstance(s, ln.Contract) else s for s in inner)
+
+    (kernel,) = program.kernels
+    wrong = replace(kernel, nest=replace(kernel.nest, body=change(kernel.nest.body)))
+    found = run_program(replace(program, kernels=(wrong,)), arrays)["y"]
+    assert not np.allclose(found, run_program(program, arrays)["y"], rtol=0.01)
+
+
+def test_types_that_are_narrow_already_are_multiplied_as_before() -> None:
+    for dtype in (types.f16, types.bf16):
+        assert ROUNDED.fragment(dtype, dtype) == EXACT.fragment(dtype, dtype) is not None
+    assert targets.GPUS["metal"].fragment(types.f32, types.f32) is not None
+
+
+@pytest.mark.parametrize("target", ["host", "x86-64", "aarch64", "metal"])
+def test_a_target_without_it_says_what_it_has(target: str) -> None:
+    with pytest.raises(TargetError, match=r"precision 'tf32': .* multiplies no matrices .*; expected fp32"):
+        targets.parse(target, "tf32")
+    assert targets.parse(target, "fp32") == targets.parse(target)
+
+
+def test_unknown_precisions_are_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="unknown precision 'fp8': expected fp32, tf32"):
+        targets.parse("cuda:sm_90", "fp8")
+
+
+# ---- what users see --------------------------------------------------------------------------------------------------
+
+
+class Layers(nn.Module):
+    """Two products, a convolution's worth of depth each, and attention's two between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(72, 48), nn.Linear(48, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.up(x))
+        return self.down(torch.softmax(h @ h.transpose(-1, -2) / 8, dim=-1) @ h)
+
+
+@pytest.fixture(scope="module")
+def layers() -> tuple[nn.Module, torch.Tensor]:
+    return Layers().eval(), torch.randn(2, 40, 72, generator=torch.Generator().manual_seed(1))
+
+
+def compiled(layers: tuple[nn.Module, torch.Tensor], precision: str | None) -> Module:
+    module = luminal.compile(layers[0], (layers[1],), target="cuda:sm_90", precision=precision, emulate=True)
+    assert isinstance(module, Module)
+    return module
+
+
+def test_an_emulated_library_in_tf32_is_as_far_off_as_that_explains(layers: tuple[nn.Module, torch.Tensor]) -> None:
+    chosen, exact = compiled(layers, "tf32"), compiled(layers, None)
+    assert chosen.graph is not None
+    values = {"x": layers[1].numpy()}
+    oracle = Oracle(chosen.graph, values, precision=TF32)
+    (node,) = chosen.graph.results
+    (found,), (reference,) = chosen.run(values).values(), exact.run(values).values()
+    assert not oracle.refutes(node, found) and not Oracle(chosen.graph, values).refutes(node, reference)
+    assert Oracle(chosen.graph, values).refutes(node, found)
+    assert error(found, oracle.exact(node)) > 20 * error(reference, oracle.exact(node))
+    assert chosen.manifest["target"]["precision"] == "tf32" and exact.manifest["target"]["precision"] == "fp32"
+    assert chosen.folder != exact.folder and compiled(layers, "fp32").folder == exact.folder
+
+
+def test_diff_allows_for_the_precision_and_says_so(layers: tuple[nn.Module, torch.Tensor]) -> None:
+    report = luminal.diff(layers[0], (layers[1],), target="cuda:sm_90", precision="tf32")
+    assert report.ok and "for cuda:sm_90, tf32" in str(report)
+    strict = luminal.diff(layers[0], (layers[1],), target="cuda:sm_90", precision="fp32")
+    assert strict.ok and report.worst > 20 * strict.worst
