@@ -128,11 +128,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Interface:
-    """Everything that a library's user can see. ``name`` is a C identifier: it prefixes every exported function."""
+    """Everything that a library's user can see. ``name`` is a C identifier: it prefixes every exported function.
+    ``states`` are what a context keeps from one run to the next."""
 
     name: str
     dims: tuple[Dim, ...]
     entries: tuple[Entry, ...]
+    states: tuple[Tensor, ...] = ()
 
     @property
     def structs(self) -> list[tuple[str, int]]:
@@ -165,6 +167,7 @@ class Interface:
                 }
                 for entry in self.entries
             ],
+            "states": [_tensor_metadata(state) for state in self.states],
             **more,
         }
 

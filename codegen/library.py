@@ -15,7 +15,7 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
 from luminal.core import symbolic as sym
-from luminal.core.program import Branch, Buffer, Entry, Launch, Loop, Measure, Phase, Program, Region
+from luminal.core.program import Branch, Buffer, Entry, Launch, Loop, Measure, Phase, Program, Region, State
 from luminal.core.sizes import Solution, solve
 from luminal.core.symbolic import Int, Var, as_var, expr
 from luminal.core.types import DType
@@ -138,6 +138,18 @@ class TensorTable:
 
 
 @dataclass(frozen=True)
+class StateRow:
+    """A value that contexts keep: what is public about it, the text of its axes, where it lies among the states, its
+    bytes, and the text of the place of its first value in the weights (-1: zeros)."""
+
+    tensor: Tensor
+    axes: str
+    offset: int
+    size: int
+    initial: str
+
+
+@dataclass(frozen=True)
 class AxesTable:
     """The axes that tensors of one shape share."""
 
@@ -166,6 +178,7 @@ class LibraryText:
     axes_tables: tuple[AxesTable, ...]
     entries: tuple[EntryText, ...]
     steps: tuple[str, ...]
+    states: tuple[StateRow, ...]
 
 
 def interface_of(program: Program) -> Interface:
@@ -186,6 +199,7 @@ def interface_of(program: Program) -> Interface:
                 program.entries, public.identifiers([entry.name for entry in program.entries]), strict=True
             )
         ),
+        public.tensors((b.name, b.dtype, b.shape) for b in (program.buffer(s.buffer) for s in program.states)),
     )
 
 
@@ -230,6 +244,7 @@ class _Describer:
             self._entry(entry, face)
             for entry, face in zip(self.program.entries, self.interface.entries, strict=True)
         )  # fmt: skip
+        states = tuple(map(self._state, self.program.states, self.interface.states))
         return LibraryText(
             tuple(self.constants.values()),
             tuple(self._finite(name) for name in self.constants if name in self.program.finite),
@@ -238,6 +253,7 @@ class _Describer:
             tuple(self.axes.values()),
             entries,
             tuple(self.steps),
+            states,
         )
 
     @staticmethod
@@ -248,6 +264,11 @@ class _Describer:
         value = self.program.constants[name]
         dtype = self.program.buffer(name).dtype
         return FiniteRow(name, public.c_dtype(dtype), self.constants[name].identifier, value.size)
+
+    def _state(self, state: State, face: Tensor) -> StateRow:
+        buffer = self.program.buffer(state.buffer)
+        initial = "-1" if state.initial is None else self.constants[state.initial].identifier
+        return StateRow(face, self._axes(face.shape), buffer.offset, buffer.size, initial)
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
@@ -338,8 +359,8 @@ class _Describer:
             return pointers[buffer.name]
         if buffer.space == "part":
             return self._element(buffer, 1, pointers)
-        if buffer.space == "arena":
-            return f"context.arena<{ctype(buffer.dtype)}>({buffer.offset})"
+        if buffer.space in ("arena", "state"):
+            return f"context.{buffer.space}<{ctype(buffer.dtype)}>({buffer.offset})"
         if buffer.space == "constant":
             return f"context.weights<{ctype(buffer.dtype)}>({self.constants[buffer.name].identifier})"
         raise KeyError(buffer.name)
@@ -430,8 +451,8 @@ class _LaunchDescriber(_Describer):
             return pointers[buffer.name]
         if buffer.space == "part":
             return self._element(buffer, buffer.dtype.itemsize, pointers)
-        if buffer.space == "arena":
-            return f"context.arena({buffer.offset})"
+        if buffer.space in ("arena", "state"):
+            return f"context.{buffer.space}({buffer.offset})"
         if buffer.space == "constant":
             return f"context.weights({self.constants[buffer.name].identifier})"
         raise KeyError(buffer.name)

@@ -137,7 +137,9 @@ def tensors(program: Program) -> Mapping[str, tuple[str, ...]]:
     return {kernel: tuple(_some(list(names)) for names in arrays) for kernel, arrays in found.items()}
 
 
-_SPACES = {"input": "input", "output": "output", "constant": "weight", "arena": "value", "part": "element"}
+_SPACES = {
+    "input": "input", "output": "output", "constant": "weight", "arena": "value", "part": "element", "state": "state",
+}  # fmt: skip
 
 
 def _some(names: Sequence[str]) -> str:
@@ -175,6 +177,7 @@ def assemble(
         "library": host.describe(program, face, texts, plan),
         "target": target,
         "weights_bytes": plan.payload_bytes,
+        "state_bytes": program.state_size,
         "kernel_sources": list(kernels),
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
         "library_flags": LIBRARY_FLAGS,

@@ -14,6 +14,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
+from luminal.core.ir import State as Kept
 from luminal.core.program import (
     Branch,
     Buffer,
@@ -25,10 +26,11 @@ from luminal.core.program import (
     Phase,
     Program,
     Region,
+    State,
     Step,
     TensorSpec,
 )
-from luminal.core.schedule import arrangement, cost, lower, phases, plan
+from luminal.core.schedule import arrangement, cost, keep, lower, phases, plan
 from luminal.core.schedule.arrangement import Arrangement
 from luminal.core.schedule.contraction import Prepared
 from luminal.core.schedule.fuse import Cluster
@@ -49,9 +51,13 @@ class Source:
 
 
 def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
-    """The program ``name`` with an entry for each source. Entries share kernels and constants."""
+    """The program ``name`` with an entry for each source. Entries share kernels, constants and states."""
     tables = _Tables(target)
+    for source in sources:
+        for state in source.graph.states:
+            tables.state(state, source)
     entries = tuple(_entry(tables, source) for source in sources)
+    states = tuple(State(name, tables.initial(state, source)) for name, (state, source) in tables.states.items())
     return Program(
         name,
         tuple(dict.fromkeys(dim for source in sources for dim in source.graph.dims)),
@@ -60,21 +66,23 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
         entries,
         {name: n.attr.array.transpose(order) for (n, order), name in tables.constants.items()},
         {name: n.attr.digest for (n, _), name in tables.constants.items()},
+        states=states,
     )
 
 
 def _entry(tables: _Tables, source: Source) -> Entry:
     graph = source.graph
-    names = {n: tables.buffer(n.attr.name, n, "input", source) for n in graph.inputs}
-    names |= {n: tables.buffer(name, n, "output", source) for name, n in graph.outputs}
+    names = {n: tables.buffer(n.attr.name, n, "input", source) for n in graph.given}
+    names |= {n: tables.buffer(name, n, "output", source) for name, n in graph.returned}
+    names |= {state.input: state.name for state in graph.states}
     region = _Region(tables, source, source.arranged, dict(names))
-    steps = region.assemble()
+    steps = region.assemble(graph.left)
     arena = region.plan()
     region.place(0)
     return Entry(
         source.entry,
-        tuple(_tensor(n.attr.name, n, names[n]) for n in graph.inputs),
-        tuple(_tensor(name, n, names[n]) for name, n in graph.outputs),
+        tuple(_tensor(n.attr.name, n, names[n]) for n in graph.given),
+        tuple(_tensor(name, n, names[n]) for name, n in graph.returned),
         steps, arena, graph.structure,
     )  # fmt: skip
 
@@ -85,12 +93,13 @@ def _tensor(name: str, node: Node, buffer: str) -> TensorSpec:
 
 @dataclass
 class _Tables:
-    """What all regions share: the kernels, and the buffers by name."""
+    """What all regions share: the kernels, the buffers by name, and the states, each with where it is first named."""
 
     target: Target
     kernels: dict[LoopNest, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     constants: dict[tuple[Node, tuple[int, ...]], str] = field(default_factory=dict)
+    states: dict[str, tuple[Kept, Source]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
     loops: int = 0
 
@@ -109,6 +118,30 @@ class _Tables:
         """A new buffer for the element of ``whole`` that a loop is at."""
         name = self.buffer(f"{whole}[{counter.name}]", element, "part", source)
         self.buffers[name] = replace(self.buffers[name], whole=whole, counter=counter)
+        return name
+
+    def constant(self, node: Node, order: tuple[int, ...], source: Source) -> str:
+        """The buffer that holds a constant, its axes in that order."""
+        if (node, order) not in self.constants:
+            name = source.graph.names.get(node, "") or f"constant{len(self.constants)}"
+            self.constants[node, order] = self.buffer(name, node, "constant", source, order)
+        return self.constants[node, order]
+
+    def state(self, state: Kept, source: Source) -> None:
+        """A place for a state behind those that have one, unless it has one itself: then it is the same state."""
+        if state.name not in self.states:
+            end = max((self.buffers[name].offset + self.buffers[name].size for name in self.states), default=0)
+            name = self.buffer(state.name, state.input, "state", source)
+            self.buffers[name] = replace(self.buffers[name], offset=plan.aligned(end))
+            self.states[name] = state, source
+            self.touched.add(name)
+
+    def initial(self, state: Kept, source: Source) -> str | None:
+        """The constant that a state is at first; None: zeros."""
+        if keep.is_zero(state.initial):
+            return None
+        name = self.constant(state.initial, tuple(range(state.initial.rank)), source)
+        self.touched.add(name)
         return name
 
     def counter(self, rounds: Int | None) -> Var:
@@ -142,7 +175,11 @@ class _Region:
     offsets: Mapping[str, int] = field(default_factory=dict)
     together: tuple[Phase, ...] = ()
 
-    def assemble(self) -> Region:
+    def assemble(self, left: Sequence[tuple[Kept, Node]] = ()) -> Region:
+        """``left`` are states, each with the value that it has in the end: computed there, or else copied there."""
+        there = {node for state, node in left if keep.is_free(node, state, self.arranged.fusion, self.arranged.layouts)}
+        for state, node in left:
+            self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
         for cluster in self.arranged.fusion.clusters:
             if cluster.measures is not None:
                 size, count = cluster.measures
@@ -154,6 +191,9 @@ class _Region:
                 self._branch(cluster)
             else:
                 self._loop(cluster)
+        for state, node in left:
+            if node not in there:
+                self._copy(node, state.input)
         # Threads of a CPU go through several steps without waiting; a grid is one step.
         self.together = tuple(self._phases()) if self.tables.target.grid is None else ()
         return Region(tuple(self.steps), self.together)
@@ -164,9 +204,20 @@ class _Region:
         origins = self._origins(cluster.index)
         operations = _operations(cluster)
         for arguments, chosen in self._nests(cluster):
-            number = self.tables.kernel(cluster, chosen, origins)
-            names = tuple(self._named(node) for node in arguments)
-            self._add(Launch(number, names, origins, cost.grain(chosen.nest), operations), names)
+            self._run(cluster, arguments, chosen, origins, operations)
+
+    def _copy(self, node: Node, state: Node) -> None:
+        """A step that copies ``node`` to where ``state`` lies."""
+        cluster, lowered = keep.copy(node, state, self.arranged.fusion, self.arranged.layouts, self.tables.target)
+        chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+        self._run(cluster, lowered.arguments, chosen, self._origins([node]))
+
+    def _run(
+        self, cluster: Cluster, arguments: Sequence[Node], chosen: Chosen, origins: tuple[str, ...], operations: Int = 0
+    ) -> None:
+        number = self.tables.kernel(cluster, chosen, origins)
+        names = tuple(self._named(node) for node in arguments)
+        self._add(Launch(number, names, origins, cost.grain(chosen.nest), operations), names)
 
     def _nests(self, cluster: Cluster) -> list[tuple[tuple[Node, ...], Chosen]]:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
@@ -187,11 +238,16 @@ class _Region:
         fusion, layouts, target = self.arranged.fusion, self.arranged.layouts, self.tables.target
         parts = layouts.assemblies.parts
         whole = next((n for n in cluster.index if n in parts), None)
-        if whole is not None:
+        if whole is not None and not self._is_in_place(whole):
             for part in parts[whole]:
                 yield lower.lower_part(whole, part, fusion, layouts, target)
         if whole is None or cluster.kind in ("scatter", "sort"):
             yield lower.lower(cluster, fusion, layouts, target)
+
+    def _is_in_place(self, node: Node) -> bool:
+        """Whether ``node`` is a scatter into a value that lies where it does."""
+        old = node.inputs[0] if node.op is ops.SCATTER else None
+        return old in self.names and self.names[old] == self.names.get(node)
 
     # ---- loops and branches ----------------------------------------------------------------------------------------
 
@@ -263,14 +319,11 @@ class _Region:
         node = self.arranged.layouts.assemblies.owner(node)
         if node in self.names:
             return self.names[node]
-        tables, order = self.tables, self.arranged.layouts.order(node)
-        wanted = self.source.graph.names.get(node, "")
+        order = self.arranged.layouts.order(node)
         if node.op is ops.CONSTANT:
-            if (node, order) not in tables.constants:
-                name = wanted or f"constant{len(tables.constants)}"
-                tables.constants[node, order] = tables.buffer(name, node, "constant", self.source, order)
-            self.names[node] = tables.constants[node, order]
+            self.names[node] = self.tables.constant(node, order, self.source)
         else:
+            wanted = self.source.graph.names.get(node, "")
             self.names[node] = self._new(wanted or f"t{len(self.names)}", node, order)
         return self.names[node]
 

@@ -47,8 +47,11 @@ def run(
     """Evaluate a graph, or nodes, on arrays by input name.
 
     ``keep`` names nodes whose values are also wanted; ``dims`` gives sizes to symbols that no input's shape does.
+    States have their initial values where ``inputs`` gives them no others.
     Raises InputError where an input is missing or does not fit, IndexError where a gather reads outside its axis.
     """
+    if isinstance(graph, Graph):
+        inputs = {s.name: s.initial.attr.array for s in graph.states} | dict(inputs)
     if mode not in MODES:
         raise ValueError(f"expected a mode of {', '.join(MODES)}, found {mode!r}")
     roots = list(graph.results) if isinstance(graph, Graph) else list(graph)

@@ -501,12 +501,28 @@ def broadcast(*operands: Node) -> tuple[Node, ...]:
 
 
 @dataclass(frozen=True)
+class State:
+    """A value that a model keeps from one call to the next: ``input`` is what the last call left, ``output`` names the
+    output that this one leaves. Before the first call it is ``initial``, a constant."""
+
+    input: Node
+    output: str
+    initial: Node
+
+    @property
+    def name(self) -> str:
+        name: str = self.input.attr.name
+        return name
+
+
+@dataclass(frozen=True)
 class Graph:
     """What a front end hands on: named outputs over named inputs.
 
     ``inputs`` holds every input in the caller's order, used or not. ``dims`` are all symbols; of those that are
     ``measured``, a node says how large they are. ``names`` gives constants their original names.
     ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
+    The inputs and outputs of ``states`` come after those of the caller, who does not see them.
     """
 
     name: str
@@ -517,6 +533,22 @@ class Graph:
     names: Mapping[Node, str] = field(default_factory=dict)
     structure: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[sym.Var, Node] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
+
+    @property
+    def given(self) -> tuple[Node, ...]:
+        """The inputs that a caller gives."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def returned(self) -> tuple[tuple[str, Node], ...]:
+        """The outputs that a caller gets."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+    @property
+    def left(self) -> tuple[tuple[State, Node], ...]:
+        """The states, each with the output that a call leaves there."""
+        return tuple(zip(self.states, self.results[len(self.returned) :], strict=True))
 
     @property
     def results(self) -> tuple[Node, ...]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luminal.core import assembly, ir, renaming, sizes
+from luminal.core import assembly, ir, printer, renaming, sizes
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError
-from luminal.core.ir import Graph, Origins
+from luminal.core.ir import Graph, Origins, State
 from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
@@ -35,10 +35,12 @@ def compile_graphs(
 ) -> Program:
     """The program ``name`` with an entry for each of ``graphs``; they share constants and kernels.
 
-    Raises ModelError where dimensions of one name have different bounds, and else as ``compile_graph``.
+    States of one name are one state. Raises ModelError where they differ in type, shape or first value, or dimensions
+    of one name in their bounds, and else as ``compile_graph``.
     """
     graphs = _told_apart(graphs)
     _check_dims(graphs)
+    _check_states(graphs)
     packings: contraction.Packings = {}
     sources = [_source(entry, graph, target, packings, watch) for entry, graph in graphs.items()]
     program = assembly.assemble(name, sources, target)
@@ -84,6 +86,18 @@ def _check_dims(graphs: Mapping[str, Graph]) -> None:
                     f"the dimension {dim.name!r} is {first.lo}..{first.hi} in {other!r} and {dim.lo}..{dim.hi} in "
                     f"{entry!r}; give it the same bounds, or another name"
                 )
+
+
+def _check_states(graphs: Mapping[str, Graph]) -> None:
+    """Raises ModelError where entries mean different states by one name."""
+    known: dict[str, tuple[str, State]] = {}
+    for entry, graph in graphs.items():
+        for state in graph.states:
+            other, first = known.setdefault(state.name, (entry, state))
+            if (state.input, state.initial) != (first.input, first.initial):
+                kinds = (f"{s.input.dtype}{printer.shape(s.input.shape)}" for s in (first, state))
+                how = " and ".join(kinds) if state.input != first.input else "not the same at first"
+                raise ModelError(f"the state {state.name!r} is {how} in {other!r} and {entry!r}; give it another name")
 
 
 def _check_names(graph: Graph) -> None:

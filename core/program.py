@@ -16,7 +16,7 @@ from luminal.core.schedule.nest import LoopNest
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
-SPACES = ("input", "output", "constant", "arena", "part")
+SPACES = ("input", "output", "constant", "arena", "part", "state")
 ALIGNMENT = 64  # bytes; of every buffer in the arena and in the weights
 
 
@@ -26,9 +26,9 @@ class Buffer:
 
     ``shape`` is in elements; ``order`` lists its axes from the slowest to the fastest in memory. ``space`` is one of
     ``SPACES``; an input or output is the entry's tensor of the same name. ``offset`` is in bytes from the start of the
-    arena (0 in other spaces: code generation lays out the weights); ``size`` is in bytes, at the upper bounds of the
-    dimensions. A buffer in space ``part`` is the element of ``whole`` along its first axis that a loop is at: the one
-    whose ``counter`` is given.
+    arena, or of the states of a context (0 in other spaces: code generation lays out the weights); ``size`` is in
+    bytes, at the upper bounds of the dimensions. A buffer in space ``part`` is the element of ``whole`` along its first
+    axis that a loop is at: the one whose ``counter`` is given.
     """
 
     name: str
@@ -152,6 +152,15 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class State:
+    """A value that a context keeps from one run to the next, in the buffer ``buffer`` of the space ``state``: a fixed
+    shape, row-major. Before the first run it is the constant ``initial``; None: zeros."""
+
+    buffer: str
+    initial: str | None
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A loop nest with its name (an identifier), the source operators that it first was made for, and its schedule as
     text."""
@@ -180,6 +189,13 @@ class Program:
     constants: Mapping[str, np.ndarray[Any, Any]]
     digests: Mapping[str, bytes] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
+
+    @property
+    def state_size(self) -> int:
+        """Bytes of all states of a context."""
+        buffers = (self.buffer(state.buffer) for state in self.states)
+        return max((buffer.offset + buffer.size for buffer in buffers), default=0)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name."""
@@ -261,10 +277,13 @@ def _lines(program: Program) -> Iterator[str]:
     for buffer in program.buffers:
         place = {
             "arena": f"arena+{buffer.offset}",
+            "state": f"state+{buffer.offset}",
             "part": f"{buffer.whole}[{buffer.counter.name if buffer.counter else ''}]",
         }.get(buffer.space, buffer.space)
         order = "" if buffer.order == tuple(range(len(buffer.shape))) else f" order {list(buffer.order)}"
         yield f"  buffer {buffer.name}: {_tensor(buffer.dtype, buffer.shape)}{order} {place} ({buffer.size} bytes)"
+    for state in program.states:
+        yield f"  state {state.buffer}, at first {state.initial or 'zeros'}"
     for entry in program.entries:
         yield f"  entry {entry.name}, arena {entry.arena_size} bytes"
         yield from (f"    in  {t.name}: {_tensor(t.dtype, t.shape)}" for t in entry.inputs)

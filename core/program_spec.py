@@ -29,6 +29,7 @@ def check(program: Program) -> None:
         _expect(not unknown, f"kernel {kernel.name} reads unknown dimensions {unknown}")
     for buffer in program.buffers:
         _check_buffer(program, buffer)
+    _check_states(program)
     for entry in program.entries:
         _check_entry(program, entry)
         _check_dims(program, entry)
@@ -55,13 +56,30 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
     _expect(sorted(buffer.order) == list(range(len(buffer.shape))), f"{where}: order {buffer.order} is no permutation")
     elements = sym.upper(sym.product(buffer.shape))
     _expect(elements is not None, f"{where}: no upper bound for its shape {list(buffer.shape)}")
-    if buffer.space == "arena":
+    if buffer.space in ("arena", "state"):
         _expect(buffer.offset % ALIGNMENT == 0, f"{where}: offset {buffer.offset} is not aligned to {ALIGNMENT} bytes")
     if buffer.space == "constant":
         _expect(buffer.name in program.constants, f"{where} has no value")
         value = program.constants[buffer.name]
         _expect(value.dtype == buffer.dtype.numpy, f"{where}: expected {buffer.dtype}, its value is {value.dtype}")
         _expect(value.nbytes <= buffer.size, f"{where}: {value.nbytes} bytes of value, {buffer.size} of space")
+
+
+def _check_states(program: Program) -> None:
+    """A state is for each buffer of theirs, has a fixed size, and begins with a value of that size."""
+    kept = [program.buffer(state.buffer) for state in program.states]
+    _distinct("state", [buffer.name for buffer in kept])
+    _expect({b.name for b in program.buffers if b.space == "state"} == {b.name for b in kept}, "states have buffers")
+    for state, buffer in zip(program.states, kept, strict=True):
+        where = f"state {state.buffer}"
+        _expect(all(isinstance(size, int) for size in buffer.shape), f"{where}: its size is not fixed")
+        _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: its order is {buffer.order}")
+        if state.initial is not None:
+            first = program.buffer(state.initial)
+            _expect(first.space == "constant", f"{where}: {first.name} is no constant")
+            _expect((first.dtype, first.shape, first.order) == (buffer.dtype, buffer.shape, buffer.order), where)
+    for i, a in enumerate(kept):
+        _expect(not any(_overlap(a, b) for b in kept[i + 1 :]), f"state {a.name} overlaps another")
 
 
 def _check_dims(program: Program, entry: Entry) -> None:
@@ -145,7 +163,10 @@ def _check_entry(program: Program, entry: Entry) -> None:
                 _expect(buffer.offset + buffer.size <= entry.arena_size, f"{where}: {name} ends behind the arena")
             if array.written:
                 place = _place(program, name)
-                _expect(place.space in ("output", "arena"), f"{where}: {name} is written, but lies in {place.space}")
+                _expect(
+                    place.space in ("output", "arena", "state"),
+                    f"{where}: {name} is written, but lies in {place.space}",
+                )
         buffers = [_place(program, name) for name in step.arguments]
         for i, array in enumerate(arrays):
             # Kernels take restrict pointers, so that loads need not wait for stores.
@@ -189,6 +210,6 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:
-    if a.space != "arena" or b.space != "arena":
+    if a.space != b.space or a.space not in ("arena", "state"):
         return a is b
     return a.offset < b.offset + b.size and b.offset < a.offset + a.size

@@ -9,6 +9,7 @@
 5. A view without a mask reads inside its operand: no affine index is known to leave it.
 6. The fill of a mask is one element.
 7. Bodies are closed: they hold all of this, their parameters for inputs, and those are as the operands they stand for.
+8. The last inputs and outputs are those of the states, in their order; a state has one type and one fixed shape.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def check_graph(graph: Graph) -> None:
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             raise SpecError(f"graph {graph.name}: {what} repeat: {', '.join(repeated)}")
+    _check_states(graph)
     declared = set(graph.inputs)
     symbols = set(graph.dims)
     for dim, node in graph.measured.items():
@@ -48,6 +50,15 @@ def check_graph(graph: Graph) -> None:
     for node in order:
         for problem in _problems(node, declared, symbols):
             raise _failure(graph, order, node, problem)
+
+
+def _check_states(graph: Graph) -> None:
+    inputs, outputs = graph.inputs[len(graph.given) :], graph.outputs[len(graph.returned) :]
+    for state, node, (name, result) in zip(graph.states, inputs, outputs, strict=True):
+        kinds = {(x.dtype, x.shape) for x in (node, result, state.initial)}
+        known = state.initial.op is ops.CONSTANT and state.input is node and state.output == name
+        if not known or len(kinds) > 1:
+            raise SpecError(f"graph {graph.name}: {node} and {result} are not one state, at first {state.initial}")
 
 
 def _problems(node: Node, declared: set[Node], symbols: set[sym.Var]) -> Iterator[str]:

@@ -57,6 +57,9 @@ luminal_python::Functions find_functions(const SharedObject& object, const std::
     object.find(name + "_context_destroy", functions.context_destroy);
     object.find(name + "_output_shape", functions.output_shape);
     object.find(name + "_run", functions.run);
+    object.find(name + "_reset", functions.reset);
+    object.find(name + "_get_state", functions.get_state);
+    object.find(name + "_set_state", functions.set_state);
     object.find(name + "_last_error", functions.last_error);
     return functions;
 }
@@ -92,6 +95,10 @@ class LoadedLibrary {
         return {std::move(outputs), marks};
     }
 
+    void reset() { library_.reset(); }
+    py::dict state() { return library_.state(); }
+    void set_state(const std::string& name, const py::array& array) { library_.set_state(name, array); }
+
   private:
     SharedObject object_;  // unloaded after library_ is closed
     luminal_python::Library library_;
@@ -108,5 +115,8 @@ PYBIND11_MODULE(_native, module) {
              py::arg("profile") = false)
         .def("metadata_json", &LoadedLibrary::metadata_json)
         .def("run", &LoadedLibrary::run, py::arg("entry"), py::arg("inputs"))
-        .def("profile", &LoadedLibrary::profile, py::arg("entry"), py::arg("inputs"));
+        .def("profile", &LoadedLibrary::profile, py::arg("entry"), py::arg("inputs"))
+        .def("reset", &LoadedLibrary::reset)
+        .def("state", &LoadedLibrary::state)
+        .def("set_state", &LoadedLibrary::set_state, py::arg("name"), py::arg("array"));
 }

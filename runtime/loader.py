@@ -83,10 +83,14 @@ class Interface:
         self.metadata = metadata
         self.dims = tuple(Dim(row["name"], row["lower"], row["upper"]) for row in metadata["dims"])
         self.entries = tuple(_entry(row) for row in metadata["entries"])
+        self.states = tuple(_tensor(row) for row in metadata["states"])
 
 
 class Library(Interface):
-    """An open library. Threads may call :meth:`run` at once; the native code runs without the interpreter's lock."""
+    """An open library. Threads may call :meth:`run` at once; the native code runs without the interpreter's lock.
+
+    The runs of a library with ``states`` wait for each other: each finds the states as the last one left them.
+    """
 
     def __init__(
         self, path: Path, name: str, weights: Path | None = None, threads: int = 0, profile: bool = False
@@ -130,6 +134,21 @@ class Library(Interface):
         outputs, marks = self._native.profile(*self._call(inputs, entry))
         times = [StepTime(step, (after - before) * 1e-9) for (step, before), (_, after) in itertools.pairwise(marks)]
         return outputs, times
+
+    def reset(self) -> None:
+        """Give all states the values that they had before the first run."""
+        self._native.reset()
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all states, by name."""
+        return self._native.state()
+
+    def set_state(self, name: str, array: Any) -> None:
+        """Let the next run find ``array`` in a state.
+
+        Raises ``ValueError`` where there is no state of that name, or another type or shape than the state's.
+        """
+        self._native.set_state(name, np.asarray(array))
 
     def _call(self, inputs: Mapping[str, Any] | Sequence[Any], entry: str | int) -> tuple[int, list[Any]]:
         """The number of the entry, and its inputs in order."""

@@ -86,7 +86,7 @@ def test_needs_libc_only_and_exports_its_abi_only(exported: Path) -> None:
     assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
     found = {line.split()[-1] for line in run(["nm", "-D", "--defined-only", library]).splitlines()}
     functions = "abi_version metadata_json open close context_create context_destroy workspace_size output_shape run"
-    functions += " set_weights last_error"
+    functions += " set_weights reset get_state set_state last_error"
     assert found == {f"encoder_a_{name}" for name in functions.split()}
 
 

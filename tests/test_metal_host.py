@@ -128,7 +128,7 @@ def test_memory_that_is_missing_later_is_named(fake: FakeMetal, example: MetalEx
     with fake.being(memory=4000), pytest.raises(MemoryError, match="on the GPU for the arena of a context: 8256 bytes"):
         library.run([IDS, SCALE])
     with (
-        fake.being(memory=2176 + 8256 + 8 + 8 + 40 + 4),
+        fake.being(memory=2176 + 8256 + 8 + 8 + 8 + 40 + 4),
         pytest.raises(MemoryError, match='no memory on the GPU for output "scaled": 640 bytes'),
     ):
         library.run([IDS, SCALE])
@@ -270,7 +270,8 @@ def test_weights_are_replaced_between_runs(fake: FakeMetal, example: MetalExampl
 
 C_FUNCTIONS = (
     "abi_version", "metadata_json", "open", "close", "context_create", "context_destroy", "workspace_size",
-    "output_shape", "run", "set_weights", "last_error",
+    "output_shape", "run", "set_weights", "reset", "get_state",
+    "set_state", "last_error",
 )  # fmt: skip
 # What ziglang's linker exports of its own from every library, and what dyld is reached by.
 OF_THE_LINKER = {"___dso_handle", "__mh_dylib_header"}

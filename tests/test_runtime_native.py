@@ -53,7 +53,7 @@ def test_needs_libc_only_and_exports_its_abi_only(example_a: Example) -> None:
     assert set(needed) <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
     exported = {line.split()[-1] for line in run(["nm", "-D", "--defined-only", example_a.library]).splitlines()}
     names = "abi_version metadata_json open close context_create context_destroy workspace_size output_shape run"
-    names += " set_weights last_error"
+    names += " set_weights reset get_state set_state last_error"
     assert exported == {f"example_a_{name}" for name in names.split()}
 
 

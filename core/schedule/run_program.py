@@ -13,7 +13,7 @@ import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.numerics import Array
-from luminal.core.program import Branch, Entry, Launch, Loop, Measure, Phase, Program, Region
+from luminal.core.program import Branch, Entry, Launch, Loop, Measure, Phase, Program, Region, State
 from luminal.core.schedule import run_nest
 from luminal.core.symbolic import Int
 
@@ -28,7 +28,8 @@ def run(
     seed: int | None = None,
     run_kernel: RunKernel = run_nest.run,
 ) -> dict[str, Array]:
-    """The outputs of an entry, the first where none is given, by name; ``dims`` are the sizes of the dimensions.
+    """The outputs of an entry, the first where none is given, by name; ``dims`` are the sizes of the dimensions. States
+    have their initial values.
 
     With a ``seed``, each share of a phase runs through all its steps before the next begins, in an order drawn from it:
     as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays, IndexError
@@ -38,6 +39,7 @@ def run(
     arena = np.full(entry.arena_size, 0xFF, np.uint8)  # NaN in every float type: stale memory shows
     memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
     memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
+    memory |= {kept.buffer: _initial(program, kept) for kept in program.states}
     sizes = {dim.name: int(sym.evaluate(dim.hi, {})) for dim in program.measured} | dict(dims)
     state = _Run(program, sizes, arena, memory, seed, run_kernel)
     for tensor in entry.outputs:
@@ -48,6 +50,13 @@ def run(
         t.name: memory[t.buffer][: state.size(sym.product(t.shape))].reshape([state.size(d) for d in t.shape])
         for t in entry.outputs
     }
+
+
+def _initial(program: Program, state: State) -> Array:
+    buffer = program.buffer(state.buffer)
+    if state.initial is None:
+        return np.zeros(buffer.size // buffer.dtype.itemsize, buffer.dtype.numpy)
+    return program.constants[state.initial].flatten()
 
 
 @dataclass

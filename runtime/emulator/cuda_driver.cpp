@@ -564,6 +564,18 @@ EXPORT int32_t cuMemcpyDtoHAsync_v2(void* target, Address source, size_t bytes, 
     return SUCCESS;
 }
 
+EXPORT int32_t cuMemcpyDtoDAsync_v2(Address target, Address source, size_t bytes, Stream* handle) {
+    ENTER_IN_CONTEXT("cuMemcpyDtoDAsync_v2");
+    Stream* const stream = find_stream(handle, "cuMemcpyDtoDAsync_v2");
+    if (stream == nullptr) return INVALID_HANDLE;
+    if (!on_device(target, bytes) || !on_device(source, bytes)) return INVALID_VALUE;
+    put(*stream, {target, source}, [=] {
+        memcpy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
+        state().device.written(reinterpret_cast<void*>(target), bytes);
+    });
+    return SUCCESS;
+}
+
 EXPORT int32_t cuMemsetD8Async(Address target, uint8_t value, size_t bytes, Stream* handle) {
     ENTER_IN_CONTEXT("cuMemsetD8Async");
     Stream* const stream = find_stream(handle, "cuMemsetD8Async");

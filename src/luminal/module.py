@@ -127,6 +127,23 @@ class Module:
         """Run on arrays by name; results by name, nothing converted to or from PyTorch: see ``Library.run``."""
         return dict(zip(self.output_names, self.library.run(inputs, self._entry.name), strict=True))
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the last call left in the states of the model, by name: copies."""
+        return self.library.state()
+
+    def load_state(self, values: Mapping[str, Any]) -> None:
+        """Let the next call find ``values`` in the states of those names; the others are left as they are.
+
+        Raises ValueError where there is no such state, or a value has another type or shape than the state.
+        """
+        for name, value in values.items():
+            self.library.set_state(name, tensors.to_numpy(value, name))
+
+    def reset(self) -> None:
+        """Give all states the values that they had before the first call."""
+        self.library.reset()
+
     def accepts(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call with these arguments fits: types, ranks, sizes and constants."""
         try:

@@ -12,6 +12,9 @@
  *   NAME_output_shape    the shape of one output, from the shapes of the inputs, or after a run
  *   NAME_run             inputs -> outputs
  *   NAME_set_weights     replaces the weights of an open library
+ *   NAME_reset           context -> nothing: its states are as before the first run
+ *   NAME_get_state       copies a state out of a context
+ *   NAME_set_state       copies a state into a context
  *   NAME_last_error      the message that belongs to the last status that was not LM_OK
  *
  * Threads: a library may be used by any number of threads at once, a context by one thread at a time. Contexts of one

@@ -56,7 +56,28 @@ class ContextBase : public InPlace {
         return static_cast<size_t>(snprintf(text, size, "%s", error_.text()));
     }
 
+    /// The next run finds all states as the first one did.
+    int32_t reset() {
+        if (busy_.exchange(1) != 0) return in_use();
+        error_.clear();
+        fresh_ = true;
+        busy_.store(0);
+        return LM_OK;
+    }
+
   protected:
+    /// Calls `copy(state)` for the state of that number, whose value has been checked to be one of the host that fits;
+    /// its status. Refused while another thread is in this context.
+    template <class Copy>
+    int32_t with_state(int32_t number, const lm_value* value, const Copy& copy) {
+        if (busy_.exchange(1) != 0) return in_use();
+        error_.clear();
+        int32_t status = check_state(number, value);
+        if (status == LM_OK) status = copy(library_.model().states[number]);
+        busy_.store(0);
+        return status;
+    }
+
     /// Bytes of arena that the entry with the most of it needs.
     size_t arena_bytes() const {
         size_t bytes = 0;
@@ -91,10 +112,7 @@ class ContextBase : public InPlace {
     template <class Execute>
     int32_t call(int32_t entry_index, const lm_value* in, const lm_value* out, const Storage& storage,
                  const Execute& execute) {
-        if (busy_.exchange(1) != 0) {
-            return library_.fail(LM_INVALID_ARGUMENT,
-                                 "the context is in use by another thread; each thread needs its own");
-        }
+        if (busy_.exchange(1) != 0) return in_use();
         error_.clear();
         int32_t status = LM_OK;
         const Entry* entry = find_entry(entry_index, status);
@@ -142,9 +160,26 @@ class ContextBase : public InPlace {
     int64_t* dims_ = nullptr;
     const void** inputs_ = nullptr;
     void** outputs_ = nullptr;
+    bool fresh_ = true;  // the states are yet to be given their first values
     Message error_;
 
   private:
+    int32_t in_use() {
+        return library_.fail(LM_INVALID_ARGUMENT, "the context is in use by another thread; each thread needs its own");
+    }
+
+    int32_t check_state(int32_t number, const lm_value* value) {
+        const Span<State>& states = library_.model().states;
+        if (number < 0 || number >= states.size || value == nullptr) {
+            error_.set(value == nullptr ? "the value is a null pointer" : "state %d does not exist: the model has %d",
+                       number, states.size);
+            return LM_INVALID_ARGUMENT;
+        }
+        const Tensor& tensor = states[number].tensor;
+        const int32_t status = check_output_shape("state", tensor, *value, dims_, error_);
+        return status == LM_OK ? check_storage("state", tensor, *value, Storage{}, error_) : status;
+    }
+
     const Entry* find_entry(int32_t index, int32_t& status) {
         const Span<Entry>& entries = library_.model().entries;
         if (index >= 0 && index < entries.size) return &entries[index];
@@ -164,7 +199,7 @@ class ContextBase : public InPlace {
             inputs_[i] = in[i].data;
         }
         for (int32_t i = 0; status == LM_OK && i < entry.outputs.size; ++i) {
-            status = check_output_shape(entry.outputs[i], out[i], dims_, error_);
+            status = check_output_shape("output", entry.outputs[i], out[i], dims_, error_);
             if (status == LM_OK) status = check_storage("output", entry.outputs[i], out[i], storage, error_);
             outputs_[i] = out[i].data;
         }

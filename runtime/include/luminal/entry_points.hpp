@@ -129,6 +129,15 @@ inline size_t last_error(const lm_library* library, const lm_context* context, c
     LM_EXPORT int32_t NAME##_set_weights(lm_library* library, const void* image, size_t bytes) {                       \
         return library == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(library)->set_weights(image, bytes);              \
     }                                                                                                                  \
+    LM_EXPORT int32_t NAME##_reset(lm_context* context) {                                                              \
+        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->reset();                                \
+    }                                                                                                                  \
+    LM_EXPORT int32_t NAME##_get_state(lm_context* context, int32_t state, const lm_value* value) {                    \
+        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->get_state(state, value);                \
+    }                                                                                                                  \
+    LM_EXPORT int32_t NAME##_set_state(lm_context* context, int32_t state, const lm_value* value) {                    \
+        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->set_state(state, value);                \
+    }                                                                                                                  \
     LM_EXPORT size_t NAME##_last_error(const lm_library* library, const lm_context* context, char* text,               \
                                        size_t size) {                                                                  \
         return lm::last_error(library, context, text, size);                                                           \

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "luminal/abi.h"
 #include "luminal/context_base.hpp"
@@ -79,6 +80,12 @@ class Context : public ContextBase<Library> {
         return reinterpret_cast<const T*>(weights_ + offset);
     }
 
+    /// What is kept from one run to the next: `offset` bytes into the states.
+    template <class T>
+    T* state(int64_t offset) const {
+        return reinterpret_cast<T*>(states_ + offset);
+    }
+
     /// Whether a condition that steps have computed holds; none does once a step has raised a status, so that loops end.
     bool holds(const bool* flag) const { return status_.code() == LM_OK && *flag; }
 
@@ -120,12 +127,15 @@ class Context : public ContextBase<Library> {
     // The rest is called by the exported functions.
 
     explicit Context(Library& library) : ContextBase(library) {}
-    ~Context() { library_.allocator().deallocate(arena_, arena_size_); }
+    ~Context() {
+        library_.allocator().deallocate(arena_, arena_size_);
+        library_.allocator().deallocate(states_, states_size_);
+    }
 
     /// Allocates everything that runs will need.
     int32_t allocate(Message& message) {
         message.set("no memory for the arena of a context");
-        if (!allocate_tables()) return LM_OUT_OF_MEMORY;
+        if (!allocate_tables() || !allocate_states()) return LM_OUT_OF_MEMORY;
         arena_size_ = arena_bytes();
         if (arena_size_ == 0) return LM_OK;
         arena_ = static_cast<unsigned char*>(library_.allocator().allocate(arena_size_));
@@ -142,7 +152,41 @@ class Context : public ContextBase<Library> {
         });
     }
 
+    int32_t get_state(int32_t number, const lm_value* value) {
+        return with_state(number, value, [&](const State& state) {
+            const int32_t status = with_weights([] { return static_cast<int32_t>(LM_OK); });
+            if (status == LM_OK) memcpy(value->data, states_ + state.offset, static_cast<size_t>(state.bytes));
+            return status;
+        });
+    }
+
+    int32_t set_state(int32_t number, const lm_value* value) {
+        return with_state(number, value, [&](const State& state) {
+            const int32_t status = with_weights([] { return static_cast<int32_t>(LM_OK); });
+            if (status == LM_OK) memcpy(states_ + state.offset, value->data, static_cast<size_t>(state.bytes));
+            return status;
+        });
+    }
+
   private:
+    bool allocate_states() {
+        states_size_ = static_cast<size_t>(library_.model().state_bytes);
+        if (states_size_ == 0) return true;
+        states_ = static_cast<unsigned char*>(library_.allocator().allocate(states_size_));
+        return states_ != nullptr;
+    }
+
+    /// Gives the states their first values, unless they have them.
+    void restore_states() {
+        if (!fresh_) return;
+        for (const State& state : library_.model().states) {
+            const size_t bytes = static_cast<size_t>(state.bytes);
+            if (state.initial < 0) memset(states_ + state.offset, 0, bytes);
+            else memcpy(states_ + state.offset, weights_ + state.initial, bytes);
+        }
+        fresh_ = false;
+    }
+
     bool begin_step(int32_t step) {
         if (status_.code() != LM_OK) return false;
         step_ = step;
@@ -150,26 +194,35 @@ class Context : public ContextBase<Library> {
         return true;
     }
 
-    int32_t execute(const Entry& entry) {
+    /// What `work()` returns, which may read the weights, and states that have values.
+    template <class Work>
+    int32_t with_weights(const Work& work) {
         weights_ = library_.acquire_weights();
-        if (weights_ == nullptr && library_.model().weights_bytes > 0) {
-            library_.release_weights();
-            return no_weights();
-        }
-        status_.reset();
-        library_.enter();
-        entry.run(*this, dims_, inputs_, outputs_);
-        library_.on_step(-1);
-        library_.leave();
+        const bool ready = weights_ != nullptr || library_.model().weights_bytes == 0;
+        if (ready) restore_states();
+        const int32_t status = ready ? work() : no_weights();
         library_.release_weights();
-        const int32_t status = status_.code();
-        return status == LM_OK ? LM_OK : step_failed(entry, step_, status);
+        return status;
+    }
+
+    int32_t execute(const Entry& entry) {
+        return with_weights([&] {
+            status_.reset();
+            library_.enter();
+            entry.run(*this, dims_, inputs_, outputs_);
+            library_.on_step(-1);
+            library_.leave();
+            const int32_t status = status_.code();
+            return status == LM_OK ? LM_OK : step_failed(entry, step_, status);
+        });
     }
 
     int32_t step_ = -1;
     Status status_;
     unsigned char* arena_ = nullptr;
     size_t arena_size_ = 0;
+    unsigned char* states_ = nullptr;
+    size_t states_size_ = 0;
     const unsigned char* weights_ = nullptr;
 };
 

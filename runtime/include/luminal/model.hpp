@@ -86,6 +86,14 @@ struct Finite {
     int64_t count;   // elements
 };
 
+/// A value that a context keeps from one run to the next. Its axes are numbers.
+struct State {
+    Tensor tensor;
+    int64_t offset;   // from the start of the states of a context, in bytes
+    int64_t bytes;
+    int64_t initial;  // its first value: an offset into the payload of the weights file, or -1: zeros
+};
+
 struct Model {
     const char* name;
     const char* metadata_json;
@@ -96,6 +104,8 @@ struct Model {
     Span<Entry> entries;
     Span<const char*> steps;  // the origin of each step, by its number: "Gather '/embeddings/Gather' (model.py:12)"
     Span<Finite> finite = {};
+    Span<State> states = {};
+    int64_t state_bytes = 0;  // of all states
 };
 
 }  // namespace LM_NAMESPACE

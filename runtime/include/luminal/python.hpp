@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -33,6 +34,9 @@ struct Functions {
     void (*context_destroy)(lm_context*);
     int32_t (*output_shape)(lm_context*, int32_t, const lm_value*, int32_t, int64_t*);
     int32_t (*run)(lm_context*, int32_t, const lm_value*, lm_value*, void*);
+    int32_t (*reset)(lm_context*);
+    int32_t (*get_state)(lm_context*, int32_t, const lm_value*);
+    int32_t (*set_state)(lm_context*, int32_t, const lm_value*);
     std::size_t (*last_error)(const lm_library*, const lm_context*, char*, std::size_t);
 };
 
@@ -145,6 +149,7 @@ inline std::vector<py::object> bind(const std::vector<std::string>& names, const
 }
 
 /// An open library. Any number of Python threads may call run() at once: each call borrows a context for its duration.
+/// A model with states has one context, whose runs wait for each other: each finds what the last one left.
 class Library {
   public:
     /// `weights`: the weights file, or none: the one beside the library. `threads`: 0 for one per CPU. `on_step`: as in
@@ -241,6 +246,37 @@ class Library {
         return outputs;
     }
 
+    /// All states are again as before the first run.
+    void reset() {
+        const Lease context(*this);
+        check(functions_.reset(context.get()), context.get());
+    }
+
+    /// Copies of all states, by name.
+    py::dict state() {
+        const Lease context(*this);
+        py::dict result;
+        for (std::size_t number = 0; number < states_.size(); ++number) {
+            py::array array(states_[number].type, states_[number].shape);
+            const lm_value value = value_of(array);
+            check(functions_.get_state(context.get(), static_cast<std::int32_t>(number), &value), context.get());
+            result[py::str(states_[number].name)] = array;
+        }
+        return result;
+    }
+
+    /// The next run finds `array` in the state of that name, whose type and shape it must have.
+    void set_state(const std::string& name, const py::array& array) {
+        const auto named = [&](const State& state) { return state.name == name; };
+        const auto found = std::find_if(states_.begin(), states_.end(), named);
+        if (found == states_.end()) throw py::value_error("no state is named \"" + name + "\"");
+        const Lease context(*this);
+        const py::array held = as_contiguous(array);
+        const lm_value value = value_of(held);
+        check(functions_.set_state(context.get(), static_cast<std::int32_t>(found - states_.begin()), &value),
+              context.get());
+    }
+
   private:
     /// The array of that shape whose elements are the first ones of `array`.
     static py::object first_elements(const py::object& array, const std::vector<std::int64_t>& shape) {
@@ -250,6 +286,12 @@ class Library {
         return flat[py::slice(0, count, 1)].attr("reshape")(py::cast(shape));
     }
 
+    struct State {
+        std::string name;
+        py::dtype type;
+        std::vector<std::int64_t> shape;
+    };
+
     struct Entry {
         std::string name;
         std::vector<std::string> inputs;
@@ -258,7 +300,8 @@ class Library {
         std::vector<std::size_t> output_ranks;
     };
 
-    /// A context for the duration of one call: an idle one, or a new one if all are in use.
+    /// A context for the duration of one call: an idle one, or a new one if all are in use; the only one, once it is
+    /// idle, of a model with states.
     class Lease {
       public:
         explicit Lease(Library& library) : library_(library), context_(library.borrow()) {}
@@ -273,23 +316,31 @@ class Library {
     };
 
     lm_context* borrow() {
+        lm_context* context = nullptr;
         {
-            const std::lock_guard<std::mutex> lock(mutex_);
+            const py::gil_scoped_release released;  // who has the only context may need it to give that back
+            std::unique_lock<std::mutex> lock(mutex_);
+            if (!states_.empty()) returned_.wait(lock, [this] { return !lent_; });
+            lent_ = true;
             if (!idle_.empty()) {
-                lm_context* context = idle_.back();
+                context = idle_.back();
                 idle_.pop_back();
-                return context;
             }
         }
-        lm_context* context = nullptr;
+        if (context != nullptr) return context;
         const std::int32_t status = functions_.context_create(library_, &context);
-        if (status != LM_OK) raise(status, error(library_, nullptr));
+        if (status != LM_OK) {
+            give_back(nullptr);
+            raise(status, error(library_, nullptr));
+        }
         return context;
     }
 
     void give_back(lm_context* context) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        idle_.push_back(context);
+        if (context != nullptr) idle_.push_back(context);
+        lent_ = false;
+        returned_.notify_one();
     }
 
     void check(std::int32_t status, const lm_context* context) const {
@@ -317,13 +368,20 @@ class Library {
             }
             entries_.push_back(std::move(entry));
         }
+        for (const py::handle row : metadata["states"]) {
+            states_.push_back({py::cast<std::string>(row["name"]), dtype_named(py::cast<std::string>(row["dtype"])),
+                               py::cast<std::vector<std::int64_t>>(row["shape"])});
+        }
     }
 
     Functions functions_;
     lm_library* library_ = nullptr;
     std::vector<Entry> entries_;
+    std::vector<State> states_;
     bool measures_ = false;  // sizes of outputs may be known after a run only
     std::mutex mutex_;
+    std::condition_variable returned_;
+    bool lent_ = false;  // the last context that was asked for is in use
     std::vector<lm_context*> idle_;
 };
 

@@ -205,13 +205,14 @@ inline int32_t bind_dims(const Model& model, const Entry& entry, const lm_value*
 }
 
 /// Whether an output has the sizes that follow from the dims.
-inline int32_t check_output_shape(const Tensor& tensor, const lm_value& value, const int64_t* dims, Message& message) {
-    const int32_t status = check_rank("output", tensor, value, message);
+inline int32_t check_output_shape(const char* role, const Tensor& tensor, const lm_value& value, const int64_t* dims,
+                                  Message& message) {
+    const int32_t status = check_rank(role, tensor, value, message);
     if (status != LM_OK) return status;
     for (int32_t axis = 0; axis < tensor.axes.size; ++axis) {
         const int64_t expected = axis_size(tensor.axes[axis], dims);
         if (value.shape[axis] != expected) {
-            message.set("output \"%s\", axis %d, has size %lld, expected %lld: the shape is ", tensor.name, axis,
+            message.set("%s \"%s\", axis %d, has size %lld, expected %lld: the shape is ", role, tensor.name, axis,
                         static_cast<long long>(value.shape[axis]), static_cast<long long>(expected));
             append_axes(tensor, message);
             return LM_INVALID_ARGUMENT;

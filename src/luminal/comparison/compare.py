@@ -49,7 +49,8 @@ def diff(
 
     An output agrees if NaN and infinities are where the reference has them, integers are equal, and floats are no
     further from float64 and from the reference, relative to the output's largest magnitude, than rounding explains (see
-    ``oracle.Allowed``). ``tolerance`` replaces that with one bound on the distance from the reference.
+    ``oracle.Allowed``). What a run leaves of states is compared as outputs are. ``tolerance`` replaces that with one
+    bound on the distance from the reference.
 
     Where an output disagrees, the report names the first source operator that diverges and the stage that introduced
     it; a reproducer is written to the folder ``save`` (one of its own in the system's temporary folder).
@@ -125,7 +126,13 @@ def _trial(
         oracle.compute(graph.results)
     except IndexError as error:
         raise InputError(f"the {made} inputs do not fit the model: {error}; pass inputs of your own") from error
-    found, expected = module.run(values), source.reference.run(values)
+    expected = source.reference.run(values)
+    if graph.states:
+        module.reset()
+    found = module.run(values)
+    if graph.states:
+        left = module.state
+        found |= {state.output: left[state.name] for state in graph.states}
     strict = tolerance is None
     rows = [
         _row(name, found[name], expected[name], oracle.exact(n), oracle.allowed(n), strict) for name, n in graph.outputs

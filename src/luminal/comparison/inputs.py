@@ -59,7 +59,7 @@ def draw(graph: Graph, dims: Mapping[str, int], seed: int = 0) -> dict[str, NDAr
     random = np.random.default_rng(seed)
     return {
         node.attr.name: _array(found[node], node.dtype, [int(sym.evaluate(d, dims)) for d in node.shape], dims, random)
-        for node in graph.inputs
+        for node in graph.given
     }
 
 

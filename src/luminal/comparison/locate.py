@@ -43,6 +43,8 @@ def locate(
     of them otherwise. Else each operator is compiled by itself and compared with the interpreter on the same operands,
     and of the first that is wrong, each stage. Where none is, values on the way become further outputs of the graph.
     """
+    inputs = {state.name: state.initial.attr.array for state in graph.states} | dict(inputs)
+    graph = replace(graph, states=())
     wrong = replace(graph, outputs=tuple(graph.outputs[k] for k in outputs))
     oracle = Oracle(wrong, inputs, tolerance, target.precision)
     expected = reference.run(inputs)

@@ -41,7 +41,7 @@ class Oracle:
         """``tolerance`` replaces what rounding explains: between the library and the reference in all. The library
         rounds the operands of contractions to ``precision``."""
         self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
-        self.dims = interp.bind(graph.inputs, inputs, {})
+        self.dims = interp.bind(graph.given, inputs, {})
         self._rounding = rounding(graph.results, self.dims)
         self._chosen = rounding(graph.results, self.dims, precision) if precision.unit else self._rounding
         self._typed: dict[Node, NDArray[Any]] = {}

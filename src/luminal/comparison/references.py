@@ -173,8 +173,13 @@ class Torch:
 
         signature = self._program.module_call_graph[0].signature
         args, kwargs = pytree.tree_unflatten(self._leaves(inputs), signature.in_spec)
+        kept = {state.output: self._module.get_buffer(state.name) for state in self._graph.states}
+        before = {name: buffer.clone() for name, buffer in kept.items()}
         with torch.no_grad():
             leaves = pytree.tree_leaves(self._module(*args, **kwargs))
+            after = {name: _array(buffer.clone(), name) for name, buffer in kept.items()}
+            for name, buffer in kept.items():  # each run is the first
+                buffer.copy_(before[name])
         described = [leaf for _, leaf in structure.paths(dict(self._graph.structure["outputs"]))]
         if len(described) != len(leaves):
             raise ModelError(f"the module returns {len(leaves)} values, its exported program {len(described)}")
@@ -183,7 +188,7 @@ class Torch:
             for leaf, value in zip(described, leaves, strict=True)
             if "value" not in leaf
         }
-        return {name: _array(found[k], name) for k, (name, _) in enumerate(self._graph.outputs)}
+        return {name: _array(found[k], name) for k, (name, _) in enumerate(self._graph.returned)} | after
 
     def values(self, inputs: Mapping[str, NDArray[Any]], operators: Collection[str]) -> dict[str, list[NDArray[Any]]]:
         import torch

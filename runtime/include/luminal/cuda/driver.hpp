@@ -121,6 +121,7 @@ struct Driver : Symbols {
     Call<void*> free_host{*this, "cuMemFreeHost"};
     Call<Address, const void*, size_t, Stream> to_device{*this, "cuMemcpyHtoDAsync_v2"};
     Call<void*, Address, size_t, Stream> to_host{*this, "cuMemcpyDtoHAsync_v2"};
+    Call<Address, Address, size_t, Stream> copy{*this, "cuMemcpyDtoDAsync_v2"};
     Call<Address, uint8_t, size_t, Stream> fill{*this, "cuMemsetD8Async"};
 
     Call<Stream*, uint32_t> stream_create{*this, "cuStreamCreate"};

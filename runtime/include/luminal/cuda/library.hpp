@@ -91,6 +91,9 @@ class Context : public ContextBase<Library> {
     /// Intermediate tensors: `offset` bytes into the arena, which keeps nothing from one run to the next.
     Address arena(uint64_t offset) const { return arena_.address() + offset; }
 
+    /// What is kept from one run to the next: `offset` bytes into the states.
+    Address state(uint64_t offset) const { return states_.address() + offset; }
+
     /// A constant: `offset` bytes into the payload of the weights file.
     Address weights(uint64_t offset) const { return weights_ + offset; }
 
@@ -144,6 +147,7 @@ class Context : public ContextBase<Library> {
         if (done_ != nullptr) driver().event_synchronize(done_);
         for (cuda::Plan& plan : plans_) plan.release(driver(), library_.allocator());
         arena_.free(driver());
+        states_.free(driver());
         statuses_.free(driver());
         statuses_on_host_.free(driver());
         values_.free(driver());
@@ -160,6 +164,8 @@ class Context : public ContextBase<Library> {
         const size_t statuses = static_cast<size_t>(library_.model().steps.size) * sizeof(int32_t);
         int32_t status = current.check(message);
         if (status == LM_OK) status = arena_.allocate(driver(), arena_bytes(), "the arena of a context", message);
+        const size_t states = static_cast<size_t>(library_.model().state_bytes);
+        if (status == LM_OK) status = states_.allocate(driver(), states, "the states of a context", message);
         if (status == LM_OK) status = statuses_.allocate(driver(), statuses, "the statuses of a context", message);
         if (status == LM_OK) {
             status = statuses_on_host_.allocate(driver(), statuses, "the statuses of a context", message);
@@ -176,14 +182,23 @@ class Context : public ContextBase<Library> {
     int32_t run(int32_t entry_index, const lm_value* in, lm_value* out, void* stream) {
         const Storage storage{LM_CUDA, library_.device().number(), "CUDA", ALIGNMENT_ON_DEVICE};
         return call(entry_index, in, out, storage, [&](const Entry& entry) {
-            const cuda::Current current(library_.device());
-            const int32_t status = current.check(error_);
-            if (status != LM_OK) return status;
-            weights_ = library_.acquire_weights();
-            const bool ready = weights_ != 0 || library_.model().weights_bytes == 0;
-            const int32_t result = ready ? execute(entry, in, out, static_cast<cuda::Stream>(stream)) : no_weights();
-            library_.release_weights();
-            return result;
+            return with_weights([&] { return execute(entry, in, out, static_cast<cuda::Stream>(stream)); });
+        });
+    }
+
+    int32_t get_state(int32_t number, const lm_value* value) {
+        return with_state(number, value, [&](const State& state) {
+            return move_state("copy a state from the GPU", [&] {
+                return driver().to_host(value->data, this->state(state.offset), static_cast<size_t>(state.bytes), stream_);
+            });
+        });
+    }
+
+    int32_t set_state(int32_t number, const lm_value* value) {
+        return with_state(number, value, [&](const State& state) {
+            return move_state("copy a state to the GPU", [&] {
+                return driver().to_device(this->state(state.offset), value->data, static_cast<size_t>(state.bytes), stream_);
+            });
         });
     }
 
@@ -207,6 +222,47 @@ class Context : public ContextBase<Library> {
         return outcome_ == LM_OK && !(plan_->checked() && any_status(statuses_on_host_.data()));
     }
 
+    /// What `work()` returns, which may read the weights, on the device.
+    template <class Work>
+    int32_t with_weights(const Work& work) {
+        const cuda::Current current(library_.device());
+        const int32_t status = current.check(error_);
+        if (status != LM_OK) return status;
+        weights_ = library_.acquire_weights();
+        const bool ready = weights_ != 0 || library_.model().weights_bytes == 0;
+        const int32_t result = ready ? work() : no_weights();
+        library_.release_weights();
+        return result;
+    }
+
+    /// Gives the states their first values, unless they have them.
+    cuda::Outcome restore_states(cuda::Stream stream) {
+        cuda::Outcome outcome;
+        for (const State& state : library_.model().states) {
+            if (!fresh_ || outcome.failed()) break;
+            const Address place = this->state(state.offset);
+            const size_t bytes = static_cast<size_t>(state.bytes);
+            if (bytes == 0) continue;
+            outcome = state.initial < 0 ? driver().fill(place, 0, bytes, stream)
+                                        : driver().copy(place, weights_ + state.initial, bytes, stream);
+        }
+        fresh_ = fresh_ && outcome.failed();
+        return outcome;
+    }
+
+    /// Has `copy()`, on the stream of the context, follow the last run, and waits for it.
+    template <class Copy>
+    int32_t move_state(const char* wanted, const Copy& copy) {
+        return with_weights([&] {
+            cuda::Outcome outcome = driver().stream_wait(stream_, done_, 0);
+            if (!outcome.failed()) outcome = restore_states(stream_);
+            if (!outcome.failed()) outcome = copy();
+            const cuda::Outcome ended = driver().stream_synchronize(stream_);
+            if (!outcome.failed()) outcome = ended;
+            return outcome.failed() ? driver().failed(outcome, error_, "%s", wanted) : static_cast<int32_t>(LM_OK);
+        });
+    }
+
     // ---- a run ------------------------------------------------------------------------------------------------------
 
     int32_t execute(const Entry& entry, const lm_value* in, const lm_value* out, cuda::Stream caller_stream) {
@@ -228,6 +284,7 @@ class Context : public ContextBase<Library> {
     /// All that a run asks of the GPU, in order.
     int32_t enqueue(const Entry& entry, cuda::Stream stream) {
         cuda::Outcome outcome = driver().stream_wait(stream, done_, 0);  // for the last run, which has the same arena
+        if (!outcome.failed()) outcome = restore_states(stream);
         if (!outcome.failed() && inputs_end_ > 0) {
             outcome = driver().to_device(values_.address(), values_on_host_.data(), inputs_end_, stream);
         }
@@ -403,6 +460,7 @@ class Context : public ContextBase<Library> {
     }
 
     cuda::Memory arena_;
+    cuda::Memory states_;
     cuda::Memory statuses_;  // one int32 for each step of the model
     cuda::PinnedMemory statuses_on_host_;
     cuda::Memory values_;  // values of the host: inputs, then outputs

@@ -77,6 +77,9 @@ class Context : public ContextBase<Library> {
     /// Intermediate tensors: `offset` bytes into the arena, which keeps nothing from one run to the next.
     Slice arena(uint64_t offset) const { return {arena_.get(), offset}; }
 
+    /// What is kept from one run to the next: `offset` bytes into the states.
+    Slice state(uint64_t offset) const { return {states_.get(), offset}; }
+
     /// A constant: `offset` bytes into the payload of the weights file.
     Slice weights(uint64_t offset) const { return {weights_, offset}; }
 
@@ -136,6 +139,10 @@ class Context : public ContextBase<Library> {
         dims_on_device_ = device.allocate(static_cast<uint64_t>(model.dims.size) * sizeof(int64_t));
         statuses_ = device.allocate(static_cast<uint64_t>(model.steps.size) * sizeof(int32_t));
         if (!arena_ || !dims_on_device_ || !statuses_) return LM_OUT_OF_MEMORY;
+        message.set("no memory on the GPU for the states of a context: %lld bytes",
+                    static_cast<long long>(model.state_bytes));
+        states_ = device.allocate(static_cast<uint64_t>(model.state_bytes));
+        if (!states_) return LM_OUT_OF_MEMORY;
         message.set("Metal makes no command queue for a context");
         queue_ = device.new_queue();
         return queue_ ? LM_OK : LM_SYSTEM_ERROR;
@@ -156,7 +163,49 @@ class Context : public ContextBase<Library> {
         });
     }
 
+    int32_t get_state(int32_t number, const lm_value* value) {
+        return with_state(number, value, [&](const State& state) {
+            const int32_t status = with_weights([] { return static_cast<int32_t>(LM_OK); });
+            if (status == LM_OK) memcpy(value->data, states_.contents() + state.offset, static_cast<size_t>(state.bytes));
+            return status;
+        });
+    }
+
+    int32_t set_state(int32_t number, const lm_value* value) {
+        return with_state(number, value, [&](const State& state) {
+            const int32_t status = with_weights([] { return static_cast<int32_t>(LM_OK); });
+            if (status == LM_OK) memcpy(states_.contents() + state.offset, value->data, static_cast<size_t>(state.bytes));
+            return status;
+        });
+    }
+
   private:
+    const unsigned char* constants() const {
+        return static_cast<const unsigned char*>(library_.device().api().contents(weights_));
+    }
+
+    /// Gives the states their first values, unless they have them.
+    void restore_states() {
+        if (!fresh_) return;
+        for (const State& state : library_.model().states) {
+            const size_t bytes = static_cast<size_t>(state.bytes);
+            if (state.initial < 0) memset(states_.contents() + state.offset, 0, bytes);
+            else memcpy(states_.contents() + state.offset, constants() + state.initial, bytes);
+        }
+        fresh_ = false;
+    }
+
+    /// What `work()` returns, which may read the weights, and states that have values.
+    template <class Work>
+    int32_t with_weights(const Work& work) {
+        weights_ = library_.acquire_weights();
+        const bool ready = weights_ != nullptr || library_.model().weights_bytes == 0;
+        if (ready) restore_states();
+        const int32_t status = ready ? work() : no_weights();
+        library_.release_weights();
+        return status;
+    }
+
     /// An input or output: the caller's buffer, or one of ours that values of the host pass through.
     struct Value : InPlace {
         metal::Buffer own;
@@ -206,12 +255,11 @@ class Context : public ContextBase<Library> {
     }
 
     int32_t execute(const Entry& entry, metal::Id queue) {
+        return with_weights([&] { return carry_out(entry, queue); });
+    }
+
+    int32_t carry_out(const Entry& entry, metal::Id queue) {
         const Model& model = library_.model();
-        weights_ = library_.acquire_weights();
-        if (weights_ == nullptr && model.weights_bytes > 0) {
-            library_.release_weights();
-            return no_weights();
-        }
         const size_t statuses = static_cast<size_t>(model.steps.size) * sizeof(int32_t);
         const size_t sizes = static_cast<size_t>(model.dims.size) * sizeof(int64_t);
         if (statuses > 0) memset(statuses_.contents(), 0, statuses);
@@ -223,12 +271,12 @@ class Context : public ContextBase<Library> {
         const int32_t ended = commands.finish(error_);
         if (outcome_ == LM_OK) outcome_ = ended;
         library_.on_step(-1);
-        library_.release_weights();
         return outcome_ == LM_OK ? raised(entry, statuses_.contents()) : outcome_;
     }
 
     metal::Owned queue_;
     metal::Buffer arena_;
+    metal::Buffer states_;
     metal::Buffer dims_on_device_;
     metal::Buffer statuses_;  // one int32 for each step of the model
     metal::Array<Value> inputs_on_device_;

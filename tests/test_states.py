@@ -1,0 +1,245 @@
+"""States: what a model keeps from one call to the next."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import luminal
+from luminal.codegen import emulation
+from luminal.core import interp, ir, ops
+from luminal.core import program as programs
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.errors import SpecError
+from luminal.core.pipeline import compile_graph
+from luminal.core.program_spec import check as check_program
+from luminal.core.schedule import run_program
+from luminal.core.spec import check_graph
+from luminal.core.types import f32, i64
+from luminal.module import Module
+from tests.cuda_support import FakeDriver
+from tests.runtime_example import run
+
+Array = np.ndarray[Any, Any]
+
+FIRST = np.arange(4, dtype=np.float32)
+BATCH = sym.var("batch", 1, 8)
+X, AT = ir.input_("x", (BATCH, 4), f32), ir.input_("at", (1,), i64)
+MEAN, CACHE = ir.input_("mean", (4,), f32), ir.input_("cache", (8, 4), f32)
+COUNT = ir.input_("count", (), i64)
+TARGETS = ({"threads": 2}, {"target": "cuda:sm_90", "emulate": True}, {"target": "metal", "emulate": True})
+
+
+def model(late: bool = False) -> ir.Graph:
+    """A mean that moves, a count, and a table of which each call replaces a row and returns the sum; ``late`` also
+    reads afterwards what the table was before."""
+    total = ir.reduce(ops.SUM_REDUCE, X, [0])
+    row = ir.view(total, (1, 4), (ir.axes((1, 4))[1],))
+    table = ir.scatter(CACHE, AT, row, 0)
+    results = {"mean": ir.binary(ops.MUL, MEAN, 0.5) + total, "count": COUNT + 1, "cache": table}
+    first = {"mean": FIRST, "count": np.array(0), "cache": np.zeros((8, 4), np.float32)}
+    outputs = (("y", ir.binary(ops.ADD, X, MEAN)), ("z", ir.reduce(ops.SUM_REDUCE, table, [0])))
+    if late:
+        outputs += (("before", ir.binary(ops.ADD, CACHE, outputs[1][1])),)
+    states = {"mean": MEAN, "count": COUNT, "cache": CACHE}
+    return ir.Graph(
+        "stateful", (X, AT, *states.values()),
+        (*outputs, *((f"{name}.next", node) for name, node in results.items())), tuple(sym.variables(BATCH)),
+        states=tuple(ir.State(node, f"{name}.next", ir.constant(first[name])) for name, node in states.items()),
+    )  # fmt: skip
+
+
+def calls(count: int = 3) -> list[dict[str, Array]]:
+    random = np.random.default_rng(0)
+    return [{"x": random.standard_normal((k + 1, 4)).astype(np.float32), "at": np.array([k % 8])} for k in range(count)]
+
+
+def expected(graph: ir.Graph, given: list[dict[str, Array]]) -> list[tuple[dict[str, Array], dict[str, Array]]]:
+    """Outputs and states of the interpreter, call by call."""
+    state: dict[str, Array] = {}
+    found = []
+    for values in given:
+        results = dict(zip([n for n, _ in graph.outputs], interp.run(graph, values | state).outputs, strict=True))
+        state = {s.name: results[s.output] for s in graph.states}
+        found.append(({name: results[name] for name, _ in graph.returned}, state))
+    return found
+
+
+def compiled(**options: Any) -> Module:
+    module = luminal.compile(model(), **options)
+    assert isinstance(module, Module)
+    return module
+
+
+def same(found: dict[str, Array], wanted: dict[str, Array]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+
+
+# ---- the compiler ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["host", "cuda:sm_90"])
+def test_a_scatter_into_a_state_is_in_place_unless_the_old_value_is_read_later(name: str) -> None:
+    for late in (False, True):
+        program = compile_graph(model(late), targets.parse(name))
+        written = [
+            name
+            for step in program.entries[0].steps
+            for name, array in zip(step.arguments, program.kernels[step.kernel].nest.arrays, strict=True)
+            if array.written
+        ]
+        assert written.count("cache") == 1 and ("cache.next" in written) == late
+        assert {"mean.next", "mean", "count.next", "count"} <= set(written)
+
+
+def test_nests_leave_states_as_the_interpreter_does() -> None:
+    for late in (False, True):
+        graph = model(late)
+        (values, *_) = calls()
+        ((wanted, _), *_) = expected(graph, [values])
+        same(run_program.run(compile_graph(graph, targets.detect()), values, {"batch": 1}), wanted)
+
+
+def test_a_program_says_what_it_keeps() -> None:
+    program = compile_graph(model(), targets.detect())
+    text = programs.text(program)
+    assert "state count, at first zeros" in text and "state mean, at first constant0" in text
+    assert "buffer cache: float32[8, 4] state+128 (128 bytes)" in text and program.state_size == 256
+    for wrong, message in (
+        (program.states[:2], "states have buffers"),
+        ((*program.states[:2], programs.State("cache", "constant0")), "state cache"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            check_program(replace(program, states=wrong))
+
+
+def test_a_state_is_one_value_of_a_fixed_size() -> None:
+    graph = model()
+    check_graph(graph)
+    wrong = (
+        replace(graph.states[0], initial=ir.constant(np.zeros(5, np.float32))),
+        replace(graph.states[0], output="cache.next"),
+        replace(graph.states[0], input=CACHE),
+    )
+    for state in wrong:
+        with pytest.raises(SpecError, match="are not one state"):
+            check_graph(replace(graph, states=(state, *graph.states[1:])))
+
+
+# ---- libraries -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", TARGETS, ids=lambda options: options.get("target", "host"))
+def test_each_call_finds_what_the_last_one_left(options: dict[str, Any]) -> None:
+    module, given = compiled(**options), calls()
+    for _ in range(2):
+        same(module.state, {"mean": FIRST, "count": np.array(0), "cache": np.zeros((8, 4))})
+        for values, (outputs, state) in zip(given, expected(model(), given), strict=True):
+            same(module.run(values), outputs)
+            same(module.state, state)
+        module.reset()
+    module.load_state({"count": np.int64(40), "mean": FIRST * 2})
+    same(module.run(given[0]), {"y": given[0]["x"] + FIRST * 2, "z": given[0]["x"].sum(0)})
+    assert module.state["count"] == 41 and module.manifest["states"][1] == {
+        "name": "count",
+        "dtype": "int64",
+        "shape": [],
+    }
+
+
+def test_wrong_states_are_refused() -> None:
+    module = compiled()
+    for values, message in (
+        ({"sum": FIRST}, 'no state is named "sum"'),
+        ({"mean": FIRST.astype(np.float64)}, 'state "mean" has element type float64'),
+        ({"mean": FIRST[:3]}, 'state "mean", axis 0, has size 3, expected 4'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            module.load_state(values)
+    same({"mean": module.state["mean"]}, {"mean": FIRST})
+
+
+def test_calls_of_several_threads_wait_for_each_other() -> None:
+    module, (values, *_) = compiled(threads=1), calls()
+    threads = [threading.Thread(target=lambda: [module.run(values) for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert module.state["count"] == 200
+
+
+def test_modules_have_states_of_their_own() -> None:
+    first, second = compiled(), compiled()
+    first.run(calls()[0])
+    assert first.state["count"] == 1 and second.state["count"] == 0
+
+
+def test_a_call_that_fails_may_be_followed_by_a_reset() -> None:
+    module, (values, *_) = compiled(), calls()
+    with pytest.raises(IndexError):
+        module.run(values | {"at": np.array([8])})
+    module.reset()
+    module.run(values)
+    assert module.state["count"] == 1
+
+
+def test_a_gpu_that_cannot_copy_first_values_is_reported() -> None:
+    module, (values, *_) = compiled(target="cuda:sm_90", emulate=True), calls()
+    fake = FakeDriver(module.folder / emulation.DRIVER)
+    for call in (lambda: module.run(values), lambda: module.state):
+        with fake.failing("cuMemcpyDtoDAsync_v2", 1), pytest.raises(RuntimeError, match="cuMemcpyDtoDAsync_v2 says"):
+            call()
+    module.run(values)
+    same({"mean": module.state["mean"]}, {"mean": FIRST / 2 + values["x"].sum(0)})
+
+
+CPP = """
+#include "stateful.hpp"
+int main() {
+    stateful::Library library;
+    stateful::Context context(library);
+    const float x[] = {1, 2, 3, 4};
+    const int64_t at[] = {7};
+    for (int k = 0; k < 2; ++k) context.main({x, {1, 4}}, {at, {1}});
+    if (context.get_count()[0] != 2 || context.get_cache()[31] != 4 || context.get_mean()[1] != 3.25f) return 1;
+    const int64_t count[] = {9};
+    context.set_count({count, {}});
+    context.main({x, {1, 4}}, {at, {1}});
+    if (context.get_count()[0] != 10) return 2;
+    stateful::Context other(library);
+    context.reset();
+    return context.get_count()[0] + other.get_count()[0] == 0 && context.get_mean()[3] == 3 ? 0 : 3;
+}
+"""
+
+
+def test_an_exported_library_has_states_in_cpp_and_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = compiled(name="stateful").export(tmp_path / "out")
+    (tmp_path / "main.cpp").write_text(CPP)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{folder}", str(tmp_path / "main.cpp")]
+    run(["g++", *flags, f"-L{folder}", "-lstateful", f"-Wl,-rpath,{folder}", "-o", str(tmp_path / "main")])
+    subprocess.run([tmp_path / "main"], check=True)
+    monkeypatch.syspath_prepend(str(folder))
+    exported = importlib.import_module("stateful").Model()
+    exported(**calls()[0])
+    exported.set_state("count", np.array(5))
+    exported(**calls()[0])
+    assert exported.state()["count"] == 6
+    exported.reset()
+    assert exported.state()["count"] == 0
+
+
+def test_diff_compares_what_is_left_in_states() -> None:
+    report = luminal.diff(model(), reference="interpreter")
+    assert report.ok and {"mean.next", "count.next", "cache.next"} <= {row.output for row in report.trials[0].rows}
