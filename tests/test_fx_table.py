@@ -293,6 +293,7 @@ LAYERS: dict[str, Call] = {
     "layer_norm rms_norm": _example(X, [4]),
     "native_layer_norm": _example(X, [4], ROW, ROW2, 1e-3),
     "batch_norm": _example(IMAGE[1], CHANNELS, CHANNELS2, CHANNELS, VARIANCE, False, 0.1, 1e-3, False),
+    "_native_batch_norm_legit_functional": _example(IMAGE[1], CHANNELS, CHANNELS2, CHANNELS, VARIANCE, True, 0.1, 1e-3),
     "_native_batch_norm_legit_no_training": _example(IMAGE[1], CHANNELS, CHANNELS2, CHANNELS, VARIANCE, 0.1, 1e-3),
     "group_norm": _example(IMAGE[1], 2),
     "native_group_norm": _example(IMAGE[1], CHANNELS, CHANNELS2, 2, 4, 7, 2, 1e-3),
@@ -440,7 +441,7 @@ ASSERTIONS = _names(
     sym_constrain_range sym_constrain_range_for_size"""
 )
 HIGHER = {"cond", "while_loop", "scan", "map_impl"}  # tested in test_fx_control
-TRAINING = _names("native_batch_norm _native_batch_norm_legit_functional")
+TRAINING = _names("native_batch_norm")
 
 
 @pytest.mark.parametrize("overloads", OF_TENSORS)

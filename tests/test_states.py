@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import luminal
 from luminal.codegen import emulation
@@ -238,6 +242,62 @@ def test_an_exported_library_has_states_in_cpp_and_python(tmp_path: Path, monkey
     assert exported.state()["count"] == 6
     exported.reset()
     assert exported.state()["count"] == 0
+
+
+# ---- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+class Statistics(nn.Module):
+    """Batch normalisation in training, whose statistics move, and which counts the batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.conv(x)))
+
+
+class Attention(nn.Module):
+    """One row attends to all that came before: a cache that is filled row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 8, 4))
+        self.register_buffer("at", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.cache.index_copy_(1, self.at.view(1), x[:, None])
+        self.at.add_(1)
+        return {"at": torch.softmax(x[:, None] @ self.cache.mT, -1) @ self.cache}
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "names"),
+    [
+        (Statistics, (5, 3, 9), {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}),
+        (Attention, (2, 4), {"cache", "b_at"}),
+    ],
+    ids=["statistics", "cache"],
+)
+def test_buffers_that_a_module_updates_are_states(
+    module: Callable[[], nn.Module], shape: tuple[int, ...], names: set[str]
+) -> None:
+    torch.manual_seed(0)
+    eager = module()
+    x = torch.randn(4, *shape)
+    compiled = luminal.compile(copy.deepcopy(eager), (x[0],), threads=1)
+    assert isinstance(compiled, Module)
+    with torch.no_grad():
+        for given in x:
+            torch.testing.assert_close(compiled(given), eager(given), rtol=1e-5, atol=1e-5)
+    buffers = dict(eager.named_buffers())
+    state = {name: torch.from_numpy(value) for name, value in compiled.state.items()}
+    assert state.keys() == names
+    for name, value in state.items():
+        torch.testing.assert_close(value, buffers[name.removeprefix("b_")], rtol=1e-5, atol=1e-5)
+    report = luminal.diff(module(), (x[0],))
+    assert report.ok and {f"{name}.next" for name in names} <= {row.output for row in report.trials[0].rows}
 
 
 def test_diff_compares_what_is_left_in_states() -> None:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from luminal.core import ir, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported, UnsupportedError
-from luminal.core.ir import Graph, Node, Origin, Origins, originating
+from luminal.core.ir import Graph, Node, Origin, Origins, State, originating
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
 from luminal.frontends.fx import location, structure, tables
@@ -33,7 +33,6 @@ _UNKNOWN_OF_COMPLEX = "it has no decomposition for complex numbers yet; torch.vi
 _VARIES = "a number that varies must come in a tensor, or as the size of one"
 _PARAMETERS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = {
-    OutputKind.BUFFER_MUTATION: "it updates the buffer {!r}; take it as an input and return the new value instead",
     OutputKind.PARAMETER_MUTATION: "it updates the parameter {!r}; parameters of a compiled model do not change",
     OutputKind.USER_INPUT_MUTATION: "it writes into its input {!r}; return the new value instead",
 }
@@ -109,6 +108,9 @@ class _Importer:
         self.values: dict[torch.fx.Node, Any] = {}
         self.storages: dict[tuple[Any, ...], Node] = {}
         self.sizes: dict[torch.fx.Node, Int] = {}
+        self.updated = {spec.target for spec in self.program.outputs if spec.kind is OutputKind.BUFFER_MUTATION}
+        self.kept: dict[str, State] = {}  # by the name of the buffer
+        self.left: dict[str, Node] = {}  # what the program leaves in it
 
     def _symbols(self, dims: Dims) -> Symbols:
         """The program's symbols, named before any of them is used."""
@@ -173,23 +175,28 @@ class _Importer:
             "defaults": structure.defaults(self.signature) if self.signature else {},
             "outputs": described_outputs,
         }
-        named = _output_names(described_outputs, len(outputs))
-        measured = ir.used_sizes(outputs, table)
-        used = set(ir.everything([*outputs, *measured.values()]))
+        named = list(zip(_output_names(described_outputs, len(outputs)), outputs, strict=True))
+        named += [(state.output, self.left[buffer]) for buffer, state in self.kept.items()]
+        results = [node for _, node in named]
+        measured = ir.used_sizes(results, table)
+        used = set(ir.everything([*results, *measured.values()]))
         return Graph(
             name=name,
-            inputs=tuple(self.inputs),
-            outputs=tuple(zip(named, outputs, strict=True)),
+            inputs=(*self.inputs, *(state.input for state in self.kept.values())),
+            outputs=tuple(named),
             dims=(*_dims(self.inputs), *measured),
             measured=measured,
             origins={node: found for node, found in self.origins.items() if node in used},
             names={node: found for node, found in self.names.items() if node in used},
             structure=described,
+            states=tuple(self.kept.values()),
         )
 
     # ---- inputs and outputs ----------------------------------------------------------------------------------------
 
     def _placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
+        if spec.kind is InputKind.BUFFER and spec.target in self.updated:
+            return self._buffer(node, spec.target)
         if spec.kind in _PARAMETERS:
             return self._constant(spec.target) if node.users else None
         if spec.kind is not InputKind.USER_INPUT or not isinstance(spec.arg, TensorArgument | ConstantArgument):
@@ -236,6 +243,23 @@ class _Importer:
         self.names.setdefault(constant, name)
         return constant
 
+    def _buffer(self, node: torch.fx.Node, target: str) -> Node | Complex:
+        """A buffer that the program updates: a state."""
+        value = self._constant(target)
+        initial = value.pairs if isinstance(value, Complex) else value
+        name = target
+        if name in {spec.arg.name for spec in self.program.inputs} | self._names_of_outputs():
+            name = node.name
+        state = ir.input_(name, initial.shape, initial.dtype)
+        self.kept[target] = State(state, f"{name}.next", initial)
+        return Complex(state) if isinstance(value, Complex) else state
+
+    def _names_of_outputs(self) -> set[str]:
+        """What outputs may be called."""
+        spec = self.program.outputs_tree
+        described = structure.describe(spec, iter([{"leaf": k} for k in range(spec.num_leaves)]))
+        return set(_output_names(described, spec.num_leaves))
+
     def _constant(self, target: str) -> Node | Complex:
         """A parameter, buffer or constant; tensors over the same storage are one node."""
         tensor = self.program.tensors.get(target)
@@ -256,6 +280,10 @@ class _Importer:
         outputs: list[Node] = []
         leaves: list[Description] = []
         for spec, returns in zip(self.program.outputs, self.program.returned, strict=True):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                left = self.values[returns]
+                self.left[spec.target] = left.pairs if isinstance(left, Complex) else left
+                continue
             if spec.kind is not OutputKind.USER_OUTPUT:
                 advice = _MUTATIONS.get(spec.kind, f"outputs of kind {spec.kind.name} are not supported")
                 self._report(returns, "in-place update", advice.format(spec.target))

@@ -56,9 +56,25 @@ def rms_norm(
 _TRAINING = "batch normalisation by the statistics of the batch; export the module in evaluation mode, after .eval()"
 
 
-@aten("_native_batch_norm_legit_functional", "native_batch_norm")
+@aten("native_batch_norm")
 def training_batch_norm(*arguments: object) -> Node:
     raise UnsupportedError(_TRAINING)
+
+
+@aten("_native_batch_norm_legit_functional")
+def batch_norm_and_statistics(
+    input: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Node, Node | None, Node | None, Node, Node]:  # fmt: skip
+    """The normalised values, the batch's means and reciprocals of standard deviations, and the new running statistics,
+    of which the variances are without bias."""
+    if not training:
+        result = normalize.batch_norm(input, weight, bias, running_mean, running_var, eps)
+        return result, None, None, running_mean, running_var
+    result, mean, inverse = batch_norm_of_batch(input, weight, bias, training, momentum, eps)
+    unbiased = reduction.variance(input, [axis for axis in range(input.rank) if axis != 1])
+    moved = [old * (1 - momentum) + new * momentum for old, new in ((running_mean, mean), (running_var, unbiased))]
+    return result, mean, inverse, moved[0], moved[1]
 
 
 @aten("batch_norm")

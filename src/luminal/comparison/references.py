@@ -173,7 +173,7 @@ class Torch:
 
         signature = self._program.module_call_graph[0].signature
         args, kwargs = pytree.tree_unflatten(self._leaves(inputs), signature.in_spec)
-        kept = {state.output: self._module.get_buffer(state.name) for state in self._graph.states}
+        kept = {state.output: self._buffer(state.name) for state in self._graph.states}
         before = {name: buffer.clone() for name, buffer in kept.items()}
         with torch.no_grad():
             leaves = pytree.tree_leaves(self._module(*args, **kwargs))
@@ -189,6 +189,11 @@ class Torch:
             if "value" not in leaf
         }
         return {name: _array(found[k], name) for k, (name, _) in enumerate(self._graph.returned)} | after
+
+    def _buffer(self, state: str) -> Any:
+        """The buffer that is a state: one of that name, or of that placeholder in the program."""
+        named = self._program.graph_signature.inputs_to_buffers
+        return self._module.get_buffer(named.get(state, state))
 
     def values(self, inputs: Mapping[str, NDArray[Any]], operators: Collection[str]) -> dict[str, list[NDArray[Any]]]:
         import torch
