@@ -95,6 +95,8 @@ EXAMPLES: dict[str, Example] = {
     "TensorScatter": ((ROWS, ROWS[:, :2], whole(0, 1)), (), {}),
     "Resize": ((X, np.float32([]), np.float32([1, 1.6])), (1, 2), {}),
     "Upsample": ((X, np.float32([1, 2])), (1,), {}),
+    **_each("RandomNormal RandomUniform", ((), (), {"shape": [2, 3]})),
+    **_each("RandomNormalLike RandomUniformLike Multinomial", ((X,), (), {})),
 }  # fmt: skip
 # Of versions that take other inputs or attributes.
 OLDER: dict[tuple[str, int], Example] = {

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from luminal.core import ir, types
 from luminal.core import symbolic as sym
+from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported, UnsupportedError
 from luminal.core.ir import Graph, Node, Origin, Origins, State, originating
 from luminal.core.symbolic import Expr, Int
@@ -110,6 +111,7 @@ class _Importer:
         self.sizes: dict[torch.fx.Node, Int] = {}
         self.updated = {spec.target for spec in self.program.outputs if spec.kind is OutputKind.BUFFER_MUTATION}
         self.kept: dict[str, State] = {}  # by the name of the buffer
+        self.random = Random()
         self.left: dict[str, Node] = {}  # what the program leaves in it
 
     def _symbols(self, dims: Dims) -> Symbols:
@@ -176,20 +178,21 @@ class _Importer:
             "outputs": described_outputs,
         }
         named = list(zip(_output_names(described_outputs, len(outputs)), outputs, strict=True))
-        named += [(state.output, self.left[buffer]) for buffer, state in self.kept.items()]
+        states = [(state, self.left[buffer]) for buffer, state in self.kept.items()] + [*self.random.states()]
+        named += [(state.output, left) for state, left in states]
         results = [node for _, node in named]
         measured = ir.used_sizes(results, table)
         used = set(ir.everything([*results, *measured.values()]))
         return Graph(
             name=name,
-            inputs=(*self.inputs, *(state.input for state in self.kept.values())),
+            inputs=(*self.inputs, *(state.input for state, _ in states)),
             outputs=tuple(named),
             dims=(*_dims(self.inputs), *measured),
             measured=measured,
             origins={node: found for node, found in self.origins.items() if node in used},
             names={node: found for node, found in self.names.items() if node in used},
             structure=described,
-            states=tuple(self.kept.values()),
+            states=tuple(state for state, _ in states),
         )
 
     # ---- inputs and outputs ----------------------------------------------------------------------------------------
@@ -354,6 +357,8 @@ class _Importer:
                 for value in operands
                 if isinstance(value, torch.Tensor)
             )
+        if "random" in entry.wants:
+            arguments["random"] = self.random
         if "result" in entry.wants:
             first = node.meta["val"]
             first = first[0] if isinstance(first, tuple | list) else first

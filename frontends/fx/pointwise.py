@@ -8,8 +8,8 @@ from math import pi
 from luminal.core import movement, ops
 from luminal.core.decompose import activation, math, normalize
 from luminal.core.errors import UnsupportedError
-from luminal.core.ir import Node, binary, broadcast, cast, constant, expand
-from luminal.core.types import DType, bool_
+from luminal.core.ir import Node, binary, broadcast, cast, constant
+from luminal.core.types import DType
 from luminal.frontends.fx.promotion import Operand, Scalar, as_node, promote
 from luminal.frontends.fx.registry import aten, table
 
@@ -405,15 +405,9 @@ def glu(self: Node, dim: int = -1) -> Node:
     return math.glu(self, dim)
 
 
-@aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-def dropout(input: Node, p: float = 0.5, train: bool = False) -> Node:
-    """Nothing at inference; noise cannot be compiled ahead of time into equal results."""
+@aten("alpha_dropout", "feature_alpha_dropout")
+def alpha_dropout(input: Node, p: float = 0.5, train: bool = False) -> Node:
+    """Nothing at inference."""
     if train:
-        raise UnsupportedError("dropout is active; export the module in evaluation mode, after .eval()")
+        raise UnsupportedError("alpha dropout is active; export the module in evaluation mode, after .eval()")
     return input
-
-
-@aten("native_dropout")
-def native_dropout(input: Node, p: float, train: bool | None) -> tuple[Node, Node]:
-    """The values, and which of them were kept."""
-    return dropout(input, p, train is not False), expand(constant(True, bool_), input.shape)

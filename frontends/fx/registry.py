@@ -3,7 +3,8 @@
 A handler takes the operator's own arguments under its schema's names, already converted: tensors are nodes, sizes are
 ``int`` or symbolic expressions, element types are ``DType``, lists are Python lists. A handler that declares the
 keyword ``result`` is also given the element type of the operator's first result, as PyTorch computed it; one that
-declares ``contiguous``, whether PyTorch stores its tensors in row-major order, each from the start of its memory.
+declares ``contiguous``, whether PyTorch stores its tensors in row-major order, each from the start of its memory; one
+that declares ``random``, the draws of the model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ COMPLEX: dict[str, Entry] = {}
 def enter(entries: dict[str, Entry], name: str, handler: Callable[..., Any]) -> None:
     """Enter one operator by its full name; a name can be entered once."""
     assert name not in entries, f"{name} is registered twice"
-    entries[name] = Entry(handler, frozenset({"result", "contiguous"} & inspect.signature(handler).parameters.keys()))
+    wants = {"result", "contiguous", "random"} & inspect.signature(handler).parameters.keys()
+    entries[name] = Entry(handler, frozenset(wants))
 
 
 def register(name: str, handler: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     indexing,
     nn,
     pointwise,
+    random,
     recurrent,
     reduction,
     scattering,

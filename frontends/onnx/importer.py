@@ -17,6 +17,7 @@ import onnx
 
 from luminal.core import ir, ops, symval
 from luminal.core import symbolic as sym
+from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, ShapeError, Unsupported, UnsupportedError
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
@@ -137,6 +138,7 @@ class _Importer:
             [value for value in model.graph.input if value.name not in self._scope.initialized], dims, constants, uppers
         )
         self.assumed = self._inputs.assumed
+        self._random = Random()
         self.unsupported: list[Unsupported] = []
         self._bodies = 0
 
@@ -159,14 +161,15 @@ class _Importer:
         repeated = sorted({output for output, _ in outputs if [name for name, _ in outputs].count(output) > 1})
         if repeated:
             raise ModelError(f"expected outputs of different names, found {', '.join(repeated)} more than once")
-        results = [node for _, node in outputs]
+        states = self._random.states()
+        results = [*(node for _, node in outputs), *(left for _, left in states)]
         measured = ir.used_sizes(results, table)
         reachable = ir.everything([*self._inputs.nodes.values(), *results, *measured.values()])
         graph_inputs = tuple(node for node in self._inputs.nodes.values() if node.op is ops.INPUT)
         return Graph(
             name=name,
-            inputs=graph_inputs,
-            outputs=tuple(outputs),
+            inputs=(*graph_inputs, *(state.input for state, _ in states)),
+            outputs=(*outputs, *((state.output, left) for state, left in states)),
             dims=(*self._inputs.dims, *measured),
             measured=measured,
             origins={node: self._origins[node] for node in reachable if node in self._origins},
@@ -176,6 +179,7 @@ class _Importer:
                 "inputs": [node.attr.name for node in graph_inputs],
                 "outputs": [output for output, _ in outputs],
             },
+            states=tuple(state for state, _ in states),
         )
 
     def _nodes(
@@ -220,6 +224,7 @@ class _Importer:
             {attribute.name: attribute for attribute in node.attribute},
             self._files,
             frozenset(self.assumed),
+            self._random,
         )
         runs = control.handler(name, node.op_type, version)
         if runs is not None:

@@ -7,9 +7,9 @@ from luminal.core import types
 from luminal.core.decompose import math, normalize, reduction
 from luminal.core.decompose.common import widened
 from luminal.core.errors import UnsupportedError
-from luminal.core.ir import Node, cast, constant, expand
+from luminal.core.ir import Node, cast, expand
 from luminal.core.movement import pad, reshape, windows
-from luminal.frontends.onnx.registry import Call, operator, scalar
+from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.tensors import element_type
 
 
@@ -134,13 +134,3 @@ def _mean_variance_normalization(call: Call) -> Node:
         return centred / (math.sqrt(variance) + 1e-9)  # the specification's constant
 
     return normalized(call[0])
-
-
-@operator("Dropout")
-def _dropout(call: Call) -> tuple[Node, Node]:
-    call.ignore("ratio", "seed")
-    training = call.get(2) is not None and scalar(call.array(2), "training_mode")
-    if training and (call.get(1) is None or scalar(call.array(1), "ratio") != 0):
-        raise UnsupportedError("dropping at random is not supported: export the model in evaluation mode")
-    kept = constant(True, types.bool_) if call.opset >= 10 else constant(1, call[0].dtype)
-    return call[0], expand(kept, call[0].shape)

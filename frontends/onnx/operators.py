@@ -15,6 +15,7 @@ from luminal.frontends.onnx import (
     normalization,
     pooling,
     quantization,
+    random,
     recurrent,
     reduction,
     resize,
@@ -29,6 +30,7 @@ from luminal.frontends.onnx.registry import find, names
 __all__ = ["THEMES", "find", "names"]
 
 THEMES = (
+    random,
     attention,
     classical,
     contraction,

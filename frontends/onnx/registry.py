@@ -16,6 +16,7 @@ import onnx
 
 from luminal.core import interp, ops, symval
 from luminal.core import symbolic as sym
+from luminal.core.decompose.random import Random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, UnsupportedError
 from luminal.core.ir import Node, topological
 from luminal.core.structured import MARK
@@ -63,7 +64,7 @@ class Call:
     ``inputs`` holds None for an optional input that is left out; ``outputs`` are the names of the values that the model
     takes, ``""`` for those that it does not. Attributes are read through the typed methods; one that no method reads
     is an error (``unread``), so that none is ignored by oversight. ``assumed`` holds the symbolic sizes whose
-    bounds nobody declared.
+    bounds nobody declared, ``random`` the draws of the model.
     """
 
     op: str
@@ -73,6 +74,7 @@ class Call:
     attributes: Mapping[str, onnx.AttributeProto]
     files: ExternalFiles
     assumed: frozenset[sym.Var] = frozenset()
+    random: Random = field(default_factory=Random)
     _read: set[str] = field(default_factory=set)
 
     # ---- inputs

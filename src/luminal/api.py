@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from luminal import artifact, tensors
 from luminal.codegen import interface
 from luminal.core import target as targets
+from luminal.core.decompose import random
 from luminal.core.errors import InputError, ModelError, Unsupported
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
@@ -37,6 +38,7 @@ def compile(
     name: str | None = None,
     threads: int = 0,
     emulate: bool = False,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> Module | Specialised:
     """Compile a model to a native library and load it.
@@ -54,7 +56,9 @@ def compile(
     with every access to memory checked. With ``threads`` 0 there is one for each CPU that the process may use.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen, or on NVIDIA's GPUs ``tf32``, 11 significant bits. They are summed in float32.
-    ``progress(stage, fraction)`` is called as work goes on.
+    ``seed`` is that of the model's random numbers, if it draws any: each call draws others, the same after each
+    opening of the library (see ``luminal.core.decompose.random``). ``progress(stage, fraction)`` is called as work goes
+    on.
 
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
@@ -65,11 +69,12 @@ def compile(
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model):
         return Specialised(
-            model, target=chosen, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate
+            model, target=chosen, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate, seed=seed
         )
     stages = Stages(progress)
     with stages("import"):
-        graphs = _entries(model, inputs, dims, constants, name)
+        found = _entries(model, inputs, dims, constants, name)
+        graphs = {entry: random.seeded(graph, seed) for entry, graph in found.items()}
     with stages("compile"):
         called = next(iter(graphs.values())).name if name is None else name
         program = compile_graphs(called, graphs, chosen)

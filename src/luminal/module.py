@@ -13,6 +13,7 @@ from typing import Any
 from luminal import artifact, destination, structure, tensors
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
+from luminal.core.decompose import random
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.program import Program
@@ -139,6 +140,13 @@ class Module:
         """
         for name, value in values.items():
             self.library.set_state(name, tensors.to_numpy(value, name))
+
+    def seed(self, seed: int) -> None:
+        """Draw random numbers from ``seed`` from now on, as if no call had drawn any. Raises InputError where the model
+        draws none."""
+        if random.STATE not in [state.name for state in self.interface.states]:
+            raise InputError("seed: the model draws no random numbers")
+        self.load_state({random.STATE: random.first(seed).attr.array})
 
     def reset(self) -> None:
         """Give all states the values that they had before the first call."""

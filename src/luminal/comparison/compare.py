@@ -43,9 +43,10 @@ def diff(
     """Compile ``model`` and compare what the library computes with a reference and with float64.
 
     ``reference`` is ``onnxruntime`` (for ONNX models), ``torch`` (for PyTorch models), ``interpreter``, or ``auto``:
-    the framework that the model came from. ``inputs`` are used as they are; without them, and for PyTorch models
-    besides them, inputs are drawn from what the model does with them, with ``seed``, at sizes that leave tails and at
-    the smallest within the bounds. The other arguments are those of ``luminal.compile``.
+    the framework that the model came from, unless the model draws random numbers. ``inputs`` are used as they are;
+    without them, and for PyTorch models besides them, inputs are drawn from what the model does with them, with
+    ``seed``, at sizes that leave tails and at the smallest within the bounds. The other arguments are those of
+    ``luminal.compile``.
 
     An output agrees if NaN and infinities are where the reference has them, integers are equal, and floats are no
     further from float64 and from the reference, relative to the output's largest magnitude, than rounding explains (see

@@ -1,0 +1,352 @@
+"""Random numbers: the generator, its distributions, and models that draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+import luminal
+from luminal.core import interp, ir
+from luminal.core import symbolic as sym
+from luminal.core.decompose import random
+from luminal.core.errors import InputError, ShapeError, UnsupportedError
+from luminal.core.types import DType, bf16, f16, f32, f64, i8, i64, u32
+from luminal.frontends.fx import importer as fx
+from luminal.frontends.onnx import importer as onnx_importer
+from luminal.module import Module
+
+Array = np.ndarray[Any, Any]
+
+COUNT = 40_000
+
+
+def state(seed: int = 0, call: int = 0) -> dict[str, Array]:
+    return {random.STATE: np.array([seed, call])}
+
+
+def drawn(draw: Callable[[random.Words], ir.Node], count: int = COUNT, seed: int = 1, call: int = 0) -> Array:
+    return interp.evaluate([draw(random.Random().words((count,)))], state(seed, call))[0]
+
+
+# ---- the generator ---------------------------------------------------------------------------------------------------
+
+# Random123's kat_vectors (Salmon et al., version 1.14): counter, key, words.
+KNOWN = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
+def test_philox_gives_the_known_answers(counter: str, key: str, words: str) -> None:
+    c, k = ([ir.constant(int(word, 16), u32) for word in text.split()] for text in (counter, key))
+    found = interp.evaluate(random.philox((c[0], c[1], c[2], c[3]), (k[0], k[1])))
+    assert " ".join(f"{int(word):08x}" for word in found) == words
+
+
+def reference(counter: list[int], key: list[int]) -> list[int]:
+    """Philox in Python's integers."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        left, right = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [right >> 32 ^ c[1] ^ k[0], right % 2**32, left >> 32 ^ c[3] ^ k[1], left % 2**32]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return c
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40 + 3, -1])
+def test_counters_are_position_draw_and_call_and_the_key_is_the_seed(seed: int) -> None:
+    draws = random.Random()
+    nodes = [draws.words((2, 3)) for _ in range(2)]
+    for call in (0, 5, 2**32 + 1):
+        for number, words in enumerate(nodes):
+            found = np.stack([w.reshape(-1) for w in interp.evaluate(words, state(seed, call))], 1)
+            key = [seed % 2**64 % 2**32, seed % 2**64 >> 32]
+            assert found.tolist() == [reference([p, 0, number, call % 2**32], key) for p in range(6)]
+
+
+def test_positions_beyond_32_bits_are_told_apart() -> None:
+    n = sym.var("n", 1, 2**33)
+    words = random.Random().words((n,))
+    assert len({*map(tuple, np.stack(interp.evaluate(words, state(), {"n": 4}), 1).tolist())}) == 4
+    few = random.Random().words((sym.var("m", 1, 2**10),))
+    assert len(ir.topological(words)) > len(ir.topological(few))  # its high word is known to be zero
+
+
+def test_a_seed_of_its_own_takes_the_place_of_the_model_s() -> None:
+    own, shared = random.Random().words((4,), seed=7), random.Random().words((4,))
+    first, second, third = (interp.evaluate([w], state(s))[0] for w, s in ((own[0], 1), (own[0], 2), (shared[0], 7)))
+    assert np.array_equal(first, second) and np.array_equal(first, third)
+
+
+# ---- distributions ---------------------------------------------------------------------------------------------------
+
+
+def smirnov(values: Array, cumulative: Callable[[Array], Array]) -> float:
+    """The largest distance from the cumulative distribution, times the root of the count: 1.95 in a thousand exceed."""
+    ordered = np.sort(values.astype(np.float64))
+    heights, n = cumulative(ordered), len(values)
+    above, below = np.arange(1, n + 1) / n - heights, heights - np.arange(n) / n
+    return float(max(above.max(), below.max()) * math.sqrt(n))
+
+
+def squares(counts: Array, expected: Array) -> float:
+    """Pearson's chi-squared by its standard deviation, from its mean: normal for many cells."""
+    cells = len(counts) - 1
+    return float((((counts - expected) ** 2 / expected).sum() - cells) / math.sqrt(2 * cells))
+
+
+def bell(x: Array) -> Array:
+    return np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x])
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_draws_are_distributed_as_they_say(dtype: DType) -> None:
+    uniform = drawn(lambda w: random.uniform(w, dtype))
+    assert smirnov(uniform, lambda x: x) < 1.95
+    assert smirnov(drawn(lambda w: random.normal(w, dtype)), bell) < 1.95
+    assert smirnov(drawn(lambda w: random.exponential(w, dtype)), lambda x: -np.expm1(-x)) < 1.95
+    cells = np.bincount((uniform * 256).astype(int), minlength=256)
+    assert abs(squares(cells, np.full(256, COUNT / 256))) < 3.3
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(f16, 11), (bf16, 8), (f32, 24), (f64, 53)], ids=str)
+def test_uniform_numbers_are_multiples_below_one(dtype: DType, digits: int) -> None:
+    values = drawn(lambda w: random.uniform(w, dtype)).astype(np.float64)
+    scaled = values * 2.0**digits
+    assert (scaled == np.floor(scaled)).all() and values.min() >= 0 and values.max() < 1
+    assert (scaled % 2 == 1).mean() == pytest.approx(0.5, abs=0.02)
+    words = (np.uint32(2**32 - 1),) * 4
+    (largest,) = interp.evaluate([random.uniform(tuple(map(ir.constant, map(np.array, words))), dtype)])  # type: ignore[arg-type]
+    assert float(largest) == 1 - 2.0**-digits
+
+
+def test_extreme_words_give_finite_numbers() -> None:
+    for word in (0, 2**32 - 1):
+        words = (ir.constant(word, u32),) * 4
+        for dtype in (f32, f64, f16, bf16):
+            found = interp.evaluate([random.normal(words, dtype), random.exponential(words, dtype)])
+            assert all(np.isfinite(x.astype(np.float64)).all() for x in found)
+
+
+@pytest.mark.parametrize(("low", "high", "dtype"), [(0, 10, i64), (-5, 2, i8), (-(2**62), 2**62, i64), (0, 2**32, i64)])
+def test_integers_are_even_over_their_range(low: int, high: int, dtype: DType) -> None:
+    values = drawn(lambda w: random.integers(w, low, high, dtype)).astype(object)
+    assert low <= min(values) and max(values) < high
+    parts = min(high - low, 64)
+    cells = np.bincount([int(v - low) * parts // (high - low) for v in values], minlength=parts)
+    widths = np.full(parts, COUNT / parts)
+    assert abs(squares(cells, widths)) < 3.3
+    with pytest.raises(ShapeError, match="a range that holds some"):
+        random.integers(random.Random().words((2,)), 3, 3, i64)
+
+
+def test_bernoulli_is_never_and_always_at_its_ends() -> None:
+    for p in (0.0, 0.1, 0.75, 1.0):
+        values = drawn(lambda w, p=p: random.bernoulli(w, ir.constant(p, f32)))  # type: ignore[misc]
+        assert abs(values.mean() - p) <= 3.3 * math.sqrt(p * (1 - p) / COUNT)
+
+
+def test_categories_follow_their_weights() -> None:
+    weights = np.array([[1, 0, 2, 1, 0], [0, 0, 5, 0, 0]], np.float32)
+    words = random.Random().words((2, COUNT))
+    (found,) = interp.evaluate([random.categories(words, ir.constant(weights))], state(3))
+    cells = np.bincount(found[0], minlength=5)
+    assert cells[1] == cells[4] == 0 and (found[1] == 2).all()
+    assert abs(squares(cells[[0, 2, 3]], COUNT * np.array([0.25, 0.5, 0.25]))) < 3.3
+
+
+def test_draws_calls_and_seeds_are_independent() -> None:
+    draws = random.Random()
+    first, second = (random.uniform(draws.words((COUNT,)), f64) for _ in range(2))
+    many = [interp.evaluate([x], state(*at))[0] for x in (first, second) for at in ((0, 0), (0, 1), (1, 0))]
+    many += [many[0][1:].copy(), many[0][:-1].copy()]  # neighbours
+    for k, a in enumerate(many[:6]):
+        for b in many[k + 1 : 6]:
+            assert abs(np.corrcoef(a, b)[0, 1]) < 3.5 / math.sqrt(COUNT)
+    assert abs(np.corrcoef(many[6], many[7])[0, 1]) < 3.5 / math.sqrt(COUNT)
+
+
+# ---- models of PyTorch -----------------------------------------------------------------------------------------------
+
+
+class Draws(nn.Module):
+    """One of each kind."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {
+            "dropped": nn.functional.dropout(x, 0.25, True),
+            "uniform": torch.rand_like(x),
+            "normal": torch.randn(x.shape[0], 50),
+            "integers": torch.randint(-3, 5, (x.shape[0], 9)),
+            "chosen": torch.multinomial(x.abs() + 0.1, 5, replacement=True),
+        }
+
+
+X = torch.randn(12, 40, generator=torch.Generator().manual_seed(0))
+DIMS = {"batch": (1, 16), "x": {0: "batch"}}
+TARGETS = (
+    {"threads": 1}, {"threads": 2}, {"target": "x86-64"}, {"target": "cuda:sm_90", "emulate": True},
+    {"target": "metal", "emulate": True},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def graph() -> ir.Graph:
+    return luminal.read(Draws(), (X,), dims=DIMS)
+
+
+def expected(graph: ir.Graph, x: Array, seed: int, call: int) -> dict[str, Array]:
+    found = interp.run(graph, {"x": x} | state(seed, call)).outputs
+    return dict(zip([name for name, _ in graph.outputs], found, strict=True))
+
+
+@pytest.mark.parametrize("options", TARGETS, ids=lambda o: f"{o.get('target', 'host')}-{o.get('threads', 0)}")
+def test_every_target_draws_what_the_interpreter_does(graph: ir.Graph, options: dict[str, Any]) -> None:
+    module = luminal.compile(graph, seed=11, **options)
+    assert isinstance(module, Module)
+    for call, rows in enumerate((12, 3, 12)):
+        x = X[:rows].numpy()
+        found, wanted = module.run({"x": x}), expected(graph, x, 11, call)
+        for name in ("dropped", "uniform", "integers", "chosen"):
+            np.testing.assert_array_equal(found[name], wanted[name])
+        np.testing.assert_allclose(found["normal"], wanted["normal"], rtol=2e-6, atol=1e-6)
+        np.testing.assert_array_equal(module.state[random.STATE], [11, call + 1])
+
+
+def test_seeds_and_resets(graph: ir.Graph) -> None:
+    module = luminal.compile(graph, threads=1)
+    other = luminal.compile(graph, threads=1, seed=5)
+    assert isinstance(module, Module) and isinstance(other, Module)
+    first, second = (module.run({"x": X.numpy()})["uniform"] for _ in range(2))
+    assert not np.array_equal(first, second)
+    module.reset()
+    np.testing.assert_array_equal(module.run({"x": X.numpy()})["uniform"], first)
+    module.seed(5)
+    np.testing.assert_array_equal(module.run({"x": X.numpy()})["uniform"], other.run({"x": X.numpy()})["uniform"])
+    quiet = luminal.compile(nn.Linear(4, 4).eval(), (X[:, :4],), seed=3)
+    assert isinstance(quiet, Module)
+    with pytest.raises(InputError, match="the model draws no random numbers"):
+        quiet.seed(1)
+
+
+def test_dropout_keeps_what_is_kept_and_scales_it(graph: ir.Graph) -> None:
+    dropped = expected(graph, X.numpy(), 0, 0)["dropped"]
+    kept = dropped != 0
+    np.testing.assert_allclose(dropped[kept], X.numpy()[kept] / 0.75, rtol=1e-6)
+    assert abs(kept.mean() - 0.75) < 3.3 * math.sqrt(0.75 * 0.25 / X.numel())
+
+
+def test_diff_of_a_model_that_draws_is_against_the_interpreter() -> None:
+    report = luminal.diff(nn.Sequential(nn.Linear(40, 8), nn.Dropout()).train(), (X,))
+    assert report.ok and report.reference == "interpreter"
+
+
+CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Array], bool]]] = {
+    "randn_like": (torch.randn_like, lambda v: abs(v.std() - 1) < 0.1),
+    "rand": (lambda x: torch.rand(x.shape), lambda v: v.min() >= 0 and v.max() < 1),
+    "half": (lambda x: torch.rand(x.shape, dtype=torch.float16), lambda v: v.dtype == np.float16),
+    "randint": (lambda x: torch.randint(7, (900,)), lambda v: set(v.tolist()) == set(range(7))),
+    "randint_like": (lambda x: torch.randint_like(x, 2, 4), lambda v: set(v.ravel().tolist()) == {2, 3}),
+    "bernoulli": (lambda x: torch.bernoulli(torch.full_like(x, 0.3)), lambda v: abs(v.mean() - 0.3) < 0.1),
+    "bernoulli p": (lambda x: x.clone().bernoulli_(0.3), lambda v: abs(v.mean() - 0.3) < 0.1),
+    "normal": (lambda x: torch.normal(x * 0 + 5, 0.1), lambda v: abs(v.mean() - 5) < 0.1),
+    "normal of": (lambda x: torch.normal(2.0, 0.5, (400,)), lambda v: abs(v.std() - 0.5) < 0.1),
+    "normal_": (lambda x: x.clone().normal_(3, 2), lambda v: abs(v.mean() - 3) < 0.4),
+    "uniform_": (lambda x: x.clone().uniform_(-2, 4), lambda v: v.min() < -1.5 and v.max() > 3.5),
+    "exponential_": (lambda x: x.clone().exponential_(2.0), lambda v: abs(v.mean() - 0.5) < 0.1 and v.min() > 0),
+    "log_normal_": (lambda x: x.clone().log_normal_(0, 1), lambda v: abs(np.log(v).std() - 1) < 0.1),
+    "cauchy_": (lambda x: x.clone().cauchy_(1, 2), lambda v: abs(np.median(v) - 1) < 0.6),
+    "geometric_": (lambda x: x.clone().geometric_(0.5), lambda v: v.min() == 1 and abs(v.mean() - 2) < 0.3),
+    "random_": (lambda x: x.clone().random_(3), lambda v: set(v.ravel().tolist()) == {0, 1, 2}),
+    "multinomial": (lambda x: torch.multinomial(torch.tensor([0, 1.0, 0]), 1), lambda v: v.tolist() == [1]),
+    "dropout": (lambda x: nn.functional.dropout1d(x[None], 0.5, True)[0], lambda v: set((v != 0).mean(1)) == {0, 1}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_operators_of_pytorch(name: str) -> None:
+    function, holds = CALLS[name]
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    eager = function(X)
+    found, _ = interp.run(fx.load(Model(), (X,)), {"x": X.numpy()}).outputs
+    assert found.shape == tuple(eager.shape) and str(found.dtype) == str(eager.dtype).removeprefix("torch.")
+    assert holds(eager.numpy()) and holds(found)
+
+
+def test_what_is_not_drawn_says_why() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.multinomial(x.abs(), 3)
+
+    with pytest.raises(UnsupportedError, match="samples without replacement"):
+        fx.load(Model(), (X,))
+
+
+# ---- models in ONNX --------------------------------------------------------------------------------------------------
+
+
+def onnx_graph(*nodes: onnx.NodeProto, opset: int = 22) -> ir.Graph:
+    """``nodes`` on x, float[12, 40], ratio 0.25 and a training mode; their outputs y0, y1, ..."""
+    names = [name for node in nodes for name in node.output]
+    made = helper.make_graph(
+        list(nodes), "draws", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [12, 40])],
+        [helper.make_empty_tensor_value_info(name) for name in names],
+        [
+            helper.make_tensor("ratio", TensorProto.FLOAT, [], [0.25]),
+            helper.make_tensor("on", TensorProto.BOOL, [], [1]),
+        ],
+    )  # fmt: skip
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)])
+    return onnx_importer.load(model.SerializeToString())
+
+
+def values(graph: ir.Graph, seed: int = 0) -> list[Array]:
+    return interp.run(graph, {"x": X.numpy()} | state(seed)).outputs[: len(graph.returned)]
+
+
+def test_operators_of_onnx() -> None:
+    node = helper.make_node
+    uniform, normal, like, bell_, coin, chosen, dropped, mask = values(
+        onnx_graph(
+            node("RandomUniform", [], ["y0"], shape=[30, 50], low=-2.0, high=3.0),
+            node("RandomNormal", [], ["y1"], shape=[40, 50], mean=1.0, scale=2.0, dtype=TensorProto.DOUBLE),
+            node("RandomUniformLike", ["x"], ["y2"]),
+            node("RandomNormalLike", ["x"], ["y3"], dtype=TensorProto.FLOAT16),
+            node("Bernoulli", ["y2"], ["y4"], dtype=TensorProto.INT32),
+            node("Multinomial", ["x"], ["y5"], sample_size=7, dtype=TensorProto.INT64),
+            node("Dropout", ["x", "ratio", "on"], ["y6", "y7"]),
+        )
+    )
+    assert smirnov(uniform.ravel(), lambda v: (v + 2) / 5) < 1.95 and uniform.dtype == np.float32
+    assert smirnov((normal.ravel() - 1) / 2, bell) < 1.95 and normal.dtype == np.float64
+    assert smirnov(like.ravel(), lambda v: v) < 1.95 and bell_.dtype == np.float16
+    assert coin.dtype == np.int32 and abs(coin.mean() - 0.5) < 0.1
+    assert chosen.dtype == np.int64 and chosen.shape == (12, 7) and chosen.max() < 40
+    np.testing.assert_allclose(dropped, np.where(mask, X.numpy() / 0.75, 0), rtol=1e-6)
+    assert mask.dtype == bool and abs(mask.mean() - 0.75) < 0.07
+
+
+def test_seeds_of_onnx_operators_are_theirs_alone() -> None:
+    node = helper.make_node
+    made = onnx_graph(
+        node("RandomUniformLike", ["x"], ["y0"], seed=3.5),
+        node("RandomUniformLike", ["x"], ["y1"]),
+        node("RandomUniformLike", ["x"], ["y2"], seed=3.5),
+    )
+    first, second = values(made, seed=1), values(made, seed=2)
+    assert np.array_equal(first[0], second[0]) and not np.array_equal(first[1], second[1])
+    assert not np.array_equal(first[0], first[2])  # each node draws for itself
