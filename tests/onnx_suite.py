@@ -100,7 +100,8 @@ def check(case: Any) -> None:
     result differs.
     """
     for instance in instances(case):
-        compare_all(interp.run(instance.graph, instance.inputs).outputs, instance.expected, case)
+        outputs = interp.run(instance.graph, instance.inputs).outputs[: len(instance.graph.returned)]
+        compare_all(outputs, instance.expected, case)
         for node in topological(instance.graph.results):
             cpp.ctype(node.dtype)
 

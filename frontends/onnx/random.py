@@ -1,7 +1,7 @@
 """Random numbers, from luminal's generator (``core.decompose.random``).
 
 Each operator is a draw of its own, and each call draws anew. The attribute ``seed`` gives an operator a key of its own:
-the bits of that float32.
+the bits of that float32, or for Dropout, where it is one, the integer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from luminal.frontends.onnx.tensors import element_type
 
 
 def _words(call: Call, shape: Shape) -> Words:
-    seed = int(np.float32(call.number("seed")).view(np.uint32)) if "seed" in call.attributes else None
-    return call.random.words(shape, seed)
+    if "seed" not in call.attributes:
+        return call.random.words(shape)
+    if call.op == "Dropout":
+        return call.random.words(shape, call.integer("seed"))
+    return call.random.words(shape, int(np.float32(call.number("seed")).view(np.uint32)))
 
 
 def _type(call: Call, default: DType) -> DType:
