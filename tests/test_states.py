@@ -300,6 +300,18 @@ def test_buffers_that_a_module_updates_are_states(
     assert report.ok and {f"{name}.next" for name in names} <= {row.output for row in report.trials[0].rows}
 
 
+def test_a_module_that_is_compiled_twice_has_one_state() -> None:
+    torch.manual_seed(0)
+    eager, given = Statistics(), [torch.randn(size, 3, 9) for size in (5, 2, 2, 5)]
+    compiled = luminal.compile(copy.deepcopy(eager), threads=1)
+    with torch.no_grad():
+        for x in given:
+            torch.testing.assert_close(compiled(x), eager(x), rtol=1e-5, atol=1e-5)
+    state = compiled.module(given[0]).state
+    assert len(compiled.modules) == 2 and state["norm.num_batches_tracked"] == 4
+    torch.testing.assert_close(torch.from_numpy(state["norm.running_mean"]), eager.norm.running_mean)
+
+
 def test_diff_compares_what_is_left_in_states() -> None:
     report = luminal.diff(model(), reference="interpreter")
     assert report.ok and {"mean.next", "count.next", "cache.next"} <= {row.output for row in report.trials[0].rows}

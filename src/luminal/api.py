@@ -180,19 +180,25 @@ def _is_module(model: Any) -> bool:
 
 class Specialised:
     """A PyTorch module that is compiled when it is called, once for each combination of types, ranks and undeclared
-    sizes; sizes that ``dims`` declares may vary freely. ``module(*args)`` is the compiled Module of a call."""
+    sizes; sizes that ``dims`` declares may vary freely. ``module(*args)`` is the compiled Module of a call. All of them
+    have one state: each call finds what the last one left."""
 
     def __init__(self, model: Any, **options: Any) -> None:
         self.model = model
         self.options = options
         self.modules: list[Module] = []
+        self._last: Module | None = None
 
     def __repr__(self) -> str:
         return f"<luminal {type(self.model).__name__}, compiled when it is called; {len(self.modules)} so far>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, compiling it first where no earlier compilation fits. Raises as ``compile`` and Module do."""
-        return self.module(*args, **kwargs)(*args, **kwargs)
+        module = self.module(*args, **kwargs)
+        if self._last is not None and module is not self._last and module.interface.states:
+            module.load_state(self._last.state)
+        self._last = module
+        return module(*args, **kwargs)
 
     def module(self, *args: Any, **kwargs: Any) -> Module:
         """The compiled module that a call with these arguments uses."""
