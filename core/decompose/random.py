@@ -13,7 +13,7 @@ element's counter; distributions take from them what they say.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from luminal.core.decompose.exponential import log
 from luminal.core.decompose.reduction import sum_
 from luminal.core.decompose.trigonometric import cos
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Graph, Node, Shape, State, binary, bitcast, cast, constant, expand, input_, iota, select
+from luminal.core.ir import Node, Shape, State, binary, bitcast, cast, constant, expand, input_, iota, select
 from luminal.core.movement import reshape, slice_, unsqueeze
 from luminal.core.types import DType, f32, f64, i64, u32, u64
 
@@ -198,9 +198,3 @@ def dropout(words: Words, x: Node, ratio: Node | float) -> tuple[Node, Node]:
     keep = binary(ops.LESS_THAN, uniform(words, wide), 1 - cast(ratio, wide))
     scaled = binary(ops.DIV, cast(x, wide), 1 - cast(ratio, wide))
     return cast(select(keep, scaled, 0.0), x.dtype), keep
-
-
-def seeded(graph: Graph, seed: int) -> Graph:
-    """``graph`` with its draws from another seed."""
-    states = tuple(replace(s, initial=first(seed)) if s.name == STATE else s for s in graph.states)
-    return replace(graph, states=states)

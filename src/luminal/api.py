@@ -74,7 +74,7 @@ def compile(
     stages = Stages(progress)
     with stages("import"):
         found = _entries(model, inputs, dims, constants, name)
-        graphs = {entry: random.seeded(graph, seed) for entry, graph in found.items()}
+        graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
     with stages("compile"):
         called = next(iter(graphs.values())).name if name is None else name
         program = compile_graphs(called, graphs, chosen)
@@ -97,6 +97,13 @@ def _entries(
         entry: read(part, (inputs or {}).get(entry), dims=dims, constants=constants, name=name)
         for entry, part in model.items()
     }
+
+
+def _seeded(graph: Graph, seed: int) -> Graph:
+    """``graph`` with its random numbers from another seed."""
+    first = random.first(seed)
+    states = tuple(replace(s, initial=first) if s.name == random.STATE else s for s in graph.states)
+    return replace(graph, states=states)
 
 
 def read(
