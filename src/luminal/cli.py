@@ -123,6 +123,7 @@ def compile_(
     dim: Dims = None,
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
+    seed: Annotated[int, typer.Option(help="of the model's random numbers, if it draws any")] = 0,
     emulate: Annotated[
         bool, typer.Option("--emulate", help="a library for this machine, in which the target's GPU is emulated")
     ] = False,
@@ -139,6 +140,7 @@ def compile_(
             constants=options.arrays(constant, "--constant"),
             name=name,
             emulate=emulate,
+            seed=seed,
             progress=display.report,
         )
         assert isinstance(module, Module)
