@@ -340,6 +340,27 @@ def test_operators_of_onnx() -> None:
     assert mask.dtype == bool and abs(mask.mean() - 0.75) < 0.07
 
 
+def loop(iterations: int) -> ir.Graph:
+    return onnx_importer.load(
+        onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+            test (float[2] x) => (float[2] last, float[n, 2] rows) {{
+              n = Constant <value: tensor = int64 {{{iterations}}}> ()  go = Constant <value: tensor = bool {{1}}> ()
+              last, rows = Loop (n, go, x) <
+                body: graph = body (int64 i, bool c, float[2] y) => (bool d, float[2] z, float[2] r)
+                  {{ d = Identity (c)  r = RandomUniformLike (y)  z = Add (y, r) }}
+              >
+            }}""")
+    )
+
+
+def test_each_iteration_of_a_loop_draws_anew_or_the_loop_is_refused() -> None:
+    last, rows, _ = interp.run(loop(4), {"x": np.zeros(2, np.float32)}).outputs
+    assert len(np.unique(rows)) == rows.size == 8
+    np.testing.assert_allclose(last, rows.sum(0), rtol=1e-6)
+    with pytest.raises(UnsupportedError, match="random numbers that a loop draws would be the same in each iteration"):
+        loop(1000)
+
+
 def test_seeds_of_onnx_operators_are_theirs_alone() -> None:
     node = helper.make_node
     made = onnx_graph(

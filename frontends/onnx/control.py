@@ -101,14 +101,30 @@ def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     try:
         if limit is not None and start is not None:
             try:
-                return _counted(body, sym.maximum(limit, 0), first, run)
+                return _counted(body, sym.maximum(limit, 0), first, _alike(call, run))
             except _Asks:
                 pass
-        return _asking(call, body, first, run)
+        return _asking(call, body, first, _alike(call, run))
     except (LuminalError, Unfinished):
         if not isinstance(limit, int) or not 0 < limit <= SPELLED_OUT or start is None:
             raise
     return _spelled_out(body, limit, first, run)
+
+
+def _alike(call: Call, run: Run) -> Run:
+    """``run`` for a body that does the same in each iteration. Raises UnsupportedError where it draws random numbers:
+    they would be the same each time."""
+
+    def undrawn(body: onnx.GraphProto, inputs: Sequence[Held]) -> list[Held]:
+        drawn = call.random.count
+        results = run(body, inputs)
+        if call.random.count > drawn:
+            raise UnsupportedError(
+                "random numbers that a loop draws would be the same in each iteration: draw them all before it"
+            )
+        return results
+
+    return undrawn
 
 
 def _counted(body: onnx.GraphProto, trips: Int, first: Sequence[Held], run: Run) -> list[Held]:
@@ -194,7 +210,7 @@ def scan_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
         _ahead(x, wrap_axis(axis, x.rank), backward == 1)
         for x, axis, backward in zip(operands[states:], axes, backwards, strict=True)
     ]
-    last, stacked = scan(_scan_step(body, states, run), operands[:states], over)
+    last, stacked = scan(_scan_step(body, states, _alike(call, run)), operands[:states], over)
     backwards = _listed(call, "scan_output_directions", put_out)
     axes = _listed(call, "scan_output_axes", put_out)
     return [
@@ -217,7 +233,7 @@ def batched_scan(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]
     backwards = _listed(call, "directions", count)
     if lengths is not None:
         given.append(cast(_tensor(lengths), types.i64))
-    inner = _scan_step(body, states, run)
+    inner = _scan_step(body, states, _alike(call, run))
 
     def one(_: Sequence[Node], row: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
         over = list(row[states : states + count])
