@@ -179,7 +179,8 @@ class _Region:
         """``left`` are states, each with the value that it has in the end: computed there, or else copied there."""
         there = {node for state, node in left if keep.is_free(node, state, self.arranged.fusion, self.arranged.layouts)}
         for state, node in left:
-            self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
+            if node not in self.names:
+                self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
         for cluster in self.arranged.fusion.clusters:
             if cluster.measures is not None:
                 size, count = cluster.measures

@@ -136,7 +136,8 @@ def prepare(graph: Graph, target: Target, packings: contraction.Packings) -> tup
         named = [graph.names[s] for s in sources if s in graph.names]
         if named:
             names.setdefault(packed, named[0])
-    results = bodies.owned(prepared.roots)
+    unchanged = (*(None for _ in graph.returned), *(state.input for state in graph.states))
+    results = bodies.owned(prepared.roots, unchanged)
     for node, before in zip(results, prepared.roots, strict=True):
         if node is not before:
             origins[node] = origins.get(before, ())

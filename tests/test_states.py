@@ -18,16 +18,16 @@ from torch import nn
 
 import luminal
 from luminal.codegen import emulation
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ir, ops, structured
 from luminal.core import program as programs
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.errors import SpecError
-from luminal.core.pipeline import compile_graph
+from luminal.core.errors import ModelError, SpecError
+from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.program_spec import check as check_program
 from luminal.core.schedule import run_program
 from luminal.core.spec import check_graph
-from luminal.core.types import f32, i64
+from luminal.core.types import bool_, f32, i64
 from luminal.module import Module
 from tests.cuda_support import FakeDriver
 from tests.runtime_example import run
@@ -140,6 +140,73 @@ def test_a_state_is_one_value_of_a_fixed_size() -> None:
             check_graph(replace(graph, states=(state, *graph.states[1:])))
 
 
+def keeping(inputs: tuple[ir.Node, ...], y: ir.Node, left: dict[ir.Node, ir.Node], first: float = 0) -> ir.Graph:
+    """A graph of one output with states, each with what a call leaves of it."""
+    states = tuple(
+        ir.State(x, f"{x.attr.name}.next", ir.constant(np.full(x.shape, first, x.dtype.numpy))) for x in left
+    )
+    outputs = (("y", y), *((state.output, left[state.input]) for state in states))
+    return ir.Graph("keeping", (*inputs, *left), outputs, states=states)
+
+
+ROW, FLAG, STEPS = ir.input_("row", (1, 4), f32), ir.input_("flag", (), bool_), ir.input_("steps", (3, 4), f32)
+
+
+def store() -> ir.Graph:
+    """Replaces a row of the table."""
+    return keeping((ROW, AT), ir.reduce(ops.SUM_REDUCE, ROW, [1]), {CACHE: ir.scatter(CACHE, AT, ROW, 0)})
+
+
+def look() -> ir.Graph:
+    """Reads the table, and counts how often."""
+    return keeping((), ir.reduce(ops.SUM_REDUCE, CACHE, [0]), {COUNT: COUNT + 1, CACHE: CACHE})
+
+
+def recurrent() -> ir.Graph:
+    """A loop that begins with what the last call left and reads a table: bodies see states as they see inputs."""
+
+    def step(carried: Any, row: Any) -> Any:
+        following = ir.reduce(ops.MAX_REDUCE, CACHE + carried[0], [0]) + row[0]
+        return [following], [ir.reduce(ops.SUM_REDUCE, following, [0])]
+
+    (last,), (sums,) = structured.scan(step, [MEAN], [STEPS])
+    return keeping((STEPS,), sums, {CACHE: CACHE, MEAN: last}, first=0.5)
+
+
+def chosen() -> ir.Graph:
+    """A branch that replaces a row of the table, or leaves it."""
+    (table,) = structured.cond(FLAG, lambda: [ir.scatter(CACHE, AT, ROW, 0)], lambda: [CACHE])
+    return keeping((FLAG, ROW, AT), ir.reduce(ops.SUM_REDUCE, CACHE, [0]), {CACHE: table})
+
+
+def swapped() -> ir.Graph:
+    """Two states that change places."""
+    return keeping((ROW,), MEAN + ROW, {MEAN: OTHER, OTHER: ir.reduce(ops.MAX_REDUCE, ROW, [0]) + MEAN})
+
+
+OTHER = ir.input_("other", (4,), f32)
+VALUES = {
+    "row": np.array([[1, -2, 3, 0.5]], np.float32), "at": np.array([5]), "flag": np.array(True),
+    "steps": np.arange(12, dtype=np.float32).reshape(3, 4),
+}  # fmt: skip
+
+
+def test_a_state_that_is_left_as_it_is_takes_no_step() -> None:
+    program = compile_graph(look(), targets.detect())
+    arguments = [name for step in program.entries[0].launches for name in step.arguments]
+    assert arguments.count("cache") == 1 and "cache.next" not in arguments
+
+
+def test_entries_that_mean_different_states_by_one_name_are_refused() -> None:
+    wide = ir.input_("count", (2,), i64)
+    for other, message in (
+        (keeping((), wide + 1, {wide: wide}), r"'count' is int64\[\] and int64\[2\] in 'a' and 'b'; give it another"),
+        (keeping((), COUNT + 1, {COUNT: COUNT}, first=3), "'count' is not the same at first in 'a' and 'b'"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            compile_graphs("both", {"a": look(), "b": other}, targets.detect())
+
+
 # ---- libraries -------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +226,32 @@ def test_each_call_finds_what_the_last_one_left(options: dict[str, Any]) -> None
         "dtype": "int64",
         "shape": [],
     }
+
+
+@pytest.mark.parametrize("options", TARGETS, ids=lambda options: options.get("target", "host"))
+def test_entries_share_the_states_that_they_name(options: dict[str, Any]) -> None:
+    """As the graphs say, one after the other: each reads the states that the last one left."""
+    graphs = {"store": store(), "look": look(), "chosen": chosen(), "swapped": swapped()}
+    module = luminal.compile(graphs, name="keeping", **options)
+    assert isinstance(module, Module) and list(module.state) == ["cache", "count", "mean", "other"]
+    state: dict[str, Array] = {}
+    for entry in ("look", "chosen", "store", "look", "swapped", "look", "swapped", "swapped"):
+        graph, at = graphs[entry], {"at": np.array([len(state)])}
+        values = {n.attr.name: (VALUES | state | at)[n.attr.name] for n in graph.given}
+        found = dict(zip([n for n, _ in graph.outputs], interp.run(graph, values | state).outputs, strict=True))
+        same(module[entry].run(values), {"y": found["y"]})
+        state |= {s.name: found[s.output] for s in graph.states}
+        same({name: value for name, value in module.state.items() if name in state}, state)
+
+
+@pytest.mark.parametrize("options", TARGETS, ids=lambda options: options.get("target", "host"))
+def test_loops_begin_with_what_the_last_call_left(options: dict[str, Any]) -> None:
+    graph, values = recurrent(), {"steps": VALUES["steps"]}
+    module = luminal.compile(graph, **options)
+    assert isinstance(module, Module)
+    for outputs, state in expected(graph, [values] * 3):
+        same(module.run(values), outputs)
+        same(module.state, state)
 
 
 def test_wrong_states_are_refused() -> None:

@@ -2,7 +2,7 @@
 
 What this run leaves is a value like any other, and copied into the state by a last step; or it is computed there, in
 place, where nothing reads the state after the first step that writes it. A scatter into the state then writes its new
-elements, and copies nothing.
+elements, and copies nothing. A state that is left as it is takes no step at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def copy(result: Node, state: Node, fusion: Fusion, layouts: Layouts, target: Ta
 
 
 def is_free(result: Node, state: State, fusion: Fusion, layouts: Layouts) -> bool:
-    """Whether ``result`` can be computed where ``state`` lies: nothing reads that once its memory is written."""
+    """Whether ``result`` lies where ``state`` does, or can be computed there: nothing reads that once it is written."""
+    if result is state.input:
+        return True
     home = {node for cluster in fusion.clusters for node in cluster.index}
     writes = [any(layouts.assemblies.owner(node) is result for node in c.index) for c in fusion.clusters]
     late = fusion.clusters[writes.index(True) :]
