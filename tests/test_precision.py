@@ -14,7 +14,7 @@ import luminal
 from luminal.comparison.measure import rounding
 from luminal.comparison.oracle import Oracle
 from luminal.comparison.rounded import rounded
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, ops, structured, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import TargetError
@@ -107,6 +107,17 @@ def test_a_product_in_tf32_is_rounded_once_and_summed_in_float32() -> None:
     apart = error(run_program(compile_graph(graph, EXACT), arrays)["y"], exact)
     assert 20 * apart < error(found["y"], exact) <= rounding(graph.results, {}, TF32)[graph.results[0]].bound
     assert error(found["y"], same) <= 4 * apart  # from the product of rounded operands, as an exact one
+
+
+def test_products_in_loops_are_rounded_as_others_are() -> None:
+    source = Source()
+    matrix, rows, first = source.input(DEPTH, DEPTH), source.input(2, ROWS, DEPTH), source.input(ROWS, DEPTH)
+    (last,), _ = structured.scan(lambda c, x: ([decompose.matmul(c[0], matrix) * 0.1 + x[0]], []), [first], [rows])
+    graph, arrays = ir.Graph("recurrence", tuple(source.nodes), (("y", last),)), source.arrays
+    found = run_program(compile_graph(graph, ROUNDED), arrays)["y"]
+    (same,) = interp.run(rounded(graph, TF32), arrays, "float64").outputs
+    assert error(found, same) < 0.1 * error(found, interp.run(graph, arrays, "float64").outputs[0])
+    assert Oracle(graph, arrays).refutes(last, found) and not Oracle(graph, arrays, precision=TF32).refutes(last, found)
 
 
 def test_swapped_lanes_give_another_product(monkeypatch: pytest.MonkeyPatch) -> None:

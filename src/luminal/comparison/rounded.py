@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from luminal.core import ir, ops
 from luminal.core.ir import Graph, Node
+from luminal.core.ops import Kind
 from luminal.core.precision import Precision
 from luminal.core.schedule.contraction import roles
 from luminal.core.types import f32, u32
@@ -20,16 +22,32 @@ def is_rounded(node: Node) -> bool:
     return node.dtype == f32 and roles(node) is not None
 
 
+def holds_rounded(node: Node) -> bool:
+    """Whether ``node`` is such a contraction, or a loop or branch with one inside."""
+    bodies = node.attr.bodies if node.op.kind is Kind.STRUCTURED else ()
+    return is_rounded(node) or any(map(is_rounded, ir.everything(root for body in bodies for root in body)))
+
+
 def rounded(graph: Graph, precision: Precision) -> Graph:
     """``graph`` with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept."""
+    results = _rounded(graph.results, precision)
+    return replace(graph, outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=True)))
+
+
+def _rounded(roots: Iterable[Node], precision: Precision) -> tuple[Node, ...]:
+    roots = tuple(roots)
     made: dict[Node, Node] = {}
-    for node in ir.topological(graph.results):
+    for node in ir.topological(roots):
         operands = [made[x] for x in node.inputs]
+        if node.op.kind is Kind.STRUCTURED:
+            bodies = (_rounded(body, precision) for body in node.attr.bodies)
+            made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
+            continue
         if is_rounded(node):
             product = operands[0]
             operands = [ir.rebuild(product, [_operand(x, precision) for x in product.inputs])]
         made[node] = ir.rebuild(node, operands) if operands else node
-    return replace(graph, outputs=tuple((name, made[node]) for name, node in graph.outputs))
+    return tuple(made[root] for root in roots)
 
 
 def _operand(node: Node, precision: Precision) -> Node:
