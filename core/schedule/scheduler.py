@@ -9,8 +9,8 @@ from itertools import takewhile
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import typical
-from luminal.core.schedule.fuse import cuts, digits
 from luminal.core.schedule.lower import accesses, expressions, statements
+from luminal.core.schedule.matching import cuts, digits
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.transforms import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
 from luminal.core.symbolic import Int, Var
