@@ -114,3 +114,18 @@ def test_what_a_body_cannot_compute_is_listed() -> None:
     with pytest.raises(UnsupportedError) as caught:
         importer.load(Layer(unsupported), (X, torch.tensor(True)))
     assert [place.op for place in caught.value.places] == ["aten.special_bessel_j0.default"]
+
+
+def drawing(f: Any, x: Any, p: Any) -> Any:
+    return torch.cond(p.any(), lambda x: x + torch.rand(3), lambda x: x * 2, (x,))
+
+
+def drawing_each_time(f: Any, x: Any, h: Any) -> Any:
+    return scan(lambda h, x: ((h + x).clone(), h * torch.rand(3)), h, x, dim=0)
+
+
+def test_branches_may_draw_random_numbers_and_loops_may_not() -> None:
+    graph = importer.load(Layer(drawing), (X[0], torch.tensor([True])))
+    assert [state.name for state in graph.states] == ["luminal.random"]
+    with pytest.raises(UnsupportedError, match="random numbers that a loop draws would be the same in each iteration"):
+        importer.load(Layer(drawing_each_time), (X, X[0]))

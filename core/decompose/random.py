@@ -13,6 +13,8 @@ element's counter; distributions take from them what they say.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +27,7 @@ from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.exponential import log
 from luminal.core.decompose.reduction import sum_
 from luminal.core.decompose.trigonometric import cos
-from luminal.core.errors import ShapeError
+from luminal.core.errors import ShapeError, UnsupportedError
 from luminal.core.ir import Node, Shape, State, binary, bitcast, cast, constant, expand, input_, iota, select
 from luminal.core.movement import reshape, slice_, unsqueeze
 from luminal.core.types import DType, f32, f64, i64, u32, u64
@@ -76,6 +78,16 @@ class Random:
             return ()
         left = binary(ops.ADD, self.state, constant(np.array([0, 1])))
         return ((State(self.state, f"{STATE}.next", first(self.seed)), left),)
+
+    @contextmanager
+    def undrawn(self) -> Iterator[None]:
+        """For the body of a loop, which is the same in each iteration: raises UnsupportedError where it draws."""
+        count = self.count
+        yield
+        if self.count > count:
+            raise UnsupportedError(
+                "random numbers that a loop draws would be the same in each iteration: draw them all before it"
+            )
 
     def words(self, shape: Shape, seed: int | None = None) -> Words:
         """Four words for each element of the next draw; ``seed`` takes the place of the model's.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from luminal.core import interp, structured
+from luminal.core.decompose.random import Random
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.movement import reshape
@@ -26,28 +27,32 @@ def cond(pred: Any, true_fn: Function, false_fn: Function, operands: Sequence[An
 
 
 def while_loop(
-    cond_fn: Function, body_fn: Function, carried_inputs: Sequence[Any], additional_inputs: Sequence[Any] = ()
-) -> Sequence[Node]:
-    return structured.while_loop(
-        lambda carried: reshape(_tensors(cond_fn(*carried, *additional_inputs))[0], []),
-        lambda carried: _tensors(body_fn(*carried, *additional_inputs)),
-        _tensors(carried_inputs),
-    )
+    cond_fn: Function, body_fn: Function, carried_inputs: Sequence[Any], additional_inputs: Sequence[Any] = (), *,
+    random: Random,
+) -> Sequence[Node]:  # fmt: skip
+    with random.undrawn():
+        return structured.while_loop(
+            lambda carried: reshape(_tensors(cond_fn(*carried, *additional_inputs))[0], []),
+            lambda carried: _tensors(body_fn(*carried, *additional_inputs)),
+            _tensors(carried_inputs),
+        )
 
 
 def scan(
-    combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any] = ()
-) -> Sequence[Node]:
+    combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any] = (), *,
+    random: Random,
+) -> Sequence[Node]:  # fmt: skip
     def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[list[Node], list[Node]]:
         results = _tensors(combine_fn(*carried, *element, *additional_inputs))
         return results[: len(init)], results[len(init) :]
 
-    last, stacked = structured.scan(step, _tensors(init), _tensors(xs))
+    with random.undrawn():
+        last, stacked = structured.scan(step, _tensors(init), _tensors(xs))
     return [*last, *stacked]
 
 
-def map_(f: Function, xs: Sequence[Any], pos_args: Sequence[Any] = ()) -> Sequence[Node]:
-    return scan(f, [], xs, pos_args)
+def map_(f: Function, xs: Sequence[Any], pos_args: Sequence[Any] = (), *, random: Random) -> Sequence[Node]:
+    return scan(f, [], xs, pos_args, random=random)
 
 
 def _tensors(values: Any) -> list[Node]:

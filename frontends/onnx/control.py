@@ -112,17 +112,11 @@ def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
 
 
 def _alike(call: Call, run: Run) -> Run:
-    """``run`` for a body that does the same in each iteration. Raises UnsupportedError where it draws random numbers:
-    they would be the same each time."""
+    """``run`` for a body that does the same in each iteration: it draws no random numbers."""
 
     def undrawn(body: onnx.GraphProto, inputs: Sequence[Held]) -> list[Held]:
-        drawn = call.random.count
-        results = run(body, inputs)
-        if call.random.count > drawn:
-            raise UnsupportedError(
-                "random numbers that a loop draws would be the same in each iteration: draw them all before it"
-            )
-        return results
+        with call.random.undrawn():
+            return run(body, inputs)
 
     return undrawn
 
