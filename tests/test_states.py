@@ -301,6 +301,41 @@ def test_a_gpu_that_cannot_copy_first_values_is_reported() -> None:
     same({"mean": module.state["mean"]}, {"mean": FIRST / 2 + values["x"].sum(0)})
 
 
+class Filled(nn.Module):
+    """A table of which calls replace rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(4, 3))
+
+    def forward(self, at: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        self.table[at] = row
+        return row.sum()
+
+
+class Read(nn.Module):
+    """The sum of a table that another module fills."""
+
+    def __init__(self, filled: Filled) -> None:
+        super().__init__()
+        self.register_buffer("table", filled.table)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table.sum(0) + x
+
+
+def test_an_entry_reads_the_buffers_that_another_updates() -> None:
+    filled = Filled()
+    read, x, at = Read(filled), torch.ones(3), torch.tensor([2])
+    models = {"read": read, "fill": filled}
+    module = luminal.compile(models, {"read": [x], "fill": [at, x[None]]}, name="both", target="host")
+    assert isinstance(module, Module)
+    for k in range(3):
+        given = torch.tensor([k]), torch.full((1, 3), k + 0.5)
+        torch.testing.assert_close(module["fill"](*given), filled(*given))
+        torch.testing.assert_close(module["read"](x), read(x))
+
+
 CPP = """
 #include "stateful.hpp"
 int main() {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ def load(
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
     name: str | None = None,
+    states: Collection[str] = (),
 ) -> Graph:
     """Import a module with its example ``inputs``, a traced GraphModule likewise, or an ExportedProgram.
 
@@ -53,12 +54,13 @@ def load(
     inputs either: it is imported as it is.
 
     ``dims`` declares symbolic dimensions (see ``luminal.frontends.fx.dims``); one without an upper bound is taken to
-    reach 1024. ``constants`` fixes inputs by name, which then are no inputs of the graph.
+    reach 1024. ``constants`` fixes inputs by name, which then are no inputs of the graph. Buffers that the model
+    updates are states; so are those of ``states``, which others update, where the model reads them.
 
     Raises ModelError where the model cannot be exported or contradicts ``dims``, UnsupportedError with every place that
     luminal cannot compile.
     """
-    importer = _Importer(model, inputs, dims, constants)
+    importer = _Importer(model, inputs, dims, constants, states)
     graph = importer.build(name or importer.title)
     if importer.unsupported:
         count = len(importer.unsupported)
@@ -89,6 +91,7 @@ class _Importer:
         inputs: Inputs | None,
         dims: Mapping[str, Any] | None,
         constants: Mapping[str, np.ndarray[Any, Any]] | None,
+        states: Collection[str] = (),
     ) -> None:
         if isinstance(model, torch.fx.GraphModule) and inputs is None and is_traced(model):
             self.program: Program = of_traced(model)
@@ -110,6 +113,7 @@ class _Importer:
         self.storages: dict[tuple[Any, ...], Node] = {}
         self.sizes: dict[torch.fx.Node, Int] = {}
         self.updated = {spec.target for spec in self.program.outputs if spec.kind is OutputKind.BUFFER_MUTATION}
+        self.shared = frozenset(states)
         self.kept: dict[str, State] = {}  # by the name of the buffer
         self.random = Random()
         self.left: dict[str, Node] = {}  # what the program leaves in it
@@ -178,7 +182,9 @@ class _Importer:
             "outputs": described_outputs,
         }
         named = list(zip(_output_names(described_outputs, len(outputs)), outputs, strict=True))
-        states = [(state, self.left[buffer]) for buffer, state in self.kept.items()] + [*self.random.states()]
+        states = [(state, self.left.get(buffer, state.input)) for buffer, state in self.kept.items()] + [
+            *self.random.states()
+        ]
         named += [(state.output, left) for state, left in states]
         results = [node for _, node in named]
         measured = ir.used_sizes(results, table)
@@ -198,7 +204,8 @@ class _Importer:
     # ---- inputs and outputs ----------------------------------------------------------------------------------------
 
     def _placeholder(self, node: torch.fx.Node, spec: Any) -> Any:
-        if spec.kind is InputKind.BUFFER and spec.target in self.updated:
+        is_read = spec.target in self.shared and node.users
+        if spec.kind is InputKind.BUFFER and (spec.target in self.updated or is_read):
             return self._buffer(node, spec.target)
         if spec.kind in _PARAMETERS:
             return self._constant(spec.target) if node.users else None
@@ -247,7 +254,7 @@ class _Importer:
         return constant
 
     def _buffer(self, node: torch.fx.Node, target: str) -> Node | Complex:
-        """A buffer that the program updates: a state."""
+        """A buffer that the program, or another, updates: a state."""
         value = self._constant(target)
         initial = value.pairs if isinstance(value, Complex) else value
         name = target

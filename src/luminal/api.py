@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,8 +46,8 @@ def compile(
     ``model`` is a path, the bytes or the ``ModelProto`` of an ONNX model, a ``torch.nn.Module``, an
     ``ExportedProgram``, a ``torch.fx.GraphModule``, or a ``Graph``. A module needs example ``inputs``; without them it
     is compiled at its first call, and again only when types, ranks or undeclared sizes change. A mapping of names to
-    such models makes one library with an entry for each, which share their weights: ``inputs`` are then a mapping too,
-    and ``module["decode"]`` is the entry of that name.
+    such models makes one library with an entry for each, which share their weights and states: ``inputs`` are then a
+    mapping too, and ``module["decode"]`` is the entry of that name.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
     within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512`` or ``aarch64``,
@@ -93,10 +93,18 @@ def _entries(
     unknown = sorted(set(inputs or {}) - set(model))
     if unknown:
         raise InputError(f"inputs are given for {', '.join(unknown)}; the entries are {', '.join(model)}")
-    return {
-        entry: read(part, (inputs or {}).get(entry), dims=dims, constants=constants, name=name)
-        for entry, part in model.items()
-    }
+
+    def graphs(states: frozenset[str] = frozenset()) -> dict[str, Graph]:
+        return {
+            entry: read(part, (inputs or {}).get(entry), dims=dims, constants=constants, name=name, states=states)
+            for entry, part in model.items()
+        }
+
+    found = graphs()
+    states = [frozenset(state.name for state in graph.states) - {random.STATE} for graph in found.values()]
+    together = frozenset().union(*states)
+    # What one entry updates is no constant to another that reads it.
+    return found if all(own == together for own in states) else graphs(together)
 
 
 def _seeded(graph: Graph, seed: int) -> Graph:
@@ -113,8 +121,10 @@ def read(
     dims: Dims | None = None,
     constants: Constants | None = None,
     name: str | None = None,
+    states: Collection[str] = (),
 ) -> Graph:
-    """``model`` as a graph of primitives, by the front end for its kind; arguments as for ``compile``."""
+    """``model`` as a graph of primitives, by the front end for its kind; arguments as for ``compile``. ``states`` are
+    buffers of a PyTorch model that other entries update."""
     if isinstance(model, Graph):
         return model
     if name is not None and interface.identifiers([name]) != [name]:
@@ -129,7 +139,7 @@ def read(
     if importer.__name__.endswith("onnx.importer"):
         graph = importer.load(model, dims=dims, constants=constants, name=name)
     else:
-        graph = importer.load(_program(model), inputs, dims=dims, constants=constants, name=name)
+        graph = importer.load(_program(model), inputs, dims=dims, constants=constants, name=name, states=states)
     if name is None:  # what the model is called, as an identifier: of its file, its class or its graph
         called = Path(model).stem if isinstance(model, str | os.PathLike) else graph.name
         graph = replace(graph, name=interface.library_name(called))
