@@ -218,6 +218,40 @@ TABLE: tuple[Architecture, ...] = (
     _decoder("stablelm", "StableLm"),
     _decoder("starcoder2", "Starcoder2", sliding_window=4),
     # Mixtures of experts.
+    _decoder(
+        "deepseek_v3",
+        "DeepseekV3",
+        "experts",
+        **{
+            **_MIX,
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+        },
+    ),
+    _decoder("gpt_oss", "GptOss", "experts", head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=4),
+    _decoder("granitemoe", "GraniteMoe", "experts", num_local_experts=4, num_experts_per_tok=2),
+    _decoder("mixtral", "Mixtral", "experts", num_local_experts=4, num_experts_per_tok=2),
+    _decoder("olmoe", "Olmoe", "experts", num_experts=4, num_experts_per_tok=2),
+    _decoder(
+        "qwen2_moe",
+        "Qwen2Moe",
+        "experts",
+        num_experts=4,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        num_experts_per_tok=2,
+    ),
+    _decoder(
+        "qwen3_moe", "Qwen3Moe", "experts", num_experts=4, moe_intermediate_size=16, num_experts_per_tok=2, head_dim=8
+    ),
     # State-space models and other recurrences.
     Architecture(
         "recurrent",
