@@ -33,6 +33,10 @@ def test_arithmetic_between_real_ends() -> None:
     check(function, floats(3, 4, 2), floats(3, 4, 2, seed=1))
 
 
+def test_conversions_that_change_nothing() -> None:
+    check(lambda x: torch.view_as_real(torch.view_as_complex(x).to("cpu", torch.complex64) * 1j), floats(3, 4, 2))
+
+
 def test_division_and_magnitude_do_not_overflow() -> None:
     large = torch.tensor([[3e38, 3e38], [1e-38, 1e38], [0.0, 0.0], [1e-30, 1e-30]])
     check(lambda x: (torch.view_as_complex(x).abs(), torch.view_as_real(1 / torch.view_as_complex(x[:2]))), large)

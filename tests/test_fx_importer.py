@@ -273,6 +273,22 @@ def test_an_input_that_decides_a_shape_is_a_parameter() -> None:
         importer.load(Call(repeated), (X, times))
 
 
+def checked(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    torch._check((places == 1).sum().item() == x.shape[0])
+    torch._check(((places < 2).all() & (x.numel() == 12)).item(), lambda: "places are too large")
+    return x * places.sum().float().sqrt().item()
+
+
+def test_numbers_of_fixed_inputs_are_computed_when_compiling() -> None:
+    places = torch.tensor([1, 0, 1, 1])
+    graph = importer.load(Call(checked), (X, places), constants={"args_1": places.numpy()})
+    np.testing.assert_array_equal(run(graph, (X,))[0], checked(X, places).numpy())
+    with pytest.raises(UnsupportedError, match="fix that input with constants"):
+        importer.load(Call(checked), (X, places))
+    with pytest.raises(ModelError, match="the model refuses"):
+        importer.load(Call(checked), (X, places), constants={"args_1": np.array([1, 2, 1, 1])})
+
+
 def test_a_number_that_varies_is_no_input() -> None:
     program = torch.export.export(Call(lambda x, n: x * n), (X, 5), dynamic_shapes={"args": (None, Dim.DYNAMIC)})
     with pytest.raises(UnsupportedError, match="a number that varies must come in a tensor"):

@@ -799,6 +799,7 @@ def test_normalisation() -> None:
         "group": lambda x, w, b: F.group_norm(x.transpose(1, 2), 3, w, b),
         "instance": lambda x, w, b: F.instance_norm(x.transpose(1, 2), weight=w, bias=b),
         "batch": lambda x, w, b: F.batch_norm(x.transpose(1, 2), w, b.exp(), b, w),
+        "of the batch": lambda x, w, b: F.batch_norm(x.transpose(1, 2), None, None, w, b, training=True, eps=0.01),
         "local response": lambda x, w, b: F.local_response_norm(x, 3),
     }
     check(together(family), x, scale, shift, tolerance=4e-6)

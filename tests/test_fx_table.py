@@ -163,6 +163,7 @@ POINTWISE: dict[str, Call] = {
 REDUCTIONS: dict[str, Call] = {
     """sum mean prod amax amin any all max min argmax argmin aminmax var var.correction std std.correction
     var_mean.correction linalg_vector_norm""": _example(X),
+    "_is_any_true _is_all_true": _example(MASK),
     "sum.dim_IntList mean.dim logsumexp any.dims all.dims var.dim std.dim": _example(X, [1]),
     "prod.dim_int any.dim all.dim max.dim min.dim": _example(X, 1),
     "softmax.int special_softmax _safe_softmax log_softmax.int special_log_softmax": _example(X, 0),

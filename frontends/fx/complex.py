@@ -93,7 +93,8 @@ gather where.self"""
 for _overload in _BOTH.split():
     _entry = TABLE[aten_name(_overload)]
     COMPLEX[aten_name(_overload)] = Entry(_by_parts(_entry), _entry.wants)
-COMPLEX["operator.getitem"] = TABLE["operator.getitem"]
+for _name in ("operator.getitem", aten_name("_assert_tensor_metadata")):
+    COMPLEX[_name] = TABLE[_name]
 
 
 # ---- parts, and types ----------------------------------------------------------------------------------------------

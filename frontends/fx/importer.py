@@ -424,7 +424,11 @@ class _Importer:
             return Complex(ir.input_(name, (*self.symbols.shape(value.shape), 2), PARTS[value.dtype]))
         if isinstance(value, torch.Tensor):
             return ir.input_(name, self.symbols.shape(value.shape), FROM_TORCH.get(value.dtype, types.f32))
-        return sym.var(name, 0, 1 << 31) if isinstance(value, torch.SymInt) else value
+        if isinstance(value, torch.SymInt):
+            return sym.var(name, 0, 1 << 31)
+        if isinstance(value, torch.SymBool | torch.SymFloat):
+            return True if isinstance(value, torch.SymBool) else 1.0
+        return value
 
 
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}

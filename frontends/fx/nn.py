@@ -82,7 +82,10 @@ def batch_norm(
     input: Node, weight: Node | None, bias: Node | None, running_mean: Node | None, running_var: Node | None,
     training: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
 ) -> Node:  # fmt: skip
-    if training or running_mean is None or running_var is None:
+    """With stored statistics; a layer that stores none normalises by those of the batch in either mode."""
+    if running_mean is None or running_var is None:
+        return batch_norm_of_batch(input, weight, bias, training, momentum, eps)[0]
+    if training:
         raise UnsupportedError(_TRAINING)
     return normalize.batch_norm(input, weight, bias, running_mean, running_var, eps)
 

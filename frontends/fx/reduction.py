@@ -68,6 +68,16 @@ def all_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -
     return cast(reduce.all_(self, dim, keepdim), result)
 
 
+@aten("_is_any_true")
+def is_any_true(self: Node) -> Node:
+    return reduce.any_(self)
+
+
+@aten("_is_all_true")
+def is_all_true(self: Node) -> Node:
+    return reduce.all_(self)
+
+
 @aten("max")
 def max_(self: Node) -> Node:
     return reduce.max_(self)

@@ -233,14 +233,16 @@ def storage_offset(self: Node, *, contiguous: bool) -> Int:
 
 
 @aten("item", "_local_scalar_dense")
-def item(self: Node) -> Int:
-    value = symval.scalar(self)
+def item(self: Node) -> Number:
+    value: Number | None = symval.scalar(self)
+    if value is None and (constant := interp.constant_value(self)) is not None:
+        value = constant.item()
     if value is None:
         raise UnsupportedError(
             "a Python number is read off a tensor whose value is not known when compiling; if it comes from an input "
             "that decides shapes, fix that input with constants={...}"
         )
-    return value
+    return bool(value) if self.dtype.is_bool and isinstance(value, int) else value
 
 
 # ---- guards --------------------------------------------------------------------------------------
