@@ -16,6 +16,7 @@ def randomise(
     inputs: tuple[torch.Tensor, ...],
     deviations: Mapping[str, float] | None = None,
     shift: float = 0.0,
+    balanced: bool = False,
     seed: int = 0,
 ) -> nn.Module:
     """Random parameters, such that every layer's output on ``inputs`` has a standard deviation of one.
@@ -28,6 +29,9 @@ def randomise(
     rectifier multiplies a relative error by about 1.2 (Yang et al., "A mean field theory of batch normalization",
     2019), and rounding grows exponentially with depth, as it does not in a trained network. A mean of one leaves most
     values unrectified, and rounding small.
+
+    ``balanced`` makes matrices that no layer applies, such as those of experts, as small as they are wide, lest a
+    softmax of what they give is a step.
     """
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
@@ -35,6 +39,8 @@ def randomise(
         parameter.normal_(generator=generator)
         if parameter.ndim == 1:
             parameter.mul_(0.1)
+        elif balanced and parameter.ndim > 1:
+            parameter.div_(parameter.shape[-1] ** 0.5)
     hooks = []
     for name, layer in module.named_modules():
         target = next((value for end, value in (deviations or {}).items() if name.endswith(end)), 1.0)
@@ -53,7 +59,9 @@ def randomise(
 
 
 def _scaled_to(target: float) -> Any:
-    def hook(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    def hook(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
+        if not isinstance(output, torch.Tensor):
+            return output  # a layer of the model's own, derived from one of these
         factor = target / output.std()
         for parameter in layer.parameters():
             parameter.mul_(factor)
