@@ -141,6 +141,8 @@ class Names:
         """An identifier as close to ``name`` as can be."""
         base = re.sub(r"\W", "_", name).strip("_") or "value"
         base = f"n{base}" if base[0].isdigit() else base
+        # Headers define macros in capitals alone, such as NULL and EOF.
+        base = base if base != base.upper() or len(base) == 1 else base.lower()
         candidate, suffix = base, 2
         while candidate in self._taken:
             candidate, suffix = f"{base}_{suffix}", suffix + 1

@@ -48,7 +48,7 @@ def _more(
     program: Program, target: Target, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
 ) -> Mapping[str, Any]:
     return {
-        "capability": min(map(_capability, target.features)),
+        "capability": capability(target),
         "images": [{"name": PurePosixPath(path).stem, "path": image_path(path)} for path in kernels],
         "image_flags": image_flags(target),
     }
@@ -57,6 +57,11 @@ def _more(
 def _number(architecture: str) -> str:
     """``sm_80`` is architecture 80."""
     return architecture.removeprefix("sm_")
+
+
+def capability(target: Target) -> int:
+    """The least compute capability of the GPUs that libraries for ``target`` run on: 90 is 9.0."""
+    return min(map(_capability, target.features))
 
 
 def _capability(architecture: str) -> int:

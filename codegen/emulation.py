@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from luminal.codegen import cuda, render, toolchain
 from luminal.codegen import platform as platforms
-from luminal.codegen import render, toolchain
 from luminal.codegen.host import INCLUDE
 from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import SourceBundle
@@ -64,7 +64,8 @@ def products(bundle: SourceBundle) -> tuple[Product, Product]:
     table = render.emulated_kernels(list(bundle.kernels.values()), bundle.tensors)
     kernels["kernels.cpp"] = Unit(table, (*_FLAGS, *language))
     kernels["emulator.cpp"] = _own("emulator.cpp", "-O2")
-    driver = {"driver.cpp": _own(_DRIVERS[dialect], "-O1", "-fvisibility=hidden")}
+    device = [f"-DLM_EMULATED_CAPABILITY={cuda.capability(bundle.target)}"] if dialect == "cuda" else []
+    driver = {"driver.cpp": _own(_DRIVERS[dialect], "-O1", "-fvisibility=hidden", *device)}
     return (
         Product(KERNELS, compiler, kernels, ("-shared", "-ldl"), standard=True),
         Product(DRIVER, compiler, driver, ("-shared", "-Wl,-z,defs", "-pthread", "-ldl"), standard=True),

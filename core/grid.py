@@ -89,7 +89,7 @@ MMA = tuple(
     )
 )  # fmt: skip
 
-# Metal does not document which lane holds what of a simdgroup_matrix; measured by others, and checked on a device.
+# Metal does not document which lane holds what of a simdgroup_matrix; measured by others; not checked on a device yet.
 SIMDGROUP = tuple(
     Fragment(
         "simdgroup8x8", dtype, 8, 8, 8,

@@ -198,7 +198,8 @@ def parse(name: str | Target, precision: str | None = None) -> Target:
     if chosen not in found.precisions:
         offered = ", ".join(map(str, found.precisions))
         raise TargetError(
-            f"precision {precision!r}: {found.name} multiplies no matrices of float32 in it; expected {offered}"
+            f"precision {precision!r}: the target {found.name} has no products of float32 in that precision; "
+            f"expected {offered}"
         )
     return replace(found, precision=chosen)
 

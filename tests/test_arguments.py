@@ -132,3 +132,14 @@ def test_positions_of_a_program_are_those_it_was_exported_with() -> None:
     assert torch.equal(module(IDS, types=TYPES), Optional()(IDS, types=TYPES))
     with pytest.raises(InputError, match="at most 1 arguments by position"):
         module(IDS, TYPES)
+
+
+def test_results_with_names_are_those_of_pytorch() -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.sort(x, dim=-1), x.max(-1)
+
+    x = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
+    ordered, largest = luminal.compile(Named(), (x,), name="named")(x)
+    assert type(ordered) is torch.return_types.sort and ordered.indices.tolist() == [[1, 2, 0], [0, 2, 1]]
+    assert type(largest) is torch.return_types.max and largest.values.tolist() == [3.0, 5.0]

@@ -476,3 +476,13 @@ def test_ordinary_names_of_dimensions(name: str) -> None:
 def test_an_output_named_like_an_input() -> None:
     with pytest.raises(ModelError, match="x names an input and an output"):
         compile_graph(graph_over("batch", "x"), targets.X86_64)
+
+
+# ---- names that C takes for something else ---------------------------------------------------------------------------
+
+
+def test_dimensions_may_have_the_names_of_macros() -> None:
+    dims = {"NULL": (1, 4), "EOF": (1, 4), "input": ("NULL", "EOF")}
+    model = luminal.compile(torch.nn.Softmax(-1), (torch.zeros(2, 3),), dims=dims)
+    x = torch.randn(4, 2)
+    torch.testing.assert_close(model(x), torch.softmax(x, -1))

@@ -212,6 +212,14 @@ class CudaTensor(torch.Tensor):
         return self.array.__dlpack__(stream=stream)
 
 
+@pytest.mark.parametrize("target", [name for name in targets.GPUS if name.startswith("cuda:")])
+def test_the_emulated_gpu_is_one_that_the_library_is_for(target: str) -> None:
+    model = torch.nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    module = luminal.compile(model, (x,), target=target, emulate=True)
+    torch.testing.assert_close(module(x), model(x))
+
+
 @pytest.fixture
 def arrays() -> Iterator[ArrayLibrary]:
     """Memory of the GPU that the emulated ``classifier_of_any_batch`` runs on."""

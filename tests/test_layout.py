@@ -258,6 +258,22 @@ def test_no_operator_or_model_is_known_after_decomposition() -> None:
     assert not wrong, "names of operators or models where only structure may count:\n" + "\n".join(wrong)
 
 
+TARGETS = frozenset({"cuda", "nvidia", "metal", "apple", "sm", "neon", "avx", "avx2", "avx512", "aarch64", "x86"})
+# The descriptions of targets, what this machine has, and switches of the environment.
+DESCRIPTIONS = ("core/target.py", "core/device.py", "core/config.py")
+
+
+def test_no_pass_knows_a_target_by_name() -> None:
+    files = [path for path in python_files("core") if relative(path) not in DESCRIPTIONS]
+    wrong = [
+        f"{relative(path)}:{line}: {name}"
+        for path in files
+        for line, found in python_words(path.read_text())
+        for name in sorted(found & TARGETS)
+    ]
+    assert not wrong, "names of targets where only their descriptions may count:\n" + "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from luminal.core.decompose import distinct, indexing, selection
-from luminal.core.ir import Node
+from luminal.core.ir import Node, constant
 from luminal.core.movement import permute, reshape, slice_
 from luminal.frontends.fx.registry import aten
+
+_NOTHING = constant(np.empty(0, np.int64))  # in the place of a result that is not asked for
 
 
 @aten("nonzero")
@@ -29,7 +33,11 @@ def unique(
 ) -> tuple[Node, Node, Node]:
     """In order, whether that is asked for or not, as PyTorch does it; NaN equals nothing."""
     values, inverse, counts = _distinct(reshape(self, [self.size]))
-    return values, reshape(inverse, self.shape), counts
+    return (
+        values,
+        reshape(inverse, self.shape) if return_inverse else _NOTHING,
+        counts if return_counts else _NOTHING,
+    )
 
 
 @aten("unique_dim")
@@ -38,7 +46,12 @@ def unique_dim(
 ) -> tuple[Node, Node, Node]:
     order = [dim % self.rank, *(k for k in range(self.rank) if k != dim % self.rank)]
     values, inverse, counts = _distinct(permute(self, order))
-    return permute(values, [order.index(k) for k in range(self.rank)]), inverse, counts
+    back = [order.index(k) for k in range(self.rank)]
+    return (
+        permute(values, back),
+        inverse if return_inverse else _NOTHING,
+        counts if return_counts else _NOTHING,
+    )
 
 
 def _distinct(rows: Node) -> tuple[Node, Node, Node]:

@@ -113,11 +113,15 @@ struct KernelNode {
 template <class T>
 using Owned = std::map<T*, std::unique_ptr<T>>;
 
+#ifndef LM_EMULATED_CAPABILITY
+#define LM_EMULATED_CAPABILITY 90
+#endif
+
 struct State {
     std::recursive_mutex lock;
     std::map<std::string, int64_t> settings = {
         {"devices", 1},
-        {"capability", 90},  // of each device: 9.0
+        {"capability", LM_EMULATED_CAPABILITY},  // of each device: 90 is 9.0
         {"memory", int64_t{1} << 40},
     };
     bool initialised = false;

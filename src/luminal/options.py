@@ -15,7 +15,9 @@ from luminal.core import target as targets
 
 # The names of targets and of precisions, for help.
 TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
-PRECISIONS = f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: nothing"
+PRECISIONS = (
+    f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
+)
 
 
 def target(name: str) -> str:

@@ -169,4 +169,6 @@ def _built(description: Description, leaves: Sequence[Any]) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError):
         return values  # the class lives in a package that this machine lacks: its fields as a dictionary
+    if hasattr(found, "n_sequence_fields"):  # a struct sequence, as torch.return_types are, takes all its fields as one
+        return found(values.values())
     return found(**values)

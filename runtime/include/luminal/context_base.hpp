@@ -138,7 +138,6 @@ class ContextBase : public InPlace {
         return status;
     }
 
-    /// The status of the first step that raised one; `statuses` holds an int32 for each step of the model.
     /// Whether any of the statuses of the steps, which were copied here, was raised.
     bool any_status(const unsigned char* statuses) const {
         for (size_t i = 0; i < static_cast<size_t>(library_.model().steps.size) * sizeof(int32_t); ++i) {
@@ -147,6 +146,7 @@ class ContextBase : public InPlace {
         return false;
     }
 
+    /// The status of the first step that raised one; `statuses` holds an int32 for each step of the model.
     int32_t raised(const Entry& entry, const unsigned char* statuses) {
         for (int32_t step = 0; step < library_.model().steps.size; ++step) {
             int32_t code = LM_OK;

@@ -102,7 +102,7 @@ class Context : public ContextBase<Library> {
 
     /// Where the kernel of a step raises what its operator must refuse.
     Address status(int32_t step) {
-        plan_->set_checked();
+        if (!counting_) plan_->set_checked();
         return statuses_.address() + static_cast<uint64_t>(step) * sizeof(int32_t);
     }
 
@@ -327,8 +327,8 @@ class Context : public ContextBase<Library> {
         return outcome.failed() ? driver().failed(outcome, error_, "launch entry \"%s\"", entry.name) : LM_OK;
     }
 
-    /// Step by step: because conditions of the model decide which follow, or because somebody observes. Then each ends
-    /// before the next begins.
+    /// Step by step: because conditions of the model decide which follow, or because somebody observes. To an observer,
+    /// each ends before the next begins.
     int32_t run_steps(const Entry& entry, cuda::Stream stream) {
         outcome_ = LM_OK;
         stepping_ = true;
@@ -348,7 +348,7 @@ class Context : public ContextBase<Library> {
         const cuda::Device& device = library_.device();
         const cuda::Kernel& launched = device.kernel(kernel);
         if (blocks > cuda::MOST_BLOCKS) {
-            error_.set("kernel \"%s\" needs %lld blocks, more than a GPU runs at once", launched.name,
+            error_.set("kernel \"%s\" needs %lld blocks, more than one launch may have", launched.name,
                        static_cast<long long>(blocks));
             return LM_UNSUPPORTED;
         }
