@@ -294,7 +294,7 @@ def a_recurrence_of_products(s: Source) -> tuple[Node, ...]:
     def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
         (h, same), (value,) = carried, element
         inner = contraction.matmul(h, matrix * 0.5) + contraction.linear(value, weight)
-        after = normalize.layer_norm(hyperbolic.tanh(inner), [-1])
+        after = hyperbolic.tanh(normalize.layer_norm(inner, [-1]))
         return (after, same), (reduction.sum_(after * same, [1]), after)
 
     (last, same), (sums, states) = structured.scan(step, (state, state), (x,))

@@ -96,6 +96,11 @@ EXAMPLES: dict[str, Example] = {
     "Resize": ((X, np.float32([]), np.float32([1, 1.6])), (1, 2), {}),
     "Upsample": ((X, np.float32([1, 2])), (1,), {}),
     **_each("RandomNormal RandomUniform", ((), (), {"shape": [2, 3]})),
+    "RNN": ((ROWS, floats(1, 5, 4), floats(1, 5, 5)), (), {"hidden_size": 5}),
+    "GRU": ((ROWS, floats(1, 15, 4), floats(1, 15, 5)), (), {"hidden_size": 5}),
+    "LSTM": ((ROWS, floats(1, 20, 4), floats(1, 20, 5)), (), {"hidden_size": 5}),
+    "NonMaxSuppression": ((floats(1, 3, 4), floats(1, 2, 3), whole(2)), (), {}),
+    "Unique": ((whole(3, 1, 3, 2),), (), {}),
     **_each("RandomNormalLike RandomUniformLike Multinomial", ((X,), (), {})),
 }  # fmt: skip
 # Of versions that take other inputs or attributes.

@@ -162,6 +162,8 @@ def _tensor_scatter(call: Call) -> Node:
     circular = call.choice("mode", "linear", ("linear", "circular")) == "circular"
     if axis == 0:
         raise ModelError("the axis of the batch (0) cannot be written along")
+    if cache.rank < 2 or update.rank != cache.rank:
+        raise ModelError(f"expected an update of the cache's rank, at least 2, found {update.rank} for {cache.rank}")
     batch, length = cache.shape[0], update.shape[axis]
     first = call.get(2)
     first = indexing.full([batch], 0, types.i64) if first is None else cast(first, types.i64)

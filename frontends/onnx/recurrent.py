@@ -146,8 +146,11 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Node], tuple[float, ...]]] = {
 
 def _activations(call: Call, usual: list[str]) -> list[Activation]:
     """The functions of all directions; each takes its ``alpha`` and ``beta`` from the lists of the model, in order,
-    as far as it has such, and its defaults when they end."""
+    as far as it has such, and its defaults when they end. The schema's default of RNN has a second function, for a
+    second direction, which is not there where there is one."""
     given = call.texts("activations")
+    if given is not None and len(given) == 2 * len(usual):
+        given = given[: len(usual)]
     if given is not None:
         exactly(given, len(usual), "activations")
     scales = {name: iter(call.numbers(f"activation_{name}") or ()) for name in ("alpha", "beta")}
