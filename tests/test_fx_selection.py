@@ -41,6 +41,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "assigned": assigned,
     "unique": lambda x: torch.unique(x.round(), return_inverse=True, return_counts=True),
     "unique alone": lambda x: torch.unique(x.round()),
+    "unique rows alone": lambda x: torch.unique(x.round(), dim=0),
     "unique rows": lambda x: torch.unique(x.round(), dim=0, return_counts=True),
 }
 

@@ -46,12 +46,7 @@ def unique_dim(
 ) -> tuple[Node, Node, Node]:
     order = [dim % self.rank, *(k for k in range(self.rank) if k != dim % self.rank)]
     values, inverse, counts = _distinct(permute(self, order))
-    back = [order.index(k) for k in range(self.rank)]
-    return (
-        permute(values, back),
-        inverse if return_inverse else _NOTHING,
-        counts if return_counts else _NOTHING,
-    )
+    return permute(values, [order.index(k) for k in range(self.rank)]), inverse, counts
 
 
 def _distinct(rows: Node) -> tuple[Node, Node, Node]:
