@@ -91,16 +91,17 @@ def evaluate(
 
 
 def constant_value(node: Node) -> Array | None:
-    """The value of ``node`` where no input of a call and no symbolic size decides it, else None.
+    """The value of ``node`` where no input of a call, no symbolic size and no while loop decides it, else None.
 
     Raises ShapeError where it is too large to be computed when compiling.
     """
     if node.op is ops.CONSTANT:
         array: Array = node.attr.array
         return array
-    for part in ir.topological([node]):
-        if part.op in (ops.INPUT, ops.DIM) or any(not isinstance(extent, int) for extent in part.shape):
-            return None
+    if any(part.op is ops.INPUT for part in ir.topological([node])) or has_symbols(node):
+        return None
+    if _may_not_end(node):
+        return None
     if not affordable(node):
         raise ShapeError(
             f"{list(node.shape)} elements must be known when compiling, and computing them would take values of more "
@@ -112,18 +113,37 @@ def constant_value(node: Node) -> Array | None:
         raise ShapeError(f"a value that must be known when compiling reads outside another: {error}") from error
 
 
+def has_symbols(node: Node) -> bool:
+    """Whether symbolic sizes are among what ``node`` is computed by, in bodies too."""
+    return any(
+        part.op is ops.DIM or any(not isinstance(extent, int) for extent in part.shape)
+        for part in ir.everything([node])
+    )
+
+
 def affordable(node: Node) -> bool:
     """Whether a constant expression may be computed when compiling: nothing on the way is larger than ``limits`` say,
-    and than the constants that it is made from."""
+    and than the constants that it is made from, and it is known to come to an end."""
+    if _may_not_end(node):
+        return False
     order = _order([node])
     table = max(limits.TABLE, sum(part.attr.array.size for part in order if part.op is ops.CONSTANT))
     return all(_work(part) <= (limits.PRODUCTS if _factors(part) else table) for part in [*order[:-1], node])
 
 
+def _may_not_end(node: Node) -> bool:
+    """Whether a while loop is among what ``node`` is computed by: only running it tells how long it takes."""
+    return any(part.op is ops.WHILE for part in ir.everything([node]))
+
+
 def _work(node: Node) -> int:
-    """Elements that are read or made, of known sizes; views are of others' memory."""
+    """Elements that are read or made, of known sizes, in all rounds of a loop; views are of others' memory."""
     if node.op is ops.VIEW or node.op is ops.CONSTANT:
         return 0
+    if node.op.kind is Kind.STRUCTURED:
+        rounds = node.inputs[len(node.attr.carries)].shape[0] if node.op is ops.SCAN else 1
+        assert isinstance(rounds, int)
+        return rounds * max(sum(map(_work, ir.topological(body))) for body in node.attr.bodies)
     size = node.inputs[0].size if node.op.kind is Kind.REDUCE else node.size
     assert isinstance(size, int)
     return size

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import luminal
-from luminal.core import ir, ops, structured, types
+from luminal.core import interp, ir, ops, rewrite, structured, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import compare, selection
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
@@ -182,3 +182,25 @@ def test_equal_loops_are_one_node() -> None:
         ]
 
     assert build() is build()
+
+
+def test_no_while_loop_is_run_when_compiling() -> None:
+    """Not of constants either: this one would not end, alone or inside a scan."""
+    zero = ir.constant(0, types.i64)
+
+    def endless(first: Node) -> Node:
+        return structured.while_loop(lambda c: ir.constant(True, types.bool_), lambda c: [c[0] + 1], [first])[0]
+
+    (inside,), _ = structured.scan(lambda c, x: ([endless(c[0] + x[0])], []), [zero], [ir.iota(3)])
+    for node in (endless(zero), inside, endless(zero) * 2):
+        assert interp.constant_value(node) is None
+        (found,) = rewrite.rewrite([node])
+        assert ops.WHILE in {part.op for part in ir.everything([found])}
+
+
+def test_a_body_that_reads_a_size_is_no_constant() -> None:
+    size = ir.dim(sym.var("batch", 1, 4))
+    (last,), _ = structured.scan(lambda c, x: ([c[0] + x[0] * size], []), [ir.constant(0, types.i64)], [ir.iota(3)])
+    assert interp.constant_value(last) is None
+    (found,) = rewrite.rewrite([last])
+    assert interp.evaluate([found], dims={"batch": 2})[0] == 6

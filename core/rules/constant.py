@@ -51,6 +51,8 @@ def _known(node: Node) -> Known:
         return Known.RUN_TIME
     if node.op.kind is Kind.SOURCE:
         return Known.POSITION if node.op is ops.IOTA else Known.RUN_TIME
+    if node.op.kind is Kind.STRUCTURED and interp.has_symbols(node):
+        return Known.RUN_TIME
     least = min(_knowledge[operand] for operand in node.inputs)
     if least is Known.RUN_TIME or node.op is ops.VIEW:
         return least
