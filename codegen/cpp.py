@@ -34,6 +34,7 @@ _TYPES = {
     "bfloat16": "bfloat16",
     "float32": "float",
     "float64": "double",
+    "text": "uint64_t",  # its number
 }
 
 # What a name in generated code must not hide: keywords, and the functions of the runtime headers that kernels call.
@@ -75,6 +76,8 @@ def literal(bits: bytes, dtype: DType, limits: Mapping[str, str] = LIMITS) -> st
     element = np.frombuffer(bits, dtype.numpy)[0]
     if dtype.is_bool:
         return "true" if element else "false"
+    if dtype.is_text:
+        return f"uint64_t{{{int(element['number']):#018x}u}}"
     if dtype.is_integer:
         return _integer(int(element), dtype.compute, limits)
     compute = dtype.compute

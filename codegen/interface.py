@@ -44,6 +44,7 @@ CPP_TYPES: Mapping[str, str] = {
     "float64": "double",
     "complex64": "std::complex<float>",
     "complex128": "std::complex<double>",
+    "text": "lm_text",
 }
 
 # Words that cannot name a parameter, member or function of the generated C++: keywords, macros of the C library and of

@@ -15,7 +15,19 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.weights import WeightsPlan
 from luminal.core import symbolic as sym
-from luminal.core.program import Branch, Buffer, Entry, Launch, Loop, Measure, Phase, Program, Region, State
+from luminal.core.program import (
+    Branch,
+    Buffer,
+    Entry,
+    HostCall,
+    Launch,
+    Loop,
+    Measure,
+    Phase,
+    Program,
+    Region,
+    State,
+)
 from luminal.core.sizes import Solution, solve
 from luminal.core.symbolic import Int, Var, as_var, expr
 from luminal.core.types import DType
@@ -62,7 +74,7 @@ class SolutionRow:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a kernel, and the source operators that it computes."""
+    """A call of a kernel, or of a function of the host, and the source operators that it computes."""
 
     text: str
     origins: tuple[str, ...]
@@ -70,9 +82,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch, or a phase of several: the member of the context that runs it, the number of its step (of the one that
-    can raise a status, where one can), the text of the count of its tasks or shares (and of how many are worth a
-    thread), and the calls."""
+    """A launch, a call of the host, or a phase of several launches: the member of the context that runs it, the number
+    of its step (of the one that can raise a status, where one can), the text of the count of its tasks or shares (and
+    of how many are worth a thread; empty for the host), and the calls."""
 
     how: str
     number: int
@@ -179,6 +191,7 @@ class LibraryText:
     entries: tuple[EntryText, ...]
     steps: tuple[str, ...]
     states: tuple[StateRow, ...]
+    texts: tuple[tuple[str, int], ...]  # each a literal of C, and its bytes
 
 
 def interface_of(program: Program) -> Interface:
@@ -254,6 +267,7 @@ class _Describer:
             entries,
             tuple(self.steps),
             states,
+            tuple((public.c_string(text), len(text.encode())) for text in self.program.texts),
         )
 
     @staticmethod
@@ -297,6 +311,8 @@ class _Describer:
                     yield self._phase(launches, phase, pointers)
                 case Launch():
                     yield self._step(step, pointers)
+                case HostCall():
+                    yield self._host(step, pointers)
                 case Loop():
                     yield self._loop(step, pointers)
                 case Measure():
@@ -338,8 +354,20 @@ class _Describer:
         how = "by_share" if phase.linked else "parallel"
         return Step(how, next(checked, numbers[0]), f"{self._size(phase.shares)}, {grain}", calls)
 
-    def _number(self, step: Launch) -> int:
-        self.steps.append("; ".join(step.origins) or self.kernels[step.kernel].kernel.name)
+    def _host(self, step: HostCall, pointers: dict[str, str]) -> Step:
+        arguments = ["context.texts()", "context.status()"]
+        for buffer in map(self.program.buffer, step.arguments):
+            size = self._size(sym.product(buffer.shape))
+            arguments.append(f"{{{self._pointer(buffer, pointers)}, {size}}}")
+        call = Call(f"host::{step.function}({', '.join(arguments)})", step.origins)
+        return Step("host", self._number(step), "", (call,))
+
+    def _number(self, step: Launch | HostCall) -> int:
+        if isinstance(step, Launch):
+            name = self.kernels[step.kernel].kernel.name
+        else:
+            name = f"{step.function}({', '.join(step.arguments)})"
+        self.steps.append("; ".join(step.origins) or name)
         return len(self.steps) - 1
 
     def _call(self, step: Launch, times: int, pointers: dict[str, str]) -> Call:
@@ -352,7 +380,8 @@ class _Describer:
     def _tensor(self, space: str, number: int, dtype: DType) -> str:
         """A pointer to the data of an input (``in``) or output (``out``)."""
         constant = "const " if space == "in" else ""
-        return f"static_cast<{constant}{ctype(dtype)}*>({space}[{number}])"
+        kind = public.CPP_TYPES[dtype.name] if dtype.is_text else ctype(dtype)
+        return f"static_cast<{constant}{kind}*>({space}[{number}])"
 
     def _pointer(self, buffer: Buffer, pointers: dict[str, str]) -> str:
         if buffer.name in pointers:

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from luminal.core import ops
+from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
 from luminal.core.ir import State as Kept
 from luminal.core.program import (
+    GIVE,
+    TAKE,
     Branch,
     Buffer,
     Entry,
+    HostCall,
     Kernel,
     Launch,
     Loop,
@@ -38,6 +41,7 @@ from luminal.core.schedule.nest import LoopNest, names_axis
 from luminal.core.schedule.scheduler import Chosen
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
+from luminal.core.texts import strings
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,15 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
         {name: n.attr.array.transpose(order) for (n, order), name in tables.constants.items()},
         {name: n.attr.digest for (n, _), name in tables.constants.items()},
         states=states,
+        texts=tuple(sorted({text for source in sources for text in _texts(source)})),
     )
+
+
+def _texts(source: Source) -> Iterator[str]:
+    """The texts whose numbers an entry has among its constants."""
+    for node in ir.everything(source.prepared.roots):
+        if node.op is ops.CONSTANT and node.dtype.is_text:
+            yield from filter(None, strings(node.attr.array))
 
 
 def _entry(tables: _Tables, source: Source) -> Entry:
@@ -76,7 +88,8 @@ def _entry(tables: _Tables, source: Source) -> Entry:
     names |= {n: tables.buffer(name, n, "output", source) for name, n in graph.returned}
     names |= {state.input: state.name for state in graph.states}
     region = _Region(tables, source, source.arranged, dict(names))
-    steps = region.assemble(graph.left)
+    region.take([n for n in graph.given if n.dtype.is_text])
+    steps = region.assemble(graph.left, [n for _, n in graph.returned if n.dtype.is_text])
     arena = region.plan()
     region.place(0)
     return Entry(
@@ -175,8 +188,19 @@ class _Region:
     offsets: Mapping[str, int] = field(default_factory=dict)
     together: tuple[Phase, ...] = ()
 
-    def assemble(self, left: Sequence[tuple[Kept, Node]] = ()) -> Region:
-        """``left`` are states, each with the value that it has in the end: computed there, or else copied there."""
+    def take(self, inputs: Sequence[Node]) -> None:
+        """Steps that make numbers of the texts in ``inputs``, which are in buffers of the caller."""
+        for node in inputs:
+            given = self.names[node]
+            self.names[node] = self._new(f"{given} in numbers", node)
+            self._add(HostCall(TAKE, (given, self.names[node])), (given, self.names[node]))
+
+    def assemble(self, left: Sequence[tuple[Kept, Node]] = (), texts: Sequence[Node] = ()) -> Region:
+        """``left`` are states, each with the value that it has in the end: computed there, or else copied there;
+        ``texts`` are results whose numbers are made texts in buffers of the caller."""
+        wanted = {node: self.names[node] for node in texts}
+        for node, name in wanted.items():
+            self.names[node] = self._new(f"{name} in numbers", node)
         there = {node for state, node in left if keep.is_free(node, state, self.arranged.fusion, self.arranged.layouts)}
         for state, node in left:
             if node not in self.names:
@@ -186,7 +210,9 @@ class _Region:
                 size, count = cluster.measures
                 name = self._named(count)
                 self._add(Measure(size, name), (name,))
-            elif cluster.kind != "steps":
+            elif cluster.kind == "host":
+                self._call(cluster)
+            elif cluster.is_kernel:
                 self._launch(cluster)
             elif next(iter(cluster.index)).op is ops.COND:
                 self._branch(cluster)
@@ -195,6 +221,8 @@ class _Region:
         for state, node in left:
             if node not in there:
                 self._copy(node, state.input)
+        for node, name in wanted.items():
+            self._add(HostCall(GIVE, (self.names[node], name)), (self.names[node], name))
         # Threads of a CPU go through several steps without waiting; a grid is one step.
         self.together = tuple(self._phases()) if self.tables.target.grid is None else ()
         return Region(tuple(self.steps), self.together)
@@ -206,6 +234,11 @@ class _Region:
         operations = _operations(cluster)
         for arguments, chosen in self._nests(cluster):
             self._run(cluster, arguments, chosen, origins, operations)
+
+    def _call(self, cluster: Cluster) -> None:
+        (node,) = cluster.index
+        names = tuple(map(self._named, (*node.inputs, node)))
+        self._add(HostCall(node.attr.function, names, self._origins([node])), names)
 
     def _copy(self, node: Node, state: Node) -> None:
         """A step that copies ``node`` to where ``state`` lies."""

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, limits, numerics, ops, sizes, strided
+from luminal.core import host, ir, limits, numerics, ops, sizes, strided, texts
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError, ShapeError
 from luminal.core.ir import Graph, Node
 from luminal.core.numerics import Array
 from luminal.core.ops import Kind
 from luminal.core.symbolic import Int
+from luminal.core.texts import is_texts
 from luminal.core.types import f64, from_numpy
 
 MODES = ("typed", "float64")
@@ -47,11 +48,13 @@ def run(
     """Evaluate a graph, or nodes, on arrays by input name.
 
     ``keep`` names nodes whose values are also wanted; ``dims`` gives sizes to symbols that no input's shape does.
-    States have their initial values where ``inputs`` gives them no others.
-    Raises InputError where an input is missing or does not fit, IndexError where a gather reads outside its axis.
+    Texts are given and returned as texts. States have their initial values where ``inputs`` gives them no others.
+    Raises InputError where an input is missing or does not fit, or a function of the host refuses what it is given,
+    IndexError where a gather reads outside its axis.
     """
     if isinstance(graph, Graph):
         inputs = {s.name: s.initial.attr.array for s in graph.states} | dict(inputs)
+    inputs = {name: texts.encode(x) if is_texts(x) else x for name, x in inputs.items()}
     if mode not in MODES:
         raise ValueError(f"expected a mode of {', '.join(MODES)}, found {mode!r}")
     roots = list(graph.results) if isinstance(graph, Graph) else list(graph)
@@ -165,7 +168,8 @@ def bind(parameters: Iterable[Node], inputs: Mapping[str, Array], dims: Mapping[
         if name not in inputs:
             raise InputError(f"input {name!r} is missing; given were {', '.join(map(repr, inputs)) or 'none'}")
         array = inputs[name]
-        if array.dtype != node.dtype.numpy or array.ndim != node.rank:
+        known = array.dtype == node.dtype.numpy or (node.dtype.is_text and is_texts(array))
+        if not known or array.ndim != node.rank:
             raise InputError(
                 f"input {name!r}: expected {node.dtype} of rank {node.rank} {list(node.shape)}, "
                 f"found {array.dtype} of shape {list(array.shape)}"
@@ -271,8 +275,10 @@ class _Evaluation:
         self.structured: dict[Any, list[_Value]] = {}  # results, by operands and bodies
 
     def result(self, node: Node) -> Array:
-        """A copy of the value of ``node`` in the mode of the run."""
+        """A copy of the value of ``node`` in the mode of the run; texts as such."""
         value = self.values[node]
+        if node.dtype.is_text:
+            return texts.decode(value.typed)
         return np.array(_wide(value.wide) if self.double else value.typed, order="C")
 
     def compute(self, node: Node) -> None:
@@ -294,6 +300,9 @@ class _Evaluation:
         elif node.op is ops.SORT:
             count = self.size(node.attr.count)
             value = self._exact(np.sort(operands[0].typed, axis=-1)[..., :count])
+        elif node.op is ops.HOST:
+            shape = tuple(map(self.size, node.shape))
+            value = self._exact(host.call(node.attr.function, [operand.typed for operand in operands], shape))
         elif node.op is ops.CONTIGUOUS:
             value = operands[0]
         else:

@@ -18,9 +18,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from luminal.core import limits, ops
+from luminal.core import limits, ops, texts
 from luminal.core import symbolic as sym
-from luminal.core.errors import ShapeError, UnsupportedError
+from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
+from luminal.core.host import FUNCTIONS
 from luminal.core.ops import Kind, Op
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, from_numpy, i64
@@ -263,7 +264,9 @@ def input_(name: str, shape: Sequence[Int], dtype: DType) -> Node:
 
 
 def constant(value: Any, dtype: DType | None = None) -> Node:
-    """A constant from a numpy array or a Python number (``dtype`` is required for a number)."""
+    """A constant from a numpy array, of texts too, or a Python number (``dtype`` is required for a number)."""
+    if isinstance(value, np.ndarray) and texts.is_texts(value):
+        value = texts.encode(value)
     if not isinstance(value, np.ndarray):
         assert dtype is not None, "the type of a Python number must be given"
         value = np.array(_wrap(value, dtype), dtype.numpy)
@@ -342,7 +345,12 @@ def multiply_add(a: Node, b: Operand, c: Operand) -> Node:
 
 
 def cast(x: Node, dtype: DType) -> Node:
-    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes."""
+    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes.
+
+    Raises DTypeError for texts, which ``core.decompose.text`` converts.
+    """
+    if x.dtype != dtype and (x.dtype.is_text or dtype.is_text):
+        raise DTypeError(f"Cast: expected numbers, found {x.dtype} to {dtype}")
     return x if x.dtype == dtype else elementwise(ops.CAST, x, attr=ops.To(dtype))
 
 
@@ -407,6 +415,16 @@ def structured(op: Op, inputs: Sequence[Node], attr: ops.Structured) -> Node:
     if isinstance(attr, ops.Step) and attr.result >= len(attr.carries):
         shape = (inputs[len(attr.carries)].shape[0], *shape)
     return _intern(op, tuple(inputs), attr, shape, result.dtype)
+
+
+def host(function: str, operands: Sequence[Node], shape: Shape) -> Node:
+    """What the function of that name in ``core.host`` makes of ``operands``.
+
+    Raises DTypeError where they are not of the types that it takes.
+    """
+    found = FUNCTIONS[function]
+    found.check(function, [operand.dtype for operand in operands])
+    return _intern(ops.HOST, tuple(operands), ops.Called(function), shape, found.result)
 
 
 def sort(x: Node, count: Int | None = None) -> Node:

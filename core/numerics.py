@@ -11,6 +11,7 @@ runs the same table.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -319,7 +320,7 @@ TABLE: dict[Op, Meaning] = {
     ops.MOD: _computing(_modulo),
     ops.LESS_THAN: _comparing(_row(np.less)),
     ops.DIV: _computing(_divide),
-    ops.EQUAL: _comparing(_row(np.equal)),
+    ops.EQUAL: _comparing(_row(operator.eq)),
     ops.MAX: _computing(_maximum),
     ops.AND: _computing(_row(np.bitwise_and)),
     ops.OR: _computing(_row(np.bitwise_or)),

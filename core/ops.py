@@ -29,6 +29,7 @@ class Kind(Enum):
     INDEXED = "indexed"  # reads or writes at positions that another operand holds
     STRUCTURED = "structured"  # bodies of primitives, run as often as data or sizes say
     ORDERED = "ordered"  # the elements of the last axis, or some of them, in another order
+    HOST = "host"  # a function of the host, which no kernel can be
 
 
 # ---- attributes: a frozen dataclass per primitive that has any ----------------------------------------------------
@@ -186,6 +187,13 @@ class Least:
 
 
 @dataclass(frozen=True)
+class Called:
+    """The function of ``core.host`` that a ``Host`` calls."""
+
+    function: str
+
+
+@dataclass(frozen=True)
 class Extent:
     """The length of an ``Iota``, or the value of a ``Dim``."""
 
@@ -231,8 +239,14 @@ def _float(*operands: DType) -> DType:
 
 
 def _number(*operands: DType) -> DType:
-    result = _same(*operands)
+    result = _ordered(*operands)
     _expect(not result.is_bool, "expected numbers, found bool")
+    return result
+
+
+def _ordered(*operands: DType) -> DType:
+    result = _same(*operands)
+    _expect(not result.is_text, "expected numbers, found text")
     return result
 
 
@@ -251,6 +265,10 @@ def _integers(*operands: DType) -> DType:
 def _predicate(*operands: DType) -> DType:
     _same(*operands)
     return bool_
+
+
+def _comparison(*operands: DType) -> DType:
+    return _predicate(_ordered(*operands))
 
 
 def _select(condition: DType, *branches: DType) -> DType:
@@ -314,13 +332,13 @@ ADD = Op("Add", Kind.ELEMENTWISE, 2, _number, "integers wrap", commutative=True,
 MUL = Op("Mul", Kind.ELEMENTWISE, 2, _number, "integers wrap; 0*inf = NaN", commutative=True, associative=True)
 MOD = Op("Mod", Kind.ELEMENTWISE, 2, _number,
          "sign of the divisor; exact; integer x mod 0 = 0, float NaN; x mod inf = x or inf by sign")  # fmt: skip
-LESS_THAN = Op("LessThan", Kind.ELEMENTWISE, 2, _predicate, "false where either operand is NaN; -0 is not less than 0")
+LESS_THAN = Op("LessThan", Kind.ELEMENTWISE, 2, _comparison, "false where either operand is NaN; -0 is not less than 0")
 DIV = Op("Div", Kind.ELEMENTWISE, 2, _number,
          "floats: correctly rounded, x/0 = inf or NaN; integers: truncates toward zero, x/0 = 0, INT_MIN/-1 = INT_MIN",
          why="x*Recip(y) rounds twice and is inf or NaN where x/y is finite; integers have no reciprocal")  # fmt: skip
 EQUAL = Op("Equal", Kind.ELEMENTWISE, 2, _predicate, "false where either operand is NaN; -0 equals 0",
            commutative=True, why="two LessThan cannot tell equal from NaN")  # fmt: skip
-MAX = Op("Max", Kind.ELEMENTWISE, 2, _same, "NaN where either operand is NaN; max(-0, 0) = 0; or for bool",
+MAX = Op("Max", Kind.ELEMENTWISE, 2, _ordered, "NaN where either operand is NaN; max(-0, 0) = 0; or for bool",
          commutative=True, associative=True, why="a Select on LessThan loses NaN")  # fmt: skip
 AND = Op("And", Kind.ELEMENTWISE, 2, _bits, "bitwise", commutative=True, associative=True,
          why="bits of integers; a product of predicates")  # fmt: skip
@@ -339,7 +357,7 @@ SELECT = Op("Select", Kind.ELEMENTWISE, 3, _select, "takes one operand's bits; t
 
 SUM_REDUCE = Op("SumReduce", Kind.REDUCE, 1, _number,
                 "starts from +0: an empty sum is 0, and so is a sum of -0; integers wrap", Axes)  # fmt: skip
-MAX_REDUCE = Op("MaxReduce", Kind.REDUCE, 1, _same,
+MAX_REDUCE = Op("MaxReduce", Kind.REDUCE, 1, _ordered,
                 "NaN where any element is NaN; of nothing: -inf, the lowest integer, or false", Axes)  # fmt: skip
 
 VIEW = Op("View", Kind.VIEW, 1, _same, "an index outside its mask is never read", View,
@@ -370,6 +388,9 @@ SORT = Op("Sort", Kind.ORDERED, 1, _integers,
           "along the last axis, ascending, the least of them; integers alone, of which equal ones are the same: where "
           "NaN, -0 and equal keys come is said by what the integers are made of", Least,
           why="comparisons of all pairs are quadratic, and no loop whose length is known sorts in n log n")  # fmt: skip
+HOST = Op("Host", Kind.HOST, None, None,
+          "what core/host.py says of each function; what a function refuses makes the run fail with a status", Called,
+          why="texts have no fixed size: their parts are in no tensor")  # fmt: skip
 
 TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
 

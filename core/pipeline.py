@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luminal.core import assembly, ir, printer, renaming, sizes
+from luminal.core import assembly, ir, ops, printer, renaming, sizes
 from luminal.core import symbolic as sym
-from luminal.core.errors import ModelError
+from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Graph, Origins, State
 from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
@@ -52,6 +52,7 @@ def compile_graphs(
 def _source(entry: str, graph: Graph, target: Target, packings: contraction.Packings, watch: Watch) -> assembly.Source:
     _check_names(graph)
     _check_sizes(graph)
+    _check_texts(graph, target)
     check_graph(graph)
     watch("graph", graph)
     graph = simplify(graph)
@@ -125,6 +126,14 @@ def _check_sizes(graph: Graph) -> None:
             f"the size of the dimension {symbol.name!r} does not follow from the shapes of the inputs: {found}; "
             "expected an axis whose size is linear in it. Fix the size, or give the model an input with such an axis"
         )
+
+
+def _check_texts(graph: Graph, target: Target) -> None:
+    """Raises UnsupportedError where texts would have to be on a GPU."""
+    found = next((node for node in ir.everything(graph.roots) if node.dtype.is_text or node.op is ops.HOST), None)
+    if found is not None and target.grid is not None:
+        where = "; ".join(map(str, graph.origins.get(found, ()))) or str(found)
+        raise UnsupportedError(f"{where}: texts are not supported on GPUs; compile the model, or this part, for a CPU")
 
 
 def prepare(graph: Graph, target: Target, packings: contraction.Packings) -> tuple[Graph, contraction.Prepared]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, texts
 from luminal.core.ir import Graph, Node, Origin, Origins, Shape
 from luminal.core.ops import Kind
 from luminal.core.types import from_numpy
@@ -103,8 +103,11 @@ def _constant(node: Node, names: Mapping[Node, str]) -> str:
 def _numbers(array: np.ndarray[Any, Any]) -> str:
     if array.ndim:
         return "[" + ", ".join(_numbers(part) for part in array) + "]"
-    if from_numpy(array.dtype).is_float:
+    dtype = from_numpy(array.dtype)
+    if dtype.is_float:
         return repr(float(array))
+    if dtype.is_text:
+        return repr(texts.strings(array)[0])
     return str(array[()])
 
 

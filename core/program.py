@@ -79,6 +79,19 @@ class Region:
 
 
 @dataclass(frozen=True)
+class HostCall:
+    """A step: a function of the host (see ``core.host``) on buffers, the last of which is its result; row-major.
+    ``take`` and ``give`` move texts between a caller's tensors and buffers of numbers."""
+
+    function: str
+    arguments: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+
+
+TAKE, GIVE = "take", "give"
+
+
+@dataclass(frozen=True)
 class Loop:
     """A step: the ``body``, ``rounds`` times, while ``counter`` counts from 0; or, where that is None, as often as
     ``flag``, a buffer of one bool, holds when ``test`` has run. After each round the pairs of buffers that are
@@ -111,7 +124,7 @@ class Measure:
     count: str
 
 
-Step: TypeAlias = Launch | Loop | Branch | Measure
+Step: TypeAlias = Launch | HostCall | Loop | Branch | Measure
 
 
 @dataclass(frozen=True)
@@ -178,7 +191,7 @@ class Program:
     ``dims`` are the symbolic dimensions in the order in which the library keeps their sizes. ``constants`` gives the
     value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``), ``digests`` a hash
     of its content. ``metadata`` is passed through to the library's description of itself: strings, numbers, lists and
-    mappings that JSON can hold.
+    mappings that JSON can hold. ``texts`` are those whose numbers are in constants and kernels.
     """
 
     name: str
@@ -190,6 +203,7 @@ class Program:
     digests: Mapping[str, bytes] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     states: tuple[State, ...] = ()
+    texts: tuple[str, ...] = ()
 
     @property
     def state_size(self) -> int:
@@ -229,7 +243,7 @@ class Program:
 def inner(step: Step) -> tuple[Region, ...]:
     """The regions that a step holds."""
     match step:
-        case Launch() | Measure():
+        case Launch() | HostCall() | Measure():
             return ()
         case Loop():
             return (step.test, step.body)
@@ -237,25 +251,31 @@ def inner(step: Step) -> tuple[Region, ...]:
             return (step.then, step.other)
 
 
-def launches(region: Region) -> Iterator[Launch]:
-    """The launches of a region and of the regions inside it."""
+def numbered(region: Region) -> Iterator[Launch | HostCall]:
+    """What a run tells the beginning of, in the order of its numbers: the launches and calls of the host of a region
+    and of the regions inside it."""
     for step in region.steps:
-        if isinstance(step, Launch):
+        if isinstance(step, Launch | HostCall):
             yield step
         for nested in inner(step):
-            yield from launches(nested)
+            yield from numbered(nested)
+
+
+def launches(region: Region) -> Iterator[Launch]:
+    """The launches of a region and of the regions inside it."""
+    return (step for step in numbered(region) if isinstance(step, Launch))
 
 
 def together(region: Region, first: int = 0) -> Iterator[tuple[int, Phase]]:
-    """The phases of a region and of the regions inside it, each with the number of its first launch among all."""
+    """The phases of a region and of the regions inside it, each with the number of its first launch."""
     phases = {phase.first: phase for phase in region.phases}
     for number, step in enumerate(region.steps):
         if number in phases:
             yield first, phases[number]
-        first += isinstance(step, Launch)
+        first += isinstance(step, Launch | HostCall)
         for nested in inner(step):
             yield from together(nested, first)
-            first += sum(1 for _ in launches(nested))
+            first += sum(1 for _ in numbered(nested))
 
 
 # ---- printing ------------------------------------------------------------------------------------------------------
@@ -305,6 +325,9 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
             case Launch():
                 origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
                 yield f"{inside}{program.kernels[step.kernel].name}({', '.join(step.arguments)}){origins}"
+            case HostCall():
+                origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
+                yield f"{indent}host {step.function}({', '.join(step.arguments)}){origins}"
             case Loop():
                 if step.rounds is None:
                     yield f"{indent}while {step.flag}, after"

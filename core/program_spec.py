@@ -8,7 +8,22 @@ import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.program import ALIGNMENT, SPACES, Branch, Buffer, Entry, Launch, Loop, Measure, Program, Region
+from luminal.core.host import FUNCTIONS
+from luminal.core.program import (
+    ALIGNMENT,
+    GIVE,
+    SPACES,
+    TAKE,
+    Branch,
+    Buffer,
+    Entry,
+    HostCall,
+    Launch,
+    Loop,
+    Measure,
+    Program,
+    Region,
+)
 from luminal.core.sizes import solve
 
 
@@ -117,6 +132,12 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                         read(name)
                 names = {name for name, array in zip(step.arguments, arrays, strict=True) if array.written}
                 written |= names | {_place(program, name).name for name in names}
+            case HostCall():
+                _check_call(program, entry, step)
+                *operands, result = step.arguments
+                for name in operands:
+                    read(name)
+                written |= {result}
             case Loop():
                 for first, _ in step.carried:
                     read(first)
@@ -134,6 +155,26 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
                 read(step.flag)
                 written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)
     return written
+
+
+def _check_call(program: Program, entry: Entry, step: HostCall) -> None:
+    """A function of the host has what it takes, row-major; texts of the caller are taken and given alone."""
+    where = f"entry {entry.name}, {step.function}"
+    buffers = [program.buffer(name) for name in step.arguments]
+    *operands, result = [buffer.dtype for buffer in buffers]
+    if step.function in (TAKE, GIVE):
+        kinds = [(_place(program, name).space, program.buffer(name).dtype.is_text) for name in step.arguments]
+        outside = ("input", True) if step.function == TAKE else ("output", True)
+        _expect(outside in kinds and len(kinds) == 2 and kinds[0][1] and kinds[1][1], f"{where}: of {kinds}")
+        return
+    function = FUNCTIONS.get(step.function)
+    _expect(function is not None, f"{where}: there is no such function")
+    assert function is not None
+    _expect((tuple(operands), result) == (function.operands, function.result), f"{where}: of {operands} to {result}")
+    for buffer in buffers:
+        _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: {buffer.name} has order {buffer.order}")
+        caller = buffer.space in ("input", "output") and buffer.dtype.is_text
+        _expect(not caller, f"{where}: {buffer.name} holds texts, not their numbers")
 
 
 def _check_entry(program: Program, entry: Entry) -> None:

@@ -103,6 +103,8 @@ def _build(node: Node) -> Node:
         return ir.structured(op, node.inputs, attr)
     if op is ops.SCATTER:
         return ir.scatter(node.inputs[0], node.inputs[1], node.inputs[2], attr.axis, attr.by)
+    if op is ops.HOST:
+        return ir.host(attr.function, node.inputs, node.shape)
     if op is ops.SORT:
         return ir.sort(node.inputs[0], attr.count)
     if op.kind is Kind.REDUCE:

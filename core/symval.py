@@ -102,7 +102,7 @@ def _number(node: Node, operands: Sequence[Element]) -> Element:
 def _plain(array: np.ndarray[Any, Any]) -> Element:
     """The Python number that a 0-d array holds; integers and bool as int."""
     dtype = from_numpy(array.dtype)
-    if dtype.kind == "c":
+    if dtype.kind in "ct":
         return None
     return float(array) if dtype.is_float else int(array)
 

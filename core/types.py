@@ -13,8 +13,9 @@ import numpy as np
 class DType:
     """An element type.
 
-    ``kind`` is ``b`` (bool), ``i`` (signed), ``u`` (unsigned), ``f`` (float) or ``c`` (complex); ``bits`` is the width
-    of one element; ``numpy`` is the dtype that arrays of it have in Python.
+    ``kind`` is ``b`` (bool), ``i`` (signed), ``u`` (unsigned), ``f`` (float), ``c`` (complex) or ``t`` (the number of a
+    text, see ``core.texts``); ``bits`` is the width of one element; ``numpy`` is the dtype that arrays of it have in
+    Python.
     """
 
     name: str
@@ -41,6 +42,10 @@ class DType:
     @property
     def is_bool(self) -> bool:
         return self.kind == "b"
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind == "t"
 
     @property
     def compute(self) -> DType:
@@ -105,11 +110,12 @@ f32 = _row("float32", "f", 32, np.float32)
 f64 = _row("float64", "f", 64, np.float64)
 c64 = _row("complex64", "c", 64, np.complex64)
 c128 = _row("complex128", "c", 128, np.complex128)
+text = _row("text", "t", 64, [("number", "<u8")])
 
 ALL: dict[str, DType] = {value.name: value for value in list(globals().values()) if isinstance(value, DType)}
-_BY_NUMPY: dict[np.dtype[Any], DType] = {dtype.numpy: dtype for dtype in ALL.values()}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {**{dtype.numpy: dtype for dtype in ALL.values()}, np.dtype(object): text}
 
 
 def from_numpy(dtype: Any) -> DType:
-    """The table row of a numpy dtype; raises KeyError where luminal has no such element type."""
+    """The table row of a numpy dtype, objects being texts; raises KeyError where luminal has no such element type."""
     return _BY_NUMPY[np.dtype(dtype)]

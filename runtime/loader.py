@@ -51,7 +51,8 @@ class Dim:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output. An axis is a number, the name of a dim, or the text of an expression of dims."""
+    """An input or output. An axis is a number, the name of a dim, or the text of an expression of dims. The type of
+    texts is that of Python's objects."""
 
     name: str
     dtype: np.dtype[Any]
@@ -256,7 +257,7 @@ def _entry(row: Mapping[str, Any]) -> EntrySpec:
 
 
 def _tensor(row: Mapping[str, Any]) -> TensorSpec:
-    name = row["dtype"]
+    name = "object" if row["dtype"] == "text" else row["dtype"]
     dtype = np.dtype(getattr(ml_dtypes, _EXTENSION_TYPES[name]) if name in _EXTENSION_TYPES else name)
     return TensorSpec(row["name"], dtype, tuple(row["shape"]))
 

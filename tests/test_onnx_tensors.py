@@ -8,13 +8,15 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core import texts
+from luminal.core.errors import ModelError
 from luminal.core.types import DType
 from luminal.frontends.onnx.external import ExternalFiles
-from luminal.frontends.onnx.tensors import ELEMENT_NUMBERS, ELEMENT_TYPES, sparse_to_numpy, to_numpy
+from luminal.frontends.onnx.tensors import ELEMENT_TYPES, sparse_to_numpy, to_numpy
 
 FILES = ExternalFiles(None)
-DTYPES = [pytest.param(number, dtype, id=str(dtype)) for number, dtype in ELEMENT_TYPES.items()]
+NUMBERS = {number: dtype for number, dtype in ELEMENT_TYPES.items() if not dtype.is_text}
+DTYPES = [pytest.param(number, dtype, id=str(dtype)) for number, dtype in NUMBERS.items()]
 
 
 def values(dtype: DType, count: int = 7) -> np.ndarray[Any, Any]:
@@ -77,8 +79,8 @@ def typed(number: int, dtype: DType, array: np.ndarray[Any, Any]) -> onnx.Tensor
 
 def test_the_table_covers_the_format() -> None:
     names = {name for name, n in onnx.TensorProto.DataType.items() if n not in ELEMENT_TYPES}
-    assert names <= {"UNDEFINED", "STRING", "FLOAT6E2M3", "FLOAT6E3M2"}
-    for dtype, number in ELEMENT_NUMBERS.items():
+    assert names <= {"UNDEFINED", "FLOAT6E2M3", "FLOAT6E3M2"}
+    for number, dtype in NUMBERS.items():
         assert helper.tensor_dtype_to_np_dtype(number) == dtype.numpy
 
 
@@ -114,9 +116,13 @@ def test_data_that_does_not_fit_is_refused(tensor: onnx.TensorProto) -> None:
         to_numpy(tensor, FILES)
 
 
-def test_strings_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="strings"):
-        to_numpy(helper.make_tensor("s", onnx.TensorProto.STRING, [1], [b"a"]), FILES)
+def test_strings() -> None:
+    tensor = helper.make_tensor("s", onnx.TensorProto.STRING, [2, 1], ["é".encode(), b""])
+    assert texts.decode(to_numpy(tensor, FILES)).tolist() == [["é"], [""]]
+    for wrong in ({"dims": [3]}, {"string_data": [b"\xff", b""]}, {"raw_data": b"a"}):
+        fields = {"data_type": onnx.TensorProto.STRING, "dims": [2], "string_data": [b"a", b"b"]}
+        with pytest.raises(ModelError):
+            to_numpy(onnx.TensorProto(**{**fields, **wrong}), FILES)
 
 
 @pytest.mark.parametrize("linear", [True, False])

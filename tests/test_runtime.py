@@ -112,8 +112,8 @@ TAIL = np.zeros(0, np.float32)
     [
         ("embed", [np.zeros(2, np.int32), ONE], 'input "ids" has element type int32'),
         ("embed", [np.zeros(2, ">i8"), ONE], 'input "ids" has element type unknown'),
-        ("embed", [np.array(["a", "b"]), ONE], 'input "ids" has element type unknown'),
-        ("embed", [np.array([None, 1]), ONE], 'input "ids" has element type unknown'),
+        ("embed", [np.array(["a", "b"]), ONE], 'input "ids" has element type text'),
+        ("embed", [np.array([None, 1]), ONE], 'input "ids" holds objects: expected numbers or texts, found NoneType'),
         ("embed", [np.zeros((2, 1), np.int64), ONE], 'input "ids" has rank 2, expected rank 1'),
         ("embed", [np.zeros(0, np.int64), ONE], 'size 0, outside the bounds 1..64 of "rows"'),
         ("embed", [np.zeros(65, np.int64), ONE], 'size 65, outside the bounds 1..64 of "rows"'),

@@ -5,7 +5,7 @@ The size of the result is known when the condition has been computed (``ir.measu
 
 from __future__ import annotations
 
-from luminal.core import ir
+from luminal.core import interp, ir
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing
 from luminal.core.decompose.compare import not_equal
@@ -20,11 +20,13 @@ from luminal.core.types import bool_, i64
 
 
 def measured(count: Node, size: Int, name: str) -> Int:
-    """``count`` as a size, at most ``size``. Raises ShapeError where that has no upper bound."""
+    """``count`` as a size, at most ``size``; a number where it is known. Raises ShapeError where ``size`` has no upper
+    bound."""
     most = sym.upper(size)
     if most is None:
         raise ShapeError(f"{name}: expected a size that has an upper bound, found {size}")
-    return ir.measure(count, most, name)
+    known = interp.constant_value(count)
+    return ir.measure(count, most, name) if known is None else int(known)
 
 
 def places(condition: Node, name: str = "found") -> Node:

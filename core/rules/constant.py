@@ -10,6 +10,7 @@ import numpy as np
 
 from luminal.core import interp, ir, movement, ops, symval
 from luminal.core import symbolic as sym
+from luminal.core.errors import InputError
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.rules.pattern import Rule, uniform
@@ -84,8 +85,8 @@ def _fold(node: Node) -> Node | None:
         return None
     try:
         return ir.constant(interp.evaluate([node])[0])
-    except IndexError:
-        return None  # a position out of range is for the run to report
+    except (IndexError, InputError):
+        return None  # a position out of range, or what a function of the host refuses, is for the run to report
 
 
 def _foldable() -> Iterator[Node]:

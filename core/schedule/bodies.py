@@ -39,11 +39,12 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def kept(roots: Iterable[Node]) -> frozenset[Node]:
-    """What has a buffer of its own, row-major: ``roots``, and the operands and results of steps."""
+    """What has a buffer of its own, row-major: ``roots``, and the operands and results of steps and of functions of the
+    host."""
     roots = list(roots)
     found = set(roots)
     for node in ir.topological(roots):
-        if is_steps(node):
+        if is_steps(node) or node.op is ops.HOST:
             found |= {node, *node.inputs}
     return frozenset(found)
 
@@ -80,15 +81,15 @@ def in_memory(node: Node, taken: set[Node]) -> Node:
     """``node`` with every operand in memory, and carries in memory that nothing else uses; ``taken`` are the nodes that
     exist, and gains the new ones."""
     inputs = list(node.inputs)
+    carries = 0 if node.op in (ops.COND, ops.HOST) else len(node.attr.carries)
     for number, operand in enumerate(inputs):
-        carry = node.op is not ops.COND and number < len(node.attr.carries)
         formula = operand.op in (ops.VIEW, ops.IOTA, ops.DIM) or (operand.op is ops.CONSTANT and operand.size == 1)
-        if carry:
+        if number < carries:
             inputs[number] = copy(operand, taken)
             taken.add(inputs[number])
         elif formula:
             inputs[number] = ir.unary(ops.CONTIGUOUS, operand)
-    return ir.structured(node.op, inputs, node.attr)
+    return ir.made(node.op, tuple(inputs), node.attr, node.shape, node.dtype)
 
 
 def hoisted(node: Node, by_node: Mapping[Node, _T]) -> tuple[Node, dict[Node, _T]]:

@@ -385,6 +385,9 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
                     new.op, loops[first].inputs, replace(loops[first].attr, result=new.attr.result)
                 )
                 continue
+            if new.op is ops.HOST:
+                replaced[node] = bodies.in_memory(new, taken)
+                continue
             found = roles(new)
             made = None if found is None else _prepared(new, found, target, packings)
         if found is not None and made is not None:

@@ -10,7 +10,8 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members;
 - ``sort``: the domain is what is sorted, along its last axis; where an element goes there is known at the end.
 - ``steps``: a loop or branch that is steps of the program, no kernel itself (see ``bodies``);
-- ``measure``: no kernel either: from here on it is known how large a dimension is.
+- ``host``: a function of the host, no kernel either;
+- ``measure``: nor this: from here on it is known how large a dimension is.
 
 Another, ``chain``, is made of three of these afterwards (see ``chain``).
 
@@ -63,6 +64,10 @@ class Cluster:
     tile: Tile | None = None
     chain: Chain | None = None
     measures: tuple[Var, Node] | None = None
+
+    @property
+    def is_kernel(self) -> bool:
+        return self.kind not in ("steps", "host", "measure")
 
     @property
     def axes(self) -> tuple[Int, ...]:
@@ -210,6 +215,9 @@ class Fuser:
         if bodies.is_steps(node):
             self._steps(node)
             return
+        if node.op is ops.HOST:
+            self._begin(node, "host", (), index=ir.axes(node.shape))
+            return
         if node.op is ops.SCAN:
             self._scan(node)
             return
@@ -316,7 +324,7 @@ class Fuser:
     def _join(self, node: Node, cluster: Cluster) -> bool:
         if self._depth(node, cluster) > DEEPEST:
             return False
-        if cluster.kind in ("scatter", "scan", "sort", "steps"):
+        if cluster.kind in ("scatter", "scan", "sort", "steps", "host"):
             return False  # no element of a scatter is known before all are put in, none of a sort before the last
         if node.op.kind is Kind.REDUCE:
             return self._join_reduction(node, cluster)
@@ -388,7 +396,7 @@ class Fuser:
             kept = iter(index)
             inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
-        elif node.op in (ops.SCATTER, ops.SORT) or node.op.kind is Kind.STRUCTURED:
+        elif node.op in (ops.SCATTER, ops.SORT, ops.HOST) or node.op.kind is Kind.STRUCTURED:
             for x in node.inputs:
                 yield from resolve(x, ir.axes(x.shape), (), self.inline, self.home)
         elif node.op is ops.GATHER:

@@ -71,7 +71,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
 def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
     """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
     votes: dict[Node, dict[tuple[int, ...], int]] = {}
-    for cluster in (c for c in fusion.clusters if c.kind not in ("steps", "measure")):
+    for cluster in (c for c in fusion.clusters if c.is_kernel):
         fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
         size = typical(sym.product(cluster.extents))
         for read in _reads(cluster, fusion, home):

@@ -11,9 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from luminal.core import host
 from luminal.core import symbolic as sym
 from luminal.core.numerics import Array
-from luminal.core.program import Branch, Entry, Launch, Loop, Measure, Phase, Program, Region, State
+from luminal.core.program import (
+    GIVE,
+    TAKE,
+    Branch,
+    Entry,
+    HostCall,
+    Launch,
+    Loop,
+    Measure,
+    Phase,
+    Program,
+    Region,
+    State,
+)
 from luminal.core.schedule import run_nest
 from luminal.core.symbolic import Int
 
@@ -33,7 +47,7 @@ def run(
 
     With a ``seed``, each share of a phase runs through all its steps before the next begins, in an order drawn from it:
     as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays, IndexError
-    where an index that it read is out of range.
+    where an index that it read is out of range, InputError where a function of the host refuses what it is given.
     """
     entry = entry or program.entries[0]
     arena = np.full(entry.arena_size, 0xFF, np.uint8)  # NaN in every float type: stale memory shows
@@ -92,6 +106,8 @@ class _Run:
                     self._phase(phase, region.steps[number : phase.last + 1])
                 case Launch():
                     self._launch(step, None)
+                case HostCall():
+                    self._call(step)
                 case Loop():
                     self._loop(step)
                 case Measure():
@@ -105,6 +121,14 @@ class _Run:
         arrays = {a.name: self.array(name) for a, name in zip(kernel.nest.arrays, step.arguments, strict=True)}
         if not self.run_kernel(kernel.nest, arrays, self.sizes, tasks):
             raise IndexError(f"{kernel.name}: an index is out of range")
+
+    def _call(self, step: HostCall) -> None:
+        *operands, result = (self.array(name) for name in step.arguments)
+        if step.function in (TAKE, GIVE):
+            result[...] = operands[0][: result.size]
+            return
+        shape = [self.size(extent) for extent in self.program.buffer(step.arguments[-1]).shape]
+        result[...] = host.call(step.function, operands, shape).reshape(-1)
 
     def _phase(self, phase: Phase, steps: tuple[Any, ...]) -> None:
         for share in np.random.default_rng(self.seed).permutation(self.size(phase.shares)).tolist():

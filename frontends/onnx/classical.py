@@ -8,11 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core.decompose import indexing, math, ngrams, reduction, sorting
+from luminal.core import texts
+from luminal.core.decompose import indexing, math, ngrams, reduction, sorting, text
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, expand, select
 from luminal.core.movement import reshape, unsqueeze
-from luminal.core.types import f32
+from luminal.core.types import f32, from_numpy
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.tensors import Array
 
@@ -37,9 +38,10 @@ def _binarizer(call: Call) -> Node:
 @operator("TfIdfVectorizer")
 def _tf_idf_vectorizer(call: Call) -> Node:
     """How often n-grams of a pool occur in each row, whether they do, or both weighted."""
-    if call.texts("pool_strings") is not None:
-        raise UnsupportedError("strings are not supported: convert them to numbers before the model")
+    words = call.texts("pool_strings")
     pool, starts, places = (call.integers(name) or [] for name in ("pool_int64s", "ngram_counts", "ngram_indexes"))
+    if words is not None:
+        pool = text.numbers_of(words).tolist()
     mode = call.choice("mode", "", ["TF", "IDF", "TFIDF"])
     weights = call.numbers("weights")
     low, high, skips = (call.integer(name) for name in ("min_gram_length", "max_gram_length", "max_skip_count"))
@@ -53,7 +55,10 @@ def _tf_idf_vectorizer(call: Call) -> Node:
         grams += [tuple(part[k : k + length]) for k in range(0, len(part), length)]
     if len(grams) != len(places) or (weights is not None and len(weights) != len(places)):
         raise ModelError(f"expected a position and a weight for each of {len(grams)} n-grams, found {len(places)}")
-    x = call[0] if call[0].rank > 1 else reshape(call[0], [1, call[0].size])
+    if call[0].dtype.is_text == (words is None):
+        raise ModelError(f"a pool of {'integers' if words is None else 'texts'} does not fit {call[0].dtype}")
+    given = call[0] if words is None else text.numbers(call[0])
+    x = given if given.rank > 1 else reshape(given, [1, given.size])
     size = max(places) + 1
     found = ngrams.count(x, dict(zip(grams, places, strict=True)), size, range(low, high + 1), skips)
     result = cast(math.less(0, found) if mode == "IDF" else found, f32)
@@ -66,10 +71,12 @@ def _tf_idf_vectorizer(call: Call) -> Node:
 
 
 def _listed(call: Call, kind: str) -> Array | None:
-    tensor = call.tensor(f"{kind}_tensor")
+    tensor, words = call.tensor(f"{kind}_tensor"), call.texts(f"{kind}_strings")
     integers, numbers = call.integers(f"{kind}_int64s"), call.numbers(f"{kind}_floats")
     if tensor is not None:
         return tensor.reshape(-1)
+    if words is not None:
+        return texts.of(words, (len(words),))
     if integers is not None:
         return np.array(integers, np.int64)
     return None if numbers is None else np.array(numbers, np.float32)
@@ -78,24 +85,26 @@ def _listed(call: Call, kind: str) -> Array | None:
 @operator("LabelEncoder", domain=DOMAIN)
 def _label_encoder(call: Call) -> Node:
     """The value beside the key that an element equals; from version 4 on, NaN equals NaN."""
-    if any(name.endswith("_strings") for name in call.attributes):
-        raise UnsupportedError("strings are not supported: convert them to numbers before the model")
     keys, values = _listed(call, "keys"), _listed(call, "values")
     if keys is None or values is None or len(keys) != len(values) or len(keys) == 0:
         raise ModelError("expected as many keys as values, and at least one")
     integer, number = call.integer("default_int64", -1), call.number("default_float", -0.0)
-    call.ignore("default_string")
-    given = call.tensor("default_tensor")
-    otherwise = given.reshape(-1)[0] if given is not None else number if values.dtype.kind == "f" else integer
+    word, given = call.text("default_string", "_Unused"), call.tensor("default_tensor")
+    defaults = {"f": np.float32(number), "V": texts.of([word], ())}
+    otherwise = given.reshape(-1)[0] if given is not None else defaults.get(values.dtype.kind, np.int64(integer))
+    x = call[0]
+    if x.dtype.numpy != keys.dtype:
+        raise ModelError(f"expected keys of {x.dtype}, found {from_numpy(keys.dtype)}")
+    if x.dtype.is_text:
+        x, keys = text.numbers(x), keys.view(np.int64)
     # The first of equal keys counts.
     sorted_keys, first = np.unique(keys, return_index=True)
-    x = call[0]
     place, hit = sorting.find(constant(sorted_keys), x)
     label = indexing.take(constant(values[first]), place)
     if call.opset >= 4 and x.dtype.is_float and np.isnan(keys).any():
         of_nan = values[int(np.isnan(keys).argmax())]
         label, hit = select(math.isnan(x), of_nan.item(), label), hit | math.isnan(x)
-    return select(hit, label, otherwise.item() if isinstance(otherwise, np.generic) else otherwise)
+    return select(hit, label, constant(np.asarray(otherwise), label.dtype))
 
 
 # ---- trees ---------------------------------------------------------------------------------------------------------

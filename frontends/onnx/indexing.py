@@ -8,7 +8,7 @@ import numpy as np
 
 from luminal.core import ops, symval, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import indexing, scattering
+from luminal.core.decompose import indexing, scattering, text
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, dim, iota, select
 from luminal.core.movement import permute, reshape, slice_, unsqueeze
@@ -34,8 +34,11 @@ def _constant(call: Call) -> Node:
         return constant(np.array(integers, np.int64))
     if numbers is not None:
         return constant(np.array(numbers, np.float32))
-    if "value_string" in call.attributes or "value_strings" in call.attributes:
-        raise UnsupportedError("strings are not supported: convert them to numbers before the model")
+    if "value_string" in call.attributes:
+        return text.literal(call.text("value_string"))
+    several = call.texts("value_strings")
+    if several is not None:
+        return text.constants(several)
     raise ModelError("no attribute gives a value")
 
 

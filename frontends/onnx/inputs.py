@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from luminal.core import ir
+from luminal.core import ir, texts
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.core.ir import Node
@@ -77,6 +77,8 @@ class Inputs:
 
     def _constant(self, name: str, value: Any, dtype: DType, shape: Sequence[Declared]) -> Node:
         array = np.asarray(value)
+        if dtype.is_text and texts.is_texts(array):
+            array = texts.encode(array)
         if array.dtype != dtype.numpy:
             raise InputError(f"constants: {name!r} must be {dtype}, found {array.dtype}")
         if array.ndim != len(shape):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from luminal.core import ops, types
-from luminal.core.decompose import conversion, math
+from luminal.core.decompose import conversion, math, text
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node, binary, bitcast, cast
 from luminal.core.types import DType
@@ -80,6 +80,8 @@ def _cast_to(call: Call, to: DType) -> Node:
 def converted(x: Node, to: DType, saturate: bool = True, mode: str = "up") -> Node:
     """``x`` as ``to``. For 8-bit floats it is said whether values beyond the largest saturate or become the type's
     infinity or NaN, and ``mode`` is how to round to powers of two."""
+    if x.dtype.is_text or to.is_text:
+        return text.converted(x, to)
     if to.bits < 8 and to.is_integer and x.dtype.is_float:
         return cast(cast(x, types.i32), to)  # wraps, where a direct conversion would saturate
     if to.bits != 8 or not to.is_float:

@@ -23,6 +23,7 @@ from luminal.frontends.onnx import (
     shape,
     signal,
     sorting,
+    texts,
     training,
 )
 from luminal.frontends.onnx.registry import find, names
@@ -50,5 +51,6 @@ THEMES = (
     shape,
     signal,
     sorting,
+    texts,
     training,
 )

@@ -45,8 +45,6 @@ def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
         return f"the domain {node.domain!r} is no standard one: give the model a function with this operator's meaning"
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
         return "its graphs are not understood: export the model without it"
-    if node.op_type.startswith(("String", "Regex", "TfIdf", "LabelEncoder")):
-        return "strings are not supported: convert them to numbers before the model"
     return "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from luminal.core import limits, types
+from luminal.core import limits, texts, types
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.types import DType
 from luminal.frontends.onnx.external import ExternalFiles
@@ -24,6 +24,7 @@ ELEMENT_TYPES: dict[int, DType] = {
     5: types.i16,
     6: types.i32,
     7: types.i64,
+    8: types.text,
     9: types.bool_,
     10: types.f16,
     11: types.f64,
@@ -44,19 +45,16 @@ ELEMENT_TYPES: dict[int, DType] = {
     26: types.i2,
 }
 ELEMENT_NUMBERS: dict[DType, int] = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
-STRING = 8
 
 
 def element_type(number: int, what: str) -> DType:
     """The element type with the format's ``number``.
 
-    Raises UnsupportedError for strings and other types that luminal has not, ModelError for numbers that the format
+    Raises UnsupportedError for types that luminal has not, ModelError for numbers that the format
     does not define; ``what`` names the value in the message.
     """
     if number in ELEMENT_TYPES:
         return ELEMENT_TYPES[number]
-    if number == STRING:
-        raise UnsupportedError(f"{what} is a tensor of strings: convert strings to numbers before the model")
     if number in onnx.TensorProto.DataType.values() and number != onnx.TensorProto.UNDEFINED:
         raise UnsupportedError(
             f"{what} is a tensor of {onnx.TensorProto.DataType.Name(number)}: luminal has no such type"
@@ -86,11 +84,25 @@ def to_numpy(tensor: onnx.TensorProto, files: ExternalFiles) -> Array:
     if tensor.HasField("segment"):
         raise UnsupportedError(f"{what} is stored in segments: save it as one tensor")
     count = math.prod(shape)
+    if dtype.is_text:
+        return _texts(tensor, count, what).reshape(shape)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return _raw(files.read(tensor), dtype, count, what).reshape(shape)
     if tensor.HasField("raw_data"):
         return _raw(np.frombuffer(tensor.raw_data, np.uint8), dtype, count, what).reshape(shape)
     return _typed(tensor, dtype, count, what).reshape(shape)
+
+
+def _texts(tensor: onnx.TensorProto, count: int, what: str) -> Array:
+    """Texts, which are nowhere but in their own field."""
+    if tensor.HasField("raw_data") or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise ModelError(f"{what}: texts are given as bytes, which the format does not allow")
+    if len(tensor.string_data) != count:
+        raise ModelError(f"{what}: expected {count} texts, found {len(tensor.string_data)}")
+    try:
+        return texts.encode(np.array([bytes(text).decode() for text in tensor.string_data], object))
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{what}: expected texts in UTF-8: {error}") from error
 
 
 def sparse_to_numpy(sparse: onnx.SparseTensorProto, files: ExternalFiles) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,11 +118,17 @@ class Module:
         range.
         """
         values = structure.bind(self._structure, self.input_names, args, kwargs)
-        arrays = [tensors.to_array(v, n, self._device) for v, n in zip(values, self.input_names, strict=True)]
+        arrays = self._arrays(values)
         results = self.library.run(arrays, self._entry.name)
         if any(tensors.is_torch(v) for v in values):
             results = [tensors.to_torch(r) for r in results]
         return structure.rebuild(self._structure, results)
+
+    def _arrays(self, values: Sequence[Any]) -> list[Any]:
+        return [
+            tensors.to_array(value, spec.name, self._device, spec.dtype == object)
+            for value, spec in zip(values, self._entry.inputs, strict=True)
+        ]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run on arrays by name; results by name, nothing converted to or from PyTorch: see ``Library.run``."""
@@ -156,13 +162,14 @@ class Module:
         """Whether a call with these arguments fits: types, ranks, sizes and constants."""
         try:
             values = structure.bind(self._structure, self.input_names, args, kwargs)
-            arrays = [tensors.to_array(v, n, self._device) for v, n in zip(values, self.input_names, strict=True)]
+            arrays = self._arrays(values)
         except InputError:
             return False
         bounds = {d.name: (d.lower, d.upper) for d in self.interface.dims}
         sizes: dict[str, int] = {}
         for array, spec in zip(arrays, self._entry.inputs, strict=True):
-            if str(array.dtype).rpartition(".")[2] != spec.dtype.name or len(array.shape) != len(spec.shape):
+            fits = spec.dtype == object or str(array.dtype).rpartition(".")[2] == spec.dtype.name
+            if not fits or len(array.shape) != len(spec.shape):
                 return False
             for size, wanted in zip(array.shape, spec.shape, strict=True):
                 if isinstance(wanted, int):

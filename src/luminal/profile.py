@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from luminal.core import symbolic as sym
-from luminal.core.program import Launch, Program, together
+from luminal.core.program import HostCall, Launch, Program, numbered, together
 from luminal.core.schedule import traffic
 from luminal.module import Module
 from luminal.runtime import loader
@@ -18,7 +18,8 @@ from luminal.runtime import loader
 
 @dataclass(frozen=True)
 class KernelTime:
-    """One kernel in one run of a model, all its launches together; or the kernels of a phase, which are timed as one.
+    """One kernel in one run of a model, all its launches together; or the kernels of a phase, which are timed as one;
+    or a function of the host.
 
     ``operations`` are the floating-point operations of its contractions (a multiply-add is two; what a mask makes
     unnecessary is counted, padding is not). ``bytes`` are those of its arrays that it touches, each counted once in a
@@ -49,7 +50,7 @@ def profile(
     assert program is not None, "a module loaded from disk does not know its program"
     library = loader.load(module.folder, threads=threads, profile=True)
     entry = program.entries[0]
-    steps = tuple(entry.launches)
+    steps = tuple(numbered(entry.region))
     launches: dict[int, tuple[int, ...]] = {number: (number,) for number in range(len(steps))}
     for first, phase in together(entry.region):
         numbers = tuple(range(first, first + len(phase.tasks)))
@@ -64,21 +65,33 @@ def profile(
             seconds[numbers].append(time)
         watch(max(run + 1, 0), runs)
     sizes = _sizes(program, inputs)
-    found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    found: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
     for numbers in seconds:
-        found.setdefault(tuple(steps[n].kernel for n in numbers), []).append(numbers)
+        found.setdefault(tuple(_name(program, steps[n]) for n in numbers), []).append(numbers)
     times_of = [
         KernelTime(
-            " + ".join(program.kernels[kernel].name for kernel in kernels),
+            " + ".join(names),
             len(alike),
             sum(statistics.median(seconds[numbers]) for numbers in alike),
-            sum(int(sym.evaluate(steps[n].operations, sizes)) for numbers in alike for n in numbers),
-            sum(_bytes(program, steps[n], sizes) for numbers in alike for n in numbers),
-            steps[alike[0][0]].origins or program.kernels[kernels[0]].origins,
+            sum(int(sym.evaluate(s.operations, sizes)) for s in _launches(steps, alike)),
+            sum(_bytes(program, s, sizes) for s in _launches(steps, alike)),
+            _origins(program, steps[alike[0][0]]),
         )
-        for kernels, alike in found.items()
+        for names, alike in found.items()
     ]
     return sorted(times_of, key=lambda kernel: -kernel.seconds)
+
+
+def _name(program: Program, step: Launch | HostCall) -> str:
+    return program.kernels[step.kernel].name if isinstance(step, Launch) else f"host {step.function}"
+
+
+def _origins(program: Program, step: Launch | HostCall) -> tuple[str, ...]:
+    return step.origins or (program.kernels[step.kernel].origins if isinstance(step, Launch) else ())
+
+
+def _launches(steps: Sequence[Launch | HostCall], numbers: Iterable[tuple[int, ...]]) -> Iterator[Launch]:
+    return (step for together in numbers for n in together if isinstance(step := steps[n], Launch))
 
 
 def _sizes(program: Program, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:

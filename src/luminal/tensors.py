@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core.errors import InputError
+from luminal.core.texts import is_texts
 
 
 def is_torch(value: Any) -> bool:
@@ -32,15 +33,15 @@ def is_on_gpu(value: Any) -> bool:
     return where is not None and where()[0] == CUDA
 
 
-def to_array(value: Any, name: str, device: str) -> Any:
+def to_array(value: Any, name: str, device: str, texts: bool = False) -> Any:
     """``value`` as a library for ``device`` (``cpu``, ``cuda``, ``metal``) takes it: as it is, where it lies on an
     NVIDIA GPU and the library is for those, and else as ``to_numpy`` gives it."""
-    return value if device == "cuda" and is_on_gpu(value) else to_numpy(value, name)
+    return value if device == "cuda" and is_on_gpu(value) else to_numpy(value, name, texts)
 
 
-def to_numpy(value: Any, name: str) -> NDArray[Any]:
-    """``value`` as an array, sharing memory where it can. Raises InputError where it is no array of numbers in host
-    memory."""
+def to_numpy(value: Any, name: str, texts: bool = False) -> NDArray[Any]:
+    """``value`` as an array, sharing memory where it can. Raises InputError where it is no array of numbers (or of
+    ``texts``) in host memory."""
     if is_torch(value):
         torch = sys.modules["torch"]
         if value.device.type != "cpu":
@@ -55,8 +56,9 @@ def to_numpy(value: Any, name: str) -> NDArray[Any]:
         number = value.__dlpack_device__()[1]
         raise InputError(f"{name}: expected an array in host memory, found one on CUDA device {number}")
     array = np.asarray(value)
-    if array.dtype.kind in "OSU":
-        raise InputError(f"{name}: expected an array of numbers, found {type(value).__name__}")
+    if is_texts(array) != texts:
+        kind = "texts" if texts else "numbers"
+        raise InputError(f"{name}: expected an array of {kind}, found {array.dtype if texts else type(value).__name__}")
     return array
 
 

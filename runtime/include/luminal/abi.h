@@ -63,8 +63,16 @@ enum lm_dtype {
     LM_FLOAT8E5M2 = 22, /* as IEEE 754 would have it */
     LM_FLOAT8E5M2FNUZ = 23,
     LM_FLOAT8E8M0 = 24, /* a power of two, 2^(bits - 127), without sign or zero; 255 is NaN */
-    LM_FLOAT4E2M1 = 25  /* numbers alone, up to 6 */
+    LM_FLOAT4E2M1 = 25, /* numbers alone, up to 6 */
+    LM_TEXT = 26        /* an lm_text */
 };
+
+/* A text: `size` bytes of UTF-8, which need not end with 0. Those of inputs are copied; those of outputs belong to the
+ * context and stay as they are until it runs again or is destroyed. */
+typedef struct lm_text {
+    const char* data; /* may be NULL if it has no bytes */
+    size_t size;
+} lm_text;
 
 /* Where the data of a value lies. Devices but the CPU have the numbers of DLPack. */
 enum lm_device {

@@ -12,6 +12,7 @@
 #include "luminal/model.hpp"
 #include "luminal/pool.hpp"
 #include "luminal/status.hpp"
+#include "luminal/texts.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
@@ -124,6 +125,15 @@ class Context : public ContextBase<Library> {
         if (begin_step(step) && tasks > 0) body(int64_t{0}, tasks);
     }
 
+    /// Runs step `step`, which is no kernel, on the calling thread.
+    template <class Body>
+    void host(int32_t step, const Body& body) {
+        if (begin_step(step)) body();
+    }
+
+    /// The texts of this run.
+    Texts& texts() { return texts_; }
+
     // The rest is called by the exported functions.
 
     explicit Context(Library& library) : ContextBase(library) {}
@@ -208,6 +218,7 @@ class Context : public ContextBase<Library> {
     int32_t execute(const Entry& entry) {
         return with_weights([&] {
             status_.reset();
+            texts_.begin(library_.model().texts, status_);
             library_.enter();
             entry.run(*this, dims_, inputs_, outputs_);
             library_.on_step(-1);
@@ -219,6 +230,7 @@ class Context : public ContextBase<Library> {
 
     int32_t step_ = -1;
     Status status_;
+    Texts texts_;
     unsigned char* arena_ = nullptr;
     size_t arena_size_ = 0;
     unsigned char* states_ = nullptr;

@@ -106,6 +106,7 @@ struct Model {
     Span<Finite> finite = {};
     Span<State> states = {};
     int64_t state_bytes = 0;  // of all states
+    Span<lm_text> texts = {};  // whose numbers are among the constants
 };
 
 }  // namespace LM_NAMESPACE

@@ -10,6 +10,8 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -19,6 +21,7 @@
 
 #include "luminal/abi.h"
 #include "luminal/dlpack.hpp"
+#include "luminal/text_arrays.hpp"
 
 namespace luminal_python {
 
@@ -92,6 +95,7 @@ inline std::int32_t dtype_code(const py::dtype& dtype) {
 
 /// The numpy type of a name in the metadata.
 inline py::dtype dtype_named(const std::string& name) {
+    if (name == "text") return py::dtype::of<py::object>();
     for (const ExtensionType& type : EXTENSION_TYPES) {
         if (name == type.name) return py::dtype::from_args(py::module_::import("ml_dtypes").attr(type.in_ml_dtypes));
     }
@@ -204,12 +208,15 @@ class Library {
         const std::optional<py::object> on_gpu = found == arrays.end() ? std::nullopt : std::optional(*found);
         const std::uintptr_t stream = on_gpu ? gpu::stream_of(*on_gpu) : 0;
         std::vector<py::array> held;
+        std::deque<TextArray> texts;  // which do not move while it grows
         std::vector<gpu::Borrowed> borrowed;
         std::vector<lm_value> in;
         for (const py::object& array : arrays) {
             if (gpu::holds(array)) {
                 borrowed.emplace_back(gpu::as_readable(array), stream);
                 in.push_back(borrowed.back().value());
+            } else if (holds_texts(py::array(array).dtype())) {
+                in.push_back(texts.emplace_back(py::array(array), entry.inputs[in.size()]).value());
             } else {
                 held.push_back(as_contiguous(py::array(array)));
                 in.push_back(value_of(held.back()));
@@ -218,6 +225,7 @@ class Library {
         const Lease context(*this);
         std::vector<py::object> outputs;
         std::vector<lm_value> out;
+        std::map<std::size_t, const TextArray*> written;  // the outputs that are texts
         for (std::size_t i = 0; i < entry.outputs.size(); ++i) {
             std::vector<std::int64_t> shape(entry.output_ranks[i]);
             check(functions_.output_shape(context.get(), index, in.data(), static_cast<std::int32_t>(i), shape.data()),
@@ -226,6 +234,10 @@ class Library {
                 outputs.push_back(gpu::empty_like(*on_gpu, shape, entry.output_types[i].attr("name")));
                 borrowed.emplace_back(outputs.back(), stream);
                 out.push_back(borrowed.back().value());
+            } else if (holds_texts(entry.output_types[i])) {
+                outputs.push_back(py::none());
+                out.push_back(texts.emplace_back(shape).value());
+                written[i] = &texts.back();
             } else {
                 outputs.push_back(py::array(entry.output_types[i], shape));
                 out.push_back(value_of(outputs.back()));
@@ -237,6 +249,7 @@ class Library {
             status = functions_.run(context.get(), index, in.data(), out.data(), reinterpret_cast<void*>(stream));
         }
         check(status, context.get());
+        for (const auto& [i, array] : written) outputs[i] = array->array();
         for (std::size_t i = 0; measures_ && i < entry.outputs.size(); ++i) {
             std::vector<std::int64_t> shape(entry.output_ranks[i]);
             check(functions_.output_shape(context.get(), index, nullptr, static_cast<std::int32_t>(i), shape.data()),

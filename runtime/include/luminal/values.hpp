@@ -27,10 +27,10 @@ inline const ElementType* element_type(int32_t dtype) {
         {"float64", 8, 8},          {"complex64", 8, 4},        {"complex128", 16, 8},      {"int4", 1, 1},
         {"uint4", 1, 1},            {"int2", 1, 1},             {"uint2", 1, 1},            {"float8e4m3fn", 1, 1},
         {"float8e4m3fnuz", 1, 1},   {"float8e5m2", 1, 1},       {"float8e5m2fnuz", 1, 1},   {"float8e8m0", 1, 1},
-        {"float4e2m1", 1, 1},
+        {"float4e2m1", 1, 1},       {"text", sizeof(lm_text), alignof(lm_text)},
     };
-    static_assert(sizeof(types) / sizeof(types[0]) == LM_FLOAT4E2M1, "one row per type, in the order of the numbers");
-    return dtype >= LM_BOOL && dtype <= LM_FLOAT4E2M1 ? &types[dtype - LM_BOOL] : nullptr;
+    static_assert(sizeof(types) / sizeof(types[0]) == LM_TEXT, "one row per type, in the order of the numbers");
+    return dtype >= LM_BOOL && dtype <= LM_TEXT ? &types[dtype - LM_BOOL] : nullptr;
 }
 
 inline const char* element_type_name(int32_t dtype) {

@@ -21,6 +21,7 @@ from luminal.core.types import DType
 
 # Sizes of successive symbolic dimensions: odd, and no neighbours of a power of two, so that every tile has a tail.
 SIZES = (3, 37, 21, 11, 7, 5)
+WORDS = ("", "a", "Zwei", "three words, one", "été", "4.5", "日本")
 # A factor beyond which a product switches its other operand off: a mask, turned into large negative scores.
 SWITCH = 1e3
 
@@ -32,7 +33,7 @@ class Domain:
     """The values that an input may take.
 
     ``kind`` is ``index`` (0 .. ``extent``-1), ``mask`` (0 or 1, the first of every row 1), ``positive``, ``integer``
-    (small, of either sign where the type has one) or ``normal``.
+    (small, of either sign where the type has one), ``text`` (a few words) or ``normal``.
     """
 
     kind: str
@@ -74,6 +75,8 @@ def _array(
         return attended.astype(dtype.numpy)
     if domain.kind == "integer":
         return random.integers(max(int(dtype.min), -100), min(int(dtype.max), 100) + 1, shape).astype(dtype.numpy)
+    if domain.kind == "text":
+        return np.asarray(random.choice(np.array(WORDS, object), shape))
     values = random.standard_normal(shape)
     if dtype.kind == "c":
         return (values + 1j * random.standard_normal(shape)).astype(dtype.numpy)
@@ -108,6 +111,8 @@ def _domain(node: Node, extents: list[Int], users: Mapping[Node, list[Node]]) ->
         return Domain("mask")
     if node.dtype.is_integer:
         return Domain("integer")
+    if node.dtype.is_text:
+        return Domain("text")
     return Domain("positive" if _is_positive(node, users) else "normal")
 
 

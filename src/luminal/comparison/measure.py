@@ -15,6 +15,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.precision import FP32, Precision
+from luminal.core.texts import is_texts
 from luminal.core.types import DType, f32, from_numpy
 
 Array = NDArray[Any]
@@ -49,9 +50,12 @@ NOWHERE = Distance(math.inf, math.inf, math.inf, 0.0, 0.0, 0)  # of arrays that 
 
 
 def distance(found: Array, expected: Array) -> Distance:
-    """The distance of two arrays, each of any number type; ``NOWHERE`` where their shapes differ."""
-    if found.shape != expected.shape:
+    """The distance of two arrays, each of any number type; ``NOWHERE`` where their shapes differ. Texts are equal, or
+    ``misplaced``."""
+    if found.shape != expected.shape or is_texts(found) != is_texts(expected):
         return NOWHERE
+    if is_texts(found):
+        return Distance(0.0, 0.0, 0.0, 1.0, 0.0, int(np.count_nonzero(found != expected)))
     wide = np.complex128 if "c" in (found.dtype.kind, expected.dtype.kind) else np.float64
     with np.errstate(all="ignore"):
         a, b = np.ravel(found).astype(wide), np.ravel(expected).astype(wide)

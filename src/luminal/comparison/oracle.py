@@ -95,7 +95,7 @@ class Oracle:
         typed = self.typed(node)
         if value.shape != typed.shape or value.dtype != typed.dtype:
             return True
-        if node.dtype.kind in "biu":
+        if node.dtype.kind in "biut":
             return not np.array_equal(value, typed)
         apart = distance(value, self.exact(node))
         return apart.misplaced > 0 or apart.relative > allowed
