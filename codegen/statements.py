@@ -78,7 +78,7 @@ class Statements:
             elif isinstance(statement, If):
                 self._if(statement)
             elif isinstance(statement, Barrier):
-                self.threads.barrier()
+                self.threads.barrier(statement.all_memory)
             elif isinstance(statement, Alloc):
                 self._alloc(statement)
             elif isinstance(statement, Assign):

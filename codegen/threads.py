@@ -68,15 +68,8 @@ class Threads:
 
     @contextmanager
     def loop(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
-        """The iterations of ``loop`` that fall to the thread, for the duration of the ``with``.
-
-        Raises SpecError inside another such loop, and where ``loop`` is not divided among the threads of the nest.
-        """
+        """The iterations of ``loop`` that fall to the thread, for the duration of the ``with``."""
         self._grid()
-        if loop.lanes != self.nest.threads:
-            raise SpecError(f"loop {loop.axis} is divided among {loop.lanes} threads of {self.nest.threads}")
-        if self._loop is not None:
-            raise SpecError(f"loop {loop.axis} is divided inside {self._loop.axis}")
         self._loop = loop
         self._axis = sym.as_var(self.frame.resolve(sym.expr(loop.axis)))
         with self._iterations(loop, writes):
@@ -112,7 +105,6 @@ class Threads:
         """The reduction of all threads' values, known to each."""
         if self.nest.threads == 1:
             return text
-        self._together("a reduction")
         if self.nest.threads == WARP:
             return f"warp_{fold.lanes}({text})"
         element = self.frame.dialect.type(dtype.compute)
@@ -123,22 +115,16 @@ class Threads:
 
     def sort(self, first: str, extent: str) -> None:
         """Puts elements in order."""
-        self._together("a sort")
         number = self.number if self.nest.threads > 1 else "0"
         self.frame.line(f"block_sort<{self.nest.threads}>({first}, {extent}, {number});")
 
-    def barrier(self) -> None:
+    def barrier(self, all_memory: bool) -> None:
         """All threads meet; copies that were started ahead have come."""
-        self._together("a barrier")
         if self._copying:
             self.frame.line("copy_commit();")
             self.frame.line("copy_wait<0>();")
             self._copying = False
-        self.frame.line("barrier();")
-
-    def _together(self, what: str) -> None:
-        if self._loop is not None:
-            raise SpecError(f"{what} of all threads inside loop {self._loop.axis}, which is divided among them")
+        self.frame.line("barrier_of_all_memory();" if all_memory else "barrier();")
 
     def copies(self) -> None:
         """A copy has been started."""

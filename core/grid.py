@@ -49,6 +49,16 @@ def aligned(size: int) -> int:
 
 
 @dataclass(frozen=True)
+class BlockLimits:
+    """The most that a block of threads may have: ``threads``, bytes of ``shared`` memory among them, and 4-byte
+    ``registers`` of each."""
+
+    threads: int
+    shared: int
+    registers: int
+
+
+@dataclass(frozen=True)
 class Grid:
     """What runs a kernel as a grid of tasks, each by a block of threads that share memory.
 

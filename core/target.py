@@ -11,7 +11,7 @@ from pathlib import Path
 from luminal.core import device
 from luminal.core import precision as precisions
 from luminal.core.errors import TargetError
-from luminal.core.grid import MMA, SIMDGROUP, Fragment, Grid
+from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
 from luminal.core.precision import FP32, Precision
 from luminal.core.types import DType, f32
 
@@ -53,6 +53,12 @@ class Target:
         """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in
         the second-level cache, on the stack; or in the memory that a block shares."""
         return ROWS_BYTES if self.grid is None else self.grid.kept(reduced)
+
+    @property
+    def block(self) -> BlockLimits:
+        """The most that a block of the grid may have."""
+        assert self.grid is not None
+        return BlockLimits(self.grid.threads, self.grid.shared, self.registers)
 
     @property
     def tiles_rows(self) -> bool:

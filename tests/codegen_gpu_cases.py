@@ -6,7 +6,7 @@ import numpy as np
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.grid import MMA, SIMDGROUP, Fragment
+from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment
 from luminal.core.schedule import nest as ir
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.parts import Warps
@@ -16,7 +16,7 @@ from tests.codegen_cases import CASES as CPU_CASES
 from tests.codegen_cases import F32, load, normal, parallel, serial, vector, zeros
 from tests.codegen_support import Case, array, axis, number, of, op, output
 
-SHARED = 48 << 10
+LIMITS = BlockLimits(64, 48 << 10, 255)
 CASES: dict[str, Case] = {}
 
 
@@ -57,7 +57,7 @@ def _loops(body: tuple[ir.Statement, ...], kind: str, lanes: int) -> tuple[ir.St
 
 def divided(nest: ir.LoopNest, threads: int) -> ir.LoopNest:
     """``nest`` with a thread for each lane."""
-    return Share(threads, SHARED)(replace(nest, body=_loops(nest.body, "thread", threads)))
+    return Share(threads, LIMITS)(replace(nest, body=_loops(nest.body, "thread", threads)))
 
 
 def by_one(nest: ir.LoopNest, lanes: int) -> ir.LoopNest:
@@ -161,6 +161,20 @@ def seen_after_a_barrier() -> Case:
     )  # fmt: skip
     nest = ir.LoopNest((output("out"), array("x")), (), body, threads=64)
     return Case(nest, {"out": zeros(192), "x": normal(64)})
+
+
+@case
+def seen_in_an_array_of_the_kernel() -> Case:
+    """Rows written to memory by some threads and read back, reversed, by others."""
+    r, row = axis("row", 3)
+    t, at = axis("t", 100)
+    turned = load("once", row * 100 + 99 - at)
+    body = (
+        thread(t, 100, ir.Store("once", row * 100 + at, op(ops.ADD, load("x", row * 100 + at), number(1.0)))),
+        thread(t, 100, ir.Store("out", row * 100 + at, turned)),
+    )
+    nest = ir.LoopNest((output("out"), output("once"), array("x")), (), (parallel(r, 3, *body),))
+    return Case(Share(64, LIMITS)(nest), {"out": zeros(300), "once": zeros(300), "x": normal(300)})
 
 
 @case

@@ -102,7 +102,6 @@ def test_metal_has_no_float64() -> None:
 
 def test_nests_that_break_the_rules_of_blocks_are_refused() -> None:
     i, at = axis("i", 64)
-    j, _ = axis("j", 64)
     store = ir.Store("out", at, number(1.0))
 
     def refusal(*body: ir.Statement, dialect: Dialect = CUDA) -> str:
@@ -110,11 +109,6 @@ def test_nests_that_break_the_rules_of_blocks_are_refused() -> None:
             emit(Kernel("k0", ir.LoopNest((output("out"),), (), body, threads=64)), {}, dialect)
         return str(caught.value)
 
-    assert "inside i" in refusal(thread(i, 64, thread(j, 64, store)))
-    assert "32 threads of 64" in refusal(thread(i, 64, store, threads=32))
-    assert "a barrier of all threads inside" in refusal(thread(i, 64, ir.Barrier()))
-    total = ir.Reduction("s", ops.SUM_REDUCE, types.f32, (thread(j, 64),), (), number(1.0))
-    assert "divided inside i" in refusal(thread(i, 64, total))
     held = ir.Alloc("held", types.f32, 128, "registers")
     assert "not in the part of thread" in refusal(held, thread(i, 64, ir.Store("held", at, number(1.0))))
     assert "outside the loops" in refusal(held, ir.Store("held", 0, number(1.0)))

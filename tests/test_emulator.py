@@ -12,7 +12,8 @@ from tests.gpu_emulation import Image, aligned
 
 THREADS = 64
 
-# A sum of each 64 elements, by halves in shared memory; of each 32 by the lanes of a warp; a copy in the background.
+# A sum of each 64 elements, by halves in shared memory; of each 32 by the lanes of a warp; a copy in the background;
+# each 64 turned around in global memory.
 CUDA = """
 #include "luminal/device/kernel.hpp"
 
@@ -50,6 +51,16 @@ extern "C" __global__ void __launch_bounds__(64) copied(const float* __restrict_
     y[64*task + tid] = stage[67 - tid];
 }
 
+extern "C" __global__ void __launch_bounds__(64) turned(const float* __restrict__ x, float* __restrict__ y) {
+    const int tid = threadIdx.x;
+    const int task = blockIdx.x;
+    y[64*task + tid] = x[64*task + tid];
+    barrier_of_all_memory();
+    const float other = y[64*task + 63 - tid];
+    barrier_of_all_memory();
+    y[64*task + tid] = other;
+}
+
 }  // namespace LM_NAMESPACE
 }  // namespace lm
 """
@@ -70,6 +81,15 @@ kernel void total(device const float* x [[buffer(0)]], device float* y [[buffer(
         barrier();
     }
     if (tid == 0) y[task] = part[0];
+}
+
+kernel void turned(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+        uint task [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]]) {
+    y[64*task + tid] = x[64*task + tid];
+    barrier_of_all_memory();
+    const float other = y[64*task + 63 - tid];
+    barrier_of_all_memory();
+    y[64*task + tid] = other;
 }
 
 }  // namespace LM_NAMESPACE
@@ -117,7 +137,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def image(text: str, language: str, folder: Path) -> Image:
-    names = ("total", "warps", "copied") if language == "cuda" else ("total",)
+    names = ("total", "warps", "copied", "turned") if language == "cuda" else ("total", "turned")
     return Image({"kernels": text}, table(language, names), language, folder / f"{language}{abs(hash(text))}")
 
 
@@ -145,6 +165,18 @@ def test_copies_in_the_background_arrive(folder: Path) -> None:
     assert image(CUDA, "cuda", folder).run("copied", 3, (x, y), unwritten=(1,)) == ""
     stage = np.concatenate([x.reshape(3, THREADS), np.zeros((3, 4), np.float32)], axis=1)
     np.testing.assert_array_equal(y.reshape(3, THREADS), stage[:, :3:-1])
+
+
+@pytest.mark.parametrize(("language", "orders"), [("cuda", True), ("metal", False)])
+def test_threads_meet_in_global_memory(language: str, orders: bool, folder: Path) -> None:
+    """Barriers of shared memory do not order it on Metal; those of CUDA order both."""
+    text = CUDA if language == "cuda" else METAL
+    x, y = arrays(THREADS)
+    assert image(text, language, folder).run("turned", 3, (x, y), unwritten=(1,)) == ""
+    np.testing.assert_array_equal(y.reshape(3, THREADS), x.reshape(3, THREADS)[:, ::-1])
+    narrow = text.replace("barrier_of_all_memory()", "barrier()")
+    found = image(narrow, language, folder).run("turned", 3, (x, y), unwritten=(1,))
+    assert ("race: kernel turned, block 0, thread 0: byte 252 of y, which thread 63" in found) != orders, found
 
 
 LOADED = "= x[64*task + tid];"

@@ -16,7 +16,7 @@ from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import exponential
 from luminal.core.decompose import reduction as rows
 from luminal.core.errors import ModelError, ScheduleError, SpecError
-from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, Fragment
+from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, BlockLimits, Fragment
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import fuse, layout, lower, run_nest
 from luminal.core.schedule import nest as ln
@@ -138,7 +138,7 @@ def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
         each(ln.Store("y", thread, mirrored)),
     )
     arrays = tuple(ln.Array(name, types.f32, name != "x") for name in "xyz")
-    nest = Share(8, 1024)(ln.LoopNest(arrays, (sym.Var("n", 0, 5),), body))
+    nest = Share(8, BlockLimits(8, 1024, 255))(ln.LoopNest(arrays, (sym.Var("n", 0, 5),), body))
     values = {name: np.arange(8, dtype=np.float32) for name in "xyz"}
     run_nest.run(nest, values, {"n": count})
     assert np.array_equal(values["y"], values["x"][::-1])
@@ -150,6 +150,10 @@ def serial() -> ln.LoopNest:
     return lower.lower(fusion.clusters[0], fusion, layout.assign(fusion), CUDA).nest
 
 
+LIMITS = CUDA.block
+STAGE = Stage("a0", "a1", 64, 64, 16, Square(4))
+
+
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
@@ -157,14 +161,106 @@ def serial() -> ln.LoopNest:
         ((Stage("a0", "a1", 32, 32, 16, Square(5)),), "squares of 5 do not fill 32 x 32"),
         ((Stage("a0", "a1", 32, 32, 16, Warps(24, 16, MMA[0])),), "do not fill 32 x 32"),
         ((Stage("a0", "a1", 32, 32, 16, Warps(8, 16, MMA[0])),), "m16n8k16 does not fill 8 x 16"),
-        ((Stage("a0", "a1", 64, 64, 16, Square(4)), Share(256, 4096)), "of shared arrays, 4096 are there"),
-        ((Divide("a1", 32), Divide("a0", 32)), "is divided among threads already"),
+        ((STAGE, Share(256, replace(LIMITS, shared=4096))), "share: 8448 bytes of shared arrays, 4096 are there"),
+        ((STAGE, Share(256, replace(LIMITS, threads=128))), "share: 256 threads in a block, 128 are the most"),
+        ((STAGE, Share(256, replace(LIMITS, registers=48))), "share: about 56 registers in each thread, 48 are there"),
+        ((Stage("a0", "a1", 128, 128, 16, Square(16)), Share(64, LIMITS)), "share: about 320 registers in each thread"),
+        ((STAGE, Share(128, LIMITS)), "is divided among 256 of 128 threads"),
+        ((Divide("a0", 32), Divide("a1", 32), Share(32, LIMITS)), "share: the loop over 'a1', itself divided among"),
+        ((Divide("k0", 32), Divide("a1", 32)), "divide: the reduction .* inside the loop over 'a1', where"),
+        ((Divide("a1", 32), Divide("a0", 32)), "itself divided among threads"),
         ((Divide("k7", 32),), "no loop over 'k7'"),
     ],
 )
 def test_what_is_not_legal_says_why(schedule: tuple[Transform, ...], reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         apply(serial(), schedule)
+
+
+def test_what_all_threads_do_is_refused_where_they_go_different_ways() -> None:
+    t, k = sym.Var("t", 0, 63), sym.Var("k", 0, 63)
+    x = ln.load("x", sym.expr(t), types.f32)
+    total = ln.Reduction("s", ops.SUM_REDUCE, types.f32, (ln.Loop(k, 64, "thread", (), 64),), (), x)
+    arrays = (ln.Array("x", types.f32, True),)
+
+    def refusal(*body: ln.Statement) -> str:
+        with pytest.raises(ScheduleError) as caught:
+            Share(64, LIMITS)(ln.LoopNest(arrays, (), body))
+        return str(caught.value)
+
+    def each(*body: ln.Statement) -> ln.Loop:
+        return ln.Loop(t, 64, "thread", body, 64)
+
+    where = "lies inside the loop over 't', where threads go different ways"
+    assert refusal(each(ln.Barrier())) == f"share: a barrier {where}"
+    assert refusal(each(ln.If((sym.expr(t) - 3,), (ln.Barrier(),)))) == f"share: a barrier {where}"
+    assert refusal(each(ln.Sort("x", 0, 64))) == f"share: a sort of x by all threads {where}"
+    assert refusal(each(total)) == f"share: the reduction s by all threads {where}"
+    assert refusal(replace(total, before=(ln.Sort("x", 0, 8),))).startswith("share: a sort of x by all threads")
+    assert refusal(each(ln.Loop(k, 64, "thread", (), 64))).startswith("share: the loop over 'k', itself divided")
+    one = ln.Store("x", 0, ln.load("x", 1, types.f32))
+    assert refusal(one) == "share: one thread stores into x while others read it for that"
+
+
+def test_arrays_that_a_thread_has_to_itself_take_its_registers() -> None:
+    thread = sym.Var("t", 0, 31)
+    value = ln.load("mine", 0, types.f64)
+    each = ln.Loop(thread, 32, "thread", (ln.Alloc("mine", types.f64, 100), ln.Store("y", sym.expr(thread), value)), 32)
+    nest = ln.LoopNest((ln.Array("y", types.f64, True),), (), (each,))
+    Share(32, BlockLimits(32, 0, 232))(nest)
+    with pytest.raises(ScheduleError, match="about 232 registers in each thread, 231 are there"):
+        Share(32, BlockLimits(32, 0, 231))(nest)
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_threads_meet_under_conditions_that_all_of_them_share(holds: bool) -> None:
+    """What some leave for others under such a condition is there for them, under it and after it."""
+    t, n = sym.Var("t", 0, 7), sym.Var("n", 0, 1)
+    thread = sym.expr(t)
+
+    def each(array: str, value: ln.Scalar) -> ln.Loop:
+        return ln.Loop(t, 8, "thread", (ln.Store(array, thread, value),), 8)
+
+    x, mirrored = ln.load("x", thread, types.f32), ln.load("s", 7 - thread, types.f32)
+    body = (
+        ln.Alloc("s", types.f32, 8),
+        each("s", x),
+        ln.If((sym.expr(n) - 1,), (each("z", mirrored), each("s", ln.load("z", 7 - thread, types.f32)))),
+        each("y", mirrored),
+    )
+    nest = Share(8, BlockLimits(8, 1024, 255))(
+        ln.LoopNest(tuple(ln.Array(name, types.f32, name != "x") for name in "xyz"), (n,), body)
+    )
+    values = {name: np.arange(8, dtype=np.float32) for name in "xyz"}
+    run_nest.run(nest, values, {"n": int(holds)})
+    assert np.array_equal(values["y"], values["x"][::-1])
+
+
+def test_barriers_order_the_memory_that_threads_meet_in() -> None:
+    """Shared arrays take a barrier of these alone; arrays of the kernel one of all memory, whatever lies between."""
+    t = sym.Var("t", 0, 7)
+
+    def each(array: str, read: str, offset: sym.Int) -> ln.Loop:
+        return ln.Loop(t, 8, "thread", (ln.Store(array, sym.expr(t), ln.load(read, offset, types.f32)),), 8)
+
+    thread = sym.expr(t)
+    body = (
+        ln.Alloc("s", types.f32, 8),
+        each("y", "x", thread),
+        each("s", "x", thread),
+        each("z", "s", 7 - thread),
+        each("s", "y", 7 - thread),
+        each("z", "s", 7 - thread),
+    )
+    arrays = tuple(ln.Array(name, types.f32, name != "x") for name in "xyz")
+    nest = Share(8, BlockLimits(8, 1024, 255))(ln.LoopNest(arrays, (), body))
+    assert [s.all_memory for s in nest.body if isinstance(s, ln.Barrier)] == [False, True, False]
+    values = {name: np.arange(8, dtype=np.float32) for name in "xyz"}
+    run_nest.run(nest, values)
+    assert np.array_equal(values["z"], values["x"])
+    narrow = changed(nest.body, lambda s: [ln.Barrier()] if isinstance(s, ln.Barrier) else [s])
+    with pytest.raises(SpecError, match=r"y\[\d\]: thread \d reads what thread \d wrote, with no barrier"):
+        run_nest.run(replace(nest, body=narrow), values)
 
 
 @pytest.mark.parametrize("depth", [8, 16, 24, 32, 40, 80, 100])

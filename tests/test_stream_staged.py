@@ -17,7 +17,7 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import attention, contraction, reduction
 from luminal.core.errors import ScheduleError, SpecError
-from luminal.core.grid import MMA, SIMDGROUP
+from luminal.core.grid import MMA, SIMDGROUP, BlockLimits
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import lower
@@ -25,7 +25,7 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.parts import Rectangle, Square
 from luminal.core.schedule.stream_staged import StreamStaged
 from luminal.core.schedule.threads import Share
-from luminal.core.schedule.transforms import Transform, apply
+from luminal.core.schedule.transforms import Parallelise, Transform, apply
 from luminal.core.target import Target
 from luminal.core.types import DType
 from tests import device_support, metal_check
@@ -66,7 +66,7 @@ def schedule(rows: int = 8, block: int = 8, side: int = 2, ahead: bool = False) 
     across = block // side
     last = Rectangle(side, -(-WIDTH // across))
     stream = StreamStaged("k0", "a1", rows, block, across * last.columns, 4, Square(side), last, ahead)
-    return (stream, Share(stream.threads, 1 << 14))
+    return (stream, Share(stream.threads, BlockLimits(stream.threads, 1 << 14, 255)))
 
 
 def staged(made: Made, *sizes: int, ahead: bool = False) -> ln.LoopNest:
@@ -90,7 +90,8 @@ def test_copies_may_run_ahead() -> None:
 
 def test_no_barrier_may_be_missing() -> None:
     made = chain()
-    nest = staged(made)
+    stream, share = schedule()
+    nest = apply(made.lowered.nest, (stream, Parallelise(2), share))
     barriers = sum(isinstance(s, ln.Barrier) for s in lower.statements(nest.body))
     assert barriers > 4
     for number in range(barriers):
@@ -193,6 +194,7 @@ def test_a_row_is_the_same_whichever_tile_it_lies_in() -> None:
 
 
 SQUARE, PART = Square(2), Rectangle(2, 2)
+SMALL = BlockLimits(16, 512, 255)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ SQUARE, PART = Square(2), Rectangle(2, 2)
         ((StreamStaged("k0", "a1", 8, 8, 8, 4, SQUARE, Rectangle(4, 4)),), "do not divide sums of 5 columns"),
         ((StreamStaged("k0", "a9", 8, 8, 8, 4, SQUARE, PART),), "no loop over 'a9'"),
         ((StreamStaged("k0", "a1", 8, 9, 8, 4, SQUARE, PART),), "squares of 2 do not fill 8 x 9"),
-        ((StreamStaged("k0", "a1", 8, 8, 8, 4, SQUARE, PART), Share(16, 512)), "of shared arrays, 512 are there"),
+        ((StreamStaged("k0", "a1", 8, 8, 8, 4, SQUARE, PART), Share(16, SMALL)), "of shared arrays, 512 are there"),
     ],
 )
 def test_what_is_not_legal_says_why(transforms: tuple[Transform, ...], reason: str) -> None:

@@ -86,7 +86,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> C
     stage = Stage(m, n, tile.rows, tile.columns, DEPTH // max(a.itemsize, b.itemsize), parts, grid.ahead)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
-    state.do(Share(stage.threads, grid.shared))
+    state.do(Share(stage.threads, target.block))
     return state.finish()
 
 
@@ -145,7 +145,7 @@ def _one_pass(
     depth = DEPTH // max(a.itemsize, b.itemsize)
     state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead))
     state.do(Parallelise(len(state.loops())))
-    state.do(Share(threads, grid.shared))
+    state.do(Share(threads, target.block))
     return state.finish()
 
 
@@ -198,7 +198,7 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
-    state.do(Share(threads, grid.shared))
+    state.do(Share(threads, target.block))
     return state.finish()
 
 
@@ -215,7 +215,7 @@ def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
         state.do(Split(name, threads))
         state.do(Divide(f"{name}_0", threads))
     state.do(Parallelise(sum(loop.kind == "serial" for loop in state.loops())))
-    state.do(Share(threads, grid.shared))
+    state.do(Share(threads, target.block))
     return state.finish()
 
 
@@ -232,7 +232,7 @@ def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
-    state.do(Share(threads, grid.shared))
+    state.do(Share(threads, target.block))
     return state.finish()
 
 

@@ -318,7 +318,10 @@ class Alloc:
 
 @dataclass(frozen=True)
 class Barrier:
-    """No thread of the task passes before all have come here and see what all have written."""
+    """No thread of the task passes before all have come here and see what all have written to shared arrays; with
+    ``all_memory``, to the arrays of the kernel too."""
+
+    all_memory: bool = False
 
 
 @dataclass(frozen=True)

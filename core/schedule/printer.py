@@ -58,7 +58,7 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}if " + " and ".join(f"{v} >= 0" for v in statement.valid) + ":"
             yield from _body(statement.body, indent + "  ")
         case ln.Barrier():
-            yield f"{indent}barrier"
+            yield f"{indent}barrier" + (" of all memory" if statement.all_memory else "")
         case ln.Assign():
             yield f"{indent}{statement.axis} = {statement.value}"
         case ln.Contract():

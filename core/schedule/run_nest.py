@@ -2,7 +2,7 @@
 
 Slow (one scalar at a time) and strict: an index outside an array or a name out of scope raises an error. Vector and
 thread loops run as plain loops, parallel loops in order. Where the threads of a task share memory, an element that two
-of them touch, one writing, raises an error if no barrier lies between.
+of them touch, one writing, raises an error if no barrier lies between that orders accesses to its array.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ _COPY = -2  # what copies without any thread waiting for it
 class _Machine:
     def __init__(self, arrays: dict[str, Array], variables: dict[str, int], threads: int) -> None:
         self.arrays = arrays
+        self.arguments = frozenset(arrays)
         self.variables = variables
         self.temporaries: dict[str, Any] = {}
         self.in_range = True
         self.threads = threads
         self.thread = _ALL
-        # Who read or wrote an element since the last barrier of the task; several readers count as all.
+        # Who read or wrote an element since the last barrier that orders such accesses; several readers count as all.
         self.readers: dict[tuple[str, int], int] = {}
         self.writers: dict[tuple[str, int], int] = {}
 
@@ -131,7 +132,7 @@ class _Machine:
             if self._hold(statement.valid):
                 self.body(statement.body)
         elif isinstance(statement, Barrier):
-            self._meet()
+            self._meet(statement.all_memory)
         elif isinstance(statement, Alloc):
             unwritten = np.full(statement.extent * statement.dtype.itemsize, 0xFF, np.uint8)
             self.arrays[statement.name] = unwritten.view(statement.dtype.numpy)
@@ -158,9 +159,10 @@ class _Machine:
 
     # ---- threads ----------------------------------------------------------------------------------------------------
 
-    def _meet(self) -> None:
-        self.readers.clear()
-        self.writers.clear()
+    def _meet(self, all_memory: bool = True) -> None:
+        left = frozenset[str]() if all_memory else self.arguments
+        self.readers = {place: thread for place, thread in self.readers.items() if place[0] in left}
+        self.writers = {place: thread for place, thread in self.writers.items() if place[0] in left}
 
     def _reads(self, array: str, position: int) -> None:
         """Raises SpecError where another thread wrote the element since the last barrier."""

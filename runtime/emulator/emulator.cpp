@@ -30,10 +30,17 @@ constexpr size_t MOST_FAULTS = 4;  // of each kind that are told of a launch
 
 // ---- who touched what ------------------------------------------------------------------------------------------------
 
+/// When a thread is, between the barriers that its block and its warp have passed.
+struct Time {
+    uint32_t epoch = 0, warp_epoch = 0;
+    bool operator==(const Time& other) const { return epoch == other.epoch && warp_epoch == other.warp_epoch; }
+};
+
 /// Four bytes of memory: who wrote and who read them last in this launch, and when. `bytes` of an access is a mask.
 struct Cell {
     struct Touch {
-        uint32_t launch = 0, thread = 0, epoch = 0;
+        uint32_t launch = 0, thread = 0;
+        Time time;
         uint8_t bytes = 0;
     };
     Touch writer, readers[2];  // two, so that a thread's own reads do not hide another's
@@ -62,7 +69,8 @@ struct Fiber {
     std::unique_ptr<char[]> stack;
     uint32_t thread = 0;
     State state = State::ready;
-    uint32_t warp_epoch = 0;
+    bool all_memory = false;  // what the barrier orders at which it waits
+    Time shared_time, global_time;
     void* given = nullptr;  // to the lanes of its warp
     void (*together)(void* const* lanes) = nullptr;
     std::vector<Copy> copies;              // since the last commit
@@ -81,7 +89,6 @@ struct Emulator {
     const lm_emulated_kernel* kernel = nullptr;
     void* const* arguments = nullptr;
     uint32_t launch = 0, block = 0;
-    uint32_t epoch = 0;  // barriers that the block has passed
     std::vector<Fiber> fibers;
     Fiber* current = nullptr;
     lm_emulated::Context scheduler;
@@ -231,16 +238,20 @@ std::string near(uintptr_t address) {
            std::to_string(best->begin + best->bytes - place.begin);
 }
 
-uint32_t now() { return emulator().epoch << 12 | emulator().current->warp_epoch; }
+/// When the running thread is, for accesses to `memory`: barriers of shared memory do not order others.
+Time now(const Memory& memory) {
+    const Fiber& fiber = *emulator().current;
+    return memory.shared ? fiber.shared_time : fiber.global_time;
+}
 
 /// Whether a touch by another thread is ordered before the running one: by a barrier since, of the block or of the warp
 /// that both belong to. In memory that blocks share, nothing orders different blocks.
-bool ordered(const Cell::Touch& touch, uint32_t self, uint32_t threads) {
+bool ordered(const Cell::Touch& touch, uint32_t self, Time time, uint32_t threads) {
     if (touch.launch != emulator().launch || touch.thread == self) return true;
     if (touch.thread / threads != self / threads) return false;
-    if ((touch.epoch >> 12) != emulator().epoch) return true;
+    if (touch.time.epoch != time.epoch) return true;
     const bool same_warp = touch.thread % threads / WARP == self % threads / WARP;
-    return same_warp && touch.epoch != now();
+    return same_warp && touch.time.warp_epoch != time.warp_epoch;
 }
 
 std::string describe(const Memory& memory, uintptr_t address) {
@@ -265,6 +276,7 @@ void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
     }
     const uint32_t threads = e.kernel->threads;
     const uint32_t self = e.block * threads + e.current->thread;
+    const Time time = now(*memory);
     while (bytes > 0) {
         Cell& cell = memory->cells[(address - memory->begin) / 4];
         const size_t first = (address - memory->begin) % 4, count = std::min(bytes, 4 - first);
@@ -272,7 +284,7 @@ void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
         if (!write && (cell.written & mask) != mask) record("unwritten read", describe(*memory, address));
         if (!atomic) {
             auto racing = [&](const Cell::Touch& other) {
-                return (other.bytes & mask) != 0 && !ordered(other, self, threads);
+                return (other.bytes & mask) != 0 && !ordered(other, self, time, threads);
             };
             const bool with_write = racing(cell.writer);
             const Cell::Touch* other = with_write ? &cell.writer : nullptr;
@@ -288,10 +300,10 @@ void touch(uintptr_t address, size_t bytes, bool write, bool atomic) {
         if (write) cell.written |= mask;
         if (!atomic) {
             const Cell::Touch& first = cell.readers[0];
-            const bool replaced = first.thread == self || ordered(first, self, threads);
+            const bool replaced = first.thread == self || ordered(first, self, time, threads);
             Cell::Touch& mine = write ? cell.writer : cell.readers[replaced ? 0 : 1];
-            const bool again = mine.launch == e.launch && mine.thread == self && mine.epoch == now();
-            mine = {e.launch, self, now(), static_cast<uint8_t>(again ? mine.bytes | mask : mask)};
+            const bool again = mine.launch == e.launch && mine.thread == self && mine.time == time;
+            mine = {e.launch, self, time, static_cast<uint8_t>(again ? mine.bytes | mask : mask)};
         }
         address += count;
         bytes -= count;
@@ -335,6 +347,13 @@ std::string some_threads(State state) {
     return text + (count > 3 ? " and " + std::to_string(count - 3) + " more" : "");
 }
 
+/// Whether the barrier at which these threads wait orders accesses to global arrays.
+bool all_order_memory(size_t first, size_t end) {
+    const std::vector<Fiber>& fibers = emulator().fibers;
+    return std::all_of(fibers.begin() + static_cast<ptrdiff_t>(first), fibers.begin() + static_cast<ptrdiff_t>(end),
+                       [](const Fiber& fiber) { return fiber.all_memory; });
+}
+
 /// Lets the lanes of a warp go that all wait in `state`; whether they did.
 bool release_warp(size_t first, State state) {
     std::vector<Fiber>& fibers = emulator().fibers;
@@ -347,9 +366,12 @@ bool release_warp(size_t first, State state) {
         for (size_t i = first; i < end; ++i) given[i - first] = fibers[i].given;
         fibers[first].together(given);
     }
+    const bool all_memory = all_order_memory(first, end);
     for (size_t i = first; i < end; ++i) {
         fibers[i].state = State::ready;
-        fibers[i].warp_epoch += state == State::at_warp_barrier;
+        if (state != State::at_warp_barrier) continue;
+        ++fibers[i].shared_time.warp_epoch;
+        fibers[i].global_time.warp_epoch += all_memory;
     }
     return true;
 }
@@ -365,23 +387,23 @@ bool release() {
     for (const Fiber& fiber : e.fibers) {
         if (fiber.state != State::at_barrier) return false;
     }
+    const bool all_memory = all_order_memory(0, e.fibers.size());
     for (Fiber& fiber : e.fibers) {
         fiber.state = State::ready;
-        fiber.warp_epoch = 0;
+        ++fiber.shared_time.epoch;
+        fiber.global_time.epoch += all_memory;
     }
-    ++e.epoch;
     return true;
 }
 
 void run_block() {
     Emulator& e = emulator();
-    e.epoch = 0;
     for (Memory* memory : e.touched) std::fill(memory->cells.begin(), memory->cells.end(), Cell{});
     for (Memory* memory : e.touched) memory->touched = false;
     e.touched.clear();
     for (Fiber& fiber : e.fibers) {
         fiber.state = State::ready;
-        fiber.warp_epoch = 0;
+        fiber.shared_time = fiber.global_time = {};
         fiber.copies.clear();
         fiber.groups.clear();
         fiber.context.begin(fiber_main, fiber.stack.get(), STACK_BYTES);
@@ -424,8 +446,14 @@ uint32_t lm_emulated_block(void) { return emulator().block; }
 uint32_t lm_emulated_thread(void) { return emulator().current->thread; }
 int32_t lm_emulated_lane(void) { return static_cast<int32_t>(emulator().current->thread % WARP); }
 
-void lm_emulated_barrier(void) { wait(State::at_barrier); }
-void lm_emulated_warp_barrier(void) { wait(State::at_warp_barrier); }
+void lm_emulated_barrier(int32_t all_memory) {
+    emulator().current->all_memory = all_memory != 0;
+    wait(State::at_barrier);
+}
+void lm_emulated_warp_barrier(int32_t all_memory) {
+    emulator().current->all_memory = all_memory != 0;
+    wait(State::at_warp_barrier);
+}
 
 void lm_emulated_together(void* mine, void (*together)(void* const* lanes)) {
     Fiber& fiber = *emulator().current;

@@ -52,8 +52,8 @@ inline Warp& warp() { return (*warps)[static_cast<size_t>(self / 32)]; }
 }  // namespace emulated
 
 extern "C" inline int32_t lm_emulated_lane(void) { return emulated::self % 32; }
-extern "C" inline void lm_emulated_barrier(void) { pthread_barrier_wait(&emulated::meeting); }
-extern "C" inline void lm_emulated_warp_barrier(void) { pthread_barrier_wait(&emulated::warp().meeting); }
+extern "C" inline void lm_emulated_barrier(int32_t) { pthread_barrier_wait(&emulated::meeting); }
+extern "C" inline void lm_emulated_warp_barrier(int32_t) { pthread_barrier_wait(&emulated::warp().meeting); }
 
 extern "C" inline void lm_emulated_together(void* mine, void (*together)(void* const* lanes)) {
     emulated::Warp& warp = emulated::warp();

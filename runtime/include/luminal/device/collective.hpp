@@ -15,18 +15,29 @@ LM_DEVICE void barrier() {
 #elif defined(LM_CUDA)
     __syncthreads();
 #else
-    lm_emulated_barrier();
+    lm_emulated_barrier(LM_EMULATED_BARRIER);
 #endif
 }
 
-/// The same for the lanes of a warp.
+/// A barrier after which they see what all have written to global arrays, too.
+LM_DEVICE void barrier_of_all_memory() {
+#if defined(LM_METAL)
+    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup | metal::mem_flags::mem_device);
+#elif defined(LM_CUDA)
+    __syncthreads();
+#else
+    lm_emulated_barrier(1);
+#endif
+}
+
+/// A barrier of the lanes of a warp, which see what all of them have written to shared arrays.
 LM_DEVICE void warp_barrier() {
 #if defined(LM_METAL)
     metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
 #elif defined(LM_CUDA)
     __syncwarp();
 #else
-    lm_emulated_warp_barrier();
+    lm_emulated_warp_barrier(LM_EMULATED_BARRIER);
 #endif
 }
 

@@ -11,9 +11,10 @@ extern "C" {
 /// The calling thread's lane in its warp: 0 .. 31.
 int32_t lm_emulated_lane(void);
 
-/// No thread of the block, or of the warp, goes on before all have come here.
-void lm_emulated_barrier(void);
-void lm_emulated_warp_barrier(void);
+/// No thread of the block, or of the warp, goes on before all have come here. They then see what all have written to
+/// shared arrays; where `all_memory` is not 0, to global ones too.
+void lm_emulated_barrier(int32_t all_memory);
+void lm_emulated_warp_barrier(int32_t all_memory);
 
 /// Every lane of the warp gives something; once all have, `together` is called with what they gave, in order of lanes.
 void lm_emulated_together(void* mine, void (*together)(void* const* lanes));
@@ -32,6 +33,13 @@ void lm_emulated_access(const void* p, uint32_t bytes);
 }
 
 #define LM_EMULATED_ACCESS(p, bytes) lm_emulated_access((p), (bytes))
+
+// Whether a barrier orders all memory: those of CUDA do, those of Metal what they name.
+#if defined(LM_EMULATE_METAL)
+#define LM_EMULATED_BARRIER 0
+#else
+#define LM_EMULATED_BARRIER 1
+#endif
 
 #else
 

@@ -8,15 +8,6 @@ inline namespace LM_NAMESPACE {
 
 namespace detail {
 
-/// A barrier after which the threads of the block also see what all have written to global arrays.
-LM_DEVICE void barrier_of_all_memory() {
-#if defined(LM_METAL)
-    metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup | metal::mem_flags::mem_device);
-#else
-    barrier();
-#endif
-}
-
 /// The lesser of two elements to the first place.
 template <class P, class I> LM_DEVICE void order(P first, I a, I b) {
     const auto x = first[a], y = first[b];
@@ -40,14 +31,14 @@ template <int threads, class P, class I> LM_DEVICE void block_sort(P first, I co
             const I high = low + 2 * (half - within) - 1;
             if (high < count) detail::order(first, low, high);
         }
-        detail::barrier_of_all_memory();
+        barrier_of_all_memory();
         for (I stride = half / 2; stride > 0; stride /= 2) {
             for (I pair = index;; pair += threads) {
                 const I within = pair & (stride - 1), low = (pair - within) * 2 + within;
                 if (low + stride >= count) break;
                 detail::order(first, low, low + stride);
             }
-            detail::barrier_of_all_memory();
+            barrier_of_all_memory();
         }
     }
 }
