@@ -14,30 +14,75 @@ def missing(dialect: str, features: Sequence[str]) -> str:
     return _MISSING[dialect](features)
 
 
-# Numbers of cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+# Numbers of cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, CUDA_ERROR_NO_DEVICE.
 _MAJOR, _MINOR = 75, 76
+_NO_DEVICE = 100
 
 
 def _cuda(features: Sequence[str]) -> str:
+    """Libraries run on the first GPU, so that it is the one which must suffice."""
     try:
         driver = ctypes.CDLL(config.CUDA_DRIVER.value or "libcuda.so.1")
     except OSError as error:
         return f"this machine has no CUDA driver ({error})"
-    count, device, major, minor = (ctypes.c_int(0) for _ in range(4))
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+    try:
+        found = _capabilities(driver)
+    except _DriverError as error:
+        return f"this machine has a CUDA driver that fails: {error}"
+    if not found:
         return "this machine has a CUDA driver, but no GPU that it can use"
-    driver.cuDeviceGet(ctypes.byref(device), 0)
-    driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
-    driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
     oldest = min(int(feature.removeprefix("sm_")) for feature in features)
-    if 10 * major.value + minor.value < oldest:
-        return f"it is for GPUs of sm_{oldest} or later, and this machine's is sm_{major.value}{minor.value}"
-    return ""
+    if found[0] >= oldest:
+        return ""
+    expected = f"it is for GPUs of sm_{oldest} or later, and"
+    others = [f"GPU {number}" for number, capability in enumerate(found) if capability >= oldest]
+    if others:
+        return (
+            f"{expected} GPU 0 of this machine, which is the one that is used, is sm_{found[0]}: set "
+            f"CUDA_VISIBLE_DEVICES so that {' or '.join(others)} comes first"
+        )
+    has = "this machine's is" if len(found) == 1 else "those of this machine are"
+    return f"{expected} {has} {', '.join(f'sm_{capability}' for capability in found)}"
+
+
+class _DriverError(Exception):
+    """A call of the CUDA driver that failed."""
+
+
+def _capabilities(driver: ctypes.CDLL) -> list[int]:
+    """The compute capability of each GPU that the driver can use: 90 is 9.0. Raises _DriverError where it fails."""
+
+    def call(function: str, *arguments: object) -> int:
+        if not hasattr(driver, function):
+            raise _DriverError(f"it has no {function}")
+        result = int(getattr(driver, function)(*arguments))
+        if result not in (0, _NO_DEVICE):
+            raise _DriverError(f"{function} gives error {result}")
+        return result
+
+    def attribute(number: int, device: ctypes.c_int) -> int:
+        value = ctypes.c_int(0)
+        call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
+        return value.value
+
+    if call("cuInit", 0) == _NO_DEVICE:
+        return []
+    count, device = ctypes.c_int(0), ctypes.c_int(0)
+    call("cuDeviceGetCount", ctypes.byref(count))
+    found: list[int] = []
+    for number in range(count.value):
+        call("cuDeviceGet", ctypes.byref(device), number)
+        found.append(10 * attribute(_MAJOR, device) + attribute(_MINOR, device))
+    return found
 
 
 def _metal(features: Sequence[str]) -> str:
-    found = platform.system()
-    return "" if found == "Darwin" or config.METAL_RUNTIME.value else f"this machine has no Metal: it runs {found}"
+    if config.METAL_RUNTIME.value:
+        return ""
+    system, machine = platform.system(), platform.machine()
+    if system != "Darwin":
+        return f"this machine has no Metal: it runs {system}"
+    return "" if machine == "arm64" else f"it is for Macs with Apple's processors, and this one's is {machine}"
 
 
 _MISSING: dict[str, Callable[[Sequence[str]], str]] = {"cuda": _cuda, "metal": _metal}

@@ -433,13 +433,62 @@ def test_without_a_device_a_module_says_so_when_it_is_called(target: str, reason
     assert manifest["emulated"] is False and (folder / manifest["library"]).is_file()
 
 
-def test_a_driver_without_a_gpu_and_an_old_gpu_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
     bundle = emulation.emulated(render.render(scaled_rows(threads=32), targets.GPUS["cuda:sm_90"]))
-    driver = build.build(bundle, tmp_path).library.with_name(emulation.DRIVER)
-    monkeypatch.setenv("LUMINAL_CUDA_DRIVER", str(driver))
-    assert targets.obstacle(targets.GPUS["cuda:sm_90"]) == ""
-    found = targets.obstacle(targets.GPUS["cuda:sm_100"])
-    assert found == "it is for GPUs of sm_100 or later, and this machine's is sm_90"
-    assert ctypes.CDLL(str(driver)).lm_cuda_set(b"devices", ctypes.c_int64(0)) == 0
+    return FakeDriver(build.build(bundle, tmp_path_factory.mktemp("driver")).library.with_name(emulation.DRIVER))
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed", "reason"),
+    [
+        ({}, "sm_90", ""),
+        ({}, "sm_100", "it is for GPUs of sm_100 or later, and this machine's is sm_90"),
+        ({"devices": 0}, "sm_90", "this machine has a CUDA driver, but no GPU that it can use"),
+        ({"devices": 2}, "sm_100", "it is for GPUs of sm_100 or later, and those of this machine are sm_90, sm_90"),
+        ({"devices": 2, "first_capability": 100}, "sm_100", ""),
+        (
+            {"devices": 3, "first_capability": 75},
+            "sm_80",
+            "it is for GPUs of sm_80 or later, and GPU 0 of this machine, which is the one that is used, is sm_75: set "
+            "CUDA_VISIBLE_DEVICES so that GPU 1 or GPU 2 comes first",
+        ),
+    ],
+)
+def test_the_first_gpu_must_suffice(
+    fake_driver: FakeDriver, settings: dict[str, int], needed: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LUMINAL_CUDA_DRIVER", str(fake_driver.path))
+    with fake_driver.being(**settings):
+        assert targets.obstacle(targets.GPUS[f"cuda:{needed}"]) == reason
+
+
+@pytest.mark.parametrize("function", ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute"])
+def test_a_driver_that_fails_is_told(fake_driver: FakeDriver, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_CUDA_DRIVER", str(fake_driver.path))
+    with fake_driver.failing(function):
+        found = targets.obstacle(targets.GPUS["cuda:sm_90"])
+    assert found == f"this machine has a CUDA driver that fails: {function} gives error 999"
+
+
+def test_a_library_that_is_no_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_CUDA_DRIVER", "libc.so.6")
     found = targets.obstacle(targets.GPUS["cuda:sm_90"])
-    assert found == "this machine has a CUDA driver, but no GPU that it can use"
+    assert found == "this machine has a CUDA driver that fails: it has no cuInit"
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "reason"),
+    [
+        ("Darwin", "arm64", ""),
+        ("Darwin", "x86_64", "it is for Macs with Apple's processors, and this one's is x86_64"),
+        ("Linux", "aarch64", "this machine has no Metal: it runs Linux"),
+    ],
+)
+def test_metal_is_that_of_macs_with_processors_of_their_own(
+    system: str, machine: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LUMINAL_METAL_RUNTIME", raising=False)
+    monkeypatch.setattr(device.platform, "system", lambda: system)
+    monkeypatch.setattr(device.platform, "machine", lambda: machine)
+    assert targets.obstacle(targets.GPUS["metal"]) == reason

@@ -122,6 +122,7 @@ struct State {
     std::map<std::string, int64_t> settings = {
         {"devices", 1},
         {"capability", LM_EMULATED_CAPABILITY},  // of each device: 90 is 9.0
+        {"first_capability", 0},                 // of device 0, where it has another
         {"memory", int64_t{1} << 40},
     };
     bool initialised = false;
@@ -422,9 +423,10 @@ EXPORT int32_t cuDeviceGetName(char* name, int32_t size, int32_t) {
     return SUCCESS;
 }
 
-EXPORT int32_t cuDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t) {
+EXPORT int32_t cuDeviceGetAttribute(int32_t* value, int32_t attribute, int32_t device) {
     ENTER("cuDeviceGetAttribute");
-    const int32_t capability = static_cast<int32_t>(state().settings["capability"]);
+    const int64_t first = state().settings["first_capability"];
+    const int32_t capability = static_cast<int32_t>(device == 0 && first != 0 ? first : state().settings["capability"]);
     if (attribute != 75 && attribute != 76) return INVALID_VALUE;
     *value = attribute == 75 ? capability / 10 : capability % 10;
     return SUCCESS;
