@@ -49,9 +49,20 @@ def _more(
 ) -> Mapping[str, Any]:
     return {
         "capability": capability(target),
+        "toolkit": toolkit(target),
         "images": [{"name": PurePosixPath(path).stem, "path": image_path(path)} for path in kernels],
         "image_flags": image_flags(target),
     }
+
+
+# The CUDA whose compiler was the first for an architecture, where it is a later one than libraries need of the driver.
+_FIRST = {"sm_100": (12, 8)}
+_DRIVER = (12, 0)
+
+
+def toolkit(target: Target) -> str:
+    """The oldest CUDA whose compiler makes the images for ``target``: ``12.8``."""
+    return ".".join(map(str, max(_FIRST.get(architecture, _DRIVER) for architecture in target.features)))
 
 
 def _number(architecture: str) -> str:

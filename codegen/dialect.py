@@ -55,14 +55,13 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """How the threads of a block are written: the numbers of the block and of the thread, and before an array what
-    makes it shared. Copies run ahead only where ``ahead``; else they are stores like any other."""
+class BlockSyntax:
+    """How the threads of a block are written: the numbers of the task, which is the block, and of the thread in it, and
+    before an array what makes it shared."""
 
-    block: str
+    task: str
     thread: str
     shared: str
-    ahead: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Dialect:
     ``lacks`` are element types that it does not have, ``reserved`` words that no name may hide beside those of C++,
     ``limits`` what stands for infinity or the least integer, by C++ type. ``table`` and ``reductions`` have a row for
     each primitive. ``raising`` formats the ``code`` of a status, ``unroll`` the ``count`` of iterations of a loop that
-    stand side by side. ``grid`` is None where a kernel is a loop over tasks, each run by one thread.
+    stand side by side. ``block`` is None where a kernel is a loop over tasks, each run by one thread.
     """
 
     name: str
@@ -85,7 +84,7 @@ class Dialect:
     unroll: str
     lacks: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
-    grid: Grid | None = None
+    block: BlockSyntax | None = None
 
     def __str__(self) -> str:
         return self.name

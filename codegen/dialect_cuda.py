@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from luminal.codegen import dialect_cpp, dialect_device
-from luminal.codegen.dialect import Dialect, Grid, Head
+from luminal.codegen.dialect import BlockSyntax, Dialect, Head
 
 CUDA = Dialect(
     "cuda",
@@ -22,5 +22,5 @@ CUDA = Dialect(
     dialect_device.UNROLL,
     reserved=dialect_device.RESERVED
     | {"blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize", "float2", "float4", "int2", "int4", "uint4", "half"},
-    grid=Grid("blockIdx.x", "threadIdx.x", "__shared__", ahead=True),
+    block=BlockSyntax("blockIdx.x", "threadIdx.x", "__shared__"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from luminal.codegen import dialect_cpp, dialect_device
-from luminal.codegen.dialect import Dialect, Grid, Head
+from luminal.codegen.dialect import BlockSyntax, Dialect, Head
 
 # Address spaces, kinds of function, and the types that are always in scope. ``thread`` is an address space, too.
 _WORDS = frozenset(
@@ -31,5 +31,5 @@ METAL = Dialect(
     dialect_device.UNROLL,
     lacks=frozenset({"float64"}),
     reserved=dialect_device.RESERVED | _WORDS | {"block_index", "thread_index"},
-    grid=Grid("block_index", "thread_index", "threadgroup", ahead=False),
+    block=BlockSyntax("block_index", "thread_index", "threadgroup"),
 )

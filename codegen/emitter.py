@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from luminal.codegen import integers, signature
 from luminal.codegen.cpp import Names
-from luminal.codegen.dialect import Dialect, Grid
+from luminal.codegen.dialect import BlockSyntax, Dialect
 from luminal.codegen.dialect_cpp import CPP
 from luminal.codegen.frame import Frame, Value, written
 from luminal.codegen.signature import Signature
@@ -44,7 +44,7 @@ def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> Ker
     """
     text, read = _emit(kernel, dims, dialect, frozenset())
     arrays = {s.name for s in nested(kernel.nest.body) if isinstance(s, Alloc)}
-    if dialect.grid is None or arrays <= read:
+    if dialect.block is None or arrays <= read:
         return text  # what nobody reads, a CPU's compiler removes
     return _emit(kernel, dims, dialect, frozenset(arrays - read))[0]
 
@@ -56,14 +56,14 @@ def _emit(
     nest = kernel.nest
     names = Names(dialect.reserved)
     sign = signature.of(kernel.name, nest, names, dialect)
-    frame = Frame(names, dialect, "int64_t" if dialect.grid is None else integers.of(nest))
+    frame = Frame(names, dialect, "int64_t" if dialect.block is None else integers.of(nest))
     statements = Statements(kernel.name, frame, nest, {pointer.array: pointer for pointer in sign.pointers}, unread)
     with frame.open("") as scope:
         sizes = {frame.declare(dim): dims[dim.name] for dim in nest.dims}
-        if dialect.grid is None:
+        if dialect.block is None:
             _tasks(frame, statements, nest)
         else:
-            _block(frame, statements, nest, dialect.grid)
+            _block(frame, statements, nest, dialect.block)
     # Some sizes only decide how many tasks there are, which the caller knows.
     words = set(re.findall(r"\w+", "\n".join(scope.lines)))
     passed = "dims[{}]" if frame.integer == "int64_t" else "static_cast<int>(dims[{}])"
@@ -99,12 +99,12 @@ def _tasks(frame: Frame, statements: Statements, nest: LoopNest) -> None:
         statements.body(body)
 
 
-def _block(frame: Frame, statements: Statements, nest: LoopNest, grid: Grid) -> None:
+def _block(frame: Frame, statements: Statements, nest: LoopNest, syntax: BlockSyntax) -> None:
     """The task of one block of threads."""
     loops = nest.tasks
     if loops:
         axis = frame.names.like(loops[0].axis.name if len(loops) == 1 else "task")
-        frame.line(f"const {frame.integer} {axis} = {grid.block};")
+        frame.line(f"const {frame.integer} {axis} = {syntax.task};")
         if len(loops) == 1:
             frame.bind(loops[0].axis, Value(axis))
         else:

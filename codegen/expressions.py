@@ -130,7 +130,7 @@ class Expressions:
     def together(self, array: str, offset: Int) -> bool:
         """Whether consecutive elements from ``offset`` on, one for each lane, are read and written by one access. On
         a GPU they have to be aligned."""
-        if self.frame.dialect.grid is None:
+        if self.frame.dialect.block is None:
             return True
         pointer = self.array(array)
         return pointer.aligned and pointer.space in ("global", "shared") and self.indices.aligned(offset)

@@ -118,7 +118,7 @@ class Indices:
     def _integer(self, value: int) -> str:
         if abs(value) < 1 << 31:
             return str(value)
-        return f"INT64_C({value})" if self.frame.dialect.grid is None else f"int64_t{{{value}}}"
+        return f"INT64_C({value})" if self.frame.dialect.block is None else f"int64_t{{{value}}}"
 
     def _typed(self, value: Int) -> str:
         """``value`` for the first lane, of the type of indices also where it is a number."""

@@ -46,7 +46,7 @@ class Loops:
     def groups(self, loop: Loop, writes: frozenset[str], start: str = "0") -> Iterator[Group]:
         """Opens the loop over full groups of lanes from ``start`` on, then the block for the partial group at the end,
         where there may be one; yields in each."""
-        if self.frame.dialect.grid is not None and loop.extent == loop.lanes:
+        if self.frame.dialect.block is not None and loop.extent == loop.lanes:
             with self.frame.unbraced(writes=writes):
                 self.frame.bind(loop.axis, Value("0"))
                 yield Group(loop.axis, loop.lanes, only=True)

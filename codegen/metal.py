@@ -5,13 +5,12 @@ Metal compiles the text when a library is opened, and finds no files then: it ho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from luminal.codegen import library
+from luminal.codegen import headers, library
 from luminal.codegen.emitter import KernelText
-from luminal.codegen.host import INCLUDE, LIBRARY, PYTHON_MODULE, Host, namespace
+from luminal.codegen.host import LIBRARY, PYTHON_MODULE, Host, namespace
 from luminal.codegen.platform import MACOS
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.program import Kernel, Program
@@ -21,8 +20,6 @@ from luminal.core.target import Target
 from luminal.core.types import DType
 
 MOST_BUFFERS = 31  # that a kernel can have as arguments
-
-_INCLUDED = re.compile(r'#include "(luminal/[^"]+)"')
 
 
 def check(program: Program) -> None:
@@ -51,17 +48,15 @@ def _lines(sources: Iterable[str]) -> Iterator[str]:
         depth = 0
         for line in text.splitlines():
             depth += line.startswith("#if") - line.startswith("#endif")
-            included = _INCLUDED.match(line)
-            if included and depth:
-                raise SpecError(
-                    f"{included[1]} is included under a condition, so its place in a shader text is unknown"
-                )
-            if included is None:
+            header = headers.included(line)
+            if header and depth:
+                raise SpecError(f"{header} is included under a condition, so its place in a shader text is unknown")
+            if header is None:
                 if line != "#pragma once":
                     yield line
-            elif included[1] not in seen:
-                seen.add(included[1])
-                yield from inlined((INCLUDE / included[1]).read_text())
+            elif header not in seen:
+                seen.add(header)
+                yield from inlined(headers.text(header))
 
     for source in sources:
         yield from inlined(source)

@@ -60,7 +60,7 @@ class Accumulation:
             raise SpecError(f"reduction {self.reduction.name}: only the innermost loop may be a vector or thread loop")
         groups = sym.floordiv(self.inner.extent, self.step)
         several = self.reduction.dtype.is_float or self.step > 1
-        long = several and (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS and self.frame.dialect.grid is None
+        long = several and (sym.upper(groups) or 2 * CHAINS) >= 2 * CHAINS and self.frame.dialect.block is None
         name = self.frame.names.fresh("sum" if self.fold.combine == "add" else "most")
         self.names = [self.frame.names.like(name + letter) for letter in "abcd"[:CHAINS]] if long else [name]
         self._outer(self.reduction.loops[:-1])

@@ -49,7 +49,7 @@ class Signature:
     @property
     def declaration(self) -> str:
         """The prototype, without a semicolon."""
-        if self.dialect.grid is not None:
+        if self.dialect.block is not None:
             return self.definition
         arrays = [f"{pointer.type} {pointer.name}" for pointer in self.pointers]
         return f"{self._kernel}({', '.join(self._parameters(arrays))})"

@@ -99,7 +99,7 @@ class Statements:
         self.arrays[statement.name] = pointer
         if statement.name in self.unread:
             return
-        if self.frame.dialect.grid is None and statement.space == "local":
+        if self.frame.dialect.block is None and statement.space == "local":
             self.frame.line(f"alignas(64) {self.frame.dialect.type(statement.dtype)} {name}[{statement.extent}];")
         else:
             self.threads.declare(statement, pointer)
@@ -116,7 +116,7 @@ class Statements:
     def _let(self, statement: Let) -> None:
         value = self.expressions.value(statement.value)
         raising = self.frame.dialect.raising.format(code="LM_INDEX_OUT_OF_RANGE")
-        if not value.varying and self.frame.dialect.grid is not None:
+        if not value.varying and self.frame.dialect.block is not None:
             self._let_on_grid(statement, value.text, raising)
             return
         if not value.varying:
@@ -218,9 +218,9 @@ class Statements:
         return f"{pointer.name}[{self.expressions.place(statement.array, statement.offset)}] = {value};"
 
     def _copy(self, store: Store) -> bool:
-        """Writes a store as a copy that the thread need not wait for, where the dialect has those and it is one."""
+        """Writes a store as a copy that the thread need not wait for, where it is one and threads have such."""
         leaf, group, dialect = store.value.leaf, self.frame.group, self.frame.dialect
-        if dialect.grid is None or not dialect.grid.ahead or not isinstance(leaf, Access) or store.valid:
+        if dialect.block is None or not isinstance(leaf, Access) or store.valid:
             return False
         lanes = 1 if group is None else group.lanes
         source, target, size = self.arrays[leaf.array], self.arrays[store.array], lanes * store.value.dtype.itemsize
@@ -268,14 +268,14 @@ class Statements:
     def _sort(self, statement: Sort) -> None:
         first, extent = self.expressions.pointer(statement.array, statement.offset), self.indices.text(statement.extent)
         self.expressions.read.add(statement.array)
-        if self.frame.dialect.grid is None:
+        if self.frame.dialect.block is None:
             self.frame.line(f"sort_ascending({first}, {extent});")
         else:
             self.threads.sort(first, extent)
         self.frame.wrote(statement.array)
 
     def _keep(self, statement: Keep) -> None:
-        if self.frame.dialect.grid is not None or self.frame.group is not None:
+        if self.frame.dialect.block is not None or self.frame.group is not None:
             raise SpecError(f"keep in {statement.array}: one thread keeps the least of its elements, one by one")
         first, extent = self.expressions.pointer(statement.array, statement.offset), self.indices.text(statement.extent)
         self.frame.line(f"keep_least({first}, {extent}, {self.expressions.value(statement.value).text});")
@@ -284,7 +284,7 @@ class Statements:
     # ---- tiles -----------------------------------------------------------------------------------------------------
 
     def _contract(self, statement: Contract) -> None:
-        if self.frame.dialect.grid is not None:
+        if self.frame.dialect.block is not None:
             self.expressions.read |= {statement.tile, statement.a, statement.b}
             products.render(self.loops, self.threads, self.expressions, statement)
             self.frame.wrote(statement.tile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from luminal.codegen.dialect import Fold, Grid
+from luminal.codegen.dialect import BlockSyntax, Fold
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
@@ -39,11 +39,11 @@ class Threads:
 
     def begin(self) -> None:
         """Declares the number of the thread, for which the axes of loops with an iteration for each thread stand."""
-        grid = self._grid()
+        syntax = self._syntax()
         if self.nest.threads == 1:
             return
         name = self.frame.declare(self.variable)
-        self.frame.line(f"const {self.frame.integer} {name} = {grid.thread};")
+        self.frame.line(f"const {self.frame.integer} {name} = {syntax.thread};")
         for axis in _whole(self.nest):
             self.frame.alias(axis, self._number)
         if any(isinstance(s, Contract) and s.fragment is not None for s in statements(self.nest.body)):
@@ -69,7 +69,7 @@ class Threads:
     @contextmanager
     def loop(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
         """The iterations of ``loop`` that fall to the thread, for the duration of the ``with``."""
-        self._grid()
+        self._syntax()
         self._loop = loop
         self._axis = sym.as_var(self.frame.resolve(sym.expr(loop.axis)))
         with self._iterations(loop, writes):
@@ -110,7 +110,7 @@ class Threads:
         element = self.frame.dialect.type(dtype.compute)
         if element not in self._scratch:
             name = self._scratch[element] = self.frame.names.like("scratch")
-            self.shared.append(f"{self._grid().shared} {element} {name}[{self.nest.threads // WARP}];")
+            self.shared.append(f"{self._syntax().shared} {element} {name}[{self.nest.threads // WARP}];")
         return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[element]}, {self.number})"
 
     def sort(self, first: str, extent: str) -> None:
@@ -155,7 +155,7 @@ class Threads:
         """Declares an array."""
         element = self.frame.dialect.type(pointer.dtype)
         if statement.space == "shared":
-            declared = f"{self._grid().shared} {element} {pointer.name}[{statement.extent}];"
+            declared = f"{self._syntax().shared} {element} {pointer.name}[{statement.extent}];"
             self.shared.append(f"alignas({ALIGNMENT}) {declared}")
             return
         parts = self.nest.threads if statement.space == "registers" else 1
@@ -174,11 +174,11 @@ class Threads:
             raise SpecError(f"element {offset} of an array in registers is not in the part of thread {self._loop.axis}")
         return rest
 
-    def _grid(self) -> Grid:
-        grid = self.frame.dialect.grid
-        if grid is None:
+    def _syntax(self) -> BlockSyntax:
+        syntax = self.frame.dialect.block
+        if syntax is None:
             raise SpecError(f"kernels in {self.frame.dialect.language} are run by one thread")
-        return grid
+        return syntax
 
 
 def _leaves_copies(body: Sequence[Statement]) -> bool:

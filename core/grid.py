@@ -17,11 +17,12 @@ ELEMENT = Var("e", 0, 3)
 
 @dataclass(frozen=True, repr=False)
 class Fragment:
-    """A product of small matrices that the lanes of a warp compute together.
+    """A product of small matrices that the ``warp`` lanes of a warp compute together.
 
-    ``rows x depth`` times ``depth x columns``, of type ``dtype``, summed in float32. Each lane holds as many elements
-    of the result: its element ``ELEMENT`` is at ``row`` and ``column``, expressions over ``LANE`` and ``ELEMENT``.
-    Operands of float32 are rounded to ``precision`` first.
+    The operands have ``rows x depth`` and ``depth x columns`` elements of type ``dtype``, the result ``rows x columns``
+    sums in float32, of which every lane holds ``elements``: lane ``LANE`` holds as its number ``ELEMENT`` the one in
+    ``row`` and ``column``, both expressions over these two variables. Operands of float32 are rounded to ``precision``
+    first.
     """
 
     name: str

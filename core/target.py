@@ -172,8 +172,8 @@ def check_supported(target: Target) -> None:
     if reason:
         emulated = "" if target.grid is None else ", or emulate the GPU (emulate=True, --emulate)"
         raise TargetError(
-            f"the library cannot run here: {reason}; export it and load it on such a machine, or compile the model for "
-            f"the target 'host'{emulated}"
+            f"the library cannot run here: {reason}; load its exported folder on such a machine; here, compile the "
+            f"model for the target 'host'{emulated}"
         )
 
 

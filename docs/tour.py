@@ -142,6 +142,7 @@ SHARED = {
     "schedules of blocks of threads": [
         "core/grid.py",
         "core/schedule/choose_grid.py",
+        "core/schedule/legality.py",
         "core/schedule/parts.py",
         "core/schedule/stage.py",
         "core/schedule/stream_staged.py",

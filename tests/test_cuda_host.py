@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import platform
 import re
 import subprocess
 from collections.abc import Iterator
@@ -466,6 +467,32 @@ def test_an_image_is_made_for_each_architecture_and_for_later_ones() -> None:
         "-gencode=arch=compute_90,code=compute_90",
     )  # fmt: skip
     assert "model_code = {90, kernels_table};" in cuda_support.bundle(target).files["library.cpp"]
+
+
+@pytest.mark.parametrize(("architectures", "oldest"), [(("sm_80", "sm_90"), "12.0"), (("sm_100", "sm_90"), "12.8")])
+def test_the_project_asks_for_a_compiler_that_knows_the_gpus(
+    architectures: tuple[str, ...], oldest: str, tmp_path: Path
+) -> None:
+    cmake, ninja = pytest.importorskip("cmake"), pytest.importorskip("ninja")
+    target = replace(cuda_support.TARGET, features=architectures, architecture=platform.machine())
+    for name, text in cuda_support.bundle(target).files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    environment = {"PATH": f"{cmake.CMAKE_BIN_DIR}:{ninja.BIN_DIR}:/usr/bin:/bin"}
+    configure = ["cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DNVCC={tmp_path / 'nvcc'}"]
+
+    def configured(release: str) -> str:
+        (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.99'\n")
+        (tmp_path / "nvcc").chmod(0o755)
+        return run(configure, environment)
+
+    assert "Configuring done" in configured(oldest) and "Configuring done" in configured("13.0")
+    too_old = "11.8" if oldest == "12.0" else "12.6"
+    with pytest.raises(AssertionError) as caught:
+        configured(too_old)
+    said = " ".join(str(caught.value).split())
+    assert f"needs nvcc of CUDA {oldest} or later for {', '.join(architectures)}:" in said
+    assert f"nvcc is of {too_old}" in said
 
 
 def test_the_library_exports_its_abi_and_needs_nothing_of_cuda(path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_module_for_another_machine_says_so_when_it_is_called(module: Module, 
     assert "encoder_a" in repr(module) and module.input_names == ["ids", "weight"]
     assert module.accepts(*arguments()) and len(module.output_names) == 3
     for call in (lambda: module(*arguments()), lambda: module.run({}), lambda: module.library):
-        with pytest.raises(TargetError, match="for aarch64, and this machine is x86_64; export it"):
+        with pytest.raises(TargetError, match="for aarch64, and this machine is x86_64; load its exported folder"):
             call()
     with pytest.raises(OSError, match="compiled for aarch64, and this machine is x86_64: load it"):
         luminal.load(exported)

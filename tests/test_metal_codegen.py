@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from luminal.codegen import build, emulation, metal, render, weights
+from luminal.codegen import build, emulation, headers, metal, render, weights
 from luminal.codegen.emitter import KernelText
 from luminal.core import target as targets
 from luminal.core import types
@@ -22,7 +24,7 @@ from tests import metal_check, metal_support
 from tests.codegen_programs import COLUMNS, scaled_rows
 from tests.codegen_support import array, axis, of, output
 from tests.mach_o import MachO
-from tests.runtime_example import INCLUDE, run
+from tests.runtime_example import run
 
 PROGRAM = scaled_rows(threads=32)
 METAL = targets.GPUS["metal"]
@@ -60,16 +62,44 @@ def test_the_library_is_built_for_a_mac(tmp_path: Path) -> None:
     assert text, "the text of the kernels is not in the library"
 
 
-def test_the_exported_project_builds(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources, with the headers that they need alone."""
+    folder = tmp_path_factory.mktemp("project")
+    texts = {f"include/{header}": headers.text(header) for header in headers.needed(BUNDLE.files.values())}
+    for name, text in {**BUNDLE.files, **texts}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def cmake_path() -> str:
     cmake, ninja = pytest.importorskip("cmake"), pytest.importorskip("ninja")
-    for name, text in BUNDLE.files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "include").symlink_to(INCLUDE)
-    environment = {"PATH": f"{cmake.CMAKE_BIN_DIR}:{ninja.BIN_DIR}:/usr/bin:/bin"}
-    run(["cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build"], environment)
+    return f"{cmake.CMAKE_BIN_DIR}:{ninja.BIN_DIR}:/usr/bin:/bin"
+
+
+def test_the_exported_project_builds(project: Path, tmp_path: Path) -> None:
+    """On any machine, with a compiler for Macs."""
+    pytest.importorskip("ziglang")
+    compilers = {}
+    for language, command in (("C", "cc"), ("CXX", "c++")):
+        compilers[language] = tmp_path / command
+        start = f'exec "{sys.executable}" -m ziglang {command} --target=aarch64-macos.14.0 "$@"'
+        compilers[language].write_text(f"#!/bin/sh\n{start}\n")
+        compilers[language].chmod(0o755)
+    options = ["-DCMAKE_SYSTEM_NAME=Darwin", "-DCMAKE_SYSTEM_PROCESSOR=arm64"]
+    options += [f"-DCMAKE_{language}_COMPILER={path}" for language, path in compilers.items()]
+    environment = {**os.environ, "PATH": cmake_path()}
+    run(["cmake", "-G", "Ninja", "-S", project, "-B", tmp_path / "build", *options], environment)
     run(["cmake", "--build", tmp_path / "build"], environment)
-    assert "T scaled_rows_run" in run(["nm", "-D", tmp_path / "build" / "libscaled_rows.so"])
+    library = MachO((tmp_path / "build" / "libscaled_rows.dylib").read_bytes())
+    assert library.architecture == "arm64" and "_scaled_rows_run" in library.exports
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac is what the project is for")
+def test_the_exported_project_says_what_it_is_for(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"compiled for Macs with Apple's\s+processors, not for Linux on"):
+        run(["cmake", "-G", "Ninja", "-S", project, "-B", tmp_path], {"PATH": cmake_path()})
 
 
 # ---- the text of the kernels -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pybind11
 
 import luminal
 from luminal.codegen import build as builder
-from luminal.codegen import emulation, render, toolchain, weights
+from luminal.codegen import emulation, headers, render, toolchain, weights
 from luminal.codegen.host import INCLUDE
 from luminal.codegen.render import SourceBundle
 from luminal.core import config
@@ -90,7 +90,10 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    shutil.copytree(INCLUDE / "luminal", folder / "include" / "luminal", dirs_exist_ok=True)
+    for header in headers.needed(bundle.files.values()):
+        file = folder / "include" / header
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(headers.text(header), encoding="utf-8")
     face = bundle.interface.metadata()
     manifest = {
         "name": program.name,

@@ -40,9 +40,10 @@ inline namespace LM_NAMESPACE {
         }
         const int n3 = 512*k;
         for (int c = tid; c < 128; c += 64) {
-            const vec<float, 4> v0 = load<4>(b + n3 + 4*c);
-            store(stage_b + 4*c, v0);
+            copy_async<16>(stage_b + 4*c, b + n3 + 4*c);
         }
+        copy_commit();
+        copy_wait<0>();
         barrier();
         #pragma unroll 2
         for (int term = 0; term < 16; term += 8) {
