@@ -6,7 +6,7 @@ THEMES = {
     "sampling": """test_gridsample_bicubic_align_corners_0_additional_1 test_gridsample_reflection_padding
        test_roialign_mode_max test_deform_conv_with_mask_bias""",
     "transposed": "test_convtranspose_dilations test_convtranspose_group_2 test_col2im_dilations",
-    "fourier": "test_dft_irfft test_stft_with_window",
+    "fourier": "test_dft_irfft test_dft_inverse test_stft_with_window",
     "resize": "test_resize_downsample_scales_cubic_antialias test_resize_tf_crop_and_resize_extrapolation_value",
     "picked": """test_compress_1 test_reversesequence_time test_tensorscatter_circular test_det_nd
        test_maxpool_with_argmax_2d_precomputed_pads""",
