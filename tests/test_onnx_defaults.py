@@ -77,6 +77,8 @@ EXAMPLES: dict[str, Example] = {
     **_each("Scatter ScatterElements", ((X, whole(1, 0, 2, 1).reshape(1, 4), floats(1, 4)), (), {})),
     "ScatterND": ((X, whole(1, 0).reshape(2, 1), floats(2, 4)), (), {}),
     "GatherND": ((X, whole(1, 0).reshape(2, 1)), (), {}),
+    **_each("Add Sub Mul Div Pow Less Greater Equal", ((X, X), (), {})),
+    **_each("And Or Xor", ((X > 0, X > 0), (), {})),
     "Gemm": ((X, floats(4, 5), floats(3, 5)), (), {}),
     "Mod": ((whole(5, -3), whole(3, 2)), (), {}),
     "OneHot": ((whole(1, 0), whole(3), np.float32([0, 1])), (1,), {}),
@@ -105,11 +107,12 @@ EXAMPLES: dict[str, Example] = {
 }  # fmt: skip
 # Of versions that take other inputs or attributes.
 OLDER: dict[tuple[str, int], Example] = {
+    ("Upsample", 6): ((IMAGE,), (), {"height_scale": 2.0, "width_scale": 3.0}),
     ("Upsample", 7): ((X,), (), {"scales": [1.0, 2.0]}),
     ("Resize", 10): ((X, np.float32([1, 1.6])), (1,), {}),
-    ("Pad", 7): ((X,), (), {"pads": [0, 1, 1, 0]}),
-    ("TopK", 7): ((X,), (), {"k": 2}),
-    **{("Split", version): ((X,), (), {"split": [1, 2]}) for version in (7, 11)},
+    ("Pad", 6): ((X,), (), {"pads": [0, 1, 1, 0]}),
+    ("TopK", 6): ((X,), (), {"k": 2}),
+    **{("Split", version): ((X,), (), {"split": [1, 2]}) for version in (6, 11)},
 }
 
 

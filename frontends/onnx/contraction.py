@@ -19,6 +19,8 @@ operator("MatMul")(lambda call: contraction.matmul(call[0], call[1]))
 
 def gemm(call: Call) -> Node:
     """The product that the attributes of a call describe."""
+    if call.opset < 7:
+        call.ignore("broadcast")  # later versions always do
     return contraction.gemm(
         call[0],
         call[1],

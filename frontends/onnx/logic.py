@@ -15,7 +15,7 @@ from luminal.frontends.onnx.tensors import element_type
 
 
 def _binary(function: Callable[[Node, Node], Node]) -> Importer:
-    return lambda call: function(call[0], call[1])
+    return lambda call: function(*call.pair())
 
 
 for _name, _function in {

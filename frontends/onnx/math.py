@@ -9,6 +9,7 @@ from luminal.core import types
 from luminal.core.decompose import math
 from luminal.core.decompose.common import widened
 from luminal.core.ir import Node, cast
+from luminal.core.movement import reshape
 from luminal.frontends.onnx.registry import Call, Importer, operator
 
 
@@ -17,7 +18,7 @@ def _unary(function: Callable[[Node], Node]) -> Importer:
 
 
 def _binary(function: Callable[[Node, Node], Node]) -> Importer:
-    return lambda call: function(call[0], call[1])
+    return lambda call: function(*call.pair())
 
 
 def _variadic(function: Callable[[Node, Node], Node]) -> Importer:
@@ -61,9 +62,17 @@ operator("Add")(_binary(lambda a, b: a + b))
 operator("Sub")(_binary(math.sub))
 operator("Mul")(_binary(lambda a, b: a * b))
 operator("Div")(_binary(lambda a, b: a / b))  # of integers: truncates toward zero
-operator("PRelu")(_binary(math.prelu))
 operator("Max")(_variadic(math.maximum))
 operator("Min")(_variadic(math.minimum))
+
+
+@operator("PRelu")
+def _prelu(call: Call) -> Node:
+    """Before version 7 a slope of one axis is one for each channel."""
+    x, slope = call[0], call[1]
+    if call.opset < 7 and slope.size != 1:
+        slope = reshape(slope, [slope.size, *[1] * (x.rank - 2)])
+    return math.prelu(x, slope)
 
 
 @operator("Sum")
@@ -86,7 +95,7 @@ def _mean(call: Call) -> Node:
 
 @operator("Pow")
 def _pow(call: Call) -> Node:
-    base, exponent = call[0], call[1]
+    base, exponent = call.pair()
     if base.dtype == exponent.dtype or not base.dtype.is_integer or not exponent.dtype.is_float:
         return math.pow_(base, cast(exponent, base.dtype))
     # An integer to a fractional power is a fraction before it is an integer again.

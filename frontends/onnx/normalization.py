@@ -16,10 +16,12 @@ from luminal.frontends.onnx.tensors import element_type
 @operator("BatchNormalization")
 def _batch_normalization(call: Call) -> Node | tuple[Node, ...]:
     momentum, eps = call.number("momentum", 0.9), call.number("epsilon", 1e-5)
-    if call.flag("training_mode"):
-        return _batch_normalization_in_training(call, momentum, eps)
     if not call.flag("spatial", True):
         raise UnsupportedError("statistics for each position (spatial=0) are not supported")
+    if call.flag("training_mode") or (call.opset < 7 and not call.flag("is_test")):
+        if call.wants(3):
+            raise UnsupportedError("statistics that training saves for the gradient are not supported: take 3 outputs")
+        return _batch_normalization_in_training(call, momentum, eps)
     return normalize.batch_norm(call[0], call[1], call[2], call[3], call[4], eps)
 
 

@@ -67,8 +67,11 @@ def _multinomial(call: Call) -> Node:
 
 @operator("Dropout")
 def _dropout(call: Call) -> tuple[Node, Node]:
-    """Before version 12 models say nothing of training."""
+    """From version 7 to 11 models say nothing of training."""
     x = call[0]
+    if call.opset < 7 and not call.flag("is_test"):
+        dropped, mask = draws.dropout(_words(call, x.shape), x, call.number("ratio", 0.5))
+        return dropped, cast(mask, x.dtype)
     training = call.get(2) is not None and scalar(call.array(2), "training_mode")
     ratio = call.get(1) if call.opset >= 12 else None
     if training and (ratio is None or constant_value(ratio) != 0):

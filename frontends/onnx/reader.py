@@ -15,7 +15,7 @@ from luminal.frontends.onnx.external import ExternalFiles
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
-OPSETS = range(7, 29)
+OPSETS = range(6, 29)
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 

@@ -19,6 +19,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, UnsupportedError
 from luminal.core.ir import Node, topological
+from luminal.core.movement import reshape
 from luminal.core.structured import MARK
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.external import ExternalFiles
@@ -94,6 +95,21 @@ class Call:
     def operands(self) -> list[Node]:
         """Every input, for operators that take any number; at least one, and none may be left out."""
         return [self[position] for position in range(max(1, len(self.inputs)))]
+
+    def pair(self) -> tuple[Node, Node]:
+        """The two inputs of an elementwise operator. Before opset 7 axes that the second does not have follow its own,
+        where the attribute ``axis`` says at which axis of the first they begin."""
+        a, b = self[0], self[1]
+        if self.opset >= 7:
+            return a, b
+        self.ignore("broadcast")
+        if "axis" not in self.attributes or b.size == 1:
+            self.ignore("axis")
+            return a, b
+        behind = a.rank - self.axis(a.rank) - b.rank
+        if behind < 0:
+            raise ModelError(f"attribute 'axis': {describe(b)} does not fit in {describe(a)} from there")
+        return a, reshape(b, [*b.shape, *[1] * behind])
 
     def wants(self, position: int) -> bool:
         """Whether the model takes output ``position``."""

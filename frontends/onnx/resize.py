@@ -28,6 +28,8 @@ def _by_scales(x: Node, axes: Sequence[int], scales: Sequence[float]) -> list[Re
 
 @operator("Upsample")
 def _upsample_by_attribute(call: Call) -> Node:
+    if call.opset < 7:
+        return _upsample(call, [1, 1, call.number("height_scale"), call.number("width_scale")])
     scales = call.numbers("scales")
     if scales is None:
         raise ModelError("the attribute 'scales' is required")
