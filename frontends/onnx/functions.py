@@ -9,7 +9,7 @@ import onnx
 
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node
-from luminal.frontends.onnx import control, operators, sequences
+from luminal.frontends.onnx import control, gradient, operators, sequences
 from luminal.frontends.onnx.reader import domain
 from luminal.frontends.onnx.tensors import ELEMENT_NUMBERS
 
@@ -69,6 +69,8 @@ def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
     """Whether a table or a schema says what the operator means."""
     name = domain(node.domain)
     if name == "" and node.op_type in (*control.HANDLERS, *sequences.HANDLERS):
+        return True
+    if gradient.is_gradient(node):
         return True
     version = opset.get(name, 1)
     if operators.find(name, node.op_type, version) is not None:

@@ -19,14 +19,16 @@ from luminal.core import ir, ops, symval
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, ShapeError, Unsupported, UnsupportedError
+from luminal.core.gradient import gradients
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
-from luminal.frontends.onnx import control, functions, operators, sequences
+from luminal.core.structured import MARK
+from luminal.frontends.onnx import control, functions, gradient, operators, sequences
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.inputs import Bounds, ImpliedBound, Inputs
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
-from luminal.frontends.onnx.registry import Call
+from luminal.frontends.onnx.registry import Call, exactly
 from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
 from luminal.frontends.onnx.sequences import Held, Tensors
 from luminal.frontends.onnx.support import advice, full_name, node_name, unlisted
@@ -226,6 +228,8 @@ class _Importer:
             frozenset(self.assumed),
             self._random,
         )
+        if gradient.is_gradient(node):
+            return self._differentiated(call, scope, opset, own)
         runs = control.handler(name, node.op_type, version)
         if runs is not None:
             return self._controlled(runs, call, values, scope, opset, own)
@@ -265,6 +269,34 @@ class _Importer:
             return [MISSING] * len(call.outputs)
         _check_attributes(call)
         return results
+
+    def _differentiated(self, call: Call, scope: Scope, opset: Mapping[str, int], own: Origin) -> Sequence[Value]:
+        """The results of Gradient: the nodes that it is of are imported again, on inputs of their own, since a value of
+        the model may be equal to another that it is not differentiated by."""
+        names, fixed, wanted = call.texts("xs") or [], call.texts("zs") or [], call.text("y")
+        exactly(call.inputs, len(names) + len(fixed), "inputs, one for each name in 'xs' and 'zs'")
+        nodes = gradient.between(scope.nodes, [*names, *fixed], wanted)
+        self._bodies += 1
+        inner = Scope(self._files, self._names, None, scope)
+        for name, value in zip([*names, *fixed], call.operands, strict=True):
+            inner[name] = value
+        values = call.operands[: len(names)]
+        own_inputs = [
+            ir.input_(f"{MARK}{name} of gradient {self._bodies}", value.shape, value.dtype)
+            for name, value in zip(names, values, strict=True)
+        ]
+        for name, node in zip(names, own_inputs, strict=True):
+            inner[name] = node
+        drawn = self._random.count
+        self._nodes(nodes, inner, opset, own)
+        if self._random.count > drawn:
+            raise UnsupportedError("it would draw other random numbers than what it is the gradient of")
+        y = inner[wanted]
+        if not isinstance(y, Node):
+            return [MISSING] * len(call.outputs)
+        _check_attributes(call)
+        found = gradients(y, own_inputs)
+        return ir.substitute(found, dict(zip(own_inputs, values, strict=True)))[: len(call.outputs)]
 
     def _body(
         self, body: onnx.GraphProto, inputs: Sequence[Held], scope: Scope, opset: Mapping[str, int], own: Origin

@@ -33,6 +33,7 @@ class Scope:
         outer: Scope | None = None,
     ) -> None:
         self._outer = outer
+        self.nodes: list[onnx.NodeProto] = [*(outer.nodes if outer else []), *(graph.node if graph else [])]
         self._values: dict[str, Value] = {}
         self._files = files
         self._names = names

@@ -1,0 +1,237 @@
+"""Gradients of primitives: reverse accumulation (Linnainmaa, 1970), a rule for each.
+
+A rule is given a node and the gradient of a scalar with respect to it, and gives the gradients with respect to its
+operands, None where an operand has none. Of numbers that are equally large each has an equal share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node, binary, cast, constant, expand, reduce, select, unary
+from luminal.core.movement import reshape, unsqueeze
+from luminal.core.ops import Op
+from luminal.core.symbolic import Int
+
+Rule: TypeAlias = Callable[[Node, Node], Sequence[Node | None]]
+
+
+def gradients(y: Node, given: Sequence[Node]) -> list[Node]:
+    """The gradient of the sum of ``y`` with respect to each of ``given``: nodes of their shapes and types.
+
+    Raises UnsupportedError where ``y`` depends on one of them through a primitive without a rule: a loop, a branch, a
+    sort, the bits of a number.
+    """
+    order = ir.topological([y])
+    active = set(given)
+    for node in order:
+        if node.op not in CONSTANT and not _truncates(node) and not active.isdisjoint(node.inputs):
+            active.add(node)
+    found: dict[Node, Node] = {}
+    if y in active:
+        found[y] = _full(y, 1)
+    for node in reversed(order):
+        if node not in found or node in given:
+            continue
+        if node.op not in RULES or not node.dtype.is_float:
+            raise UnsupportedError(f"{node.op} has no gradient")
+        for operand, part in zip(node.inputs, RULES[node.op](node, found[node]), strict=True):
+            if part is not None and operand in active:
+                found[operand] = found[operand] + part if operand in found else part
+    return [found.get(node, _full(node, 0)) for node in given]
+
+
+def _truncates(node: Node) -> bool:
+    """Whether it makes integers of floats, by which nothing depends on them continuously."""
+    return node.op is ops.CAST and not node.dtype.is_float
+
+
+def _full(like: Node, value: float) -> Node:
+    return expand(constant(value, like.dtype), like.shape)
+
+
+# ---- elementwise ---------------------------------------------------------------------------------------------------
+
+
+def _log2(node: Node, g: Node) -> list[Node | None]:
+    return [g * (node.attr.scale / math.log(2)) / node.inputs[0]]
+
+
+def _exp2(node: Node, g: Node) -> list[Node | None]:
+    return [g * node * (node.attr.scale * math.log(2))]
+
+
+def _sin(node: Node, g: Node) -> list[Node | None]:
+    return [g * unary(ops.SIN, node.inputs[0], ops.Quadrant((node.attr.quadrant + 1) % 4))]
+
+
+def _sqrt(node: Node, g: Node) -> list[Node | None]:
+    return [g * 0.5 / node]
+
+
+def _recip(node: Node, g: Node) -> list[Node | None]:
+    return [-(g * node * node)]
+
+
+def _cast(node: Node, g: Node) -> list[Node | None]:
+    return [cast(g, node.inputs[0].dtype)]
+
+
+def _mul(node: Node, g: Node) -> list[Node | None]:
+    a, b = node.inputs
+    return [g * b, g * a]
+
+
+def _mod(node: Node, g: Node) -> list[Node | None]:
+    a, b = node.inputs
+    return [g, -(g * unary(ops.ROUND, a / b, ops.Rounding("floor")))]
+
+
+def _div(node: Node, g: Node) -> list[Node | None]:
+    b = node.inputs[1]
+    return [g / b, -(g * node / b)]
+
+
+def _max(node: Node, g: Node) -> list[Node | None]:
+    a, b = node.inputs
+    half = select(binary(ops.EQUAL, a, b), g * 0.5, 0)
+    return [select(b < a, g, half), select(a < b, g, half)]
+
+
+def _multiply_add(node: Node, g: Node) -> list[Node | None]:
+    a, b, _ = node.inputs
+    return [g * b, g * a, g]
+
+
+def _select(node: Node, g: Node) -> list[Node | None]:
+    condition = node.inputs[0]
+    return [None, select(condition, g, 0), select(condition, 0, g)]
+
+
+# ---- reductions and views ------------------------------------------------------------------------------------------
+
+
+def _repeated(node: Node, like: Node, axes: Sequence[int]) -> Node:
+    """The result of a reduction, at every element that was reduced."""
+    return expand(unsqueeze(node, axes), like.shape)
+
+
+def _sum_reduce(node: Node, g: Node) -> list[Node | None]:
+    return [_repeated(g, node.inputs[0], node.attr.axes)]
+
+
+def _max_reduce(node: Node, g: Node) -> list[Node | None]:
+    x, axes = node.inputs[0], node.attr.axes
+    largest = cast(binary(ops.EQUAL, x, _repeated(node, x, axes)), x.dtype)
+    share = g / reduce(ops.SUM_REDUCE, largest, axes)
+    return [largest * _repeated(share, x, axes)]
+
+
+def _view(node: Node, g: Node) -> list[Node | None]:
+    """Each element of the operand has the sum of the gradients of the elements that show it."""
+    (x,) = node.inputs
+    if node.shape != x.shape and node.size == x.size and node is reshape(x, node.shape):
+        return [reshape(g, x.shape)]
+    read = {v for e in (*node.attr.index, *node.attr.valid) for v in sym.variables(e)}
+    kept = [k for k, axis in enumerate(ir.axes(node.shape)) if sym.as_var(axis) in read]
+    repeated = [k for k in range(node.rank) if k not in kept]
+    shape = tuple(node.shape[k] for k in kept)
+    by = {v: new for k, new in zip(kept, ir.axes(shape), strict=True) if (v := sym.as_var(ir.axes(node.shape)[k]))}
+    index = [sym.substitute(e, by) for e in node.attr.index]
+    valid = [sym.substitute(e, by) for e in node.attr.valid]
+    g = reduce(ops.SUM_REDUCE, g, repeated) if repeated else g
+    found = _moved_back(x, g, index, valid)
+    return [_added_up(x, g, index, valid) if found is None else found]
+
+
+def _moved_back(x: Node, g: Node, index: Sequence[Int], valid: Sequence[Int]) -> Node | None:
+    """``g`` seen from ``x``, where each axis of ``x`` runs along one axis of ``g``, forwards or backwards, or stands
+    still: permutations, slices and paddings; None where it is not so."""
+    over = {v: k for k, axis in enumerate(ir.axes(g.shape)) if (v := sym.as_var(axis))}
+    place: dict[sym.Var, Int] = {}
+    inside: list[Int] = []
+    for e, axis in zip(index, ir.axes(x.shape), strict=True):
+        used = [v for v in sym.variables(e) if v in over]
+        if not used:
+            inside += [axis - e, e - axis]
+            continue
+        split = sym.coefficient(e, used[0])
+        if len(used) > 1 or used[0] in place or split is None or split[0] not in (1, -1):
+            return None
+        place[used[0]] = (axis - split[1]) * split[0]
+    if place.keys() != over.keys():
+        return None
+    back = [place[v] for v in over]
+    inside += [e for at, size in zip(back, g.shape, strict=True) for e in (at, size - 1 - at)]
+    inside += [sym.substitute(e, place) for e in valid]
+    return ir.view(g, x.shape, back, inside, np.zeros((), x.dtype.numpy).tobytes())
+
+
+def _added_up(x: Node, g: Node, index: Sequence[Int], valid: Sequence[Int]) -> Node:
+    """``g`` added up at the places that it is of: any view of the numbers of the elements says which they are."""
+    places = ir.view(reshape(ir.iota(x.size), x.shape), g.shape, index, valid, np.int64(-1).tobytes())
+    flat, shown = reshape(places, [g.size]), reshape(g, [g.size])
+    if valid:
+        outside = flat < 0
+        flat, shown = select(outside, 0, flat), select(outside, 0, shown)
+    return reshape(ir.scatter(expand(constant(0, x.dtype), [x.size]), flat, shown, 0, ops.ADD), x.shape)
+
+
+# ---- positions that are data ---------------------------------------------------------------------------------------
+
+
+def _gather(node: Node, g: Node) -> list[Node | None]:
+    data, index = node.inputs
+    return [ir.scatter(_full(data, 0), index, g, node.attr.axis, ops.ADD), None]
+
+
+def _scatter(node: Node, g: Node) -> list[Node | None]:
+    """What is added has the gradient of where it is added to; what is put in, where nothing is put in after it."""
+    old, index, new = node.inputs
+    axis, by = node.attr.axis, node.attr.by
+    there = ir.gather(g, index, axis)
+    if by is ops.ADD:
+        return [g, None, there]
+    if by is not None:
+        raise UnsupportedError(f"{node.op} by {by} has no gradient")
+    numbers = reshape(ir.iota(new.size), new.shape)
+    last = ir.scatter(expand(constant(-1, numbers.dtype), old.shape), index, numbers, axis)
+    stays = binary(ops.EQUAL, ir.gather(last, index, axis), numbers)
+    return [select(last < 0, g, 0), None, select(stays, there, 0)]
+
+
+RULES: Mapping[Op, Rule] = {
+    ops.LOG2: _log2,
+    ops.EXP2: _exp2,
+    ops.SIN: _sin,
+    ops.SQRT: _sqrt,
+    ops.RECIP: _recip,
+    ops.CAST: _cast,
+    ops.ADD: lambda node, g: [g, g],
+    ops.MUL: _mul,
+    ops.MOD: _mod,
+    ops.DIV: _div,
+    ops.MAX: _max,
+    ops.MULTIPLY_ADD: _multiply_add,
+    ops.SELECT: _select,
+    ops.SUM_REDUCE: _sum_reduce,
+    ops.MAX_REDUCE: _max_reduce,
+    ops.VIEW: _view,
+    ops.CONTIGUOUS: lambda node, g: [g],
+    ops.GATHER: _gather,
+    ops.SCATTER: _scatter,
+}
+
+# They are constant but for where they jump: nothing goes back through them.
+CONSTANT = {ops.INPUT, ops.CONSTANT, ops.IOTA, ops.DIM, ops.ROUND, ops.LESS_THAN, ops.EQUAL}
+# Through these there is no gradient yet; integers depend on what is differentiated by the bits of a float alone.
+WITHOUT = {
+    ops.BITCAST, ops.AND, ops.OR, ops.XOR, ops.SHL, ops.SHR, ops.SCAN, ops.WHILE, ops.COND, ops.SORT,
+}  # fmt: skip
