@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,10 @@ from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
 from luminal.core import config
 from luminal.core.errors import BuildError
+
+# Units that begin with the same headers, of which it pays to compile these once: that costs as much as two units, and
+# everything else waits for it.
+_SHARING = 6
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # what has been done, how many are done, of how many
 Resources: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -224,12 +228,20 @@ class _Job:
         """Makes those of ``outputs``, by source, that the cache lacks; how many there are."""
         units = {**self.product.units, **self.product.images}
         missing = [path for path, output in outputs.items() if not output.exists()]
-        missing.sort(key=lambda path: (-len(units[path].text), path))  # the longest first: an even finish
+        sources = [path for path in missing if path in self.product.units]
+        alike = [paths for paths in _by_flags(sources, units).values() if len(paths) >= _SHARING]
         self.meter.done += len(outputs) - len(missing)
         pool = ThreadPoolExecutor(max_workers=config.JOBS.value or len(os.sched_getaffinity(0)))
         try:
+            headers: dict[str, Future[str]] = {}
+            for number, paths in enumerate(alike):
+                header = pool.submit(self._precompile, f"shared{number}.hpp", [units[path] for path in paths], folder)
+                headers |= dict.fromkeys(paths, header)
+            # What waits for no header, then the longest first: an even finish.
+            missing.sort(key=lambda path: (path in headers, -len(units[path].text), path))
             futures = {
-                pool.submit(self._compile_one, path, units[path], outputs[path], folder): path for path in missing
+                pool.submit(self._compile_one, path, units[path], outputs[path], folder, headers.get(path)): path
+                for path in missing
             }
             for future in as_completed(futures):
                 future.result()
@@ -238,14 +250,25 @@ class _Job:
             pool.shutdown(cancel_futures=True)
         return len(outputs)
 
-    def _compile_one(self, path: str, unit: Unit, output: Path, folder: Path) -> None:
+    def _precompile(self, header: str, units: Sequence[Unit], folder: Path) -> str:
+        """A header of those that all ``units`` include: reading them is most of what a kernel takes to compile."""
+        first, *others = ([line for line in unit.text.splitlines() if line.startswith("#include")] for unit in units)
+        lines = [line for line in first if all(line in other for other in others)]
+        (folder / header).write_text("".join(f"{line}\n" for line in lines))
+        self.compiler.precompile(header, units[0].flags, folder)
+        return header
+
+    def _compile_one(
+        self, path: str, unit: Unit, output: Path, folder: Path, header: Future[str] | None = None
+    ) -> None:
         with _appearing(output) as temporary:
             if self.images is not None and path in self.product.images:
                 name = self.images.name
                 result = self.images.make(path, temporary, folder)
             else:
                 name = self.compiler.command[0]
-                result = self.compiler.run([*unit.flags, "-c", path, "-o", str(temporary)], folder)
+                shared = () if header is None else ("-include", header.result())
+                result = self.compiler.run([*unit.flags, *shared, "-c", path, "-o", str(temporary)], folder)
             if result.returncode != 0:
                 raise BuildError(self._failure(name, path, unit, result.stderr))
             if path in self.product.images:
@@ -268,6 +291,13 @@ class _Job:
             result = link(["-o", str(temporary), *objects, *self.product.links], folder)
             if result.returncode != 0:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
+
+
+def _by_flags(paths: Sequence[str], units: Mapping[str, Unit]) -> dict[tuple[str, ...], list[str]]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for path in paths:
+        found.setdefault(units[path].flags, []).append(path)
+    return found
 
 
 def _note(image: Path) -> Path:

@@ -1,5 +1,6 @@
 """Building: libraries that run, the cache, and what a user is told when the compiler is missing or refuses."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,6 +82,28 @@ def test_another_compiler_makes_other_files(own_cache: Path, monkeypatch: pytest
         made.setdefault(command, (set(own_cache.rglob("*.o")) - before) | {library})
     plain, slower = made.values()
     assert len(plain) == len(slower) == 4 and not plain & slower
+
+
+def test_headers_that_are_compiled_once_change_no_object(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++")
+    made: list[Path] = []
+
+    def watched(self: toolchain.Toolchain, header: str, flags: Sequence[str], folder: Path) -> None:
+        precompile(self, header, flags, folder)
+        made.append(folder / f"{header}.gch")
+        assert made[-1].exists() and "lanes.hpp" in (folder / header).read_text()
+
+    precompile = toolchain.Toolchain.precompile
+    monkeypatch.setattr(toolchain.Toolchain, "precompile", watched)
+    bundle = render.render(scaled_rows(), HOST_TARGETS[0])
+    objects: list[dict[str, bytes]] = []
+    for number, least in enumerate((100, 2)):
+        monkeypatch.setattr(build, "_SHARING", least)
+        monkeypatch.setenv("LUMINAL_CACHE", str(own_cache / str(number)))
+        assert len(made) == 0
+        build.build(bundle)
+        objects.append({path.name: path.read_bytes() for path in (own_cache / str(number)).rglob("*.o")})
+    assert len(made) == 1 and len(objects[0]) == 3 and objects[0] == objects[1]
 
 
 def test_nothing_is_kept_without_the_cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
