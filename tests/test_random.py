@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -300,18 +300,21 @@ def test_what_is_not_drawn_says_why() -> None:
 
 
 def onnx_graph(*nodes: onnx.NodeProto, opset: int = 22) -> ir.Graph:
-    """``nodes`` on x, float[12, 40], ratio 0.25 and a training mode; their outputs y0, y1, ..."""
+    return onnx_importer.load(onnx_model(*nodes, opset=opset).SerializeToString())
+
+
+def onnx_model(*nodes: onnx.NodeProto, opset: int = 22, shape: Sequence[int] = (12, 40)) -> onnx.ModelProto:
+    """``nodes`` on x, floats of ``shape``, ratio 0.25 and a training mode; their outputs y0, y1, ..."""
     names = [name for node in nodes for name in node.output]
     made = helper.make_graph(
-        list(nodes), "draws", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [12, 40])],
+        list(nodes), "draws", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_empty_tensor_value_info(name) for name in names],
         [
             helper.make_tensor("ratio", TensorProto.FLOAT, [], [0.25]),
             helper.make_tensor("on", TensorProto.BOOL, [], [1]),
         ],
     )  # fmt: skip
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)])
-    return onnx_importer.load(model.SerializeToString())
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)])
 
 
 def values(graph: ir.Graph, seed: int = 0) -> list[Array]:
@@ -338,6 +341,43 @@ def test_operators_of_onnx() -> None:
     assert chosen.dtype == np.int64 and chosen.shape == (12, 7) and chosen.max() < 40
     np.testing.assert_allclose(dropped, np.where(mask, X.numpy() / 0.75, 0), rtol=1e-6)
     assert mask.dtype == bool and abs(mask.mean() - 0.75) < 0.07
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["interpreter", "compiled"])
+def test_coins_of_onnx_fall_by_their_probabilities(compiled: bool) -> None:
+    """Instead of the cases of Bernoulli and Dropout in ONNX's own suite, which expect the numbers that numpy draws."""
+    p = np.random.default_rng(0).random((200, 200), np.float32)
+    node = helper.make_node
+    model = onnx_model(
+        node("Bernoulli", ["x"], ["y0"]),
+        node("Bernoulli", ["x"], ["y1"], dtype=TensorProto.DOUBLE, seed=2.5),
+        node("RandomUniformLike", ["x"], ["u"]),  # what its function body spells out
+        node("Less", ["u", "x"], ["y2"]),
+        node("Dropout", ["x", "ratio", "on"], ["y3", "y4"]),
+        node("Dropout", ["x", "", "on"], ["y5", "y6"], seed=1),
+        shape=p.shape,
+    )
+    graph = onnx_importer.load(model.SerializeToString())
+    if compiled:
+        module = luminal.compile(graph, threads=1)
+        assert isinstance(module, Module)
+        found = module.run({"x": p})
+    else:
+        found = expected(graph, p, 0, 0)
+    coins = [found[name] for name in ("y0", "y1", "y2")]
+    assert [coin.dtype for coin in coins] == [np.float32, np.float64, np.bool_]
+    kept = [(found["y3"], found["y4"], 0.75), (found["y5"], found["y6"], 0.5)]
+    for coin, chance in [*((c.astype(float), p) for c in coins), *((m.astype(float), p * 0 + k) for _, m, k in kept)]:
+        assert set(np.unique(coin)) == {0, 1}
+        for low in np.arange(0, 1, 0.125):
+            cell = (chance >= low) & (chance < low + 0.125)
+            spread = math.sqrt((chance[cell] * (1 - chance[cell])).sum())
+            assert abs(coin[cell].sum() - chance[cell].sum()) <= 3.3 * spread
+    for dropped, mask, share in kept:
+        np.testing.assert_allclose(dropped, np.where(mask, p / share, 0), rtol=1e-6)
+    falls = [coin - p for coin in coins]
+    for a, b in [(0, 1), (0, 2), (1, 2)]:
+        assert abs(np.corrcoef(falls[a].ravel(), falls[b].ravel())[0, 1]) < 3.5 / math.sqrt(p.size)
 
 
 def loop(iterations: int) -> ir.Graph:
