@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -165,6 +167,38 @@ def test_categories_follow_their_weights() -> None:
     assert abs(squares(cells[[0, 2, 3]], COUNT * np.array([0.25, 0.5, 0.25]))) < 3.3
 
 
+def test_categories_without_replacement_are_chosen_in_turn_by_what_is_left() -> None:
+    weights = np.array([1, 0, 2, 5], np.float32)
+    rows = np.broadcast_to(weights, (COUNT, 4))
+    chosen = random.distinct_categories(random.Random().words((COUNT, 4)), ir.constant(rows), 4)
+    (found,) = interp.evaluate([chosen], state(3))
+    assert (np.sort(found) == np.arange(4)).all() and (found[:, 3] == 1).all()
+    orders = list(itertools.permutations([0, 2, 3]))
+    seen = Counter(map(tuple, found[:, :3].tolist()))
+    likely = [weights[a] / 8 * weights[b] / (8 - weights[a]) for a, b, _ in orders]
+    assert abs(squares(np.array([seen[order] for order in orders]), COUNT * np.array(likely))) < 3.3
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_permutations_are_equally_likely(size: int) -> None:
+    calls = 600
+    permuted = random.permutation(random.Random().words((size,)))
+    seen = Counter(tuple(interp.evaluate([permuted], state(5, call))[0].tolist()) for call in range(calls))
+    orders = list(itertools.permutations(range(size)))
+    assert set(seen) == set(orders)
+    if size > 1:
+        even = np.full(len(orders), calls / len(orders))
+        assert abs(squares(np.array([seen[order] for order in orders]), even)) < 3.3
+
+
+def test_a_permutation_is_the_order_of_numbers_of_64_bits() -> None:
+    """Words that differ in their high half, in their low half, and above the sign."""
+    low = np.array([5, 0, 7, 7, 1], np.uint32)
+    high = np.array([1, 2**31, 0, 2**32 - 1, 1], np.uint32)
+    words = (ir.constant(low), ir.constant(high), ir.constant(low), ir.constant(low))
+    assert interp.evaluate([random.permutation(words)])[0].tolist() == [2, 4, 0, 1, 3]
+
+
 def test_draws_calls_and_seeds_are_independent() -> None:
     draws = random.Random()
     first, second = (random.uniform(draws.words((COUNT,)), f64) for _ in range(2))
@@ -189,6 +223,8 @@ class Draws(nn.Module):
             "normal": torch.randn(x.shape[0], 50),
             "integers": torch.randint(-3, 5, (x.shape[0], 9)),
             "chosen": torch.multinomial(x.abs() + 0.1, 5, replacement=True),
+            "picked": torch.multinomial(x.abs() + 0.1, 5),
+            "permuted": torch.randperm(30),
         }
 
 
@@ -269,6 +305,11 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Array], bool]]] 
     "geometric_": (lambda x: x.clone().geometric_(0.5), lambda v: v.min() == 1 and abs(v.mean() - 2) < 0.3),
     "random_": (lambda x: x.clone().random_(3), lambda v: set(v.ravel().tolist()) == {0, 1, 2}),
     "multinomial": (lambda x: torch.multinomial(torch.tensor([0, 1.0, 0]), 1), lambda v: v.tolist() == [1]),
+    "multinomial 3": (
+        lambda x: torch.multinomial(torch.tensor([[1, 0, 2.0, 3], [0, 1, 1, 1]]), 3),
+        lambda v: np.array_equal(np.sort(v), [[0, 2, 3], [1, 2, 3]]),
+    ),
+    "randperm": (lambda x: torch.randperm(40, dtype=torch.int32), lambda v: sorted(v.tolist()) == list(range(40))),
     "dropout": (lambda x: nn.functional.dropout1d(x[None], 0.5, True)[0], lambda v: set((v != 0).mean(1)) == {0, 1}),
 }
 
@@ -285,15 +326,6 @@ def test_operators_of_pytorch(name: str) -> None:
     found, _ = interp.run(fx.load(Model(), (X,)), {"x": X.numpy()}).outputs
     assert found.shape == tuple(eager.shape) and str(found.dtype) == str(eager.dtype).removeprefix("torch.")
     assert holds(eager.numpy()) and holds(found)
-
-
-def test_what_is_not_drawn_says_why() -> None:
-    class Model(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.multinomial(x.abs(), 3)
-
-    with pytest.raises(UnsupportedError, match="samples without replacement"):
-        fx.load(Model(), (X,))
 
 
 # ---- models in ONNX --------------------------------------------------------------------------------------------------

@@ -26,10 +26,12 @@ from luminal.core.decompose.common import require_float
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.exponential import log
 from luminal.core.decompose.reduction import sum_
+from luminal.core.decompose.sorting import argsort, topk
 from luminal.core.decompose.trigonometric import cos
 from luminal.core.errors import ShapeError, UnsupportedError
 from luminal.core.ir import Node, Shape, State, binary, bitcast, cast, constant, expand, input_, iota, select
 from luminal.core.movement import reshape, slice_, unsqueeze
+from luminal.core.symbolic import Int
 from luminal.core.types import DType, f32, f64, i64, u32, u64
 
 STATE = "luminal.random"  # the seed, and the number of calls so far
@@ -201,6 +203,24 @@ def categories(words: Words, weights: Node) -> Node:
 
 def _at_most(a: Node, b: Node) -> Node:
     return binary(ops.LESS_THAN, b, a) ^ True
+
+
+def distinct_categories(words: Words, weights: Node, count: Int) -> Node:
+    """For ``weights`` [..., n] and words of that shape: the indices of ``count`` samples without replacement, int64,
+    each as likely as its weight is of those that are left; those of weight 0 after all others.
+
+    A race (Efraimidis and Spirakis, Weighted random sampling with a reservoir, 2006): indices in the order of
+    ``exponential`` draws divided by the weights. Raises ShapeError where there are fewer indices.
+    """
+    wide = weights.dtype.compute
+    weights = cast(weights, wide)
+    arrival = select(binary(ops.LESS_THAN, 0, weights), exponential(words, wide) / weights, math.inf)
+    return topk(arrival, count, largest=False)[1]
+
+
+def permutation(words: Words) -> Node:
+    """For words [n]: ``0 .. n - 1`` in random order, int64: the positions in the order of the numbers ``w1:w0``."""
+    return argsort(cast(words[0], u64) | binary(ops.SHL, cast(words[1], u64), 32))
 
 
 def dropout(words: Words, x: Node, ratio: Node | float) -> tuple[Node, Node]:

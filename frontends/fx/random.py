@@ -197,8 +197,14 @@ def multinomial(
 ) -> Node:
     _check(generator)
     if not replacement and num_samples != 1:
-        raise UnsupportedError("samples without replacement; draw one, or with replacement")
+        return draws.distinct_categories(random.words(self.shape), self, num_samples)
     return draws.categories(random.words((*self.shape[:-1], num_samples)), self)
+
+
+@aten("randperm", "randperm.generator")
+def randperm(n: Int, *, generator: object = None, dtype: object = INT64, result: DType, random: Random) -> Node:
+    _check(generator)
+    return cast(draws.permutation(random.words((n,))), result)
 
 
 @aten("native_dropout")
