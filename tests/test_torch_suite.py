@@ -5,13 +5,16 @@ and writes both. Here the first case of each entry that passed runs again, in tw
 that goes by the place of the entry.
 """
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from luminal.frontends.fx.dtypes import from_torch
-from tests import coverage_page, torch_suite
-from tests.torch_suite import cases, check, entries, listed, types_of
+from tests import coverage_page, torch_page
+from tests.torch_cases import Result, cases, check, entries, types_of
+from tests.torch_suite import Begun, Part, listed, results_of
+from tests.workers import Worker, each
 
 CHUNKS = 16
 
@@ -38,7 +41,25 @@ def test_no_entry_that_passed_fails(names: list[str]) -> None:
 
 
 def test_the_page_counts_what_the_list_names() -> None:
-    (part,) = (part for part in coverage_page.parts() if part.startswith(torch_suite.HEADING))
+    (part,) = (part for part in coverage_page.parts() if part.startswith(f"{torch_page.HEADING}\n"))
     counted = [int(cell.split("**")[1]) for row in part.splitlines() if row.startswith("| ") and row.count("**") == 4
                for cell in row.split("|")[5:6]]  # fmt: skip
     assert sum(counted) == sum(map(len, listed().values()))
+
+
+def broken(part: Part) -> Iterator[Begun | Result]:
+    """Four cases; the third ends its process."""
+    for number in range(4)[part.done :]:
+        yield Begun((part.name, "float32"), number)
+        if number == 2:
+            os._exit(3)
+        yield Result((part.name, "float32"), number)
+
+
+def test_a_case_that_ends_its_process_has_failed_and_the_others_go_on() -> None:
+    parts = [Part("a"), Part("b"), Part("c")]
+    found = dict(each(parts, results_of, [Worker(broken, 60, 1 << 34) for _ in range(2)]))
+    assert sorted(part.name for part in found) == ["a", "b", "c"]
+    for results in found.values():
+        assert [result.number for result in results] == [0, 1, 2, 3]
+        assert [result.failed for result in results] == ["", "", "the process ended: exit status 3", ""]
