@@ -225,6 +225,7 @@ MOVEMENT: dict[str, Call] = {
     "slice_scatter": _example(X, Y),
     "select_scatter": _example(X, ROW, 0, 1),
     "embedding": _example(X, PLACES),
+    "_embedding_bag _embedding_bag_forward_only": _example(X, LIST, torch.tensor([0, 2, 2])),
     "index_select": _example(X, 0, LIST),
     "take_along_dim": _example(X, PLACES),
     "gather": _example(X, 0, PLACES),
@@ -279,6 +280,9 @@ PRODUCTS: dict[str, Call] = {
     "convolution": _example(IMAGE[2], KERNEL[2], CHANNELS, [1, 2], [1, 0], [1, 2], False, [0, 0], 2),
     "conv_transpose1d": _example(IMAGE[1], KERNEL[1]),
     **{f"conv_transpose{axes}d.input": _example(IMAGE[axes], KERNEL[axes]) for axes in (2, 3)},
+    "convolution_backward": _example(
+        IMAGE[2][:, :, :4, :6], IMAGE[2], KERNEL[2], [4], [2, 1], [1, 0], [1, 1], False, [0, 0], 2, [True, True, True]
+    ),
     "col2im": _example(BATCH[:, :, :2], [2, 3], [1, 3], [1, 1], [0, 0], [1, 1]),
     "_convolution": _example(IMAGE[1], KERNEL[1], None, [2], [1], [1], False, [0], 2, False, False, False, False),
     **{f"conv{axes}d": _example(IMAGE[axes], KERNEL[axes].repeat(1, 2, *[1] * axes)) for axes in (1, 2, 3)},
@@ -303,6 +307,8 @@ LAYERS: dict[str, Call] = {
     "max_pool2d_with_indices_backward": _example(
         POSITIVE[None, None, :2, 1:], IMAGE[2][:1, :1], [2, 2], [3, 2], [0, 0], [1, 1], False, _whole(0, 42, 1, 1, 2, 3)
     ),
+    "avg_pool2d_backward": _example(IMAGE[2][..., :3, :4], IMAGE[2], [3, 2], [2, 1], [0, 0], False, False, None),
+    "_adaptive_avg_pool2d_backward": _example(IMAGE[2][..., :3, :4], IMAGE[2]),
     "lstm.input": _example(
         TIMED, [STATE, STATE2], [_floats(8, 4), _floats(8, 2), _floats(8), _floats(8, seed=1)], *RUN
     ),
@@ -340,7 +346,10 @@ IMAGES: dict[str, Call] = {
 }
 
 # Their further results (statistics and factors for training) are not computed.
-FIRST_RESULT = _names("_native_batch_norm_legit_no_training _linalg_det _linalg_slogdet")
+FIRST_RESULT = _names(
+    """_native_batch_norm_legit_no_training _linalg_det _linalg_slogdet _embedding_bag
+    _embedding_bag_forward_only"""
+)
 FAMILIES = {"pointwise": POINTWISE, "reductions": REDUCTIONS, "orders": ORDERS, "movement": MOVEMENT,
             "creation": CREATION, "products": PRODUCTS, "layers": LAYERS, "images": IMAGES}  # fmt: skip
 # What PyTorch leaves unwritten is zero.

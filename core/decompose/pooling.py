@@ -10,6 +10,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.compare import equal, isnan, less
 from luminal.core.decompose.contraction import sliding
+from luminal.core.decompose.transposed import fold
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, binary, cast, constant, dim, expand, iota, reduce, select, view
 from luminal.core.movement import along, reshape, unsqueeze
@@ -139,18 +140,48 @@ def avg_pool(
     counts = window_counts(sizes, kernel, strides, begin, end, dilations, ceil_mode)
     taps = _taps(x, kernel, strides, begin, dilations, counts, 0)
     total = reduce(ops.SUM_REDUCE, taps, range(x.rank, taps.rank))
-    if divisor_override is not None:
-        return total / divisor_override
-    if _divides_evenly(sizes, kernel, strides, begin, end, dilations, counts, count_include_pad):
+    windows = kernel, strides, begin, end, dilations
+    return _divided(total, sizes, *windows, count_include_pad, divisor_override)
+
+
+def _divided(
+    total: Node, sizes: Sequence[Int], kernel: Sequence[int], strides: Sequence[int], begin: Sequence[Int],
+    end: Sequence[Int], dilations: Sequence[int], include_pad: bool, override: int | None,
+) -> Node:  # fmt: skip
+    """``total``, of an element for each window over axes of ``sizes``, divided by the number of taps that count."""
+    if override is not None:
+        return total / override
+    counts = total.shape[total.rank - len(kernel) :]
+    if _divides_evenly(sizes, kernel, strides, begin, end, dilations, counts, include_pad):
         return total / math.prod(kernel)
-    divisor = constant(1, x.dtype)
+    divisor = constant(1, total.dtype)
     for k, size in enumerate(sizes):
         # A vector of ones, as long as what counts, under the same windows.
-        counted, offset = (size + begin[k] + end[k], 0) if count_include_pad else (size, begin[k])
-        ones = expand(constant(1, x.dtype), [counted])
+        counted, offset = (size + begin[k] + end[k], 0) if include_pad else (size, begin[k])
+        ones = expand(constant(1, total.dtype), [counted])
         inside = _taps(ones, [kernel[k]], [strides[k]], [offset], [dilations[k]], [counts[k]], 0)
         divisor = divisor * along(reduce(ops.SUM_REDUCE, inside, [1]), k, counts)
     return total / divisor
+
+
+@widened
+def avg_pool_gradient(
+    gradient: Node, sizes: Sequence[Int], kernel: Sequence[int], strides: Sequence[int], padding: Sequence[Int],
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Node:  # fmt: skip
+    """The gradient for an operand ``[.., *sizes]`` of ``avg_pool``, from the one for its result: each window's share,
+    at each of its taps."""
+    unit, lead = [1] * len(kernel), gradient.shape[: gradient.rank - len(kernel)]
+    windows = kernel, strides, padding, padding, unit
+    shares = _divided(gradient, sizes, *windows, count_include_pad, divisor_override)
+    counts = gradient.shape[len(lead) :]
+    rows, taps, places = sym.product(lead), math.prod(kernel), sym.product(counts)
+    blocks = expand(reshape(shares, [rows, 1, places]), [rows, taps, places])
+    reach = [
+        (n - 1) * s + k - size - begin
+        for n, s, k, size, begin in zip(counts, strides, kernel, sizes, padding, strict=True)
+    ]
+    return reshape(fold(blocks, kernel, strides, padding, sizes, reach, unit), [*lead, *sizes])
 
 
 def _divides_evenly(
@@ -175,15 +206,27 @@ def adaptive_avg_pool(x: Node, output_size: Sequence[int | None]) -> Node:
     """
     require_float(x, "adaptive_avg_pool")
     for axis, parts in _parts(x, output_size):
-        n = x.shape[axis]
         total = reduce(ops.SUM_REDUCE, _part(x, axis, parts, 0), [axis + 1])
-        if sym.mod(n, parts) == 0:
-            x = total / cast(dim(sym.floordiv(n, parts)), x.dtype)
-            continue
-        ones = expand(constant(1, x.dtype), [n])
-        extents = reduce(ops.SUM_REDUCE, _part(ones, 0, parts, 0), [1])
-        x = total / along(extents, axis, total.shape)
+        x = total / _extents(x.shape[axis], parts, axis, total)
     return x
+
+
+def _extents(size: Int, parts: Int, axis: int, like: Node) -> Node:
+    """How many elements each of the parts of an axis of ``size`` has, along ``axis`` of ``like``."""
+    if sym.mod(size, parts) == 0:
+        return cast(dim(sym.floordiv(size, parts)), like.dtype)
+    ones = expand(constant(1, like.dtype), [size])
+    return along(reduce(ops.SUM_REDUCE, _part(ones, 0, parts, 0), [1]), axis, like.shape)
+
+
+@widened
+def adaptive_avg_pool_gradient(gradient: Node, sizes: Sequence[Int]) -> Node:
+    """The gradient for an operand ``[.., *sizes]`` of ``adaptive_avg_pool``, from the one for its result. The parts
+    that an element lies in are those of an axis of parts that is cut into as many as there are elements."""
+    for axis, size in enumerate(sizes, gradient.rank - len(sizes)):
+        shares = gradient / _extents(size, gradient.shape[axis], axis, gradient)
+        gradient = reduce(ops.SUM_REDUCE, _part(shares, axis, size, 0), [axis + 1])
+    return gradient
 
 
 def adaptive_max_pool(x: Node, output_size: Sequence[int | None]) -> Node:
@@ -209,7 +252,7 @@ def _parts(x: Node, output_size: Sequence[int | None]) -> list[tuple[int, int]]:
     return [(lead + k, parts) for k, parts in enumerate(output_size) if parts is not None]
 
 
-def _part(x: Node, axis: int, parts: int, value: float) -> Node:
+def _part(x: Node, axis: int, parts: Int, value: float) -> Node:
     """``axis`` cut into ``parts``, each an axis as long as the longest part and filled up with ``value``."""
     n = x.shape[axis]
     if sym.mod(n, parts) == 0:

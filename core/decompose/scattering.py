@@ -14,13 +14,14 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.arithmetic import floor_divide
 from luminal.core.decompose.common import require_axes, widened
-from luminal.core.decompose.compare import bitwise_not, maximum
+from luminal.core.decompose.compare import bitwise_not, equal, maximum
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.indexing import full, linear_position, wrapped
+from luminal.core.decompose.sorting import searchsorted
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, broadcast, cast, constant, expand, gather, iota, scatter, select
 from luminal.core.movement import along, permute, reshape, slice_, unsqueeze
-from luminal.core.types import i64
+from luminal.core.types import bool_, i64
 
 _BY = {"add": ops.ADD, "mul": ops.MUL, "max": ops.MAX}
 # Sums and products of truth values: whether any, and whether all hold.
@@ -140,6 +141,23 @@ def scatter_reduce(data: Node, index: Node, new: Node, axis: int, how: str, incl
     count = scatter_elements(full(data.shape, int(include_self), i64), index, counted, axis, "add")
     count = cast(maximum(count, 1), data.dtype)
     return total / count if data.dtype.is_float else floor_divide(total, count)
+
+
+def reduce_bags(rows: Node, starts: Node, how: str, counted: Node | None = None) -> Node:
+    """Of ``rows [n, ..]`` those from each of ``starts [b]``, ascending from 0, up to the next reduced: ``[b, ..]``.
+
+    ``how`` is ``sum``, ``mean`` or ``amax``; only rows that are ``counted [n]`` take part, and where none does, the
+    result is 0 (torch.nn.functional.embedding_bag)."""
+    counted = full(rows.shape[:1], True, bool_) if counted is None else counted
+    bag = searchsorted(starts, iota(rows.shape[0]), right=True) - 1
+    shape = (*starts.shape, *rows.shape[1:])
+    by, start = ("max", -math.inf) if how == "amax" else ("add", 0)
+    taking = along(counted, 0, rows.shape)
+    total = put(full(shape, start, rows.dtype), bag, select(taking, rows, start), 0, by)
+    if how == "sum":
+        return total
+    count = along(put(full(starts.shape, 0, i64), bag, cast(counted, i64), 0, "add"), 0, shape)
+    return total / cast(maximum(count, 1), rows.dtype) if how == "mean" else select(equal(count, 0), 0, total)
 
 
 def _start(by: str, data: Node) -> float:

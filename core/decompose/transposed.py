@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import widened
-from luminal.core.decompose.contraction import conv
+from luminal.core.decompose.contraction import conv, sliding
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, reduce, view
 from luminal.core.movement import permute, reshape, slice_
@@ -101,6 +101,23 @@ def conv_transpose(
     )
     result = _cut(result, over)
     return result if bias is None else result + reshape(bias, [1, groups * per_group, *[1] * spatial])
+
+
+@widened
+def conv_weight_gradient(
+    x: Node, gradient: Node, kernel: Sequence[Int], strides: Sequence[int], padding: Sequence[Int],
+    dilations: Sequence[int], groups: int,
+) -> Node:  # fmt: skip
+    """``[M, C/groups, *kernel]``: the gradient of a convolution of ``x [N, C, *spatial]`` with respect to its weight,
+    from the one for its result ``[N, M, *windows]``."""
+    spatial, counts = len(kernel), gradient.shape[2:]
+    taps = sliding(x, kernel, strides, padding, padding, dilations, counts=counts)
+    # [N, g, 1, C/g, *windows, *kernel] times [N, g, M/g, 1, *windows, 1..], summed over N and the windows
+    channels, filters = (sym.floordiv(operand.shape[1], groups) for operand in (x, gradient))
+    left = reshape(taps, [x.shape[0], groups, 1, channels, *counts, *kernel])
+    right = reshape(gradient, [x.shape[0], groups, filters, 1, *counts, *[1] * spatial])
+    total = reduce(ops.SUM_REDUCE, left * right, [0, *range(4, 4 + spatial)])
+    return reshape(total, [groups * filters, channels, *kernel])
 
 
 def _by_remainder(weight: Node, over: Sequence[_Axis], groups: int) -> Node:

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from luminal.core import movement
 from luminal.core import symbolic as sym
-from luminal.core.decompose import attention, contraction, linear_algebra, reduction, transposed
+from luminal.core.decompose import attention, contraction, linear_algebra, reduction
+from luminal.core.decompose import transposed as backwards
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast
 from luminal.core.symbolic import Int
@@ -169,8 +170,33 @@ def conv_transpose(
         (n - 1) * s - 2 * p + d * (k - 1) + e + 1
         for n, s, p, d, k, e in zip(batched.shape[2:], steps, pads, reaches, weight.shape[2:], extra, strict=True)
     ]
-    result = transposed.conv_transpose(batched, weight, bias, steps, pads, sizes, reaches, groups)
+    result = backwards.conv_transpose(batched, weight, bias, steps, pads, sizes, reaches, groups)
     return result if batched is input else movement.squeeze(result, [0])
+
+
+@aten("convolution_backward")
+def convolution_backward(
+    grad_output: Node, input: Node, weight: Node, bias_sizes: Sequence[Int] | None, stride: Sequence[int] | int,
+    padding: Sequence[Int] | int, dilation: Sequence[int] | int, transposed: bool, output_padding: Sequence[Int],
+    groups: int, output_mask: Sequence[bool],
+) -> tuple[Node | None, Node | None, Node | None]:  # fmt: skip
+    """The gradients for the input, the weight and the bias, as far as ``output_mask`` asks for them."""
+    spatial = weight.rank - 2
+    steps, reaches = each(stride, spatial), each(dilation, spatial)
+    pads: list[Int] = each(padding, spatial)
+    sizes, kernel = input.shape[2:], weight.shape[2:]
+    of_input = of_weight = of_bias = None
+    if output_mask[0] and transposed:
+        of_input = _convolve(grad_output, weight, None, steps, pads, reaches, groups)
+    elif output_mask[0]:
+        of_input = backwards.conv_transpose(grad_output, weight, None, steps, pads, sizes, reaches, groups)
+    if output_mask[1]:
+        # A transposed convolution is one from its result to its input.
+        source, result = (grad_output, input) if transposed else (input, grad_output)
+        of_weight = backwards.conv_weight_gradient(source, result, kernel, steps, pads, reaches, groups)
+    if output_mask[2]:
+        of_bias = reduction.sum_(grad_output, [0, *range(2, 2 + spatial)])
+    return of_input, of_weight, of_bias
 
 
 @aten("col2im")
@@ -180,7 +206,7 @@ def col2im(
 ) -> Node:  # fmt: skip
     kernel, reaches, pads, steps = (each(value, 2) for value in (kernel_size, dilation, padding, stride))
     batched = _batched(self, 3)
-    result = transposed.fold(batched, kernel, steps, pads, each(output_size, 2), pads, reaches)
+    result = backwards.fold(batched, kernel, steps, pads, each(output_size, 2), pads, reaches)
     return result if batched is self else movement.squeeze(result, [0])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from luminal.core import movement
-from luminal.core.decompose import indexing, selection
-from luminal.core.ir import Node
+from luminal.core.decompose import indexing, scattering, selection
+from luminal.core.decompose.compare import not_equal
+from luminal.core.ir import Node, cast
 from luminal.frontends.fx.registry import aten
 
 
@@ -49,3 +50,23 @@ def index(self: Node, indices: Sequence[Node | None]) -> Node:
     for picked in indices:
         picks += selection.coordinates(picked) if picked is not None and picked.dtype.is_bool else [picked]
     return indexing.index(self, picks)
+
+
+_BAGS = ("sum", "mean", "amax")
+
+
+@aten("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    weight: Node, indices: Node, offsets: Node, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+    per_sample_weights: Node | None = None, include_last_offset: bool = False, padding_idx: int = -1,
+) -> tuple[Node, None, None, None]:  # fmt: skip
+    """Rows of ``weight`` reduced over each bag of indices; what follows is for gradients. The last offset may be the
+    end of the last bag."""
+    rows = cast(indexing.embedding(weight, indices), weight.dtype.compute)
+    if per_sample_weights is not None:
+        rows = rows * movement.along(cast(per_sample_weights, rows.dtype), 0, rows.shape)
+    counted = not_equal(indices, padding_idx) if padding_idx >= 0 else None
+    bags = scattering.reduce_bags(rows, offsets, _BAGS[mode], counted)
+    if include_last_offset:
+        bags = movement.slice_(bags, 0, 0, offsets.shape[0] - 1)
+    return cast(bags, weight.dtype), None, None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from luminal.core import movement
 from luminal.core import symbolic as sym
@@ -200,6 +200,27 @@ def max_pool_backward(
     grads, places = (movement.reshape(x, [*lead, sym.product(x.shape[-2:])]) for x in (grad_output, indices))
     zeros = indexing.full([*lead, pixels], 0, self.dtype)
     return movement.reshape(scattering.scatter_elements(zeros, places, grads, -1, "add"), self.shape)
+
+
+@aten("avg_pool2d_backward")
+def avg_pool_backward(
+    grad_output: Node, self: Node, kernel_size: Sequence[int] | int, stride: Sequence[int] | int,
+    padding: Sequence[int] | int, ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+) -> Node:  # fmt: skip
+    return _pool(_avg_pool_gradient, 2)(
+        self, kernel_size, stride, padding, grad_output, count_include_pad, divisor_override
+    )
+
+
+def _avg_pool_gradient(
+    x: Node, kernel: list[int], strides: list[int], pads: list[int], gradient: Node, *options: Any
+) -> Node:
+    return pooling.avg_pool_gradient(gradient, x.shape[-2:], kernel, strides, pads, *options)
+
+
+@aten("_adaptive_avg_pool2d_backward")
+def adaptive_avg_pool_backward(grad_output: Node, self: Node) -> Node:
+    return pooling.adaptive_avg_pool_gradient(grad_output, self.shape[-2:])
 
 
 def _adaptive_avg(spatial: int) -> Callable[..., Node]:
