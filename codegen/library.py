@@ -275,9 +275,9 @@ class _Describer:
         return f"{buffer.name}: {buffer.dtype} [{', '.join(map(str, buffer.shape))}]"
 
     def _finite(self, name: str) -> FiniteRow:
-        value = self.program.constants[name]
-        dtype = self.program.buffer(name).dtype
-        return FiniteRow(name, public.c_dtype(dtype), self.constants[name].identifier, value.size)
+        buffer = self.program.buffer(name)
+        size = buffer.size // buffer.dtype.itemsize
+        return FiniteRow(name, public.c_dtype(buffer.dtype), self.constants[name].identifier, size)
 
     def _state(self, state: State, face: Tensor) -> StateRow:
         buffer = self.program.buffer(state.buffer)

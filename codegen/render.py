@@ -169,7 +169,7 @@ def assemble(
     themselves."""
     face = library.interface_of(program)
     texts = list(kernels.values())
-    plan = weights.plan([(name, value.nbytes) for name, value in program.constants.items()])
+    plan = weights.plan([(name, program.buffer(name).size) for name in program.constants])
     context: dict[str, Any] = {
         "interface": face,
         "namespace": namespace(program.name),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.data import Arrays
 from luminal.core.errors import SpecError
 from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
@@ -68,7 +69,7 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
         tuple(tables.kernels.values()),
         tuple(tables.used()),
         entries,
-        {name: n.attr.array.transpose(order) for (n, order), name in tables.constants.items()},
+        Arrays({name: (n.attr, order) for (n, order), name in tables.constants.items()}),
         {name: n.attr.digest for (n, _), name in tables.constants.items()},
         states=states,
         texts=tuple(sorted({text for source in sources for text in _texts(source)})),

@@ -10,6 +10,7 @@ product in pieces of bounded memory (``core.strided``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -116,6 +117,23 @@ def constant_value(node: Node) -> Array | None:
         raise ShapeError(f"a value that must be known when compiling reads outside another: {error}") from error
 
 
+def folded(node: Node) -> Node:
+    """The constant that ``node`` is, which depends on constants alone. What merely moves or maps large ones is computed
+    again whenever it is read, rather than held: a model's weights need not be in memory twice.
+    """
+
+    def value() -> Array:
+        return evaluate([node])[0]
+
+    order = ir.topological([node])
+    if any(part.op.kind not in _LINEAR for part in order):
+        return ir.constant(value())
+    return ir.lazy_constant(value, 1 + max((part.attr.depth for part in order if part.op is ops.CONSTANT), default=0))
+
+
+_LINEAR = (Kind.SOURCE, Kind.VIEW, Kind.ELEMENTWISE)  # what costs no more than reading its operands
+
+
 def has_symbols(node: Node) -> bool:
     """Whether symbolic sizes are among what ``node`` is computed by, in bodies too."""
     return any(
@@ -130,7 +148,7 @@ def affordable(node: Node) -> bool:
     if _may_not_end(node):
         return False
     order = _order([node])
-    table = max(limits.TABLE, sum(part.attr.array.size for part in order if part.op is ops.CONSTANT))
+    table = max(limits.TABLE, sum(math.prod(part.attr.shape) for part in order if part.op is ops.CONSTANT))
     return all(_work(part) <= (limits.PRODUCTS if _factors(part) else table) for part in [*order[:-1], node])
 
 

@@ -7,8 +7,7 @@ built, so a chain of reshapes and slices is always one node.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,41 +19,15 @@ import numpy as np
 
 from luminal.core import limits, ops, texts
 from luminal.core import symbolic as sym
+from luminal.core.data import Data
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.host import FUNCTIONS
 from luminal.core.ops import Kind, Op
 from luminal.core.symbolic import Int
-from luminal.core.types import DType, from_numpy, i64
+from luminal.core.types import DType, i64
 
 Shape: TypeAlias = tuple[Int, ...]
 Operand: TypeAlias = Union["Node", int, float, bool]
-
-
-class Data:
-    """The value of a ``Constant``: held by reference, equal by type, shape and content."""
-
-    __slots__ = ("array", "digest", "dtype", "shape")
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        self.dtype = from_numpy(array.dtype)
-        self.shape: tuple[int, ...] = array.shape
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
-        self.digest = hashlib.blake2b(content, digest_size=16).digest()
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Data)
-            and (self.digest, self.dtype, self.shape) == (other.digest, other.dtype, other.shape)
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        if self.array.size == 1:
-            return f"{self.array.reshape(-1)[0]}"
-        return f"#{self.digest.hex()[:8]}"
 
 
 class Node:
@@ -272,7 +245,15 @@ def constant(value: Any, dtype: DType | None = None) -> Node:
         value = np.array(_wrap(value, dtype), dtype.numpy)
     elif dtype is not None and value.dtype != dtype.numpy:
         value = value.astype(dtype.numpy)
-    data = Data(value)
+    return _held(Data(value))
+
+
+def lazy_constant(make: Callable[[], np.ndarray[Any, Any]], depth: int = 0) -> Node:
+    """A constant whose value ``make`` gives, whenever it is read and nobody holds it (see ``Data``)."""
+    return _held(Data(make=make, depth=depth))
+
+
+def _held(data: Data) -> Node:
     return _intern(ops.CONSTANT, (), data, data.shape, data.dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -94,9 +95,8 @@ def _attribute(attr: Any) -> str:
 
 def _constant(node: Node, names: Mapping[Node, str]) -> str:
     name = f"{names[node]} " if node in names else ""
-    array = node.attr.array
-    if array.size <= _FEW:
-        return name + _numbers(array)
+    if math.prod(node.attr.shape) <= _FEW:
+        return name + _numbers(node.attr.array)
     return f"{name}#{node.attr.digest.hex()[:8]}"
 
 

@@ -469,14 +469,10 @@ def set_external(path: Path, key: str, value: str) -> None:
     onnx.save(proto, path)
 
 
-def test_external_data_is_mapped(tmp_path: Path) -> None:
+def test_external_data(tmp_path: Path) -> None:
     graph = importer.load(external(tmp_path))
     weights = {name: n.attr.array for n, name in graph.names.items()}
     np.testing.assert_array_equal(weights["w"], floats(64, 32))
-    base = weights["w"]
-    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
-        base = base.base
-    assert isinstance(base, np.memmap)
     x = floats(3, 64)
     models.assert_close(models.run(graph, {"x": x}), models.by_onnxruntime(weighted(), {"x": x}))
 

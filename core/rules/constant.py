@@ -77,14 +77,14 @@ def _fold(node: Node) -> Node | None:
     result_bytes = size * node.dtype.itemsize
     if result_bytes > SMALL:
         leaves = {n for n in ir.topological([node]) if n.op is ops.CONSTANT}
-        if result_bytes > sum(leaf.attr.array.nbytes for leaf in leaves):
+        if result_bytes > sum(leaf.attr.nbytes for leaf in leaves):
             return None
     if size == 0:
         return ir.constant(np.empty(node.shape, node.dtype.numpy))
     if not interp.affordable(node):
         return None
     try:
-        return ir.constant(interp.evaluate([node])[0])
+        return interp.folded(node)
     except (IndexError, InputError):
         return None  # a position out of range, or what a function of the host refuses, is for the run to report
 

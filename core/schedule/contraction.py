@@ -265,8 +265,7 @@ def panels(b: Operand, product: Node, found: Roles, columns: int) -> Node:
     packed = ir.unary(ops.CONTIGUOUS, ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize)))
     if not _constant(b.source):
         return packed
-    (array,) = interp.evaluate([packed])
-    return ir.constant(array)
+    return interp.folded(packed)
 
 
 def _digits(
@@ -466,10 +465,9 @@ def _narrowed(x: Operand, dtype: DType) -> Operand:
     if x.source.dtype == dtype or not _constant(x.source):
         return x
     (wide,) = interp.evaluate([x.source])
-    narrow = wide.astype(dtype.numpy)
-    if not np.array_equal(narrow.astype(wide.dtype), wide):
+    if not np.array_equal(wide.astype(dtype.numpy).astype(wide.dtype), wide):
         return x
-    return replace(x, source=ir.constant(narrow), fill=bytes(dtype.itemsize) if x.valid else b"")
+    return replace(x, source=interp.folded(ir.cast(x.source, dtype)), fill=bytes(dtype.itemsize) if x.valid else b"")
 
 
 def _is_stored(node: Node) -> bool:

@@ -229,7 +229,7 @@ def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
 
 def _is_finite(node: Node) -> bool:
     """Whether ``node`` holds known numbers, none of them infinite or NaN: products with zero are zero then."""
-    return node.op is ops.CONSTANT and node.dtype.is_float and bool(np.isfinite(node.attr.array).all())
+    return node.op is ops.CONSTANT and node.dtype.is_float and node.attr.is_finite
 
 
 def _bears_masks(name: str, reductions: list[ln.Reduction]) -> bool:

@@ -11,7 +11,7 @@ from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.sequences import Held
-from luminal.frontends.onnx.tensors import sparse_to_numpy, to_numpy
+from luminal.frontends.onnx.tensors import constant, sparse_to_numpy
 
 
 class Missing:
@@ -53,7 +53,7 @@ class Scope:
             return None
         if name not in self._values:
             if name in self._dense:
-                node = ir.constant(to_numpy(self._dense[name], self._files))
+                node = constant(self._dense[name], self._files)
             elif name in self._sparse:
                 node = ir.constant(sparse_to_numpy(self._sparse[name], self._files))
             elif self._outer is not None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from luminal.core import limits, texts, types
+from luminal.core import ir, limits, texts, types
 from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node
 from luminal.core.types import DType
 from luminal.frontends.onnx.external import ExternalFiles
 
@@ -103,6 +104,16 @@ def _texts(tensor: onnx.TensorProto, count: int, what: str) -> Array:
         return texts.encode(np.array([bytes(text).decode() for text in tensor.string_data], object))
     except UnicodeDecodeError as error:
         raise ModelError(f"{what}: expected texts in UTF-8: {error}") from error
+
+
+def constant(tensor: onnx.TensorProto, files: ExternalFiles) -> Node:
+    """The value of ``tensor`` as a constant; what lies in a file is in memory only while it is read. Raises as
+    ``to_numpy``."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return ir.constant(to_numpy(tensor, files))
+    kept = onnx.TensorProto()
+    kept.CopyFrom(tensor)  # not the caller's, who may change it
+    return ir.lazy_constant(lambda: to_numpy(kept, files))
 
 
 def sparse_to_numpy(sparse: onnx.SparseTensorProto, files: ExternalFiles) -> Array:

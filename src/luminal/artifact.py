@@ -75,8 +75,9 @@ def _key(bundle: SourceBundle, program: Program) -> str:
     folders = (INCLUDE / "luminal", *((emulation.EMULATOR,) if bundle.emulated else ()))
     for header in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         digest.update(header.read_bytes())
-    for name, value in program.constants.items():
-        digest.update(f"{name} {value.dtype} {value.shape}".encode() + program.digests[name])
+    for name in program.constants:
+        buffer = program.buffer(name)
+        digest.update(f"{name} {buffer.dtype} {buffer.shape} {buffer.order}".encode() + program.digests[name])
     return digest.hexdigest()[:40]
 
 

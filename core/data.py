@@ -1,0 +1,100 @@
+"""The values of constants: equal by content, and in memory only while somebody reads them, where that can be."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from luminal.core.types import from_numpy
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+LARGE = 1 << 20  # bytes; smaller values are held
+DEPTH = 3  # values that are made one from the other, each again for whoever reads the last
+
+
+class Data:
+    """The value of a ``Constant``, equal by type, shape and content: an array that is held, or what makes it.
+
+    A value that ``make`` reads from a file, or computes from other constants, is made again whenever it is asked for
+    and nobody holds it: so a model's weights need not all be in memory at once. It has to be the same each time.
+    ``depth`` says from how many values, one after the other, it is made; of more than ``DEPTH``, and of a small one,
+    the array is held after all.
+    """
+
+    __slots__ = ("_finite", "_held", "_make", "_seen", "depth", "digest", "dtype", "shape")
+
+    def __init__(self, array: Array | None = None, make: Callable[[], Array] | None = None, depth: int = 0) -> None:
+        if array is None:
+            assert make is not None
+            array = make()
+        if make is not None and array.nbytes < LARGE:
+            array = array.copy()  # else it might keep a file open
+        is_held = make is None or array.nbytes < LARGE or depth > DEPTH
+        self._make = None if is_held else make
+        self._held = array if is_held else None
+        self._seen = weakref.ref(array)
+        self._finite: bool | None = None
+        self.depth = 0 if is_held else depth
+        self.dtype = from_numpy(array.dtype)
+        self.shape: tuple[int, ...] = array.shape
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
+        self.digest = hashlib.blake2b(content, digest_size=16).digest()
+
+    @property
+    def array(self) -> Array:
+        """The value; whoever reads it more than once holds it meanwhile."""
+        if self._make is None:
+            assert self._held is not None
+            return self._held
+        found = self._seen()
+        if found is None:
+            found = self._make()
+            self._seen = weakref.ref(found)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no element is infinite or NaN."""
+        if self._finite is None:
+            self._finite = bool(np.isfinite(self.array).all())
+        return self._finite
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Data)
+            and (self.digest, self.dtype, self.shape) == (other.digest, other.dtype, other.shape)
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        array = self.array
+        return f"{array.reshape(-1)[0]}" if array.size == 1 else f"#{self.digest.hex()[:8]}"
+
+
+class Arrays(Mapping[str, Array]):
+    """The arrays of constants by name, each with its axes in an order of its own, and made when it is asked for."""
+
+    def __init__(self, values: Mapping[str, tuple[Data, tuple[int, ...]]]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> Array:
+        data, order = self._values[name]
+        return data.array.transpose(order)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
