@@ -15,6 +15,8 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import DTypeError, ShapeError
 from luminal.core.ir import Node
+from luminal.core.movement import slice_
+from luminal.core.symbolic import Int
 from luminal.core.types import i64
 
 MARK = "%"  # begins the names of parameters, once for each body that they are inside
@@ -61,13 +63,52 @@ def while_loop(
     them. Raises ShapeError or DTypeError where a carry changes its shape or type."""
     with _parameters() as parameter:
         carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
-        holds, following = condition(carries), step(carries)
-        _check_condition("While", holds)
-        _check_carries("While", carries, following)
-        operands, shared, (asked, body) = _closed([[holds], following], carries, parameter)
+        return _repeated(carries, condition(carries), step(carries), first, parameter)
+
+
+def collect(
+    condition: Callable[[Node, Sequence[Node]], Node],
+    step: Callable[[Node, Sequence[Node]], tuple[Sequence[Node], Sequence[Node]]],
+    first: Sequence[Node],
+    room: Int,
+    name: str,
+) -> tuple[list[Node], list[Node]]:
+    """A while loop that puts values out: ``condition`` and ``step`` are also given the number of the round (int64), and
+    ``step`` returns the next carries and what it puts out.
+
+    Returns the last carries and, along a new first axis, what was put out. How long that axis is, is measured, as the
+    size ``name``. There is ``room`` for so many rounds: a run that takes more fails as one does that reads out of
+    range. Raises as ``while_loop`` does, and ShapeError where ``room`` has no upper bound.
+    """
+    most = sym.upper(room)
+    if most is None:
+        raise ShapeError(f"While: expected room for a known number of rounds, found {room}")
+    with _parameters() as parameter:
+        number = parameter("carry 0", (), ir.constant(0, i64))
+        carries = [parameter(f"carry {1 + k}", x.shape, x) for k, x in enumerate(first)]
+        holds, (following, put_out) = condition(number, carries), step(number, carries)
+        places = range(1 + len(carries), 1 + len(carries) + len(put_out))
+        rows = [parameter(f"carry {k}", (room, *x.shape), x) for k, x in zip(places, put_out, strict=True)]
+        filled = [ir.scatter(old, number, x, 0) for old, x in zip(rows, put_out, strict=True)]
+        empty = [ir.expand(ir.constant(0, x.dtype), x.shape) for x in rows]
+        count, *last = _repeated(
+            [number, *carries, *rows], holds, [number + 1, *following, *filled],
+            [ir.constant(0, i64), *first, *empty], parameter,
+        )  # fmt: skip
+    rounds = ir.measure(count, most, name) if rows else 0
+    return last[: len(first)], [slice_(x, 0, 0, rounds) for x in last[len(first) :]]
+
+
+def _repeated(
+    carries: Sequence[Node], condition: Node, following: Sequence[Node], first: Sequence[Node], parameter: _Parameter
+) -> list[Node]:
+    """The results of a while loop whose body is built, over its ``carries``."""
+    _check_condition("While", condition)
+    _check_carries("While", carries, following)
+    operands, shared, ((asked,), body) = _closed([[condition], following], carries, parameter)
     inputs = (*first, *operands)
     return [
-        ir.structured(ops.WHILE, inputs, ops.Repeat(tuple(carries), shared, asked[0], body, number))
+        ir.structured(ops.WHILE, inputs, ops.Repeat(tuple(carries), shared, asked, body, number))
         for number in range(len(body))
     ]
 

@@ -55,6 +55,28 @@ def scalar(node: Node) -> Int | None:
     return None if isinstance(found, float) else found
 
 
+def most(node: Node) -> int | None:
+    """The largest that the one element of an integer node may be, where constants, sizes and minima bound it."""
+    found = scalar(node)
+    if found is not None:
+        return sym.upper(found)
+    if not node.dtype.is_integer or node.size != 1:
+        return None
+    if node.op is ops.SELECT:
+        condition, then, other = node.inputs
+        bounds = [most(then), most(other)]
+        if condition.op is ops.LESS_THAN and condition.inputs == (then, other):
+            return min((bound for bound in bounds if bound is not None), default=None)
+    elif node.op is ops.MAX:
+        bounds = [most(operand) for operand in node.inputs]
+    elif (node.op is ops.VIEW and not node.attr.valid) or (node.op is ops.CAST and node.inputs[0].dtype.is_integer):
+        bounds = [most(node.inputs[0])]
+    else:
+        return None
+    known = [bound for bound in bounds if bound is not None and bound <= int(node.dtype.max)]
+    return max(known) if len(known) == len(bounds) else None
+
+
 def formula(node: Node) -> Element:
     """The value at the position ``ir.axes(node.shape)``: an expression over those axes, or None."""
     return element(node, axes(node.shape))

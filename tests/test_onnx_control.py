@@ -192,11 +192,29 @@ def test_iterations_that_data_decides_are_a_while_loop() -> None:
     compiled(graph, *({name: array for name, array in call.items() if name in named} for call in calls))
 
 
-def test_outputs_whose_size_iterations_decide_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^Loop 'last'.*input 0 .*'trips': give a value .*constants=\{'trips'"):
+def test_outputs_that_iterations_put_out_are_as_many_as_the_run_makes() -> None:
+    proto = looping(HALVES)
+    calls = [{**loop_inputs(20, keep), "x": np.float32([x, 1])} for x, keep in ((3, True), (0.01, True), (9, False))]
+    graph = agrees(proto, *calls, constants={"trips": np.array(20)})
+    assert [dim.hi for dim in graph.measured] == [20]
+    compiled(graph, *({name: call[name] for name in ("x", "w", "keep")} for call in calls))
+
+
+def test_the_most_iterations_are_declared_or_follow_from_a_minimum() -> None:
+    with pytest.raises(InputError, match=r"^Loop 'last'.* dims=\{'all_count': \(0, MOST\)\}"):
         importer.load(looping(PRODUCTS))
-    with pytest.raises(UnsupportedError, match="known at run time only"):
-        importer.load(looping(HALVES), constants={"trips": np.array(100), "keep": np.array(True)})
+    calls = [loop_inputs(trips) for trips in (4, 0, -1)]
+    graph = agrees(looping(PRODUCTS), *calls, dims={"all_count": (0, 4)})
+    with pytest.raises(IndexError):
+        models.run(graph, loop_inputs(5))
+    bounded = looping(PRODUCTS)
+    bounded.graph.node.insert(0, onnx.parser.parse_node("least = Min (trips, most)"))
+    bounded.graph.node.insert(0, onnx.parser.parse_node("most = Constant <value: tensor = int64 {4}> ()"))
+    bounded.graph.node[2].input[0] = "least"
+    graph = agrees(bounded, *calls, loop_inputs(9))
+    assert [dim.hi for dim in graph.measured] == [4]
+    with pytest.raises(InputError, match=r"dims: the model has no 'all'; .*'all_count', 'n'"):
+        importer.load(bounded, dims={"all": 9})
 
 
 def test_few_iterations_may_change_shapes() -> None:

@@ -29,6 +29,7 @@ TARGETS = ("host", "cuda:sm_90", "metal")
 def module(request: pytest.FixtureRequest) -> Module:
     """All graphs in one library."""
     graphs = {name: GRAPHS[name]().graph for name in NAMES} | {"failing": failing(), "counted": counted()}
+    graphs["collected"] = collected()
     found = luminal.compile(graphs, name="steps", target=request.param, emulate=request.param != "host")
     assert isinstance(found, Module)
     return found
@@ -56,6 +57,20 @@ def counted() -> Graph:
     return Graph("counted", (x,), (("y", kept * 2.0), ("count", ir.dim(kept.shape[0]))), dims, measured=measured)
 
 
+def collected() -> Graph:
+    """The rows ``first``, ``2 * first``, ... for as long as their sum is below a limit: at most six of them."""
+    first, limit = ir.input_("first", (3,), types.f32), ir.input_("limit", (), types.f32)
+    measured: ir.Measured = {}
+    with ir.measuring(measured):
+        (last,), (rows, numbers) = structured.collect(
+            lambda number, carried: compare.less(ir.reduce(ops.SUM_REDUCE, carried[0], [0]), limit),
+            lambda number, carried: ([carried[0] * 2.0], [carried[0], number]),
+            [first], 6, "rounds",
+        )  # fmt: skip
+    outputs = (("last", last), ("rows", rows * 1.0), ("numbers", numbers + 0))
+    return Graph("collected", (first, limit), outputs, tuple(measured), measured=measured)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sizes", [SIZES, {"batch": 1, "seq": 1}], ids=["many", "one"])
 def test_every_target_computes_what_the_graph_says(module: Module, name: str, sizes: Mapping[str, int]) -> None:
@@ -81,6 +96,23 @@ def test_results_are_as_large_as_the_data_says(module: Module, rows: int, sign: 
     found = module["counted"].run({"x": x})
     np.testing.assert_array_equal(found["y"], kept * 2)
     assert found["count"] == len(kept)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 6])
+def test_loops_put_out_as_many_values_as_they_make_rounds(module: Module, rounds: int) -> None:
+    first = np.array([1, 2, 3], np.float32)
+    found = module["collected"].run({"first": first, "limit": np.float32(6.0 * 2**rounds - 1)})
+    np.testing.assert_array_equal(found["last"], first * 2**rounds)
+    np.testing.assert_array_equal(found["rows"], first * 2 ** np.arange(rounds)[:, None])
+    np.testing.assert_array_equal(found["numbers"], np.arange(rounds))
+
+
+def test_a_loop_that_makes_more_rounds_than_there_is_room_for_fails(module: Module) -> None:
+    inputs = {"first": np.ones(3, np.float32), "limit": np.float32(1e9)}
+    with pytest.raises(IndexError, match="an index is out of range"):
+        module["collected"].run(inputs)
+    with pytest.raises(IndexError):
+        interp.run(collected(), inputs)
 
 
 PROGRAM = r"""

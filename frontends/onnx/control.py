@@ -12,14 +12,22 @@ from typing import TypeAlias
 
 import onnx
 
-from luminal.core import interp, symval, types
+from luminal.core import interp, limits, symval, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.compare import maximum
 from luminal.core.decompose.indexing import stack
-from luminal.core.errors import DTypeError, LuminalError, ModelError, ShapeError, Unsupported, UnsupportedError
+from luminal.core.errors import (
+    DTypeError,
+    InputError,
+    LuminalError,
+    ModelError,
+    ShapeError,
+    Unsupported,
+    UnsupportedError,
+)
 from luminal.core.ir import Node, cast, constant, gather, iota, select
 from luminal.core.movement import flip, permute, reshape
-from luminal.core.structured import cond, scan, while_loop
+from luminal.core.structured import collect, cond, scan
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx import sequences
 from luminal.frontends.onnx.registry import Call, exactly, undecided, wrap_axis
@@ -104,7 +112,7 @@ def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
                 return _counted(body, sym.maximum(limit, 0), first, _alike(call, run))
             except _Asks:
                 pass
-        return _asking(call, body, first, _alike(call, run))
+        return _asking(call, limit, body, first, _alike(call, run))
     except (LuminalError, Unfinished):
         if not isinstance(limit, int) or not 0 < limit <= SPELLED_OUT or start is None:
             raise
@@ -132,30 +140,40 @@ def _counted(body: onnx.GraphProto, trips: Int, first: Sequence[Held], run: Run)
     return [*_arranged(first, last), *stacked]
 
 
-def _asking(call: Call, body: onnx.GraphProto, first: Sequence[Held], run: Run) -> list[Held]:
+def _asking(call: Call, limit: Int | None, body: onnx.GraphProto, first: Sequence[Held], run: Run) -> list[Held]:
     trips, keep = call.get(0), call.get(1)
     put_out = len(body.output) - 1 - len(first)
-    if any(call.wants(len(first) + k) for k in range(put_out)):
-        if trips is not None and known(trips) is None:
-            raise undecided(trips, 0)
-        if keep is not None and known(keep) is None:
-            raise undecided(keep, 1)
-        raise UnsupportedError(
-            "the number of iterations decides the size of an output, and the body decides it while the loop runs: "
-            "sizes that are known at run time only are not supported"
+    wanted = [k for k in range(put_out) if call.wants(len(first) + k)]
+    name = f"{call.outputs[len(first) + wanted[0]]}_count" if wanted else ""
+
+    def holds(number: Node, carried: Sequence[Node]) -> Node:
+        return carried[0] if trips is None else carried[0] & (number < _scalar(trips))
+
+    def step(number: Node, carried: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        results = run(body, [number, _TRUE, *_arranged(first, carried[1:])])
+        following = [_scalar(_tensor(results[0])), *_next(first, results)]
+        return following, [_tensor(results[1 + len(first) + k]) for k in wanted]
+
+    start = [_TRUE if keep is None else _scalar(keep), *_tensors(first)]
+    room = _room(call, limit, name) if wanted else 0
+    (_, *last), stacked = collect(holds, step, start, room, name)
+    rows: dict[int, Node] = dict(zip(wanted, stacked, strict=True))
+    return [*_arranged(first, last), *(rows.get(k) for k in range(put_out))]
+
+
+def _room(call: Call, limit: Int | None, name: str) -> Int:
+    """For how many iterations there is room in outputs along an axis that is called ``name``."""
+    trips, declared = call.get(0), call.most(name)
+    if declared is not None:
+        return declared
+    if limit is None and trips is not None:
+        limit = symval.most(trips)
+    if limit is None or (isinstance(limit, int) and limit > limits.TABLE):
+        raise InputError(
+            "the number of iterations decides the size of an output, and the data of a call decides that number: "
+            f"state how many there can be, dims={{{name!r}: (0, MOST)}}"
         )
-
-    def holds(carried: Sequence[Node]) -> Node:
-        return carried[1] if trips is None else carried[1] & (carried[0] < _scalar(trips))
-
-    def step(carried: Sequence[Node]) -> list[Node]:
-        number, _, *state = carried
-        results = run(body, [number, _TRUE, *_arranged(first, state)])
-        return [number + 1, _scalar(_tensor(results[0])), *_next(first, results)]
-
-    start = [constant(0, types.i64), _TRUE if keep is None else _scalar(keep), *_tensors(first)]
-    _, _, *last = while_loop(holds, step, start)
-    return [*_arranged(first, last), *(None for _ in range(put_out))]
+    return sym.maximum(limit, 0)
 
 
 def _spelled_out(body: onnx.GraphProto, trips: int, first: Sequence[Held], run: Run) -> list[Held]:

@@ -153,6 +153,8 @@ class _Importer:
         table: ir.Measured = {}
         with ir.measuring(table):
             self._nodes(self._model.graph.node, self._scope, self._opsets, None)
+        if not self.unsupported:
+            self._inputs.check_dims()
         outputs: list[tuple[str, Node]] = []
         for value in self._model.graph.output:
             found = self._scope[value.name]
@@ -227,6 +229,7 @@ class _Importer:
             self._files,
             frozenset(self.assumed),
             self._random,
+            self._inputs.most,
         )
         if gradient.is_gradient(node):
             return self._differentiated(call, scope, opset, own)

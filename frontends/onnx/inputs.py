@@ -58,6 +58,7 @@ class Inputs:
         self.assumed: dict[sym.Var, str] = {}
         self._bounds = {name: _bounds(name, given) for name, given in (dims or {}).items()}
         self._symbols: dict[str, Int] = {}
+        self._decided: list[str] = []  # names of sizes that data decides
         self.nodes: dict[str, Node] = {}
         constants = dict(constants or {})
         _reject_unknown("constants", constants, {value.name: value for value in declared}, "inputs")
@@ -68,7 +69,15 @@ class Inputs:
         fixed = {name: self._constant(name, value, *known[name]) for name, value in constants.items()}
         for name, (dtype, shape) in known.items():
             self.nodes[name] = fixed[name] if name in fixed else ir.input_(name, self._shape(name, shape), dtype)
-        _reject_unknown("dims", self._bounds, self._symbols, "symbolic sizes")
+
+    def most(self, name: str) -> int | None:
+        """The upper bound that the user declares for a size that data decides."""
+        self._decided.append(name)
+        return self._bounds[name][1] if name in self._bounds else None
+
+    def check_dims(self) -> None:
+        """Raises InputError where the user declares a size that the model does not have."""
+        _reject_unknown("dims", self._bounds, dict.fromkeys([*self._symbols, *self._decided]), "symbolic sizes")
 
     @property
     def dims(self) -> tuple[sym.Var, ...]:

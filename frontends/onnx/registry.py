@@ -65,7 +65,8 @@ class Call:
     ``inputs`` holds None for an optional input that is left out; ``outputs`` are the names of the values that the model
     takes, ``""`` for those that it does not. Attributes are read through the typed methods; one that no method reads
     is an error (``unread``), so that none is ignored by oversight. ``assumed`` holds the symbolic sizes whose
-    bounds nobody declared, ``random`` the draws of the model.
+    bounds nobody declared, ``random`` the draws of the model; ``most`` gives the upper bound that is declared for a
+    size that data decides, by its name.
     """
 
     op: str
@@ -76,6 +77,7 @@ class Call:
     files: ExternalFiles
     assumed: frozenset[sym.Var] = frozenset()
     random: Random = field(default_factory=Random)
+    most: Callable[[str], int | None] = lambda _: None
     _read: set[str] = field(default_factory=set)
 
     # ---- inputs
