@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.associative_scan import associative_scan, associative_scan_op
 from torch._higher_order_ops.map import map as map_
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import luminal
 from luminal.core import interp, ir, ops
@@ -100,6 +101,37 @@ def test_compiled(name: str) -> None:
     for inputs in calls:
         found = [value.numpy() for value in torch.utils._pytree.tree_leaves(module(*inputs))]
         models.assert_close(found, eager(model, inputs), 1e-5)
+
+
+def decayed(a: Any, b: Any) -> Any:
+    """The recurrence ``h = h * decay + x`` as a combination of pairs."""
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+def test_associative_scans_of_any_number_of_elements() -> None:
+    def combined(f: Any, x: Any) -> Any:
+        return associative_scan(decayed, (x, f(x)), 0, reverse=True, combine_mode="generic")
+
+    model = Layer(combined)
+    graph = importer.load(model, (X,), dims={"inputs_0": {0: "n"}, "n": (1, 9)})
+    assert ops.SCAN in {node.op for node in ir.topological(graph.results)}
+    for n in (1, 2, 5):
+        models.assert_close(interpreted(graph, (X[:n],)), eager(model, (X[:n],)), 1e-5)
+
+
+def test_associative_scans_of_elementwise_functions() -> None:
+    """PyTorch runs these on a GPU alone, but a traced graph of one is imported as any other."""
+    traced = make_fx(lambda x, y: associative_scan_op(lambda *parts: decayed(parts[:2], parts[2:]), (x, y), ()))
+    inputs = X[:, 0], X[:, 1] + 1
+    graph = importer.load(traced(*inputs))
+    pairs = [(inputs[0][0], inputs[1][0])]
+    for pair in zip(inputs[0][1:], inputs[1][1:], strict=True):
+        pairs.append(decayed(pairs[-1], pair))
+    expected = [torch.stack(rows).numpy() for rows in zip(*pairs, strict=True)]
+    models.assert_close(interpreted(graph, inputs), expected, 1e-6)
+    module = luminal.compile(graph, target="host")
+    given = {node.attr.name: value.numpy() for node, value in zip(graph.inputs, inputs, strict=True)}
+    models.assert_close(list(module.run(given).values()), expected, 1e-6)
 
 
 def test_a_known_condition_leaves_one_branch() -> None:

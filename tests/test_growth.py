@@ -111,6 +111,7 @@ BUILD: list[Callable[[int], Node | Sequence[Node]]] = [
     lambda n: activation.gelu(x(n) * 2.0),
     lambda n: [reduction.softmax(x(n), 0), normalize.layer_norm(x(n), [-1])],
     lambda n: [cumulative.cumsum(x(n), 0), *cumulative.cummax(x(n), 0), cumulative.logcumsumexp(x(n), 0)],
+    lambda n: cumulative.associative(lambda a, b: [a[0] * b[0] + b[0]], [x(n)]),
     lambda n: [*sorting.sort(x(n)), *sorting.median(x(n)), *sorting.mode(x(n))],
     lambda n: sorting.topk(x(n), 8),
     lambda n: sorting.searchsorted(x(n), x(n, name="keys")),

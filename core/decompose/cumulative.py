@@ -58,6 +58,27 @@ def _relative(x: Node, largest: Node) -> Node:
     return select(equal(x, largest), 1, exp(x - largest))
 
 
+def associative(
+    combine: Callable[[Sequence[Node], Sequence[Node]], Sequence[Node]], over: Sequence[Node]
+) -> list[Node]:
+    """Along the first axis: the first elements of ``over``, and what ``combine`` makes of each result and the elements
+    that come next. One ``combine`` an element, in order, whether it is associative or not.
+
+    Raises ShapeError or DTypeError where ``combine`` changes shapes or types.
+    """
+
+    places = {x.shape: along(iota(x.shape[0]), 0, x.shape) for x in over}
+
+    def step(carried: Sequence[Node], elements: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        values, at = elements[: len(over)], dict(zip(places, elements[len(over) :], strict=True))
+        rows = zip(over, values, combine(carried, values), strict=True)
+        following = [select(equal(at[x.shape], 0), value, combined) for x, value, combined in rows]
+        return following, following
+
+    first = [expand(constant(0, x.dtype), x.shape[1:]) for x in over]
+    return scan(step, first, [*over, *places.values()])[1]
+
+
 def cummax(x: Node, axis: int) -> tuple[Node, Node]:
     """Running maxima along ``axis``, NaN from the first NaN on, and the position (int64) of each: the last of equals
     (torch.cummax)."""

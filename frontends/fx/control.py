@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 from luminal.core import interp, structured
+from luminal.core.decompose import cumulative
 from luminal.core.decompose.random import Random
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
@@ -13,6 +19,9 @@ from luminal.core.movement import reshape
 from luminal.frontends.fx.registry import register
 
 Function: TypeAlias = Callable[..., Any]
+
+# PyTorch gives a function of its name where an import would look for it.
+module: Any = import_module("torch._higher_order_ops.associative_scan")
 
 
 def cond(pred: Any, true_fn: Function, false_fn: Function, operands: Sequence[Any] = ()) -> Sequence[Any]:
@@ -55,6 +64,29 @@ def map_(f: Function, xs: Sequence[Any], pos_args: Sequence[Any] = (), *, random
     return scan(f, [], xs, pos_args, random=random)
 
 
+def associative_scan(combine_fn: Function, xs: Sequence[Any], additional_inputs: Sequence[Any] = ()) -> Sequence[Node]:
+    return cumulative.associative(
+        lambda before, after: _tensors(combine_fn(*before, *after, *additional_inputs)), _tensors(xs)
+    )
+
+
+@contextmanager
+def any_number() -> Iterator[None]:
+    """Around the export of a module: PyTorch spells an associative scan out where its elements are combined in any
+    way, which fixes their number; where that may vary, it stays an operator here."""
+    spelled_out = module.generic_associative_scan
+
+    def kept(operator: partial[Any], leaves: Sequence[Any], dim: int = 0, additional_inputs: Sequence[Any] = ()) -> Any:
+        if dim or isinstance(leaves[0].shape[0], int):
+            return spelled_out(operator, leaves, dim, additional_inputs)
+        batched = inspect.getclosurevars(operator.keywords["combine_fn"])  # the user's function under torch.vmap
+        one = partial(operator.func, **{**operator.keywords, "combine_fn": batched.nonlocals["func"]})
+        return module.associative_scan_op(one, tuple(leaves), tuple(additional_inputs))
+
+    with patch.object(module, "generic_associative_scan", kept):
+        yield
+
+
 def _tensors(values: Any) -> list[Node]:
     found = list(values) if isinstance(values, list | tuple) else [values]
     for value in found:
@@ -67,3 +99,4 @@ register("cond", cond)
 register("while_loop", while_loop)
 register("scan", scan)
 register("map_impl", map_)
+register("associative_scan", associative_scan)

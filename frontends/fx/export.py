@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from luminal.core.errors import ModelError
 from luminal.frontends.fx import dims as dimensions
+from luminal.frontends.fx.control import any_number
 from luminal.frontends.fx.dims import Dims
 from luminal.frontends.fx.failure import exporting
 from luminal.frontends.fx.recurrent import any_length
@@ -45,7 +46,7 @@ def export(model: Model, inputs: Inputs | None, dims: Mapping[str, Any] | None =
             "as in luminal.compile(module, (x,)), or an ExportedProgram"
         )
     bound, shapes = _dynamic(_bind(model, inputs), dimensions.parse(dims))
-    with exporting(type(model).__name__), torch.no_grad(), any_length():
+    with exporting(type(model).__name__), torch.no_grad(), any_length(), any_number():
         # What PyTorch cannot prove of the sizes becomes an assertion in the program, which the importer decides.
         program = torch.export.export(
             model, bound.args, bound.kwargs, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
