@@ -42,6 +42,9 @@ def scan(
         slices = [parameter(f"slice {k}", x.shape[1:], x) for k, x in enumerate(over)]
         following, put_out = step(carries, slices)
         _check_carries("Scan", carries, following)
+        read = set(ir.topological([*following, *put_out]))
+        kept = [k for k, x in enumerate(slices) if x in read] or [0]  # what no step reads need not be stored
+        over, slices = [over[k] for k in kept], [slices[k] for k in kept]
         operands, shared, (body,) = _closed([[*following, *put_out]], [*carries, *slices], parameter)
     inputs = (*first, *over, *operands)
     results = [
@@ -70,11 +73,11 @@ def collect(
     condition: Callable[[Node, Sequence[Node]], Node],
     step: Callable[[Node, Sequence[Node]], tuple[Sequence[Node], Sequence[Node]]],
     first: Sequence[Node],
-    room: Int,
-    name: str,
+    room: Int = 0,
+    name: str = "rounds",
 ) -> tuple[list[Node], list[Node]]:
-    """A while loop that puts values out: ``condition`` and ``step`` are also given the number of the round (int64), and
-    ``step`` returns the next carries and what it puts out.
+    """A while loop whose rounds have numbers (int64, from 0), which ``condition`` and ``step`` are given first, and
+    that puts values out: ``step`` returns the next carries, and what it puts out.
 
     Returns the last carries and, along a new first axis, what was put out. How long that axis is, is measured, as the
     size ``name``. There is ``room`` for so many rounds: a run that takes more fails as one does that reads out of
@@ -83,18 +86,18 @@ def collect(
     most = sym.upper(room)
     if most is None:
         raise ShapeError(f"While: expected room for a known number of rounds, found {room}")
+    zero = ir.constant(0, i64)
     with _parameters() as parameter:
-        number = parameter("carry 0", (), ir.constant(0, i64))
-        carries = [parameter(f"carry {1 + k}", x.shape, x) for k, x in enumerate(first)]
+        number = parameter("round", (), zero)
+        carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
         holds, (following, put_out) = condition(number, carries), step(number, carries)
-        places = range(1 + len(carries), 1 + len(carries) + len(put_out))
-        rows = [parameter(f"carry {k}", (room, *x.shape), x) for k, x in zip(places, put_out, strict=True)]
+        rows = [parameter(f"rows {k}", (room, *x.shape), x) for k, x in enumerate(put_out)]
         filled = [ir.scatter(old, number, x, 0) for old, x in zip(rows, put_out, strict=True)]
         empty = [ir.expand(ir.constant(0, x.dtype), x.shape) for x in rows]
-        count, *last = _repeated(
-            [number, *carries, *rows], holds, [number + 1, *following, *filled],
-            [ir.constant(0, i64), *first, *empty], parameter,
-        )  # fmt: skip
+        before, after, start = [*carries, *rows], [*following, *filled], [*first, *empty]
+        if number not in ir.topological([holds, *after]):
+            return _repeated(before, holds, after, start, parameter), []
+        count, *last = _repeated([number, *before], holds, [number + 1, *after], [zero, *start], parameter)
     rounds = ir.measure(count, most, name) if rows else 0
     return last[: len(first)], [slice_(x, 0, 0, rounds) for x in last[len(first) :]]
 

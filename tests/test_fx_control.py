@@ -152,12 +152,12 @@ def drawing(f: Any, x: Any, p: Any) -> Any:
     return torch.cond(p.any(), lambda x: x + torch.rand(3), lambda x: x * 2, (x,))
 
 
-def drawing_each_time(f: Any, x: Any, h: Any) -> Any:
-    return scan(lambda h, x: ((h + x).clone(), h * torch.rand(3)), h, x, dim=0)
+def drawing_to_combine(f: Any, x: Any) -> Any:
+    return associative_scan(lambda a, b: a * b + torch.rand(3), x, 0, combine_mode="generic")
 
 
-def test_branches_may_draw_random_numbers_and_loops_may_not() -> None:
+def test_branches_may_draw_random_numbers_and_associative_functions_may_not() -> None:
     graph = importer.load(Layer(drawing), (X[0], torch.tensor([True])))
     assert [state.name for state in graph.states] == ["luminal.random"]
-    with pytest.raises(UnsupportedError, match="random numbers that a loop draws would be the same in each iteration"):
-        importer.load(Layer(drawing_each_time), (X, X[0]))
+    with pytest.raises(UnsupportedError, match="a function that is taken to be associative draws random numbers"):
+        importer.load(Layer(drawing_to_combine), (X,), dims={"inputs_0": {0: "n"}, "n": (1, 9)})

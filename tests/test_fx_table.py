@@ -450,7 +450,7 @@ ASSERTIONS = _names(
     """_assert_scalar _assert_async _assert_async.msg _functional_assert_async.msg _assert_tensor_metadata
     sym_constrain_range sym_constrain_range_for_size"""
 )
-HIGHER = {"cond", "while_loop", "scan", "map_impl"}  # tested in test_fx_control
+HIGHER = {"cond", "while_loop", "scan", "map_impl", "associative_scan"}  # tested in test_fx_control
 TRAINING = _names("native_batch_norm")
 SIZED = _names("nonzero nonzero_numpy masked_select _unique2 unique_dim")  # tested in test_fx_selection
 RANDOM = {name for name, entry in TABLE.items() if "random" in entry.wants}  # tested in test_random

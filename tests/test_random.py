@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 from torch import nn
+from torch._higher_order_ops.map import map as map_
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 import luminal
 from luminal.core import interp, ir
@@ -82,6 +86,18 @@ def test_positions_beyond_32_bits_are_told_apart() -> None:
     assert len({*map(tuple, np.stack(interp.evaluate(words, state(), {"n": 4}), 1).tolist())}) == 4
     few = random.Random().words((sym.var("m", 1, 2**10),))
     assert len(ir.topological(words)) > len(ir.topological(few))  # its high word is known to be zero
+
+
+@pytest.mark.parametrize("rounds", [[0], [5], [2**32 + 1, 3]])
+def test_rounds_of_loops_have_keys_of_their_own(rounds: list[int]) -> None:
+    draws, key = random.Random(), [9, 0]
+    with ExitStack() as loops:
+        for number in rounds:
+            loops.enter_context(draws.each(ir.constant(number, i64)))
+            key = reference([number % 2**32, number >> 32, 2**32 - 1, 0], key)[:2]
+        words = draws.words((3,))
+    found = np.stack(interp.evaluate(words, state(9, 4)), 1)
+    assert found.tolist() == [reference([p, 0, 0, 4], key) for p in range(3)]
 
 
 def test_a_seed_of_its_own_takes_the_place_of_the_model_s() -> None:
@@ -328,6 +344,35 @@ def test_operators_of_pytorch(name: str) -> None:
     assert holds(eager.numpy()) and holds(found)
 
 
+class DrawsInLoops(nn.Module):
+    """A number for each pair of a row and a column, as far as a loop goes; and one for each of its rounds."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def column(carried: torch.Tensor, element: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return carried.clone(), element + torch.rand(())
+
+        def row(element: torch.Tensor) -> torch.Tensor:
+            return scan(column, element[0], element)[1]
+
+        def step(number: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return number + 1, torch.cat([seen[1:], torch.rand(1)])
+
+        last = while_loop(lambda number, seen: number < 5, step, (torch.zeros((), dtype=torch.int64), torch.zeros(8)))
+        return map_(row, x), last[1]
+
+
+def test_loops_in_loops_draw_anew_in_each_round() -> None:
+    graph = fx.load(DrawsInLoops(), (torch.zeros(6, 7),))
+    pairs, seen, _ = interp.run(graph, {"x": np.zeros((6, 7), np.float32)} | state(3)).outputs
+    assert len(np.unique(pairs)) == 42 and smirnov(pairs.ravel(), lambda v: v) < 1.95
+    assert (seen[:3] == 0).all() and len(np.unique(seen[3:])) == 5
+    module = luminal.compile(graph, seed=3)
+    assert isinstance(module, Module)
+    found = list(module.run({"x": np.zeros((6, 7), np.float32)}).values())
+    for value, wanted in zip(found, (pairs, seen), strict=True):
+        np.testing.assert_array_equal(value, wanted)
+
+
 # ---- models in ONNX --------------------------------------------------------------------------------------------------
 
 
@@ -425,12 +470,18 @@ def loop(iterations: int) -> ir.Graph:
     )
 
 
-def test_each_iteration_of_a_loop_draws_anew_or_the_loop_is_refused() -> None:
-    last, rows, _ = interp.run(loop(4), {"x": np.zeros(2, np.float32)}).outputs
-    assert len(np.unique(rows)) == rows.size == 8
-    np.testing.assert_allclose(last, rows.sum(0), rtol=1e-6)
-    with pytest.raises(UnsupportedError, match="random numbers that a loop draws would be the same in each iteration"):
-        loop(1000)
+@pytest.mark.parametrize("options", [{}, {"target": "cuda:sm_90", "emulate": True}], ids=["host", "cuda"])
+def test_each_iteration_of_a_loop_draws_anew(options: dict[str, Any]) -> None:
+    x = np.zeros(2, np.float32)
+    graph = loop(100)
+    last, rows, _ = interp.run(graph, {"x": x} | state(11)).outputs
+    assert len(np.unique(rows)) == rows.size == 200 and smirnov(rows.ravel(), lambda v: v) < 1.95
+    np.testing.assert_allclose(last, rows.sum(0), rtol=1e-5)
+    module = luminal.compile(graph, seed=11, **options)
+    assert isinstance(module, Module)
+    first, second = (module.run({"x": x})["rows"] for _ in range(2))
+    np.testing.assert_array_equal(first, rows)
+    assert not np.isin(second, rows).any()
 
 
 def test_seeds_of_onnx_operators_are_theirs_alone() -> None:

@@ -6,6 +6,10 @@ An element of a draw is a function of integers alone, so it is the same on every
 - the *counter* is the element's position (row-major, 64 bits), the number of the draw in the model, and the number of
   the call (32 bits each, which wrap), in this order, low bits first.
 
+In the body of a loop, each round has a key of its own: the first two words of the counter that is made of the number
+of the round (64 bits), of the draw ``2**32 - 1``, which no model makes, and of the call 0, under the key around the
+loop. So rounds draw different numbers, in loops inside loops too.
+
 Seed and call number are a state of the model (``STATE``, int64[2]). Four words of 32 bits, ``w0 .. w3``, come from each
 element's counter; distributions take from them what they say.
 """
@@ -15,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -68,6 +72,7 @@ class Random:
 
     seed: int = 0
     count: int = 0
+    rounds: list[Node] = field(default_factory=list)  # the numbers of the rounds of the loops around
 
     @property
     def state(self) -> Node:
@@ -82,14 +87,21 @@ class Random:
         return ((State(self.state, f"{STATE}.next", first(self.seed)), left),)
 
     @contextmanager
-    def undrawn(self) -> Iterator[None]:
-        """For the body of a loop, which is the same in each iteration: raises UnsupportedError where it draws."""
+    def each(self, number: Node) -> Iterator[None]:
+        """For the body of a loop: it draws anew in each round, whose ``number`` (one int64) it is given."""
+        self.rounds.append(number)
+        try:
+            yield
+        finally:
+            self.rounds.pop()
+
+    @contextmanager
+    def undrawn(self, what: str) -> Iterator[None]:
+        """Raises UnsupportedError where anything draws, since ``what`` is no place for it."""
         count = self.count
         yield
         if self.count > count:
-            raise UnsupportedError(
-                "random numbers that a loop draws would be the same in each iteration: draw them all before it"
-            )
+            raise UnsupportedError(f"{what} draws random numbers: draw them all before it")
 
     def words(self, shape: Shape, seed: int | None = None) -> Words:
         """Four words for each element of the next draw; ``seed`` takes the place of the model's.
@@ -97,7 +109,10 @@ class Random:
         Raises ShapeError where an element's position has more than 64 bits.
         """
         own, call = (reshape(slice_(self.state, 0, k, 1), ()) for k in (0, 1))
-        key = own if seed is None else constant(_signed(seed), i64)
+        wide = own if seed is None else constant(_signed(seed), i64)
+        key = cast(wide, u32), _high(wide)
+        for number in self.rounds:
+            key = _key_of_round(number, key)
         size = sym.product(shape)
         position = iota(size)
         most = sym.upper(size)
@@ -106,7 +121,7 @@ class Random:
         self.count += 1
         counter = tuple(expand(x, (size,)) if not x.rank else x for x in drawn)
         assert len(counter) == 4
-        words = philox(counter, (cast(key, u32), _high(key)))
+        words = philox(counter, key)
         w0, w1, w2, w3 = (reshape(w, shape) for w in words)
         return w0, w1, w2, w3
 
@@ -114,6 +129,10 @@ class Random:
 def first(seed: int) -> Node:
     """The state before the first call."""
     return constant(np.array([_signed(seed), 0]))
+
+
+def _key_of_round(number: Node, key: tuple[Node, Node]) -> tuple[Node, Node]:
+    return philox((cast(number, u32), _high(number), constant(-1, u32), constant(0, u32)), key)[:2]
 
 
 def _signed(seed: int) -> int:

@@ -14,7 +14,7 @@ from luminal.core import interp, structured
 from luminal.core.decompose import cumulative
 from luminal.core.decompose.random import Random
 from luminal.core.errors import UnsupportedError
-from luminal.core.ir import Node
+from luminal.core.ir import Node, iota
 from luminal.core.movement import reshape
 from luminal.frontends.fx.registry import register
 
@@ -39,24 +39,30 @@ def while_loop(
     cond_fn: Function, body_fn: Function, carried_inputs: Sequence[Any], additional_inputs: Sequence[Any] = (), *,
     random: Random,
 ) -> Sequence[Node]:  # fmt: skip
-    with random.undrawn():
-        return structured.while_loop(
-            lambda carried: reshape(_tensors(cond_fn(*carried, *additional_inputs))[0], []),
-            lambda carried: _tensors(body_fn(*carried, *additional_inputs)),
-            _tensors(carried_inputs),
-        )
+    def holds(number: Node, carried: Sequence[Node]) -> Node:
+        with random.undrawn("the condition of a loop"):
+            return reshape(_tensors(cond_fn(*carried, *additional_inputs))[0], [])
+
+    def step(number: Node, carried: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        with random.each(number):
+            return _tensors(body_fn(*carried, *additional_inputs)), []
+
+    return structured.collect(holds, step, _tensors(carried_inputs))[0]
 
 
 def scan(
     combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any] = (), *,
     random: Random,
 ) -> Sequence[Node]:  # fmt: skip
-    def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        results = _tensors(combine_fn(*carried, *element, *additional_inputs))
+    over = _tensors(xs)
+
+    def step(carried: Sequence[Node], elements: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        *element, number = elements
+        with random.each(number):
+            results = _tensors(combine_fn(*carried, *element, *additional_inputs))
         return results[: len(init)], results[len(init) :]
 
-    with random.undrawn():
-        last, stacked = structured.scan(step, _tensors(init), _tensors(xs))
+    last, stacked = structured.scan(step, _tensors(init), [*over, iota(over[0].shape[0])])
     return [*last, *stacked]
 
 
@@ -64,10 +70,13 @@ def map_(f: Function, xs: Sequence[Any], pos_args: Sequence[Any] = (), *, random
     return scan(f, [], xs, pos_args, random=random)
 
 
-def associative_scan(combine_fn: Function, xs: Sequence[Any], additional_inputs: Sequence[Any] = ()) -> Sequence[Node]:
-    return cumulative.associative(
-        lambda before, after: _tensors(combine_fn(*before, *after, *additional_inputs)), _tensors(xs)
-    )
+def associative_scan(
+    combine_fn: Function, xs: Sequence[Any], additional_inputs: Sequence[Any] = (), *, random: Random
+) -> Sequence[Node]:
+    with random.undrawn("a function that is taken to be associative"):
+        return cumulative.associative(
+            lambda before, after: _tensors(combine_fn(*before, *after, *additional_inputs)), _tensors(xs)
+        )
 
 
 @contextmanager

@@ -109,29 +109,29 @@ def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     try:
         if limit is not None and start is not None:
             try:
-                return _counted(body, sym.maximum(limit, 0), first, _alike(call, run))
+                return _counted(call, body, sym.maximum(limit, 0), first, run)
             except _Asks:
                 pass
-        return _asking(call, limit, body, first, _alike(call, run))
+        return _asking(call, limit, body, first, run)
     except (LuminalError, Unfinished):
         if not isinstance(limit, int) or not 0 < limit <= SPELLED_OUT or start is None:
             raise
     return _spelled_out(body, limit, first, run)
 
 
-def _alike(call: Call, run: Run) -> Run:
-    """``run`` for a body that does the same in each iteration: it draws no random numbers."""
+def _each(call: Call, number: Node, run: Run) -> Run:
+    """``run`` for the body of a loop, in the round of that ``number``."""
 
-    def undrawn(body: onnx.GraphProto, inputs: Sequence[Held]) -> list[Held]:
-        with call.random.undrawn():
+    def in_round(body: onnx.GraphProto, inputs: Sequence[Held]) -> list[Held]:
+        with call.random.each(number):
             return run(body, inputs)
 
-    return undrawn
+    return in_round
 
 
-def _counted(body: onnx.GraphProto, trips: Int, first: Sequence[Held], run: Run) -> list[Held]:
+def _counted(call: Call, body: onnx.GraphProto, trips: Int, first: Sequence[Held], run: Run) -> list[Held]:
     def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
-        results = run(body, [element[0], _TRUE, *_arranged(first, carried)])
+        results = _each(call, element[0], run)(body, [element[0], _TRUE, *_arranged(first, carried)])
         if known(_tensor(results[0])) != 1:
             raise _Asks
         return _next(first, results), _tensors(results[1 + len(first) :])
@@ -150,7 +150,7 @@ def _asking(call: Call, limit: Int | None, body: onnx.GraphProto, first: Sequenc
         return carried[0] if trips is None else carried[0] & (number < _scalar(trips))
 
     def step(number: Node, carried: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        results = run(body, [number, _TRUE, *_arranged(first, carried[1:])])
+        results = _each(call, number, run)(body, [number, _TRUE, *_arranged(first, carried[1:])])
         following = [_scalar(_tensor(results[0])), *_next(first, results)]
         return following, [_tensor(results[1 + len(first) + k]) for k in wanted]
 
@@ -222,7 +222,8 @@ def scan_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
         _ahead(x, wrap_axis(axis, x.rank), backward == 1)
         for x, axis, backward in zip(operands[states:], axes, backwards, strict=True)
     ]
-    last, stacked = scan(_scan_step(body, states, _alike(call, run)), operands[:states], over)
+    step = _scan_step(call, body, states, run)
+    last, stacked = scan(step, operands[:states], [*over, iota(over[0].shape[0])])
     backwards = _listed(call, "scan_output_directions", put_out)
     axes = _listed(call, "scan_output_axes", put_out)
     return [
@@ -245,37 +246,40 @@ def batched_scan(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]
     backwards = _listed(call, "directions", count)
     if lengths is not None:
         given.append(cast(_tensor(lengths), types.i64))
-    inner = _scan_step(body, states, _alike(call, run))
 
     def one(_: Sequence[Node], row: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
-        over = list(row[states : states + count])
+        over, length, number = list(row[states : states + count]), row[-2], row[-1]
+        inner = _scan_step(call, body, states, _each(call, number, run))
         places = iota(over[0].shape[0])
         for k, backward in enumerate(backwards):
             if backward and lengths is None:
                 over[k] = flip(over[k], [0])
             elif backward:  # from the end of this sequence
-                over[k] = gather(over[k], maximum(row[-1] - 1 - places, 0), 0)
+                over[k] = gather(over[k], maximum(length - 1 - places, 0), 0)
 
         def step(carried: Sequence[Node], elements: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
-            place, *parts = elements
-            following, put_out = inner(carried, parts)
+            *_, place = elements
+            following, put_out = inner(carried, elements)
             if lengths is None:
                 return following, put_out
-            inside = place < row[-1]
+            inside = place < length
             kept = [select(inside, after, before) for before, after in zip(carried, following, strict=True)]
             return kept, [select(inside, x, 0) for x in put_out]
 
-        last, stacked = scan(step, row[:states], [places, *over])
+        last, stacked = scan(step, row[:states], [*over, places])
         return (), (*last, *stacked)
 
-    return scan(one, [], given)[1]
+    return scan(one, [], [*given, iota(given[0].shape[0])])[1]
 
 
 def _scan_step(
-    body: onnx.GraphProto, states: int, run: Run
+    call: Call, body: onnx.GraphProto, states: int, run: Run
 ) -> Callable[[Sequence[Node], Sequence[Node]], tuple[list[Node], list[Node]]]:
+    """The elements end with the number of the step."""
+
     def step(carried: Sequence[Node], elements: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        results = _tensors(run(body, [*carried, *elements]))
+        *parts, number = elements
+        results = _tensors(_each(call, number, run)(body, [*carried, *parts]))
         return results[:states], results[states:]
 
     return step
