@@ -202,7 +202,8 @@ class _Region:
         wanted = {node: self.names[node] for node in texts}
         for node, name in wanted.items():
             self.names[node] = self._new(f"{name} in numbers", node)
-        there = {node for state, node in left if keep.is_free(node, state, self.arranged.fusion, self.arranged.layouts)}
+        fusion, layouts = self.arranged.fusion, self.arranged.layouts
+        there = {node for state, node in left if keep.is_free(node, state.input, fusion, layouts)}
         for state, node in left:
             if node not in self.names:
                 self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
@@ -287,7 +288,8 @@ class _Region:
     # ---- loops and branches ----------------------------------------------------------------------------------------
 
     def _loop(self, cluster: Cluster) -> None:
-        """A scan or a while loop: each carry in two buffers that change their contents after each round."""
+        """A scan or a while loop: each carry in two buffers that change their contents after each round, or in one
+        where a round only scatters into it."""
         node = next(iter(cluster.index))
         attr: ops.Step | ops.Repeat = node.attr
         members = {n.attr.result: n for n in cluster.index}
@@ -300,26 +302,32 @@ class _Region:
         read |= {x: self._named(operand) for x, operand in zip(attr.shared, shared, strict=True)}
         wholes = {x: self._named(operand) for x, operand in zip(slices, over, strict=True)}
         read |= {x: self.tables.part(whole, counter, x, self.source) for x, whole in wholes.items()}
-        written: dict[Node, str] = {}
         outer = [*read.values(), *wholes.values()]
-        carried: list[tuple[str, str]] = []
-        for number, result in enumerate(attr.results):
-            if number < count and result is not attr.carries[number]:
-                following = self._new(f"{read[attr.carries[number]]}.next", result)
-                written[result] = following
-                carried.append((read[attr.carries[number]], following))
-                outer.append(following)
-            elif number in members and number >= count:
+        put_out: dict[Node, str] = {}
+        for number in range(count, len(attr.results)):
+            if number in members:
                 whole = self._named(members[number])
-                written[result] = self.tables.part(whole, counter, result, self.source)
+                put_out[attr.results[number]] = self.tables.part(whole, counter, attr.results[number], self.source)
                 outer.append(whole)
-        body, region = self._inner(written, read)
+        changed = {result: x for x, result in zip(attr.carries, attr.results, strict=False) if result is not x}
+        arranged = self._arranged((*changed, *put_out), {**read, **put_out})
+        written: dict[Node, str] = {}
+        carried: list[tuple[str, str]] = []
+        for result, x in changed.items():
+            into = result.op is ops.SCATTER and result.inputs[0] is x
+            if into and keep.is_free(result, x, arranged.fusion, arranged.layouts):
+                written[result] = read[x]
+            else:
+                written[result] = self._new(f"{read[x]}.next", result)
+                carried.append((read[x], written[result]))
+        outer += written.values()
+        body, region = self._inner(arranged, {**read, **written, **put_out})
         test, flag = Region(()), ""
         regions: tuple[_Region, ...] = (body,)
         if isinstance(attr, ops.Repeat):
             flag = self._new("holds", attr.condition)
             outer.append(flag)
-            asking, test = self._inner({attr.condition: flag}, read)
+            asking, test = self._inner(self._arranged((attr.condition,), read), {**read, attr.condition: flag})
             regions = (asking, body)
         self._add(Loop(counter, rounds, region, tuple(carried), test, flag), outer, regions)
 
@@ -329,15 +337,20 @@ class _Region:
         flag = self._named(node.inputs[0])
         read = {x: self._named(operand) for x, operand in zip(attr.parameters, node.inputs[1:], strict=True)}
         results = {n.attr.result: self._named(n) for n in cluster.index}
-        inner = [self._inner({results_of[k]: name for k, name in results.items()}, read) for results_of in attr.bodies]
+        inner: list[tuple[_Region, Region]] = []
+        for body in attr.bodies:
+            names = {**read, **{body[k]: name for k, name in results.items()}}
+            inner.append(self._inner(self._arranged(tuple(body[k] for k in results), names), names))
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _inner(self, written: Mapping[Node, str], read: Mapping[Node, str]) -> tuple[_Region, Region]:
-        """A region that computes the nodes ``written`` into those buffers, from what is ``read``."""
-        names = {**read, **written}
+    def _arranged(self, roots: tuple[Node, ...], names: Mapping[Node, str]) -> Arrangement:
+        """What computes ``roots`` inside a step, ``names`` being buffers of values there."""
         loose = frozenset(node for node, name in names.items() if self._is_loose(name))
-        arranged = arrangement.arrange(tuple(written), self.source.prepared, self.tables.target, loose)
+        return arrangement.arrange(roots, self.source.prepared, self.tables.target, loose)
+
+    def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
+        """A region that computes what is arranged, ``names`` being the buffers of what it reads and leaves."""
         inner = _Region(self.tables, self.source, arranged, names)
         return inner, inner.assemble()
 

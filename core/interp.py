@@ -123,7 +123,8 @@ def folded(node: Node) -> Node:
     """
 
     def value() -> Array:
-        return evaluate([node])[0]
+        found = evaluate([node])[0]
+        return texts.encode(found) if node.dtype.is_text else found
 
     order = ir.topological([node])
     if any(part.op.kind not in _LINEAR for part in order):

@@ -313,6 +313,27 @@ class Filled(nn.Module):
         return row.sum()
 
 
+class Cached(nn.Module):
+    """A cache of which calls replace positions, on an inner axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 8, 3))
+
+    def forward(self, at: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        self.cache[:, at] = rows
+        return self.cache.sum(1)
+
+
+def test_positions_of_an_inner_axis_are_replaced_in_place() -> None:
+    inputs = torch.tensor([5, 1]), torch.randn(2, 2, 3)
+    program = compile_graph(luminal.read(Cached(), inputs), targets.detect())
+    arguments = [name for step in program.entries[0].launches for name in step.arguments]
+    assert "cache" in arguments and "cache.next" not in arguments
+    found = run_program.run(program, {"at": inputs[0].numpy(), "rows": inputs[1].numpy()}, {})
+    np.testing.assert_allclose(found["output"], Cached()(*inputs), rtol=1e-6)
+
+
 class Read(nn.Module):
     """The sum of a table that another module fills."""
 

@@ -13,10 +13,14 @@ import pytest
 
 import luminal
 from luminal.core import interp, ir, ops, rewrite, structured, types
+from luminal.core import program as programs
 from luminal.core import symbolic as sym
+from luminal.core import target as targets
 from luminal.core.decompose import compare, selection
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule import run_program
 from luminal.module import Module
 from tests.compiled_support import assert_computes, resized
 from tests.schedule_graphs import GRAPHS, SIZES
@@ -205,6 +209,30 @@ def test_what_no_round_changes_is_computed_once() -> None:
     assert ops.ADD not in {inner.op for inner in ir.topological([last.attr.results[0].inputs[0]])}
     (result,) = structured.cond(ir.input_("flag", (), types.bool_), lambda: [matrix * 2.0], lambda: [matrix])
     assert [operand.op for operand in result.inputs] == [ops.INPUT, ops.INPUT]
+
+
+@pytest.mark.parametrize("target", ["x86-64", "cuda:sm_90"])
+def test_a_carry_that_is_scattered_into_stays_where_it_is(target: str) -> None:
+    """Unless a round reads what it was before."""
+    table, over = ir.input_("table", (8, 4), types.f32), ir.input_("over", (3, 4), types.f32)
+    for late in (False, True):
+
+        def step(carried: Any, element: Any, late: bool = late) -> Any:
+            number, old = carried
+            new = ir.scatter(old, number, element[0] + ir.gather(old, number, 0), 0)
+            return [number + 1, new], [ir.reduce(ops.SUM_REDUCE, new * (old if late else 2.0), [0])]
+
+        (_, last), (sums,) = structured.scan(step, [ir.constant(2, types.i64), table], [over])
+        graph = Graph("cache", (table, over), (("last", last), ("sums", sums)))
+        program = compile_graph(graph, targets.parse(target))
+        (loop,) = (step for step in program.entries[0].steps if isinstance(step, programs.Loop))
+        assert len(loop.carried) == 1 + late  # the number, and the table
+        random = np.random.default_rng(0)
+        values = {
+            name: random.standard_normal(n).astype(np.float32) for name, n in (("table", (8, 4)), ("over", (3, 4)))
+        }
+        for (name, _), wanted in zip(graph.outputs, interp.run(graph, values).outputs, strict=True):
+            np.testing.assert_allclose(run_program.run(program, values, {})[name], wanted, rtol=1e-5)
 
 
 def test_equal_loops_are_one_node() -> None:

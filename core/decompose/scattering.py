@@ -90,15 +90,14 @@ def index_put(data: Node, indices: Sequence[Node | None], new: Node, by: str = "
     """``data`` with ``new``, broadcast, at ``data[indices]``: see ``indexing.index`` for what ``indices`` may be."""
     at = [k for k, i in enumerate(indices) if i is not None]
     picks = broadcast(*(cast(i, i64) for i in indices if i is not None))
-    width = picks[0].rank
-    order = [*at, *(k for k in range(data.rank) if k not in at)]
+    beside = at[-1] - at[0] == len(at) - 1  # else the axes of the positions come first
+    order = [*range(data.rank)] if beside else [*at, *(k for k in range(data.rank) if k not in at)]
+    axis, until = (at[0], at[-1] + 1) if beside else (0, len(at))
     moved = permute(data, order)
-    sizes, kept = moved.shape[: len(at)], moved.shape[len(at) :]
-    ahead = at[0] if at[-1] - at[0] == len(at) - 1 else 0
-    new = expand(new, [*kept[:ahead], *picks[0].shape, *kept[ahead:]])
-    new = permute(new, [*range(ahead, ahead + width), *range(ahead), *range(ahead + width, new.rank)])
-    flat = reshape(moved, [sym.product(sizes), *kept])
-    result = reshape(_combined(flat, linear_position(picks, sizes), new, 0, by), moved.shape)
+    before, sizes, after = moved.shape[:axis], moved.shape[axis:until], moved.shape[until:]
+    new = expand(new, [*before, *picks[0].shape, *after])
+    flat = reshape(moved, [*before, sym.product(sizes), *after])
+    result = reshape(_combined(flat, linear_position(picks, sizes), new, axis, by), moved.shape)
     return permute(result, [order.index(k) for k in range(data.rank)])
 
 
