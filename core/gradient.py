@@ -233,5 +233,5 @@ RULES: Mapping[Op, Rule] = {
 CONSTANT = {ops.INPUT, ops.CONSTANT, ops.IOTA, ops.DIM, ops.ROUND, ops.LESS_THAN, ops.EQUAL}
 # Through these there is no gradient yet; integers depend on what is differentiated by the bits of a float alone.
 WITHOUT = {
-    ops.BITCAST, ops.AND, ops.OR, ops.XOR, ops.SHL, ops.SHR, ops.SCAN, ops.WHILE, ops.COND, ops.SORT,
+    ops.BITCAST, ops.AND, ops.OR, ops.XOR, ops.SHL, ops.SHR, ops.SCAN, ops.WHILE, ops.COND, ops.SORT, ops.HOST,
 }  # fmt: skip

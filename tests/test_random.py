@@ -23,7 +23,7 @@ import luminal
 from luminal.core import interp, ir
 from luminal.core import symbolic as sym
 from luminal.core.decompose import random
-from luminal.core.errors import InputError, ShapeError, UnsupportedError
+from luminal.core.errors import InputError, ShapeError
 from luminal.core.types import DType, bf16, f16, f32, f64, i8, i64, u32
 from luminal.frontends.fx import importer as fx
 from luminal.frontends.onnx import importer as onnx_importer

@@ -90,7 +90,7 @@ def check(x: list[str], y: str, found: list[Array]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(x=st.lists(WORDS, max_size=5), y=WORDS)
 def test_functions_of_texts(x: list[str], y: str) -> None:
-    check(x, y, interp.run(EVERYTHING, {"x": words(x), "y": np.array(y)}).outputs)
+    check(x, y, interp.run(EVERYTHING, {"x": words(x), "y": np.array(y, object)}).outputs)
 
 
 @settings(max_examples=200, deadline=None)
@@ -99,7 +99,7 @@ def test_functions_of_texts(x: list[str], y: str) -> None:
 @example(x=["a" * 200_000, "b," * 1000, "İ" * 5000], y="c" * 70_000)
 @example(x=[f"{k} {k % 7}" for k in range(3000)], y="5 5")
 def test_functions_of_texts_compiled(x: list[str], y: str) -> None:
-    check(x, y, list(compiled()["texts"].run({"x": words(x), "y": np.array(y)}).values()))
+    check(x, y, list(compiled()["texts"].run({"x": words(x), "y": np.array(y, object)}).values()))
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
