@@ -233,7 +233,7 @@ class _Job:
         self.meter.done += len(outputs) - len(missing)
         pool = ThreadPoolExecutor(max_workers=config.JOBS.value or len(os.sched_getaffinity(0)))
         try:
-            headers: dict[str, Future[str]] = {}
+            headers: dict[str, Future[tuple[str, ...]]] = {}
             for number, paths in enumerate(alike):
                 header = pool.submit(self._precompile, f"shared{number}.hpp", [units[path] for path in paths], folder)
                 headers |= dict.fromkeys(paths, header)
@@ -250,16 +250,16 @@ class _Job:
             pool.shutdown(cancel_futures=True)
         return len(outputs)
 
-    def _precompile(self, header: str, units: Sequence[Unit], folder: Path) -> str:
-        """A header of those that all ``units`` include: reading them is most of what a kernel takes to compile."""
+    def _precompile(self, header: str, units: Sequence[Unit], folder: Path) -> tuple[str, ...]:
+        """Flags that include what all ``units`` do, compiled: to read it is most of what a kernel takes to compile. The
+        objects are the same without."""
         first, *others = ([line for line in unit.text.splitlines() if line.startswith("#include")] for unit in units)
         lines = [line for line in first if all(line in other for other in others)]
         (folder / header).write_text("".join(f"{line}\n" for line in lines))
-        self.compiler.precompile(header, units[0].flags, folder)
-        return header
+        return self.compiler.precompile(header, units[0].flags, folder)
 
     def _compile_one(
-        self, path: str, unit: Unit, output: Path, folder: Path, header: Future[str] | None = None
+        self, path: str, unit: Unit, output: Path, folder: Path, header: Future[tuple[str, ...]] | None = None
     ) -> None:
         with _appearing(output) as temporary:
             if self.images is not None and path in self.product.images:
@@ -267,7 +267,7 @@ class _Job:
                 result = self.images.make(path, temporary, folder)
             else:
                 name = self.compiler.command[0]
-                shared = () if header is None else ("-include", header.result())
+                shared = () if header is None else header.result()
                 result = self.compiler.run([*unit.flags, *shared, "-c", path, "-o", str(temporary)], folder)
             if result.returncode != 0:
                 raise BuildError(self._failure(name, path, unit, result.stderr))

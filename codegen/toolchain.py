@@ -48,11 +48,13 @@ class Toolchain:
         """What decides the files that it makes, besides what it is given: to be part of the keys that they have."""
         return (*self.command, "link:", *self.linker, self.version)
 
-    def precompile(self, header: str, flags: Sequence[str], folder: Path) -> None:
-        """Compiles a header of ``folder``, which ``-include`` then reads as compiled, and as text where this fails or
-        the compiler is not GNU's. The files that are made with it are the same in either case."""
-        if "Free Software Foundation" in self.version:
-            self.run([*flags, "-x", "c++-header", header, "-o", f"{header}.gch"], folder)
+    def precompile(self, header: str, flags: Sequence[str], folder: Path) -> tuple[str, ...]:
+        """Compiles a header of ``folder``: the flags with which units of the same ``flags`` read it as compiled, before
+        all else. None where the compiler is not GNU's, or the header is not for itself."""
+        if "Free Software Foundation" not in self.version:
+            return ()
+        made = self.run([*flags, "-x", "c++-header", header, "-o", f"{header}.gch"], folder)
+        return ("-include", header) if made.returncode == 0 else ()
 
     def run(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
         """Calls the compiler in ``folder``; its messages are in ``stderr``."""

@@ -88,10 +88,11 @@ def test_headers_that_are_compiled_once_change_no_object(own_cache: Path, monkey
     monkeypatch.setenv("CXX", "g++")
     made: list[Path] = []
 
-    def watched(self: toolchain.Toolchain, header: str, flags: Sequence[str], folder: Path) -> None:
-        precompile(self, header, flags, folder)
+    def watched(self: toolchain.Toolchain, header: str, flags: Sequence[str], folder: Path) -> tuple[str, ...]:
+        found = precompile(self, header, flags, folder)
         made.append(folder / f"{header}.gch")
-        assert made[-1].exists() and "lanes.hpp" in (folder / header).read_text()
+        assert made[-1].exists() and "lanes.hpp" in (folder / header).read_text() and found == ("-include", header)
+        return found
 
     precompile = toolchain.Toolchain.precompile
     monkeypatch.setattr(toolchain.Toolchain, "precompile", watched)
