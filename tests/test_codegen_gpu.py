@@ -14,8 +14,11 @@ from luminal.codegen.dialect_device import two_parts
 from luminal.codegen.dialect_metal import METAL
 from luminal.codegen.emitter import emit
 from luminal.core import interp, ops, types
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.decompose import contraction, hyperbolic
 from luminal.core.errors import SpecError, UnsupportedError
+from luminal.core.ir import Graph
 from luminal.core.ops import Kind
 from luminal.core.pipeline import compile_graph
 from luminal.core.program import Kernel, Program
@@ -26,7 +29,7 @@ from tests.codegen_gpu_cases import CASES, FRAGMENTS, thread
 from tests.codegen_gpu_support import Emulated, compare, rendered
 from tests.codegen_support import array, axis, number, output
 from tests.conftest import Golden
-from tests.schedule_graphs import GRAPHS
+from tests.schedule_graphs import GRAPHS, Source
 from tests.schedule_support import check_outputs, run_program
 
 GPUS = (CUDA, METAL)
@@ -172,6 +175,20 @@ def test_nvcc_takes_every_kernel(compute: str, tmp_path: Path) -> None:
     path.write_text(source(CUDA))
     said, _ = device_support.compile_cuda(path, compute, tmp_path)
     assert "warning" not in said and set(re.findall(r"(\d+) bytes spill stores", said)) == {"0"}
+
+
+@needs_nvcc
+def test_a_division_in_an_epilogue_spills_nothing(tmp_path: Path) -> None:
+    """As the compiler's own does on the way to a function of its own."""
+    source = Source()
+    batch = sym.var("batch", 1, 8)
+    sums = contraction.linear(source.input(batch, 3), source.weight(5, 3)) + source.input(batch, 5)
+    graph = Graph("bounded", tuple(source.nodes), (("y", hyperbolic.tanh(sums)),), tuple(sym.variables(batch)))
+    (kernel,) = compile_graph(graph, targets.GPUS["cuda:sm_100"]).kernels
+    path = tmp_path / "kernel.cu"
+    path.write_text(render.kernel_text(rendered(kernel.name, kernel.nest, CUDA)))
+    said, _ = device_support.compile_cuda(path, "sm_100", tmp_path)
+    assert "0 bytes stack frame, 0 bytes spill stores" in said
 
 
 def test_clang_finds_the_metal_text_well_typed() -> None:

@@ -43,12 +43,70 @@ template <class T> LM_DEVICE T truncated_remainder(T a, T b) {
     return copy_sign(bitcast<T>(static_cast<bits_t<T>>(exponent + mantissa)), a);
 }
 
+#if defined(LM_DOUBLE)
+
+/// 1 / b within an ulp, where that is a normal number; emulated, the neighbour on the far side.
+LM_DEVICE float rough_recip(float b) {
+#if defined(LM_CUDA)
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+    return r;
+#else
+    const float r = 1 / b, error = fma(-b, r, 1.0f);
+    return error == 0 ? r : bitcast<float>(bitcast<uint32_t>(r) + (error > 0 ? 1 : -1));
+#endif
+}
+
+/// 2^-60 <= |x| < 2^60.
+LM_DEVICE bool is_moderate(float x) {
+    return (bitcast<uint32_t>(x) << 1) - (uint32_t{127 - 60} << 24) < uint32_t{120} << 24;
+}
+
+/// Whether the fraction of x is all ones: the one at which Newton's step may stay an ulp beside the reciprocal.
+LM_DEVICE bool is_all_ones(float x) { return ((bitcast<uint32_t>(x) + 1) & 0x7fffff) == 0; }
+
+/// x / y for any operands. Doubles hold every quotient of two floats to many more digits than lie between it and
+/// the next number at which the rounding to a float changes.
+LM_DEVICE float divide_any(float x, float y) {
+    if (y == 0) return x * copy_sign(infinity<float>(), y);
+    if (abs(y) == infinity<float>()) return x * copy_sign(0.0f, y);
+    if (x == 0 || !(abs(x) < infinity<float>()) || y != y) return x * y;
+    const double a = x, b = y;
+    const uint64_t bits = bitcast<uint64_t>(b), exponent = bits >> 52 & 0x7ff;
+    const double mantissa = bitcast<double>((bits & 0x800fffffffffffff) | uint64_t{1023} << 52);
+    double r = rough_recip(static_cast<float>(mantissa)) * bitcast<double>((2046 - exponent) << 52);
+    r = fma(r, fma(-b, r, 1.0), r);
+    r = fma(r, fma(-b, r, 1.0), r);
+    const double q = a * r;
+    return static_cast<float>(fma(fma(-b, q, a), r, q));
+}
+
+/// x / y, rounded once: Newton's step makes the reciprocal the nearest to 1 / y, and with that the last of two towards
+/// the quotient rounds as the quotient does (Markstein, IBM Journal of Research and Development 34, 1990). The compiler's
+/// own division calls a function for extreme operands, for which kernels keep registers free, or spill them.
+LM_DEVICE float divide(float x, float y) {
+    if (!(is_moderate(x) && is_moderate(y)) || is_all_ones(y)) return divide_any(x, y);
+    float r = rough_recip(y);
+    r = fma(r, fma(-y, r, 1.0f), r);
+    float q = x * r;
+    q = fma(fma(-y, q, x), r, q);
+    return fma(fma(-y, q, x), r, q);
+}
+
+LM_DEVICE double divide(double x, double y) { return x / y; }
+
+#else
+
+LM_DEVICE float divide(float x, float y) { return x / y; }
+
+#endif
+
 }  // namespace detail
 
 /// Floats: IEEE. Integers: the truncated quotient; x / 0 = 0, and the smallest integer by -1 is itself.
 template <class T> LM_DEVICE T div(T a, T b) {
     if constexpr (is_float<T>()) {
-        return a / b;
+        return detail::divide(a, b);
     } else if constexpr (is_signed_integer<T>()) {
         if (b == T{-1}) return neg(a);
         return b == 0 ? T{0} : static_cast<T>(a / b);
