@@ -281,7 +281,7 @@ PRODUCTS: dict[str, Call] = {
     "conv_transpose1d": _example(IMAGE[1], KERNEL[1]),
     **{f"conv_transpose{axes}d.input": _example(IMAGE[axes], KERNEL[axes]) for axes in (2, 3)},
     "convolution_backward": _example(
-        IMAGE[2][:, :, :4, :6], IMAGE[2], KERNEL[2], [4], [2, 1], [1, 0], [1, 1], False, [0, 0], 2, [True, True, True]
+        IMAGE[2][..., :4, :5], IMAGE[2], KERNEL[2], [4], [2, 1], [1, 0], [1, 1], False, [0, 0], 2, [True, True, True]
     ),
     "col2im": _example(BATCH[:, :, :2], [2, 3], [1, 3], [1, 1], [0, 0], [1, 1]),
     "_convolution": _example(IMAGE[1], KERNEL[1], None, [2], [1], [1], False, [0], 2, False, False, False, False),
@@ -307,7 +307,7 @@ LAYERS: dict[str, Call] = {
     "max_pool2d_with_indices_backward": _example(
         POSITIVE[None, None, :2, 1:], IMAGE[2][:1, :1], [2, 2], [3, 2], [0, 0], [1, 1], False, _whole(0, 42, 1, 1, 2, 3)
     ),
-    "avg_pool2d_backward": _example(IMAGE[2][..., :3, :4], IMAGE[2], [3, 2], [2, 1], [0, 0], False, False, None),
+    "avg_pool2d_backward": _example(IMAGE[2][..., :3, :5], IMAGE[2], [3, 2], [2, 1], [0, 0], False, False, None),
     "_adaptive_avg_pool2d_backward": _example(IMAGE[2][..., :3, :4], IMAGE[2]),
     "lstm.input": _example(
         TIMED, [STATE, STATE2], [_floats(8, 4), _floats(8, 2), _floats(8), _floats(8, seed=1)], *RUN
@@ -453,6 +453,11 @@ ASSERTIONS = _names(
 HIGHER = {"cond", "while_loop", "scan", "map_impl", "associative_scan"}  # tested in test_fx_control
 TRAINING = _names("native_batch_norm")
 SIZED = _names("nonzero nonzero_numpy masked_select _unique2 unique_dim")  # tested in test_fx_selection
+FACTORS = _names(  # tested in test_fx_linear_algebra
+    """linalg_lu_factor_ex linalg_lu lu_unpack linalg_cholesky_ex linalg_cholesky cholesky geqrf linalg_qr
+    linalg_householder_product linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_solve linalg_lu_solve
+    linalg_inv_ex linalg_inv inverse cholesky_solve cholesky_inverse"""
+)
 RANDOM = {name for name, entry in TABLE.items() if "random" in entry.wants}  # tested in test_random
 
 
@@ -473,7 +478,7 @@ def test_every_line_of_the_table_has_an_example() -> None:
     examples = set().union(*map(by_name, FAMILIES.values()))
     of_tensors = set().union(*map(_names, OF_TENSORS))
     drawn = RANDOM - examples
-    known = examples | of_tensors | ASSERTIONS | TRAINING | HIGHER | SIZED | drawn
+    known = examples | of_tensors | ASSERTIONS | TRAINING | HIGHER | SIZED | FACTORS | drawn
     assert known | PRIMS.keys() | PYTHON.keys() == TABLE.keys()
 
 

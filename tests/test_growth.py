@@ -18,6 +18,7 @@ from luminal.core.decompose import (
     cumulative,
     distance,
     distinct,
+    factorisation,
     fourier,
     histogram,
     indexing,
@@ -106,6 +107,12 @@ def attended(n: int) -> Node:
     return attention.scaled_dot_product_attention(*(x(1, 2, n, 16, name=name) for name in "qkv"))
 
 
+def factored(n: int) -> list[Node]:
+    matrix = x(1, n, n)
+    solution = factorisation.solve_triangular(matrix, x(1, n, n, name="b"), upper=True)
+    return [*factorisation.lu(matrix), *factorisation.cholesky(matrix), *factorisation.householder(matrix), solution]
+
+
 # In the order of the page's rows.
 BUILD: list[Callable[[int], Node | Sequence[Node]]] = [
     lambda n: activation.gelu(x(n) * 2.0),
@@ -130,6 +137,7 @@ BUILD: list[Callable[[int], Node | Sequence[Node]]] = [
     lstm,
     lambda n: contraction.matmul(x(n, n), x(n, n, name="other")),
     lambda n: linear_algebra.det(x(n, n)),
+    factored,
     attended,
     lambda n: distance.cdist(x(n, 5), x(n, 5, name="other")),
     boxes,

@@ -9,6 +9,7 @@ from luminal.frontends.fx import (  # noqa: F401 - imported for the lines that t
     creation,
     image,
     indexing,
+    linear_algebra,
     nn,
     pointwise,
     random,
