@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,7 +22,10 @@ from tests.torch_cases import (
     difference,
     entries,
     expected,
+    is_core,
     one_line,
+    operators,
+    signature_of,
     traced,
     traced_core,
     types_of,
@@ -37,45 +39,55 @@ TOGETHER = 60
 SECONDS = 900
 MEMORY = 12 << 30
 
-Key = tuple[tuple[str, str], int]  # the kind and the number of a case
+Kind = tuple[str, str]  # an entry and a type
+Key = tuple[Kind, int]  # a case, by its kind and number
+Task = list[tuple[Kind, list[int]]]  # kinds, and the numbers of cases to choose from
 
 
-def chosen(results: Iterable[Result]) -> list[Result]:
-    """Of each entry and type, cases that passed, at most so many as are to be compiled and no two of one signature."""
-    seen: dict[tuple[str, str], set[str]] = defaultdict(set)
-    found: list[Result] = []
-    for result in results:
-        signatures = seen[result.kind]
-        if result.passed and result.signature not in signatures and len(signatures) < SIGNATURES:
-            signatures.add(result.signature)
-            found.append(result)
+def tasks(listed: Mapping[Kind, Sequence[int]]) -> list[Task]:
+    """The kinds in order, as many to a task as may fill a library."""
+    found: list[Task] = []
+    room = 0
+    for kind, numbers in listed.items():
+        most = min(len(numbers), SIGNATURES)
+        if most > room:
+            found.append([])
+            room = TOGETHER
+        found[-1].append((kind, list(numbers)))
+        room -= most
     return found
 
 
-def run_all(results: Iterable[Result], jobs: int) -> list[Result]:
-    """How those that are chosen among ``results`` of the interpreter go where they are compiled."""
-    picked = {(result.kind, result.number): result for result in chosen(results)}
-    keys = list(picked)
-    groups = [keys[start : start + TOGETHER] for start in range(0, len(keys), TOGETHER)]
-    failed: dict[Key, str] = {}
-    progress = Progress(len(groups), "libraries")
-    workers = [Worker(run_group, SECONDS, MEMORY) for _ in range(jobs)]
-    for _, found in each(groups, failures_of, workers):
-        failed |= found
-        progress.step(f"{len(failed)} cases fail")
-    return [replace(result, failed=failed.get(key, "")) for key, result in picked.items()]
+def run_all(listed: Mapping[Kind, Sequence[int]], jobs: int) -> list[Result]:
+    """How cases of those ``listed`` go where they are compiled; says how far it is."""
+    every = tasks(listed)
+    found: list[Result] = []
+    progress = Progress(len(every), "libraries")
+    workers = [Worker(run_task, SECONDS, MEMORY) for _ in range(jobs)]
+    for _, results in each(every, results_of, workers):
+        found += results
+        progress.step(f"{len(found)} cases, {sum(not result.passed for result in found)} fail")
+    places = {kind: place for place, kind in enumerate(listed)}
+    return sorted(found, key=lambda result: (places[result.kind], result.number))
 
 
-def failures_of(worker: Worker[list[Key]], keys: list[Key]) -> dict[Key, str]:
-    """The reason of failing of each case that fails where it is compiled, together with others or alone."""
+def results_of(worker: Worker[Task], task: Task) -> list[Result]:
+    """How the cases that are chosen go; one with which the process is lost, together with others or alone, has
+    failed."""
+    found: list[list[Result]] = []
     try:
-        (failed,) = worker.items(keys)
+        for results in worker.items(task):
+            found.append(results)
+        return found[-1]
     except Lost as lost:
-        if len(keys) == 1:
-            return {keys[0]: str(lost)}
+        chosen = found[0] if found else []
+        if len(chosen) == 1:
+            return [replace(chosen[0], failed=str(lost))]
+        keys: Task = [(result.kind, [result.number]) for result in chosen] or task
+        if len(keys) == 1:  # lost before a case was chosen
+            return [Result(keys[0][0], keys[0][1][0], failed=str(lost))]
         half = len(keys) // 2
-        return failures_of(worker, keys[:half]) | failures_of(worker, keys[half:])
-    return dict(failed)
+        return results_of(worker, keys[:half]) + results_of(worker, keys[half:])
 
 
 # ---- in a process --------------------------------------------------------------------------------------------------
@@ -89,32 +101,44 @@ class Instance:
     graph: Graph
     wanted: list[torch.Tensor]
     core: torch.fx.GraphModule
+    signature: str
 
     @property
     def key(self) -> Key:
         return self.case.kind, self.case.number
 
+    def result(self, failed: str) -> Result:
+        found = operators(self.core)
+        core = frozenset(str(operator) for operator in found if is_core(operator))
+        others = frozenset(str(operator) for operator in found if not is_core(operator))
+        return Result(*self.key, "", failed, core, others, self.signature)
 
-def run_group(keys: list[Key]) -> Iterator[dict[Key, str]]:
-    """The reasons of failing, once."""
+
+def run_task(task: Task) -> Iterator[list[Result]]:
+    """The cases that are chosen, as if they passed; then how they go."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    yield check_compiled(list(instances(keys)))
+    parts = [part for kind, numbers in task for part in instances(kind, set(numbers))]
+    yield [part.result("") for part in parts]
+    failed = check_compiled(parts)
+    yield [part.result(failed.get(part.key, "")) for part in parts]
 
 
-def instances(keys: Sequence[Key]) -> Iterator[Instance]:
-    numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for kind, number in keys:
-        numbers[kind].add(number)
-    for kind, wanted in numbers.items():
-        entry = entries()[kind[0]]
-        dtype = next(dtype for dtype in types_of(entry) if str(from_torch(dtype)) == kind[1])
-        for case in cases(entry, dtype):
-            if case.number in wanted:
-                core, used = traced_core(case)
-                yield Instance(case, importer.load(traced(case, core, used)), expected(case), core)
-            if case.number == max(wanted):
-                break
+def instances(kind: Kind, numbers: set[int]) -> Iterator[Instance]:
+    """Of the cases of these numbers at most so many as are to be compiled, no two of one signature."""
+    entry = entries()[kind[0]]
+    dtype = next(dtype for dtype in types_of(entry) if str(from_torch(dtype)) == kind[1])
+    seen: set[str] = set()
+    for case in cases(entry, dtype):
+        if case.number in numbers:
+            core, used = traced_core(case)
+            trace = traced(case, core, used)
+            signature = signature_of(case, trace)
+            if signature not in seen:
+                seen.add(signature)
+                yield Instance(case, importer.load(trace), expected(case), core, signature)
+        if case.number == max(numbers) or len(seen) == SIGNATURES:
+            return
 
 
 def run_compiled(parts: Sequence[Instance]) -> list[list[Array]]:
@@ -129,6 +153,8 @@ def run_compiled(parts: Sequence[Instance]) -> list[list[Array]]:
 
 def check_compiled(parts: Sequence[Instance]) -> dict[Key, str]:
     """The reason of failing of each case that fails, together with others or alone."""
+    if not parts:
+        return {}
     try:
         found = run_compiled(parts)
     except (LuminalError, ValueError, RuntimeError) as error:

@@ -68,15 +68,15 @@ def page(results: Sequence[Result], samples: int | None) -> str:
     return "\n".join([*lines, *_reasons(core, rest)]) + "\n"
 
 
-def compiled_page(results: Sequence[Result], machine: str) -> str:
-    """The part on cases that pass in the interpreter and were compiled on ``machine``."""
+def compiled_page(results: Sequence[Result], which: str, machine: str) -> str:
+    """The part on cases that pass in the interpreter and were compiled: ``which``, and on what ``machine``."""
     core, rest = _split(results)
     lines = [
         COMPILED,
         "",
         "`python -m tests.torch_suite --compiled`: of the cases above that pass, compiled: of each entry and type up "
         f"to {SIGNATURES} whose traces, shapes and types differ, {TOGETHER} to a library. Results are compared with "
-        f"eager PyTorch as above. This run: {machine}.",
+        f"eager PyTorch as above. This run: {which}, {machine}.",
         "",
         *_summaries(core, rest),
         "",

@@ -1,9 +1,10 @@
 """PyTorch's own operator database: whether its cases pass, and the page and list that say so.
 
 ``python -m tests.torch_suite`` runs all cases (see ``tests.torch_cases``) through the interpreter and writes its part
-of ``docs/coverage.md`` and ``tests/torch_passed.txt``; ``--compiled`` runs those that pass as compiled libraries, too,
-and writes their part (``--only text``: the entries whose name holds the text; ``--part 1/4``: the first of four parts
-of the entries; either writes nothing).
+of ``docs/coverage.md`` and ``tests/torch_passed.txt``, which names those that pass; ``--compiled`` runs these as
+compiled libraries instead and writes a part of its own (see ``tests.torch_compiled``). ``--only text`` takes the
+entries whose name holds the text, and writes nothing; ``--part 1/4`` every fourth entry, of which the page is written
+if they are compiled.
 """
 
 from __future__ import annotations
@@ -127,25 +128,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="entries whose name holds this text")
     parser.add_argument("--part", default="1/1", help="K/N: the K-th of N parts of the entries")
-    parser.add_argument("--compiled", action="store_true", help="compile the cases that pass as well")
+    parser.add_argument("--compiled", action="store_true", help="compile the cases that are listed")
     parser.add_argument("--samples", type=int, help="of each entry and type, the first so many (default: all)")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     part, parts = map(int, options.part.split("/"))
     names = [name for name in entries() if options.only in name][part - 1 :: parts]
     whole = len(names) == len(entries())
+    if options.compiled:
+        chosen = {kind: numbers for kind, numbers in listed().items() if kind[0] in set(names)}
+        results = torch_compiled.run_all(chosen, options.jobs)
+        report(results, named=True)
+        if not options.only:
+            which = "all entries" if whole else f"part {part} of {parts} of the entries"
+            coverage_page.write(torch_page.compiled_page(results, which, machine()))
+        return int(not all(result.passed for result in results))
     results = run_all(names, options.jobs, options.samples)
-    report(results, "pass", named=not whole)
+    report(results, named=not whole)
     if whole:
         LIST.write_text(listing(results))
         coverage_page.write(torch_page.page(results, options.samples))
-    if not options.compiled:
-        return 0
-    compiled = torch_compiled.run_all(results, options.jobs)
-    report(compiled, "pass where they are compiled", named=True)
-    if whole:
-        coverage_page.write(torch_page.compiled_page(compiled, machine()))
-    return int(not all(result.passed for result in compiled))
+    return 0
 
 
 def machine() -> str:
@@ -153,12 +156,12 @@ def machine() -> str:
     return f"target `{targets.detect().name}`, {date.today()}"
 
 
-def report(results: Sequence[Result], what: str, named: bool) -> None:
+def report(results: Sequence[Result], named: bool) -> None:
     """Counts, and where ``named`` the cases that fail."""
     for result in results:
         if result.failed and named:
             print(*result.kind, result.number, result.failed)
-    print(f"{sum(result.passed for result in results)} of {sum(not result.excluded for result in results)} {what}")
+    print(f"{sum(result.passed for result in results)} of {sum(not result.excluded for result in results)} pass")
 
 
 if __name__ == "__main__":
