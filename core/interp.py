@@ -158,6 +158,9 @@ def _may_not_end(node: Node) -> bool:
     return any(part.op is ops.WHILE for part in ir.everything([node]))
 
 
+_ROUND = 1 << 10  # elements that could be made while one node of a body is looked at in one round
+
+
 def _work(node: Node) -> int:
     """Elements that are read or made, of known sizes, in all rounds of a loop; views are of others' memory."""
     if node.op is ops.VIEW or node.op is ops.CONSTANT:
@@ -165,7 +168,7 @@ def _work(node: Node) -> int:
     if node.op.kind is Kind.STRUCTURED:
         rounds = node.inputs[len(node.attr.carries)].shape[0] if node.op is ops.SCAN else 1
         assert isinstance(rounds, int)
-        return rounds * max(sum(map(_work, ir.topological(body))) for body in node.attr.bodies)
+        return rounds * max(sum(_ROUND + _work(part) for part in ir.topological(body)) for body in node.attr.bodies)
     size = node.inputs[0].size if node.op.kind is Kind.REDUCE else node.size
     assert isinstance(size, int)
     return size

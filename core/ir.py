@@ -561,15 +561,18 @@ class Graph:
 
 def symbols(node: Node) -> set[sym.Var]:
     """The variables in the shape and the attribute of ``node``, and in its bodies."""
-    sizes: tuple[Int, ...] = node.shape
+    inside = everything(_body_roots(node)) if node.op.kind is Kind.STRUCTURED else ()
+    return {v for part in (node, *inside) for size in _sizes(part) for v in sym.variables(size)}
+
+
+def _sizes(node: Node) -> tuple[Int, ...]:
     if node.op is ops.VIEW:
-        sizes = (*sizes, *node.attr.index, *node.attr.valid)
-    elif node.op is ops.DIM:
-        sizes = (node.attr.value,)
-    found = {v for size in sizes for v in sym.variables(size)}
-    if node.op.kind is Kind.STRUCTURED:
-        found = found.union(*(symbols(x) for x in everything([root for body in node.attr.bodies for root in body])))
-    return found
+        return (*node.shape, *node.attr.index, *node.attr.valid)
+    return (node.attr.value,) if node.op is ops.DIM else node.shape
+
+
+def _body_roots(node: Node) -> list[Node]:
+    return [root for body in node.attr.bodies for root in body]
 
 
 def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None = None) -> list[Node]:
@@ -593,13 +596,11 @@ def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None =
 def everything(roots: Iterable[Node]) -> list[Node]:
     """Every node that ``roots`` depend on, and every node of the bodies inside them."""
     found: dict[Node, None] = {}
-    waiting = list(roots)
+    waiting = topological(roots)
     while waiting:
-        for node in topological([waiting.pop()]):
-            if node not in found:
-                found[node] = None
-                if node.op.kind is Kind.STRUCTURED:
-                    waiting += [root for body in node.attr.bodies for root in body]
+        new = [node for node in waiting if node not in found]
+        found |= dict.fromkeys(new)
+        waiting = topological(root for node in new if node.op.kind is Kind.STRUCTURED for root in _body_roots(node))
     return list(found)
 
 

@@ -184,6 +184,8 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Int:
 
 
 def _rejoin(total: dict[Monomial, int]) -> Int | None:
+    if len(total) < 2:
+        return None
     for monomial, coefficient in total.items():
         for position, atom in enumerate(monomial):
             if not isinstance(atom, Mod):

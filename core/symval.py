@@ -12,7 +12,9 @@ number that the type represents exactly), or None where it depends on run-time d
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,9 @@ from luminal.core.types import DType, from_numpy
 
 LIMIT = 1024  # elements of a tensor, or of a reduction, that are worth spelling out
 _DEPTH = 200  # operands of operands; a deeper chain is a network, not a shape computation
+_FACTORS = 12  # of a product of sizes and positions, in each of its terms
+_TERMS = 256  # of such a product
+_WORK = 1 << 16  # elements of operands that are looked at for one value; more are no shape computation either
 
 Element: TypeAlias = Int | float | None
 Index: TypeAlias = tuple[Int, ...]
@@ -39,11 +44,12 @@ def value(node: Node) -> np.ndarray[Any, Any] | None:
     if sizes is None:
         return None
     result = np.empty(sizes, object)
-    for index in np.ndindex(*sizes):
-        found = element(node, index)
-        if found is None:
-            return None
-        result[index] = found
+    with _bounded():
+        for index in np.ndindex(*sizes):
+            found = _element(node, index, 0)
+            if found is None:
+                return None
+            result[index] = found
     return result
 
 
@@ -84,7 +90,20 @@ def formula(node: Node) -> Element:
 
 def element(node: Node, index: Sequence[Int]) -> Element:
     """The element of ``node`` at ``index``, whose entries may be expressions; None where it is unknown."""
-    return _element(node, tuple(index), 0)
+    with _bounded():
+        return _element(node, tuple(index), 0)
+
+
+_left: ContextVar[list[int]] = ContextVar("left")  # one number: how many elements may still be looked at
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    token = _left.set([_WORK])
+    try:
+        yield
+    finally:
+        _left.reset(token)
 
 
 _memory: WeakKeyDictionary[Node, dict[Index, Element]] = WeakKeyDictionary()
@@ -95,6 +114,10 @@ def _element(node: Node, index: Index, depth: int) -> Element:
         return None
     known = _memory.setdefault(node, {})
     if index not in known:
+        left = _left.get()
+        left[0] -= 1
+        if left[0] < 0:
+            return None
         known[index] = _evaluate(node, index, depth + 1)
     return known[index]
 
@@ -344,6 +367,14 @@ def _divide(node: Node, x: Element, y: Element) -> Element:
     return sym.floordiv(x * -1, y) * -1 if sym.always(x * -1) else None
 
 
+def _product(a: Int, b: Int) -> Element:
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        factors = sum(max(len(monomial) for monomial, _ in x.terms) for x in (a, b))
+        if factors > _FACTORS or len(a.terms) * len(b.terms) > _TERMS:
+            return None
+    return a * b
+
+
 def _modulo(a: Int, b: Int) -> Element:
     return sym.mod(a, b) if sym.always(b - 1) else None
 
@@ -389,7 +420,7 @@ _LAZY = (ops.AND, ops.OR)
 
 _SYMBOLIC: dict[Op, Callable[..., Element]] = {
     ops.ADD: _both(lambda a, b: a + b),
-    ops.MUL: _both(lambda a, b: a * b),
+    ops.MUL: _both(_product),
     ops.MOD: _both(_modulo),
     ops.DIV: _divide,
     ops.MAX: _both(sym.maximum),

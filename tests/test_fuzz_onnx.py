@@ -124,6 +124,19 @@ def outputs_of_one_name() -> onnx.ModelProto:
     return proto
 
 
+def vectors() -> onnx.ModelProto:
+    """A sequence of numbers where boxes, scores or a condition were expected."""
+    return model("NonMaxSuppression", np.ones(4, np.float32), np.ones((1, 1, 1), np.float32))
+
+
+def grams(low: int, high: int, skips: int = 0, places: tuple[int, ...] = (0, 1)) -> onnx.ModelProto:
+    node = helper.make_node(
+        "TfIdfVectorizer", ["x"], ["y"], mode="TF", min_gram_length=low, max_gram_length=high,
+        max_skip_count=skips, ngram_counts=[0], ngram_indexes=places, pool_int64s=[2, 3],
+    )  # fmt: skip
+    return onnx_models.model([node], [declared("x", np.ones((1, 5), np.int64))], ["y"])
+
+
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], type[LuminalError], str]] = {
     "pad": (lambda: model("Pad", X, [0, 1 << 61, 0, 1 << 61]), ShapeError, "bytes"),
     "pad below nothing": (lambda: model("Pad", X, [0, -9, 0, 0]), ShapeError, "extents of 0 or more"),
@@ -161,6 +174,17 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], type[LuminalError], str]
     "transform": (
         lambda: model("DFT", np.ones((1, 4, 1), np.float32), np.array(1 << 40), axis=1), ShapeError, "dft",
     ),
+    "boxes": (vectors, ShapeError, "expected boxes"),
+    "condition of many axes": (
+        lambda: onnx_models.model(
+            [helper.make_node("Compress", ["x", "c"], ["y"])], [declared("x", X), declared("c", X > 0)], ["y"]
+        ),
+        ShapeError,
+        "a condition of one axis",
+    ),
+    "n-grams of no length": (lambda: grams(3, 2), ModelError, "at least one element"),
+    "n-grams before the first": (lambda: grams(1, 1, places=(0, -1)), ModelError, "at least one element"),
+    "n-grams far away": (lambda: grams(1, 1, places=(0, 1 << 40)), ShapeError, "positions of n-grams"),
     "filters": (
         lambda: model("MelWeightMatrix", 1 << 40, 1 << 40, 8000, np.float32(0), np.float32(4000)), ShapeError, "Mel",
     ),
@@ -202,6 +226,59 @@ def gathered() -> onnx.ModelProto:
     return onnx_models.model(nodes, [declared("x", X)], ["y"], initializers=constants)
 
 
+def product() -> onnx.ModelProto:
+    """A product of many numbers that repeat, which formulas of positions would be multiplied for."""
+    nodes = [
+        helper.make_node("Tile", ["few", "many"], ["wide"]),
+        helper.make_node("ReduceProd", ["wide"], ["all"]),
+        helper.make_node("Cast", ["all"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "float"], ["y"]),
+    ]
+    return onnx_models.model(
+        nodes, [declared("x", X)], ["y"], initializers={"few": np.arange(3), "many": np.array([1 << 20])}
+    )
+
+
+def unread() -> onnx.ModelProto:
+    """An operator that gives nothing."""
+    proto = model("NonZero", X)
+    proto.graph.node.insert(0, helper.make_node("NonZero", ["x"], [""]))
+    return proto
+
+
+def named(length: int) -> onnx.ModelProto:
+    """Very long names, joined for each call in a call."""
+    proto = calls(10, "Neg")
+    for node in (node for function in proto.functions for node in function.node):
+        node.name = "x" * length
+    return proto
+
+
+def inside(depth: int) -> onnx.ModelProto:
+    """Branches in branches, each of which is taken or not."""
+    outputs = [onnx.ValueInfoProto(name="r")]
+    other = helper.make_graph([helper.make_node("Abs", ["x"], ["r"])], "other", [], outputs)
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "then", [], outputs)
+    for _ in range(depth):
+        node = helper.make_node("If", ["c"], ["r"], then_branch=graph, else_branch=other)
+        graph = helper.make_graph([node], "then", [], outputs)
+    return onnx_models.model(list(graph.node), [declared("x", X), declared("c", np.array(True))], ["r"])
+
+
+def rounds(count: int) -> onnx.ModelProto:
+    """A running sum of constants in rounds that would take minutes while compiling."""
+    values = [onnx.ValueInfoProto(name=name) for name in ("s", "e", "t", "f")]
+    nodes = [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["f"])]
+    body = helper.make_graph(nodes, "body", values[:2], values[2:])
+    nodes = [
+        helper.make_node("Expand", ["one", "count"], ["ones"]),
+        helper.make_node("Scan", ["zero", "ones"], ["last", "sums"], num_scan_inputs=1, body=body),
+        helper.make_node("Add", ["x", "last"], ["y"]),
+    ]
+    constants = {"one": np.float32([1]), "count": np.array([count]), "zero": np.array(0, np.float32)}
+    return onnx_models.model(nodes, [declared("x", X)], ["y"], initializers=constants)
+
+
 def long_size() -> onnx.ModelProto:
     return onnx_models.model(
         [helper.make_node("Neg", ["x"], ["y"])], [declared("x", X, ["-" * 3000 + "n", "(" * 400 + "n"])], ["y"]
@@ -210,8 +287,19 @@ def long_size() -> onnx.ModelProto:
 
 @pytest.mark.parametrize(
     "make",
-    [sums, gathered, long_size, lambda: chain("Sin", 1200), lambda: calls(10, "Neg")],
-    ids=["sums", "gathered", "size", "chain", "calls"],
+    [
+        *(sums, gathered, long_size, product, unread),
+        lambda: chain("Sin", 1200),
+        lambda: calls(10, "Neg"),
+        lambda: named(1_000_000),
+        lambda: inside(25),
+        lambda: rounds(1 << 20),
+        lambda: grams(1, 2, skips=1 << 60),
+    ],
+    ids=[
+        *("sums", "gathered", "size", "product", "unread"),
+        *("chain", "calls", "names", "inside", "rounds", "gaps"),
+    ],
 )
 def test_compiled(make: Callable[[], onnx.ModelProto]) -> None:
     compile_graph(luminal.read(make()), targets.parse("avx2"))

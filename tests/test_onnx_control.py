@@ -9,8 +9,10 @@ import pytest
 
 import luminal
 from luminal.core import ir, ops
+from luminal.core import target as targets
 from luminal.core.errors import DTypeError, InputError, LuminalError, ModelError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graph
 from luminal.frontends.onnx import importer
 from tests import onnx_models as models
 from tests import onnx_suite
@@ -198,6 +200,43 @@ def test_outputs_that_iterations_put_out_are_as_many_as_the_run_makes() -> None:
     graph = agrees(proto, *calls, constants={"trips": np.array(20)})
     assert [dim.hi for dim in graph.measured] == [20]
     compiled(graph, *({name: call[name] for name in ("x", "w", "keep")} for call in calls))
+
+
+def test_the_largest_number_of_iterations_is_no_limit() -> None:
+    """So exporters write while loops."""
+    x = np.float32([3, 1])
+    fixed = {"trips": np.array((1 << 63) - 1), "keep": np.array(True)}
+    graph = importer.load(looping(HALVES, outputs="(float[2] last)"), constants=fixed)
+    assert ops.WHILE in operations(graph)
+    np.testing.assert_array_equal(models.run(graph, {"x": x, "w": floats(2, 2)})[0], x / 32)
+
+
+def test_loops_without_a_limit_inside_each_other() -> None:
+    """What the inner one begins with, the outer one carries on."""
+    proto = parsed("""
+        test (float[2] x) => (float[2] last) {
+          trips = Constant <value: tensor = int64 {9223372036854775807}> ()
+          yes = Constant <value: tensor = bool {1}> ()  one = Constant <value: tensor = float {1}> ()
+          last = Loop (trips, yes, x) <
+            body: graph = outer (int64 i, bool go, float[2] a) => (bool more, float[2] b) {
+              c = Loop (trips, yes, a) <
+                body: graph = inner (int64 j, bool on, float[2] d) => (bool again, float[2] e)
+                  { e = Add (d, one)  s = ReduceMax <keepdims: int = 0> (e)  r = Mod <fmod: int = 1> (s, seven)
+                    again = Greater (r, one) }
+              >
+              b = Add (c, one)  m = ReduceMax <keepdims: int = 0> (b)  more = Less (m, many)
+            }
+          >
+        }
+    """)
+    for name, number in {"seven": 7.0, "many": 100.0}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number, np.float32), name))
+    calls = [{"x": np.float32([0, 3])}, {"x": np.float32([98, 2])}]
+    compiled(agrees(proto, *calls), *calls)
+    endless = onnx.ModelProto.FromString(proto.SerializeToString())
+    inner = endless.graph.node[3].attribute[0].g.node[0].attribute[0].g
+    inner.output[0].name = inner.input[1].name
+    compile_graph(importer.load(endless), targets.parse("avx2"))  # a condition that is always true is carried on, too
 
 
 def test_the_most_iterations_are_declared_or_follow_from_a_minimum() -> None:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from luminal.core import symbolic as sym
 from luminal.core.decompose import scattering, sorting
 from luminal.core.decompose.indexing import full, take
+from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast, constant, select
-from luminal.core.movement import slice_
+from luminal.core.movement import pad, slice_
 from luminal.core.types import i64
 
 
@@ -18,7 +20,7 @@ def count(x: Node, grams: Mapping[tuple[int, ...], int], size: int, sizes: Seque
 
     A gram counts at the position that it maps to, where its length is one of ``sizes``. Between its neighbours there
     are 0 to ``skips`` other elements, the same number everywhere; single ones count once. An element costs a binary
-    search for each element of a gram, however many grams there are.
+    search for each element of a gram, however many grams there are. Raises ShapeError where n has no upper bound.
     """
     batch, length = x.shape
     x = cast(x, i64)
@@ -35,21 +37,20 @@ def count(x: Node, grams: Mapping[tuple[int, ...], int], size: int, sizes: Seque
             goes_to[number[gram]] = position
     place, known = sorting.find(constant(words), x)
 
+    most = sym.upper(length)
+    if most is None:
+        raise ShapeError(f"n-grams: expected rows that have an upper bound, found {length} elements")
     total = full((batch, size + 1), 0, i64)
-    for skip in range(skips + 1):
+    for skip in range(min(skips + 1, most) if max(sizes) > 1 else 1):
         found = full((batch, length), 0, i64)
         alive = known
-        for step in range(max(sizes)):
-            reach = length - step * (skip + 1)
-            if not isinstance(reach, int) or reach <= 0:
-                break
-            found, alive = slice_(found, 1, 0, reach), slice_(alive, 1, 0, reach)
-            start = step * (skip + 1)
-            here, is_word = slice_(place, 1, start, reach), slice_(known, 1, start, reach)
+        for start in range(0, min(most, max(sizes) * (skip + 1)), skip + 1):
+            # What lies beyond the end is no word.
+            here, is_word = (slice_(pad(x, [0, 0], [0, start]), 1, start, length) for x in (place, known))
             at, exists = sorting.find(table, found * len(words) + here)
             alive = alive & is_word & exists
             found = select(alive, take(longer, at), 0)
-            if step or not skip:
+            if start or not skip:
                 ones = full(found.shape, 1, i64)
                 total = scattering.scatter_elements(total, take(constant(goes_to), found), ones, 1, "add")
     return slice_(total, 1, 0, size)

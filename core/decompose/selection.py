@@ -63,7 +63,12 @@ def _flat(x: Node) -> Node:
 
 
 def compress(x: Node, condition: Node, axis: int, name: str = "found") -> Node:
-    """The slices of ``x`` along ``axis`` at which a flat ``condition`` holds; it may be shorter than the axis."""
+    """The slices of ``x`` along ``axis`` at which a flat ``condition`` holds; it may be shorter than the axis.
+
+    Raises ShapeError where the condition has not one axis.
+    """
+    if condition.rank != 1:
+        raise ShapeError(f"expected a condition of one axis, found {list(condition.shape)}")
     return indexing.take(x, places(condition, name), axis)
 
 

@@ -33,13 +33,13 @@ def suppressed(boxes: Node, scores: Node, most: Node, overlap: Node, least: Node
     is above ``least``, whose intersection with no kept box is more than ``overlap`` of their union, while fewer than
     ``most`` (int64) of its class are kept. Raises ShapeError where the shapes do not fit.
     """
-    batch, count, four = boxes.shape
-    if four != 4 or scores.rank != 3 or (scores.shape[0], scores.shape[2]) != (batch, count):
+    fits = boxes.rank == scores.rank == 3 and boxes.shape[2] == 4
+    if not fits or (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
         raise ShapeError(
             f"expected boxes [batch, n, 4] and scores [batch, classes, n], found {list(boxes.shape)} and "
             f"{list(scores.shape)}"
         )
-    classes = scores.shape[1]
+    batch, classes, count = scores.shape
     ranked, order = sorting.sort(scores, -1, descending=True)
     shape = (batch, classes, count, 4)
     place = expand(unsqueeze(order, [3]), shape)

@@ -63,6 +63,14 @@ def owned(roots: Sequence[Node], unchanged: Sequence[Node | None] = ()) -> list[
     return results
 
 
+def copies(roots: Iterable[Node]) -> set[Node]:
+    """What ``owned`` may make of ``roots``."""
+    found: set[Node] = set()
+    for node in roots:
+        found.add(copy(node, found))
+    return found
+
+
 def copy(node: Node, taken: Iterable[Node]) -> Node:
     """A node of its own with the value of ``node``: copies of one value are told apart by how often it is copied."""
     taken = set(taken)

@@ -377,6 +377,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
             if bodies.is_steps(new):
                 first = ir.structured(new.op, new.inputs, replace(new.attr, result=0))
                 if first not in loops:
+                    taken |= bodies.copies(replaced[root] for root in roots if root in replaced)
                     loops[first], inside = _prepared_steps(first, target, origins, taken, packings)
                     tiles |= inside.tiles
                     packed |= inside.packed

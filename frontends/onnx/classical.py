@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from luminal.core import texts
+from luminal.core import limits, texts
 from luminal.core.decompose import indexing, math, ngrams, reduction, sorting, text
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, expand, select
@@ -45,8 +45,9 @@ def _tf_idf_vectorizer(call: Call) -> Node:
     mode = call.choice("mode", "", ["TF", "IDF", "TFIDF"])
     weights = call.numbers("weights")
     low, high, skips = (call.integer(name) for name in ("min_gram_length", "max_gram_length", "max_skip_count"))
-    if not places or min(low, high) < 1 or skips < 0:
+    if min(places, default=-1) < 0 or not 1 <= low <= high or skips < 0:
         raise ModelError("expected n-grams of at least one element, with their positions, and gaps of at least 0")
+    limits.check_table(max(places), "positions of n-grams")
     grams: list[tuple[int, ...]] = []
     for length, (start, end) in enumerate(pairwise([*starts, len(pool)]), start=1):
         part = pool[start:end]

@@ -107,7 +107,7 @@ def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     if limit is None and trips is not None and not all(isinstance(value, Node) for value in first):
         raise undecided(trips, 0)  # of sequences, each iteration is spelled out
     try:
-        if limit is not None and start is not None:
+        if limit is not None and start is not None and not _endless(limit):
             try:
                 return _counted(call, body, sym.maximum(limit, 0), first, run)
             except _Asks:
@@ -117,6 +117,11 @@ def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
         if not isinstance(limit, int) or not 0 < limit <= SPELLED_OUT or start is None:
             raise
     return _spelled_out(body, limit, first, run)
+
+
+def _endless(limit: Int) -> bool:
+    """Whether ``limit`` is the largest integer, or so large as to mean no limit: exporters of while loops say so."""
+    return isinstance(limit, int) and limit > limits.BYTES // types.i64.itemsize
 
 
 def _each(call: Call, number: Node, run: Run) -> Run:

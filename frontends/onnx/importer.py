@@ -191,7 +191,8 @@ class _Importer:
     ) -> None:
         """Import ``nodes`` in their order; ``within`` is the call whose body they are."""
         for node in nodes:
-            self._node(node, scope, opset, within)
+            if any(node.output):  # else nobody can read what it gives
+                self._node(node, scope, opset, within)
 
     def _node(self, node: onnx.NodeProto, scope: Scope, opset: Mapping[str, int], within: Origin | None) -> None:
         own = Origin(full_name(node), node_name(node), location(node))

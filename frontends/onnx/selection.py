@@ -22,7 +22,7 @@ def _compress(call: Call) -> Node:
         x, axis = reshape(x, [x.size]), 0
     condition = call[1]
     if interp.constant_value(condition) is None:
-        return selection.compress(x, condition, axis, call.outputs[0])
+        return selection.compress(x, condition, axis, _count(call))
     places = np.nonzero(call.array(1).reshape(-1))[0]
     return indexing.take(x, constant(places.astype(np.int64)), axis)
 

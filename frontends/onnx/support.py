@@ -69,6 +69,9 @@ def full_name(node: onnx.NodeProto) -> str:
     return f"{node.domain}.{node.op_type}" if domain(node.domain) else str(node.op_type)
 
 
+_NAME = 500  # characters of a name that messages and generated code repeat
+
+
 def node_name(node: onnx.NodeProto) -> str:
-    """The node's name, or its first output's where it has none."""
-    return str(node.name) or next((str(name) for name in node.output if name), "")
+    """The node's name, or its first output's where it has none; of one that nobody reads to the end, the beginning."""
+    return (str(node.name) or next((str(name) for name in node.output if name), ""))[:_NAME]
