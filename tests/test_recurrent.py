@@ -181,3 +181,30 @@ def test_modules_of_any_length_and_batch(name: str) -> None:
         x = torch.randn(*shape, FEATURES)
         found = [value.numpy() for value in torch.utils._pytree.tree_leaves(model(x))]
         models.assert_close(found, eager(module, x), 1e-5)
+
+
+class Counted(torch.nn.Module):
+    """The states of a layer at the places that a mask picks, and how many calls there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.LSTM(4, 5, batch_first=True)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        picked: torch.Tensor = self.layer(x)[0][mask]
+        return picked
+
+
+def test_the_steps_stay_any_number_where_a_program_is_decomposed() -> None:
+    """The update in place makes PyTorch decompose it; the mask picks more than the example has."""
+    model = Counted()
+    dims = {"x": ("batch", "time", None), "mask": ("batch", "time"), "batch": (1, 4), "time": (1, 32)}
+    graph = fx.load(model, (torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)), dims=dims)
+    assert [size.hi for size in graph.measured] == [128]
+    x, mask = torch.randn(4, 9, 4), torch.rand(4, 9) > 0.2
+    found, calls = interp.run(graph, {"x": x.numpy(), "mask": mask.numpy()}).outputs
+    np.testing.assert_allclose(found, model(x, mask).detach(), atol=1e-6)
+    assert calls == 1

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import torch
+from torch._decomp import decomposition_table
 
 from luminal.core.decompose import recurrent
 from luminal.core.decompose.activation import relu
@@ -84,6 +85,7 @@ def any_length() -> Iterator[None]:
         for layer in (torch.ops.aten.lstm, torch.ops.aten.gru, torch.ops.aten.rnn_tanh, torch.ops.aten.rnn_relu):
             kernels = layer.input.py_kernels
             stack.enter_context(patch.dict(kernels, {torch._C.DispatchKey.CompositeImplicitAutograd: shapes}))
+            stack.enter_context(patch.dict(decomposition_table, {layer.input: shapes}))  # where a program is decomposed
         yield
 
 
