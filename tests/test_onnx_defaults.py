@@ -53,6 +53,11 @@ EXAMPLES: dict[str, Example] = {
     "FusedGemm": ((X, floats(4, 5), floats(3, 5)), (), {}),
     "FusedMatMul": ((floats(3, 3), floats(3, 3)), (), {}),
     "Attention": ((HEADS, HEADS, HEADS), (), {}),
+    "MultiHeadAttention": ((ROWS, ROWS, ROWS), (), {"num_heads": 2}),
+    "GroupQueryAttention": ((ROWS, ROWS, ROWS, None, None, whole(2, 2, dtype=np.int32), whole(3, dtype=np.int32)),
+                            (6,), {"num_heads": 2, "kv_num_heads": 2}),
+    "EmbedLayerNormalization": ((whole(1, 0).reshape(1, 2), None, X, X, None, ROW, ROW), (), {}),
+    "StringNormalizer": ((np.array(["a", "B"], object),), (), {"stopwords": ["b"]}),
     **_each("AveragePool LpPool MaxPool", ((IMAGE,), (), {"kernel_shape": [2, 3]})),
     **_each("GlobalLpPool MeanVarianceNormalization", ((IMAGE,), (), {})),
     "BatchNormalization": ((IMAGE, CHANNELS, CHANNELS, CHANNELS, abs(CHANNELS)), (), {}),
@@ -113,6 +118,7 @@ OLDER: dict[tuple[str, int], Example] = {
     ("Pad", 6): ((X,), (), {"pads": [0, 1, 1, 0]}),
     ("TopK", 6): ((X,), (), {"k": 2}),
     **{("Split", version): ((X,), (), {"split": [1, 2]}) for version in (6, 11)},
+    ("Attention", 1): ((ROWS, floats(4, 12), floats(12)), (), {"num_heads": 2}),  # onnxruntime's own
 }
 
 

@@ -341,6 +341,67 @@ CONTRIBUTED = [
 ]  # fmt: skip
 
 
+def attention(op: str, *inputs: Array | None, **options: Any) -> Any:
+    shapes = "_".join("" if x is None else "x".join(map(str, x.shape)) for x in inputs)
+    given = {"domain": "com.microsoft", **options}
+    shown = [f"{k}={v}" for k, v in options.items() if k not in ("fixed", "outputs")]
+    return pytest.param(op, inputs, given, id="-".join([op, shapes, *shown]))
+
+
+SELF = floats(2, 5, 16), floats(16, 48, seed=1) / 4, floats(48, seed=2)
+QUERY, KEY, VALUE = (floats(2, 5, 16, seed=k) for k in range(3))
+CACHES = floats(2, 2, 3, 16, seed=5), floats(2, 2, 3, 16, seed=6)
+GROUPED = floats(2, 1, 64), floats(2, 1, 32, seed=1), floats(2, 1, 32, seed=2)
+ANGLES = np.cos(floats(9, 2)), np.sin(floats(9, 2))
+WIDER = np.cos(floats(9, 8)), np.sin(floats(9, 8))
+INT = np.int32
+ATTENTION = [
+    attention("Attention", *SELF, num_heads=4),
+    attention("Attention", *SELF, num_heads=4, unidirectional=1, scale=0.3),
+    attention("Attention", *SELF, vector(3, 5, dtype=INT), num_heads=4),
+    attention("Attention", *SELF, vector(4, 5, 1, 0, dtype=INT), num_heads=4),
+    attention("Attention", *SELF, integers(2, 5, low=0, high=2, dtype=INT), num_heads=2),
+    attention("Attention", *SELF, integers(2, 5, 5, low=0, high=2, dtype=INT), num_heads=2, unidirectional=1),
+    attention("Attention", *SELF, None, None, floats(2, 4, 5, 5, seed=3), num_heads=4),
+    attention("Attention", *SELF, None, floats(2, 2, 4, 3, 4, seed=3), num_heads=4, unidirectional=1, outputs=2),
+    attention("Attention", *SELF[:2], floats(48), integers(2, 8, low=0, high=2, dtype=INT),
+              floats(2, 2, 4, 3, 4, seed=3), num_heads=4, outputs=2),
+    attention("Attention", floats(2, 5, 16), floats(16, 40, seed=1), floats(40), num_heads=4,
+              qkv_hidden_sizes=[16, 16, 8]),
+    attention("MultiHeadAttention", QUERY, KEY, VALUE, num_heads=4),
+    attention("MultiHeadAttention", QUERY, floats(2, 7, 16), floats(2, 7, 24), floats(56), num_heads=4),
+    attention("MultiHeadAttention", QUERY, KEY, VALUE, floats(48), vector(2, 5, dtype=INT), num_heads=4),
+    attention("MultiHeadAttention", QUERY, KEY, VALUE, None, integers(2, 5, low=0, high=2, dtype=INT),
+              floats(1, 4, 5, 5), num_heads=4, scale=0.25),
+    attention("MultiHeadAttention", QUERY, KEY, VALUE, None, integers(2, 5, 5, low=0, high=2, dtype=INT), num_heads=4),
+    attention("MultiHeadAttention", QUERY, KEY, VALUE, num_heads=4, unidirectional=1, outputs=3),
+    attention("MultiHeadAttention", QUERY, KEY, VALUE, None, None, None, floats(2, 4, 3, 4), floats(2, 4, 3, 4, seed=7),
+              num_heads=4, outputs=3),
+    attention("MultiHeadAttention", QUERY, floats(2, 4, 7, 4), floats(2, 4, 7, 4, seed=2), num_heads=4),
+    attention("GroupQueryAttention", *GROUPED, *CACHES, vector(3, 3, dtype=INT), vector(4, dtype=INT), num_heads=4,
+              kv_num_heads=2, fixed=[6], outputs=3),
+    attention("GroupQueryAttention", floats(2, 5, 128), None, None, None, None, vector(4, 4, dtype=INT),
+              vector(5, dtype=INT), *WIDER, num_heads=4, kv_num_heads=2, do_rotary=1, fixed=[6], outputs=3),
+    attention("GroupQueryAttention", floats(1, 3, 64), floats(1, 3, 32, seed=1), floats(1, 3, 32, seed=2),
+              *(x[:1] for x in CACHES), vector(5, dtype=INT), vector(6, dtype=INT), num_heads=4, kv_num_heads=2,
+              scale=0.4, smooth_softmax=1, fixed=[6], outputs=3),
+    attention("GroupQueryAttention", *GROUPED, *CACHES, vector(3, 3, dtype=INT), vector(4, dtype=INT), None, None, None,
+              floats(2, 4, 1, 4), num_heads=4, kv_num_heads=2, fixed=[6], outputs=3),
+    attention("GroupQueryAttention", *GROUPED, *CACHES, vector(3, 3, dtype=INT), vector(4, dtype=INT), None, None, None,
+              None, floats(4), num_heads=4, kv_num_heads=2, fixed=[6], outputs=3),
+    *(attention("RotaryEmbedding", floats(2, 3, 16), vector(4), *ANGLES, interleaved=k) for k in (0, 1)),
+    attention("RotaryEmbedding", floats(2, 4, 3, 4), integers(2, 3, low=0, high=8), *ANGLES),
+    attention("RotaryEmbedding", floats(2, 3, 24), integers(2, 3, low=0, high=8), *ANGLES, num_heads=3,
+              rotary_embedding_dim=4),
+    attention("EmbedLayerNormalization", integers(2, 5, low=0, high=7, dtype=INT),
+              integers(2, 5, low=0, high=2, dtype=INT), floats(7, 8), floats(9, 8, seed=1), floats(2, 8, seed=2),
+              floats(8, seed=3), floats(8, seed=4), integers(2, 5, low=0, high=2, dtype=INT), outputs=3),
+    attention("EmbedLayerNormalization", integers(2, 5, low=0, high=7, dtype=INT), None, floats(7, 8),
+              floats(9, 8, seed=1), None, floats(8, seed=3), floats(8, seed=4), None,
+              integers(2, 5, low=0, high=9, dtype=INT), epsilon=1e-3, outputs=3),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "options"),
     [
@@ -356,6 +417,7 @@ CONTRIBUTED = [
         *CLASSICAL,
         *QUANTIZED,
         *CONTRIBUTED,
+        *ATTENTION,
     ],
 )
 def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], options: dict[str, Any]) -> None:
@@ -364,3 +426,36 @@ def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], opti
     models.assert_close(
         models.imported(proto, given), models.by_onnxruntime(proto, given), tolerance=2e-3 if half else 3e-6
     )
+
+
+@pytest.mark.parametrize("keys", [1, 3])
+def test_packed_heads_are_as_separate_ones(keys: int) -> None:
+    """onnxruntime has these forms on GPUs alone."""
+    packed = floats(2, 5, 4, 3, 4)
+    q, k, v = (np.ascontiguousarray(packed[:, :, :, part]).reshape(2, 5, 16) for part in range(3))
+    options = {"domain": "com.microsoft", "num_heads": 4, "unidirectional": 1}
+    given = [packed] if keys == 3 else [q, np.ascontiguousarray(packed[:, :, :, 1:])]
+    found = models.imported(*models.one("MultiHeadAttention", *given, **options))
+    wanted = models.imported(*models.one("MultiHeadAttention", q, k, v, **options))
+    np.testing.assert_array_equal(found[0], wanted[0])
+
+
+@pytest.mark.parametrize(
+    ("caches", "ends", "options"),
+    [
+        (CACHES, (3, 1), {}),
+        ((floats(2, 2, 9, 16), floats(2, 2, 9, 16, seed=3)), (5, 5),
+         {"rotary_interleaved": 1, "local_window_size": 3, "softcap": 2.0}),
+    ],
+)  # fmt: skip
+def test_caches_with_room(caches: tuple[Array, Array], ends: tuple[int, int], options: dict[str, Any]) -> None:
+    """What is in a cache behind the end of a sequence is nobody's business."""
+    inputs = (*GROUPED, *caches, vector(*ends, dtype=INT), vector(max(ends) + 1, dtype=INT), *WIDER)
+    heads = {"domain": "com.microsoft", "num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
+    proto, given = models.one("GroupQueryAttention", *inputs, fixed=[6], outputs=3, **heads, **options)
+    found, wanted = models.imported(proto, given), models.by_onnxruntime(proto, given)
+    for arrays in (found, wanted):
+        for cache in arrays[1:]:
+            for sequence, end in enumerate(ends):
+                cache[sequence, :, end + 1 :] = 0
+    models.assert_close(found, wanted, tolerance=3e-6)

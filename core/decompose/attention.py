@@ -7,9 +7,10 @@ import math
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_float, widened
-from luminal.core.decompose.compare import equal
+from luminal.core.decompose.compare import equal, maximum
 from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.exponential import exp
+from luminal.core.decompose.hyperbolic import tanh
 from luminal.core.decompose.indexing import below_diagonal
 from luminal.core.decompose.reduction import max_, sum_
 from luminal.core.errors import ShapeError
@@ -21,15 +22,16 @@ from luminal.core.symbolic import Int
 @widened
 def scaled_dot_product_attention(
     q: Node, k: Node, v: Node, mask: Node | None = None, is_causal: bool = False, scale: float | None = None,
-    enable_gqa: bool = False,
+    enable_gqa: bool = False, softcap: float = 0.0, sink: Node | None = None,
 ) -> Node:  # fmt: skip
     """``softmax(q @ k.T * scale + mask) @ v`` (Vaswani et al., 2017).
 
     ``q`` is ``[.., H, L, E]``, ``k`` ``[.., H, S, E]``, ``v`` ``[.., H, S, Ev]``; the result is ``[.., H, L, Ev]``.
     ``mask`` broadcasts to ``[.., H, L, S]``: bool keeps where it is true, floats are added. ``is_causal`` keeps
     ``column <= row``. ``scale`` defaults to ``1/sqrt(E)``. With ``enable_gqa`` query heads share key heads: ``H``
-    becomes the axes (key head, member of its group) and nothing is repeated. A row whose every position is masked
-    gives zeros, as in PyTorch.
+    becomes the axes (key head, member of its group) and nothing is repeated. A ``softcap`` above 0 bounds scores, as
+    ``softcap * tanh(scores / softcap)``, before the mask; ``sink [H]`` is the score of one more key, whose value is
+    zero. A row whose every position is masked gives zeros, as in PyTorch.
     """
     require_float(q, "scaled_dot_product_attention")
     depth = q.shape[-1]
@@ -47,14 +49,23 @@ def scaled_dot_product_attention(
         q = reshape(q, [*q.shape[:-3], shared, group, *q.shape[-2:]])
         k, v = unsqueeze(k, [-3]), unsqueeze(v, [-3])
         mask = None if mask is None else _grouped_mask(mask, heads, shared, group)
+        sink = None if sink is None else reshape(sink, [shared, group])
     scores = matmul(q, transpose(k, -2, -1)) * scale
+    if softcap > 0:
+        scores = tanh(scores * (1 / softcap)) * softcap
     if is_causal:
         scores = select(below_diagonal(q.shape[-2], k.shape[-2]), scores, -math.inf)
     if mask is not None:
         scores = select(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
     largest = max_(scores, -1, keepdims=True)
+    if sink is not None:
+        sink = unsqueeze(sink, [-1, -2])
+        largest = maximum(largest, sink)
     weights = exp(scores - largest)
-    result = matmul(weights * unary(ops.RECIP, sum_(weights, -1, keepdims=True)), v)
+    total = sum_(weights, -1, keepdims=True)
+    if sink is not None:
+        total = total + exp(sink - largest)
+    result = matmul(weights * unary(ops.RECIP, total), v)
     if mask is not None:
         result = select(equal(largest, -math.inf), 0, result)
     return reshape(result, [*result.shape[:-4], heads, *result.shape[-2:]]) if grouped else result

@@ -1,0 +1,257 @@
+"""Attention of the domain com.microsoft, as onnxruntime's optimisers and model builders write it.
+
+Heads are the second axis throughout: queries ``[batch, heads, length, size]``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from luminal.core import symbolic as sym
+from luminal.core.decompose import attention, contraction, normalize
+from luminal.core.decompose.compare import equal, less, less_equal, logical_and
+from luminal.core.decompose.indexing import below_diagonal, stack, take
+from luminal.core.decompose.reduction import sum_
+from luminal.core.decompose.rotary import rotated
+from luminal.core.decompose.scattering import put, scatter_elements
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node, cast, constant, dim, expand, iota, select
+from luminal.core.movement import concatenate, pad, permute, reshape, slice_, unsqueeze
+from luminal.core.symbolic import Int, floordiv
+from luminal.core.types import i32, i64
+from luminal.frontends.onnx.contributed import DOMAIN
+from luminal.frontends.onnx.registry import Call, operator
+
+
+def _by_head(x: Node, heads: Int) -> Node:
+    """``[batch, heads, length, size]`` of ``[batch, length, heads * size]``, or of what has that form already."""
+    if x.rank == 4:
+        return x
+    if x.rank != 3 or heads == 0:
+        raise ModelError(f"expected [batch, length, width] and some heads, found {list(x.shape)} and {heads}")
+    batch, length, width = x.shape
+    return permute(reshape(x, [batch, length, heads, floordiv(width, heads)]), [0, 2, 1, 3])
+
+
+def _joined(x: Node) -> Node:
+    batch, heads, length, size = x.shape
+    return reshape(permute(x, [0, 2, 1, 3]), [batch, length, heads * size])
+
+
+def _scale(call: Call) -> float | None:
+    return call.number("scale", 0.0) or None
+
+
+def _parts(x: Node, axis: int, sizes: list[Int]) -> list[Node]:
+    """``x`` cut along ``axis``."""
+    result: list[Node] = []
+    start: Int = 0
+    for size in sizes:
+        result.append(slice_(x, axis, start, size))
+        start = start + size
+    return result
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+def _mask(call: Call, position: int, batch: Int, length: Int, total: Int) -> Node | None:
+    """What an optional mask adds to scores: 0, or ``mask_filter_value`` where a key is not attended to."""
+    lowest = call.number("mask_filter_value", -10000.0)
+    mask = call.get(position)
+    if mask is None:
+        return None
+    keys = iota(total)
+    if mask.rank == 1:
+        # How many keys there are; or where they end, and behind that where they begin.
+        count, remainder = sym.floordiv(mask.shape[0], batch), sym.mod(mask.shape[0], batch)
+        if remainder != 0 or not isinstance(count, int) or count not in (1, 2):
+            raise UnsupportedError(f"a mask {list(mask.shape)} for a batch of {batch} is not supported")
+        ends, *starts = (reshape(cast(part, i64), [batch, 1]) for part in _parts(mask, 0, [batch] * count))
+        valid = less(keys, ends)
+        for start in starts:
+            valid = logical_and(valid, less_equal(start, keys))
+    elif mask.rank == 4:
+        past = total - length
+        valid = less(0, slice_(slice_(mask, 2, past, length), 3, 0, total))
+    elif mask.rank in (2, 3):
+        valid = less(0, mask)
+    else:
+        raise ModelError(f"expected a mask of 1 to 4 axes, found {list(mask.shape)}")
+    if valid.rank < 4:
+        valid = unsqueeze(valid, [1, 2] if valid.rank == 2 else [1])
+    return select(valid, constant(0.0, call[0].dtype), lowest)
+
+
+def _added(a: Node | None, b: Node | None) -> Node | None:
+    return a + b if a is not None and b is not None else b if a is None else a
+
+
+def _attended(call: Call, q: Node, k: Node, v: Node, mask: Node | None) -> Node:
+    """Attention to all keys, or, where ``unidirectional``, to those before and at each query, the last keys being its
+    own."""
+    if call.flag("unidirectional"):
+        length, total = q.shape[2], k.shape[2]
+        reached = below_diagonal(length, total, total - length)
+        if mask is None:
+            mask = reached
+        else:
+            mask = select(reached, mask, -math.inf)
+    return attention.scaled_dot_product_attention(q, k, v, mask, scale=_scale(call))
+
+
+# ---- self-attention with its projection ------------------------------------------------------------------------------
+
+
+@operator("Attention", domain=DOMAIN)
+def _attention(call: Call) -> tuple[Node, ...]:
+    if call.flag("do_rotary") or call.flag("past_present_share_buffer"):
+        raise UnsupportedError("rotary embeddings and shared buffers inside Attention are not supported")
+    call.ignore("rotary_embedding_dim")
+    heads, x, weights, bias = call.integer("num_heads"), call[0], call[1], call.get(2)
+    sizes: list[Int] = [*(call.integers("qkv_hidden_sizes") or ())] or [floordiv(weights.shape[1], 3)] * 3
+    projected = contraction.linear(x, permute(weights, [1, 0]), bias)
+    q, k, v = (_by_head(part, heads) for part in _parts(projected, 2, sizes))
+    past = call.get(4)
+    if past is not None:
+        before = [reshape(part, part.shape[1:]) for part in _parts(past, 0, [1, 1])]
+        k, v = concatenate([before[0], k], 2), concatenate([before[1], v], 2)
+    mask = _mask(call, 3, x.shape[0], x.shape[1], k.shape[2])
+    result = _joined(_attended(call, q, k, v, _added(mask, call.get(5))))
+    return (result, stack([k, v], 0)) if call.wants(1) else (result,)
+
+
+# ---- attention of projected queries, keys and values -----------------------------------------------------------------
+
+
+@operator("MultiHeadAttention", domain=DOMAIN)
+def _multi_head_attention(call: Call) -> tuple[Node | None, ...]:
+    if call.get(8) is not None or call.get(9) is not None or call.wants(3):
+        raise UnsupportedError("shared buffers, beams and the output of scores are not supported")
+    heads, query, key, value = call.integer("num_heads"), call[0], call.get(1), call.get(2)
+    if query.rank == 5:  # [batch, length, heads, 3, size]
+        q, k, v = (reshape(part, [*query.shape[:2], -1]) for part in _parts(query, 3, [1, 1, 1]))
+    elif key is None:
+        raise ModelError("expected keys, or queries of 5 axes that hold them")
+    elif key.rank == 5:
+        q = query
+        k, v = (reshape(part, [*key.shape[:2], -1]) for part in _parts(key, 3, [1, 1]))
+    elif value is None:
+        raise ModelError("expected values, or keys of 5 axes that hold them")
+    else:
+        q, k, v = query, key, value
+    bias = call.get(3)
+    if bias is not None:
+        widths = [q.shape[-1] * (1 if x.rank == 3 else 0) for x in (q, k)]
+        rest = bias.shape[0] - sum(widths)
+        q, k, v = (
+            x if x.rank == 4 else x + part for x, part in zip((q, k, v), _parts(bias, 0, [*widths, rest]), strict=True)
+        )
+    q, k, v = (_by_head(x, heads) for x in (q, k, v))
+    if call.get(6) is not None:
+        k, v = concatenate([call[6], k], 2), concatenate([call[7], v], 2)
+    mask = _mask(call, 4, q.shape[0], q.shape[2], k.shape[2])
+    return _joined(_attended(call, q, k, v, _added(mask, call.get(5)))), k, v
+
+
+@operator("GroupQueryAttention", domain=DOMAIN)
+def _group_query_attention(call: Call) -> tuple[Node, ...]:
+    """Keys and values are put behind those of the cache, of which each sequence has a number of its own."""
+    _refuse_uncommon(call)
+    heads, shared, query = call.integer("num_heads"), call.integer("kv_num_heads"), call[0]
+    if call.get(1) is None:
+        size = floordiv(query.shape[2], heads + 2 * shared)
+        q, k, v = _parts(query, 2, [heads * size, shared * size, shared * size])
+    else:
+        q, k, v = query, call[1], call[2]
+    q, k, v = _by_head(q, heads), _by_head(k, shared), _by_head(v, shared)
+    batch, _, length, _ = q.shape
+    past: Int = 0 if call.get(3) is None else call[3].shape[2]
+    (total,) = call.values(6)
+    room = sym.maximum(past, total)
+    # Sequences that begin may be shorter than the batch is long: what is behind their ends is not looked at.
+    ends = reshape(cast(call[5], i64), [batch, 1]) + 1
+    start = select(equal(dim(length), dim(total)), constant(0, i64), ends - dim(length))
+    at = start + unsqueeze(iota(length), [0])
+    if call.flag("do_rotary"):
+        places = call.get(9)
+        angles = at if places is None else cast(places, i64)
+        cos, sin = (unsqueeze(take(call[position], angles), [1]) for position in (7, 8))
+        turned = call.flag("rotary_interleaved")
+        q, k = rotated(q, cos, sin, turned), rotated(k, cos, sin, turned)
+    else:
+        call.ignore("rotary_interleaved")
+    if past != 0 or room != length:
+        k, v = (_put(call.get(position), new, at, room) for position, new in ((3, k), (4, v)))
+    columns, here = iota(room), unsqueeze(at, [1, 3])
+    mask = less_equal(columns, here) if call.flag("causal", True) else less(columns, unsqueeze(ends, [1, 3]))
+    window = call.integer("local_window_size", -1)
+    if window > 0:
+        mask = logical_and(mask, less(here - window, columns))
+    extra = call.get(10)
+    if extra is not None:
+        if extra.shape[-1] != room:
+            extra = pad(extra, [0] * 4, [0, 0, 0, room - extra.shape[-1]])
+        mask = select(mask, extra, -math.inf)
+    sink = call.get(11)
+    if sink is None and call.integer("smooth_softmax", -1) == 1:
+        sink = expand(constant(0.0, q.dtype), (heads,))
+    result = attention.scaled_dot_product_attention(
+        q, k, v, mask, scale=_scale(call), enable_gqa=True, softcap=call.number("softcap", 0.0), sink=sink
+    )
+    return _joined(result), k, v
+
+
+def _refuse_uncommon(call: Call) -> None:
+    named = [name for name in ("sliding_window_cache", "qk_output") if call.integer(name, 0)]
+    named += [name for name in ("k_quant_type", "v_quant_type") if call.text(name, "NONE") != "NONE"]
+    call.ignore("kv_cache_bit_width", "qk_norm_epsilon")
+    if named or any(call.get(position) is not None for position in (12, 13, 14, 15)) or call.wants(3):
+        raise UnsupportedError(f"{', '.join(named) or 'quantised caches and norms inside it'} are not supported")
+
+
+def _put(cache: Node | None, new: Node, at: Node, room: Int) -> Node:
+    """``new [batch, heads, length, size]`` at the rows ``at [batch, length]`` of a cache, which grows to ``room``."""
+    batch, heads, _, size = new.shape
+    if cache is None:
+        cache = expand(constant(0.0, new.dtype), (batch, heads, room, size))
+    elif cache.shape[2] != room:
+        cache = pad(cache, [0] * 4, [0, 0, room - cache.shape[2], 0])
+    if batch == 1:
+        return put(cache, reshape(at, [at.size]), new, 2)
+    return scatter_elements(cache, expand(unsqueeze(at, [1, 3]), new.shape), new, 2)
+
+
+# ---- positions and words ---------------------------------------------------------------------------------------------
+
+
+@operator("RotaryEmbedding", domain=DOMAIN)
+def _rotary_embedding(call: Call) -> Node:
+    if call.flag("is_packed_batching") or call.number("scale", 1.0) != 1:
+        raise UnsupportedError("packed batches and scales are not supported")
+    x, places, width = call[0], cast(call[1], i64), call[2].shape[1]
+    heads: Int = call.integer("num_heads", 0)
+    if not call.integer("rotary_embedding_dim", 0) and x.rank == 3:
+        heads = floordiv(x.shape[2], width * 2)
+    split = _by_head(x, heads)
+    batch, _, length, _ = split.shape
+    if places.rank == 1:
+        places = expand(unsqueeze(places, [1]) + unsqueeze(iota(length), [0]), (batch, length))
+    cos, sin = (unsqueeze(take(call[position], places), [1]) for position in (2, 3))
+    result = rotated(split, cos, sin, call.flag("interleaved"))
+    return result if x.rank == 4 else _joined(result)
+
+
+@operator("EmbedLayerNormalization", domain=DOMAIN)
+def _embed_layer_normalization(call: Call) -> tuple[Node, ...]:
+    """The embeddings of words, positions and segments, their norm, and how many words each mask lets in."""
+    call.ignore("mask_index_type")
+    words, segments, mask = call[0], call.get(1), call.get(7)
+    batch, length = words.shape
+    places = call.get(8)
+    total = take(call[2], words) + take(call[3], iota(length) if places is None else places)
+    if segments is not None:
+        total = total + take(call[4], segments)
+    result = normalize.layer_norm(total, [-1], call[5], call[6], call.number("epsilon", 1e-12))
+    count = expand(constant(0, i32), (batch,)) if mask is None else cast(sum_(cast(mask, i64), 1), i32)
+    return result, count, total
