@@ -7,9 +7,6 @@
 namespace lm {
 inline namespace LM_NAMESPACE {
 
-struct float16;
-struct bfloat16;
-
 void square(float* out, const float* x, int64_t begin, int64_t end);
 void weigh(float* out, const float* x, const float* w, int64_t begin, int64_t end);
 

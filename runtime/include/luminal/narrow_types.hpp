@@ -1,13 +1,18 @@
-// Element types of fewer than 16 bits: a line for each, which says what its bits mean. CPUs and GPUs share this text.
+// Element types that exist in memory only: floats of 16 bits, and types of fewer bits, a line for each, which says what
+// its bits mean. CPUs and GPUs share this text.
 //
-// They exist in memory only, one element to a byte: the lowest bits count, the others are ignored where an element is
-// read and 0 where it is written. Floats are computed as float, integers as int8_t or uint8_t.
+// Those of fewer bits lie one element to a byte: the lowest bits count, the others are ignored where an element is read
+// and 0 where it is written. Floats are computed as float, integers as int8_t or uint8_t.
 #pragma once
 
 #include "luminal/namespace.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
+
+/// IEEE binary16 and bfloat16.
+struct float16 { uint16_t bits; };
+struct bfloat16 { uint16_t bits; };
 
 /// Which bits of a float type are no numbers.
 enum narrow_specials {

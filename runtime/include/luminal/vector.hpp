@@ -59,10 +59,6 @@ inline constexpr bool fused = true;
 inline constexpr bool fused = false;
 #endif
 
-/// IEEE binary16 and bfloat16 as they lie in memory.
-struct float16 { uint16_t bits; };
-struct bfloat16 { uint16_t bits; };
-
 template <class T> inline constexpr bool is_half = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
 template <class T> inline constexpr bool is_narrow_float = narrow_traits<T>::is_float != 0;
 template <class T> inline constexpr bool is_narrow_integer = narrow_traits<T>::is_integer != 0;

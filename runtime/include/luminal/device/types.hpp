@@ -7,10 +7,6 @@
 namespace lm {
 inline namespace LM_NAMESPACE {
 
-/// IEEE binary16 and bfloat16 as they lie in memory.
-struct float16 { uint16_t bits; };
-struct bfloat16 { uint16_t bits; };
-
 namespace detail {
 
 template <class A, class B> struct same { enum { value = 0 }; };
