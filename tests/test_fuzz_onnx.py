@@ -289,7 +289,7 @@ def long_size() -> onnx.ModelProto:
     "make",
     [
         *(sums, gathered, long_size, product, unread),
-        lambda: chain("Sin", 1200),
+        lambda: chain("Sin", 10_000),
         lambda: calls(10, "Neg"),
         lambda: named(1_000_000),
         lambda: inside(25),

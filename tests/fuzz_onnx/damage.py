@@ -428,6 +428,16 @@ def versions(random: Random, model: onnx.ModelProto, folder: Path) -> None:
 
 
 @damage
+def imports(random: Random, model: onnx.ModelProto, folder: Path) -> None:
+    """Several versions of one set of operators, in the model or in a function of its own."""
+    places: list[Any] = [model.opset_import, *(function.opset_import for function in model.functions)]
+    for _ in range(int(random.integers(1, 4))):
+        entry = pick(random, places).add()
+        entry.domain = pick(random, ["", "ai.onnx", "own", "com.microsoft", "ai.onnx.ml", "ai.onnx.preview.training"])
+        entry.version = int(random.integers(-1, 30))
+
+
+@damage
 def texts(random: Random, model: onnx.ModelProto, folder: Path) -> None:
     model.graph.name = pick(random, TEXTS)
     for node in nodes(model):
@@ -595,7 +605,7 @@ def _deep(random: Random, model: onnx.ModelProto, x: str) -> str:
         for _ in range(int(random.integers(20, 300))):
             x = add(model, op, x, axis)
         return x
-    for _ in range(int(random.integers(300, 1500))):
+    for _ in range(5000 if chance(random, 0.1) else int(random.integers(300, 1500))):
         x = add(model, op, x)
     return x
 
@@ -609,9 +619,73 @@ def _sizes(random: Random, model: onnx.ModelProto, x: str) -> str:
     return add(model, "ConstantOfShape", add(model, "Unsqueeze", size, number(model, [0])))
 
 
+def _body(random: Random, nodes: Sequence[Node], results: Sequence[str], values: Sequence[str]) -> onnx.GraphProto:
+    """The graph of a loop: its number, its condition and ``values``; the condition, which may be asked, and results."""
+    keep = pick(random, [["go"], ["go"], ["number"], [values[0]]])
+    on = helper.make_node(pick(random, ["Identity", "Identity", "Not"]), keep, ["on"])
+    inputs = [onnx.ValueInfoProto(name=name) for name in ("number", "go", *values)]
+    return helper.make_graph(
+        [on, *nodes], "body", inputs, [onnx.ValueInfoProto(name=name) for name in ("on", *results)]
+    )
+
+
+def _loop(random: Random, model: onnx.ModelProto, x: str) -> str:
+    """A loop without an end, or loops inside each other whose values grow in each round."""
+    op = pick(random, ["Sin", "Neg", "Exp", "Not", "Shape"])
+    step = helper.make_node(op, ["a"], ["b"])
+    if chance(random, 0.3):
+        step = helper.make_node("Concat", ["a", "a"], ["b"], axis=0)
+    trips = pick(random, ["", number(model, large(random)), number(model, pick(random, [3, 60, -1])), *names(model)])
+    keep = pick(random, ["", number(model, True, np.bool_), number(model, False, np.bool_), *names(model)])
+    body = _body(random, [step], ["b", "b"] if chance(random, 0.3) else ["b"], ["a"])
+    for _ in range(int(random.integers(0, 12))):
+        body = _body(random, [helper.make_node("Loop", [trips, keep, "a"], ["b"], body=body)], ["b"], ["a"])
+    return add(model, "Loop", trips, keep, x, outputs=len(body.output) - 1, body=body)
+
+
+def _scan(random: Random, model: onnx.ModelProto, x: str) -> str:
+    """A scan along an axis of any length, of constants or not."""
+    wide = add(model, "Expand", pick(random, [x, number(model, 1.0, np.float32)]), number(model, [large(random), 2, 3]))
+    nodes = [helper.make_node(pick(random, ["Add", "Max", "MatMul"]), ["a", "b"], ["c"])]
+    inputs, outputs = (
+        [onnx.ValueInfoProto(name=name) for name in part] for part in (["a", "b"], ["c", pick(random, ["c", "b", "a"])])
+    )
+    body = helper.make_graph(nodes, "body", inputs, outputs)
+    first = number(model, np.zeros((2, 3)), np.float32)
+    return add(model, "Scan", first, wide, outputs=2, body=body, num_scan_inputs=pick(random, [1, 1, 1, 0, 2, 1 << 40]))
+
+
+def _counted(random: Random, model: onnx.ModelProto, x: str) -> str:
+    """Very many values of one operator."""
+    count = int(random.integers(1000, 3000))
+    op = pick(random, ["Concat", "Sum", "Max", "SequenceConstruct", "Split"])
+    if op == "Split":
+        return add(model, op, _expand(random, model, x), num_outputs=count, outputs=count)
+    made = add(model, op, *[x] * count, **({"axis": 0} if op == "Concat" else {}))
+    return add(model, "ConcatFromSequence", made, axis=0) if op == "SequenceConstruct" else made
+
+
+def _recurrent(random: Random, model: onnx.ModelProto, x: str) -> str:
+    size = large(random)
+    shape = [pick(random, [size, 3]), 1, 3]
+    x = add(model, "Expand", number(model, 1.0, np.float32), number(model, shape))
+    w, r = number(model, np.ones((1, 8, 3)), np.float32), number(model, np.ones((1, 8, 2)), np.float32)
+    hidden = pick(random, [2, 2, 0, -1, large(random)])
+    return add(model, pick(random, ["LSTM", "GRU", "RNN"]), x, w, r, hidden_size=hidden, outputs=2)
+
+
+def _random(random: Random, model: onnx.ModelProto, x: str) -> str:
+    if chance(random, 0.5):
+        return add(
+            model, "RandomNormal", shape=[large(random)] * int(random.integers(0, 4)), dtype=pick(random, [1, 7])
+        )
+    return add(model, "Multinomial", x, sample_size=pick(random, [large(random), 0, -1]))
+
+
 GROWING = (
     _expand, _twice, _pads, _tile, _range, _filled, _resize, _one_hot, _pool, _convolution, _parts, _window, _signal,
-    _mel, _cumulative, _reduced, _gathered, _product, _axes, _outer, _deep, _sizes,
+    _mel, _cumulative, _reduced, _gathered, _product, _axes, _outer, _deep, _sizes, _loop, _scan, _counted, _recurrent,
+    _random,
 )  # fmt: skip
 
 

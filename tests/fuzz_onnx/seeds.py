@@ -17,12 +17,14 @@ _LARGEST = 20_000  # bytes; damage to a larger file rarely hits anything but its
 @lru_cache
 def models() -> tuple[bytes, ...]:
     """Serialized, in a fixed order; those made by hand come often, since they hold more than one operator."""
-    made = [
-        make().SerializeToString() for make in (perceptron, convolution, attention, shapes, branches, calls, sparse)
-    ]
+    kinds = (
+        perceptron, convolution, attention, shapes, branches, calls, sparse,
+        loops, scans, choices, found, drawn, narrow,
+    )  # fmt: skip
+    made = [make().SerializeToString() for make in kinds]
     cases = sorted(onnx_suite.cases().items())
     suite = [case.model.SerializeToString() for _, case in cases]
-    return (*made * 40, *(text for text in suite if len(text) <= _LARGEST))
+    return (*made * 30, *(text for text in suite if len(text) <= _LARGEST))
 
 
 def _weights(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -169,4 +171,127 @@ def sparse() -> onnx.ModelProto:
     values = onnx.numpy_helper.from_array(_weights(3), "s")
     indices = onnx.numpy_helper.from_array(np.array([[0, 1], [2, 2], [3, 0]]), "where")
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4, 3]))
+    return proto
+
+
+def _parsed(text: str, opset: int = 24) -> onnx.ModelProto:
+    """``text`` is a graph in ONNX's own notation."""
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> {text}')
+
+
+def loops() -> onnx.ModelProto:
+    """A loop that runs a given number of times, with another inside that its data ends, and one over a sequence."""
+    return _parsed("""
+        test (float[n, 3] x, int64 trips) => (y, all, joined) {
+          yes = Constant <value: tensor = bool {1}> ()  four = Constant <value: tensor = int64 {4}> ()
+          most = Constant <value: tensor = int64 {9223372036854775807}> ()
+          half = Constant <value_float: float = 0.5> ()
+          y = Loop (trips, yes, x) <
+            body: graph = outer (int64 i, bool go, float[n, 3] a) => (bool on, float[n, 3] b) {
+              on = Identity (go)
+              b = Loop (most, go, a) <
+                body: graph = inner (int64 j, bool more, float[n, 3] c) => (bool again, float[n, 3] d)
+                  { d = Mul (c, half)  e = ReduceMax <keepdims: int = 0> (d)  again = Greater (e, half) }
+              >
+            }
+          >
+          last, all = Loop (four, yes, x) <
+            body: graph = body (int64 i, bool go, float[n, 3] a) => (bool on, float[n, 3] b, float[3] p)
+              { on = Identity (go)  b = Sin (a)  axes = Constant <value_ints: ints = [0]> ()
+                p = ReduceSum <keepdims: int = 0> (b, axes) }
+          >
+          none = SequenceEmpty ()
+          parts = Loop (four, yes, none) <
+            body: graph = insert (int64 i, bool go, s) => (bool on, t)
+              { on = Identity (go)  f = Cast <to: int = 1> (i)  g = Add (last, f)  t = SequenceInsert (s, g) }
+          >
+          joined = ConcatFromSequence <axis: int = 0> (parts)
+        }
+    """)
+
+
+def scans() -> onnx.ModelProto:
+    return _parsed("""
+        test (float[n, 3, 4] x, float[3] s) => (last, y, h) {
+          last, y = Scan <
+            num_scan_inputs: int = 1, scan_input_axes: ints = [2], scan_input_directions: ints = [1],
+            scan_output_axes: ints = [1], scan_output_directions: ints = [0],
+            body: graph = body (float[3] a, float[n, 3] e) => (float[3] b, float[n, 3] f)
+              { f = Add (e, a)  axes = Constant <value_ints: ints = [0]> ()
+                b = ReduceMax <keepdims: int = 0> (f, axes) }
+          > (s, x)
+          w = Constant <value: tensor = float[1, 8, 4] {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5,
+            0.6, 0.7, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8}> ()
+          r = Constant <value: tensor = float[1, 8, 2] {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3, 0.4, 0.5,
+            0.6, 0.7, 0.8}> ()
+          h = LSTM <hidden_size: int = 2> (x, w, r)
+        }
+    """)
+
+
+def choices() -> onnx.ModelProto:
+    """Branches inside branches, and values that may not be there."""
+    return _parsed("""
+        test (float[2, 3] x, bool c, bool d) => (y) {
+          z = If (c) <
+            then_branch: graph = yes () => (float[2, 3] a) {
+              a = If (d) <then_branch: graph = both () => (float[2, 3] e) { e = Sqrt (x) },
+                          else_branch: graph = one () => (float[2, 3] f) { f = Neg (x) }> },
+            else_branch: graph = no () => (float[2, 3] b) { b = Softmax (x) }
+          >
+          o = Optional (z)  there = OptionalHasElement (o)  v = OptionalGetElement (o)
+          y = Where (there, v, x)
+        }
+    """)
+
+
+def found() -> onnx.ModelProto:
+    """Sizes that data decides, in chains."""
+    return _parsed("""
+        test (float[n, 3] x, float[1, 6, 4] boxes, float[1, 1, 6] scores) => (places, some, values, number, kept, top) {
+          places = NonZero (x)
+          zero = Constant <value_float: float = 0.0> ()  flat = Constant <value_ints: ints = [-1]> ()
+          above = Greater (x, zero)  line = Reshape (above, flat)  some = Compress (x, line)
+          values, first, number = Unique <axis: int = 0> (x)
+          most = Constant <value_int: int = 3> ()  overlap = Constant <value_float: float = 0.5> ()
+          kept = NonMaxSuppression (boxes, scores, most, overlap)
+          two = Constant <value_ints: ints = [2]> ()  top, at = TopK <axis: int = 1> (x, two)
+        }
+    """)
+
+
+def drawn() -> onnx.ModelProto:
+    return _parsed("""
+        test (float[n, 3] x) => (a, b, c, d, e) {
+          a = RandomNormal <shape: ints = [2, 3], mean: float = 1.0, seed: float = 3.0> ()
+          b = RandomUniformLike <low: float = -1.0> (x)
+          p = Sigmoid (x)  c = Bernoulli <dtype: int = 9> (p)
+          d = Multinomial <sample_size: int = 5, dtype: int = 7> (x)
+          half = Constant <value_float: float = 0.5> ()  yes = Constant <value: tensor = bool {1}> ()
+          e = Dropout (x, half, yes)
+        }
+    """)
+
+
+def narrow() -> onnx.ModelProto:
+    """Weights of 2, 4 and 8 bits, several to a byte or not, in blocks with scales."""
+    proto = _parsed(
+        """
+        test (float[n, 4] x) => (y, z, q) {
+          w = DequantizeLinear <axis: int = 0, block_size: int = 2> (w4, s4)  y = MatMul (x, w)
+          v = DequantizeLinear (w2, s2)  u = DequantizeLinear (w8, s2)  t = Add (v, u)
+          f = Cast <to: int = 1> (f4)  g = Add (t, f)  z = MatMul (x, g)
+          q = QuantizeLinear <output_dtype: int = 17> (x, s2)
+        }
+    """,
+        26,
+    )
+    stored = {
+        "w4": (onnx.TensorProto.INT4, [4, 3], 6), "w2": (onnx.TensorProto.UINT2, [4, 3], 3),
+        "w8": (onnx.TensorProto.FLOAT8E4M3FN, [4, 3], 12), "f4": (onnx.TensorProto.FLOAT4E2M1, [4, 3], 6),
+    }  # fmt: skip
+    for name, (kind, dims, size) in stored.items():
+        proto.graph.initializer.add(name=name, data_type=kind, dims=dims, raw_data=bytes(range(17, 17 + size)))
+    for name, scale in {"s4": np.ones((2, 3), np.float32), "s2": np.array(0.5, np.float32)}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(scale, name))
     return proto
