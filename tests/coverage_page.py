@@ -1,8 +1,16 @@
-"""``docs/coverage.md``, of which each suite of cases writes one part."""
+"""``docs/coverage.md``, of which each suite of cases writes one part, and its tables for ``luminal check``.
 
+``python -m tests.coverage_page`` writes the tables anew.
+"""
+
+import json
+import re
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "coverage.md"
+DATA = ROOT / "src" / "luminal" / "coverage.json"
+_ROW = re.compile(r"\| (\S+) \| (\d+) / (\d+) \|")
 
 
 def write(part: str) -> None:
@@ -13,6 +21,25 @@ def write(part: str) -> None:
     places = [k for k, text in enumerate(parts()) if text.startswith(f"{heading}\n")]
     kept.insert(places[0] if places else len(kept), part.strip() + "\n")
     PAGE.write_text("\n".join(kept))
+    DATA.write_text(tables())
+
+
+def tables() -> str:
+    """The operators of each suite, with how many of their cases pass and how many there are, as JSON."""
+    found: dict[str, dict[str, list[int]]] = {"onnx": {}, "torch": {}}
+    for part in parts():
+        suite = "torch" if "PyTorch" in part.split("\n", 1)[0] else "onnx"
+        inside = False
+        for line in part.splitlines():
+            inside = line.startswith("| operator | cases |") or (inside and line.startswith("|"))
+            row = _ROW.match(line) if inside else None
+            if row is not None:
+                found[suite][row[1]] = [int(row[2]), int(row[3])]
+    lines = ",\n".join(
+        f' "{suite}": {{\n' + ",\n".join(f"  {json.dumps(name)}: {cases}" for name, cases in operators.items()) + "\n }"
+        for suite, operators in found.items()
+    )
+    return f"{{\n{lines}\n}}\n"
 
 
 def parts() -> list[str]:
@@ -25,3 +52,7 @@ def parts() -> list[str]:
         if found:
             found[-1] += line + "\n"
     return [part.rstrip() + "\n" for part in found]
+
+
+if __name__ == "__main__":
+    DATA.write_text(tables())

@@ -1,5 +1,6 @@
 """The command line: what it prints, and its exit codes."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +75,37 @@ def test_version_and_help() -> None:
 def test_check_says_yes(model: Path) -> None:
     result = luminal_("check", model)
     assert result.exit_code == 0 and "every operator is supported" in result.output
+
+
+def test_check_lists_operators(model: Path) -> None:
+    rows = luminal_("check", model).output.splitlines()
+    (row,) = (row for row in rows if "MatMul" in row)
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["MatMul", "13", "2", "7 of 7", "yes"]
+
+
+@pytest.fixture
+def streams(consoles: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error apart from what a program reads."""
+    monkeypatch.setattr(cli, "err", cli.Console(width=200, stderr=True))
+
+
+def test_check_for_programs(streams: None, model: Path, tmp_path: Path) -> None:
+    result = luminal_("check", model, "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0 and found["model"] == model.name and found["supported"] and found["places"] == []
+    assert {"name": "MatMul", "opset": 13, "nodes": 2, "places": [], "cases": [7, 7]} in found["operators"]
+    result = luminal_("check", saved(classifier(unknown=True), tmp_path), "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1 and not found["supported"]
+    unknown = [(place["op"], place["node"]) for place in found["places"]]
+    assert unknown == [("nowhere.Perhaps", "first"), ("nowhere.Never", "second")]
+
+
+def test_check_for_programs_says_errors_as_to_people(streams: None, tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"\x08")
+    for path in (tmp_path / "nowhere.onnx", tmp_path / "broken.onnx"):
+        result = luminal_("check", path, "--json")
+        assert result.exit_code == 2 and result.stdout == "" and str(path) in result.stderr
 
 
 def test_check_lists_everything_at_once(tmp_path: Path) -> None:

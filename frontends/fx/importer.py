@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -79,9 +80,29 @@ def unsupported(
     constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> list[Unsupported]:
     """Every place of the model that luminal cannot compile, in the model's order; arguments as for ``load``."""
+    return survey(model, inputs, dims=dims, constants=constants)[1]
+
+
+def survey(
+    model: Model,
+    inputs: Inputs | None = None,
+    *,
+    dims: Mapping[str, Any] | None = None,
+    constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> tuple[Counter[tuple[str, None]], list[Unsupported]]:
+    """How many calls of each operator the program holds, graphs inside it included (operators have no versions), and
+    what ``unsupported`` gives."""
     importer = _Importer(model, inputs, dims, constants)
     importer.build(importer.title)
-    return importer.unsupported
+    whole = importer.program.graph.owning_module
+    graphs = [m.graph for m in whole.modules() if isinstance(m, torch.fx.GraphModule)]
+    calls = Counter(
+        (target_name(node.target), None)
+        for graph in graphs
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+    )
+    return calls, importer.unsupported
 
 
 class _Importer:

@@ -33,7 +33,7 @@ def local(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
     found = {(domain(f.domain), f.name, f.overload): f for f in model.functions}
     if len(found) < len(model.functions):
         raise ModelError("expected functions of different names, found two of one name")
-    calls = {function: [key(node) for node in _all(body.node)] for function, body in found.items()}
+    calls = {function: [key(node) for node in everywhere(body.node)] for function, body in found.items()}
     operators: dict[Key, int] = {}  # what a call of the function stands for
     for start in found:
         path: dict[Key, None] = {}
@@ -51,18 +51,18 @@ def local(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
             operators[function] = sum(operators.get(called, 1) for called in calls[function])
             stack.pop()
     written = sum(map(len, calls.values())) + len(model.graph.node)
-    total = sum(operators.get(key(node), 1) for node in _all(model.graph.node))
+    total = sum(operators.get(key(node), 1) for node in everywhere(model.graph.node))
     if total > _FEW + _REPEATED * written:
         raise ModelError(f"the model's {len(found)} functions call each other so often that it has {total} operators")
     return found
 
 
-def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def everywhere(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Nodes, and those of the graphs inside them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            yield from _all(attribute.g.node)
+            yield from everywhere(attribute.g.node)
 
 
 def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
@@ -77,6 +77,13 @@ def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
         return True
     schema = _schema(node, version)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def meaning(node: onnx.NodeProto, opset: Mapping[str, int]) -> int:
+    """The version in which the operator got the meaning that it has; without a schema, that of its domain."""
+    version = opset.get(domain(node.domain), 1)
+    schema = _schema(node, version)
+    return version if schema is None else int(schema.since_version)
 
 
 def expansion(node: onnx.NodeProto, inputs: Sequence[Node | None], opset: int) -> onnx.FunctionProto | None:

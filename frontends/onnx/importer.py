@@ -7,6 +7,7 @@ unsupported, so that everything is reported at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ from luminal.frontends.onnx.reader import Source, domain, domain_versions, opset
 from luminal.frontends.onnx.registry import Call, exactly
 from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
 from luminal.frontends.onnx.sequences import Held, Tensors
-from luminal.frontends.onnx.support import advice, full_name, node_name, unlisted
+from luminal.frontends.onnx.support import advice, full_name, node_name, unlisted, used
 
 _BODIES = 10_000  # graphs of control flow that are imported, each time that they are
 _FOLDED = 64  # elements of an integer value that is rewritten as numbers and sizes as soon as they are known
@@ -73,11 +74,22 @@ def unsupported(
 
     Raises the other errors of ``load``.
     """
+    return survey(model, dims=dims, constants=constants)[1]
+
+
+def survey(
+    model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None
+) -> tuple[Counter[tuple[str, int]], list[Unsupported]]:
+    """How many nodes the model has of each operator and version, and every place that luminal cannot compile.
+
+    Raises the other errors of ``load``.
+    """
     proto, files = read(model)
     importer, _ = _build(proto, files, dims, constants, "")
     # What hides behind an unsupported operator is not reached by the importer, but its operator is known from its name.
     reached = {(place.op, place.node) for place in importer.unsupported}
-    return [*importer.unsupported, *(place for place in unlisted(proto) if (place.op, place.node) not in reached)]
+    hidden = [place for place in unlisted(proto) if (place.op, place.node) not in reached]
+    return used(proto), [*importer.unsupported, *hidden]
 
 
 def _described(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
@@ -36,6 +37,19 @@ def unlisted(model: onnx.ModelProto) -> list[Unsupported]:
     if all(functions.importable(node, versions) or functions.key(node) in local for node in model.graph.node):
         return list(walk(model.graph.node, versions, {}))
     return list(walk(model.graph.node, versions, _declared_types(model.graph)))
+
+
+def used(model: onnx.ModelProto) -> Counter[tuple[str, int]]:
+    """How many nodes there are of each operator, by its full name and version: in the model and in its functions, of
+    whose calls only what they hold counts."""
+    versions, local = opsets(model), functions.local(model)
+    bodies = [(body.node, {**versions, **domain_versions(body.opset_import)}) for body in local.values()]
+    return Counter(
+        (full_name(node), functions.meaning(node, opset))
+        for nodes, opset in [(model.graph.node, versions), *bodies]
+        for node in functions.everywhere(nodes)
+        if functions.key(node) not in local
+    )
 
 
 def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:

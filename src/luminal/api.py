@@ -154,10 +154,16 @@ def check(
     constants: Constants | None = None,
 ) -> list[Unsupported]:
     """Every operator of ``model`` that luminal cannot compile, with node, types, source line and advice."""
+    suite, importer, program = front_end(model)
+    arguments = (program,) if suite == "onnx" else (program, inputs)
+    return importer.unsupported(*arguments, dims=dims, constants=constants)  # type: ignore[no-any-return]
+
+
+def front_end(model: Any) -> tuple[str, Any, Any]:
+    """Which front end ``model`` is for, ``onnx`` or ``torch``; its importer; and what that takes."""
     importer = _front_end(model)
-    if importer.__name__.endswith("onnx.importer"):
-        return importer.unsupported(model, dims=dims, constants=constants)  # type: ignore[no-any-return]
-    return importer.unsupported(_program(model), inputs, dims=dims, constants=constants)  # type: ignore[no-any-return]
+    is_onnx = importer.__name__.endswith("onnx.importer")
+    return ("onnx", importer, model) if is_onnx else ("torch", importer, _program(model))
 
 
 def _front_end(model: Any) -> Any:

@@ -7,10 +7,12 @@ command or what it was given is at fault.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +35,7 @@ from luminal.comparison.sources import open_source
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
+from luminal.coverage import Coverage, Operator, coverage
 from luminal.display import Display
 from luminal.module import Module
 from luminal.peak import Probe
@@ -95,23 +98,52 @@ def common(
 
 
 @app.command()
-def check(model: Model, dim: Dims = None, constant: Constants = None) -> None:
-    """List everything in a model that cannot be compiled, before any code is generated."""
+def check(
+    model: Model,
+    dim: Dims = None,
+    constant: Constants = None,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs: one object, in JSON")] = False,
+) -> None:
+    """List a model's operators, and everything in it that cannot be compiled, before any code is generated."""
     with Display(err) as display:
         display.report("check", 0.0)
         dims, constants = options.dims(dim), options.arrays(constant, "--constant")
-        places = luminal.check(model, dims=dims, constants=constants)
+        found = coverage(model, dims=dims, constants=constants)
         display.report("check", 1.0)
-    if not places:
-        out.print(f"{model.name}: every operator is supported", highlight=False)
+    if as_json:
+        typer.echo(json.dumps({"model": model.name, "supported": not found.places, **asdict(found)}, indent=2))
+    else:
+        _show(model.name, found)
+    raise typer.Exit(1 if found.places else 0)
+
+
+def _show(name: str, found: Coverage) -> None:
+    """The operators, and the places that cannot be compiled."""
+    table = Table(title=f"{name}: {len(found.operators)} operators", title_justify="left")
+    for heading in ("operator", "opset", "nodes", "cases of its suite that pass", "supported"):
+        table.add_column(heading, justify="right" if heading in ("opset", "nodes") else "left", overflow="fold")
+    for operator in found.operators:
+        cases = "none" if operator.cases is None else f"{operator.cases[0]} of {operator.cases[1]}"
+        opset = "" if operator.opset is None else str(operator.opset)
+        table.add_row(escape(operator.name), opset, str(operator.nodes), cases, escape(_support(operator)))
+    out.print(table)
+    if not found.places:
+        out.print(f"{name}: every operator is supported", highlight=False)
         return
-    table = Table(title=f"{model.name}: {len(places)} unsupported", title_justify="left")
+    table = Table(title=f"{name}: {len(found.places)} unsupported", title_justify="left")
     for heading in ("operator", "node", "operands", "where", "what to do"):
         table.add_column(heading, overflow="fold")
-    for place in places:
+    for place in found.places:
         table.add_row(*map(escape, (place.op, place.node, "\n".join(place.operands), place.location, place.advice)))
     out.print(table)
-    raise typer.Exit(1)
+
+
+def _support(operator: Operator) -> str:
+    """Whether an operator can be compiled; else why not, of the first of its places."""
+    if not operator.places:
+        return "yes"
+    some = "no" if len(operator.places) >= operator.nodes else f"not {len(operator.places)}"
+    return f"{some}: {operator.places[0].advice}"
 
 
 @app.command("compile")

@@ -677,7 +677,7 @@ def _recurrent(random: Random, model: onnx.ModelProto, x: str) -> str:
 def _random(random: Random, model: onnx.ModelProto, x: str) -> str:
     if chance(random, 0.5):
         return add(
-            model, "RandomNormal", shape=[large(random)] * int(random.integers(0, 4)), dtype=pick(random, [1, 7])
+            model, "RandomNormal", shape=[large(random)] * int(random.integers(1, 4)), dtype=pick(random, [1, 7])
         )
     return add(model, "Multinomial", x, sample_size=pick(random, [large(random), 0, -1]))
 
