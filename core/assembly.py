@@ -310,7 +310,7 @@ class _Region:
                 put_out[attr.results[number]] = self.tables.part(whole, counter, attr.results[number], self.source)
                 outer.append(whole)
         changed = {result: x for x, result in zip(attr.carries, attr.results, strict=False) if result is not x}
-        arranged = self._arranged((*changed, *put_out), {**read, **put_out})
+        arranged = self._arranged((*changed, *put_out), {**read, **put_out}, attr.inside(len(attr.computed) - 1))
         written: dict[Node, str] = {}
         carried: list[tuple[str, str]] = []
         for result, x in changed.items():
@@ -327,7 +327,8 @@ class _Region:
         if isinstance(attr, ops.Repeat):
             flag = self._new("holds", attr.condition)
             outer.append(flag)
-            asking, test = self._inner(self._arranged((attr.condition,), read), {**read, attr.condition: flag})
+            asked = self._arranged((attr.condition,), read, attr.inside(0))
+            asking, test = self._inner(asked, {**read, attr.condition: flag})
             regions = (asking, body)
         self._add(Loop(counter, rounds, region, tuple(carried), test, flag), outer, regions)
 
@@ -338,16 +339,20 @@ class _Region:
         read = {x: self._named(operand) for x, operand in zip(attr.parameters, node.inputs[1:], strict=True)}
         results = {n.attr.result: self._named(n) for n in cluster.index}
         inner: list[tuple[_Region, Region]] = []
-        for body in attr.bodies:
+        for number, body in enumerate(attr.computed):
             names = {**read, **{body[k]: name for k, name in results.items()}}
-            inner.append(self._inner(self._arranged(tuple(body[k] for k in results), names), names))
+            arranged = self._arranged(tuple(body[k] for k in results), names, attr.inside(number))
+            inner.append(self._inner(arranged, names))
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _arranged(self, roots: tuple[Node, ...], names: Mapping[Node, str]) -> Arrangement:
-        """What computes ``roots`` inside a step, ``names`` being buffers of values there."""
+    def _arranged(
+        self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]
+    ) -> Arrangement:
+        """What computes ``roots`` inside a step, ``names`` being buffers of values there, and sizes being measured."""
         loose = frozenset(node for node, name in names.items() if self._is_loose(name))
-        return arrangement.arrange(roots, self.source.prepared, self.tables.target, loose)
+        every = (*roots, *measured.values())
+        return arrangement.arrange(every, self.source.prepared, self.tables.target, loose, measured)
 
     def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
         """A region that computes what is arranged, ``names`` being the buffers of what it reads and leaves."""

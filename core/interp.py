@@ -393,12 +393,15 @@ class _Evaluation:
         number: int = node.attr.result
         return self.structured[key][number]
 
-    def _body(self, results: Sequence[Node], given: Mapping[Node, _Value]) -> list[_Value]:
-        inner = _Evaluation({}, self.env, self.double, self.origins)
+    def _body(self, attr: ops.Structured, number: int, given: Mapping[Node, _Value]) -> list[_Value]:
+        results, measured = attr.computed[number], attr.inside(number)
+        env = dict(self.env)
+        inner = _Evaluation({}, env, self.double, self.origins)
         inner.values = dict(given)
-        for node in _order(results):
+        for node in _order([*results, *measured.values()], measured):
             if node not in inner.values:
                 inner.compute(node)
+            env |= {size.name: int(inner.values[node].typed) for size in measured if measured[size] is node}
         return [inner.values[node] for node in results]
 
     def _scan(self, step: ops.Step, operands: list[_Value]) -> list[_Value]:
@@ -409,7 +412,7 @@ class _Evaluation:
         for place in range(len(over[0].typed)):
             slices = [_Value(x.typed[place], x.wide[place]) for x in over]
             results = self._body(
-                step.results, shared | dict(zip((*step.carries, *step.slices), (*carried, *slices), strict=True))
+                step, 0, shared | dict(zip((*step.carries, *step.slices), (*carried, *slices), strict=True))
             )
             carried = results[:count]
             put_out.append(results[count:])
@@ -424,13 +427,13 @@ class _Evaluation:
         carried, shared = operands[:count], dict(zip(repeat.shared, operands[count:], strict=True))
         while True:
             given = shared | dict(zip(repeat.carries, carried, strict=True))
-            if not self._body([repeat.condition], given)[0].typed[()]:
+            if not self._body(repeat, 0, given)[0].typed[()]:
                 return carried
-            carried = self._body(repeat.results, given)
+            carried = self._body(repeat, 1, given)
 
     def _branch(self, branches: ops.Branches, operands: list[_Value]) -> list[_Value]:
-        taken = branches.then if operands[0].typed[()] else branches.other
-        return self._body(taken, dict(zip(branches.parameters, operands[1:], strict=True)))
+        taken = 0 if operands[0].typed[()] else 1
+        return self._body(branches, taken, dict(zip(branches.parameters, operands[1:], strict=True)))
 
     def _stacked(self, parts: list[Array], result: Node) -> Array:
         empty = np.empty((0, *map(self.size, result.shape)), result.dtype.numpy)

@@ -182,15 +182,27 @@ def building() -> Iterator[set[Node]]:
 
 
 Measured: TypeAlias = dict[sym.Var, "Node"]
-_measuring: ContextVar[Measured | None] = ContextVar("measuring", default=None)
+_measuring: ContextVar[tuple[Measured, set[str]] | None] = ContextVar("measuring", default=None)  # and names taken
 
 
 @contextmanager
-def measuring(table: Measured | None) -> Iterator[None]:
-    """Sizes that ``measure`` makes inside the block are noted in ``table``; with None they are refused."""
-    token = _measuring.set(table)
+def measuring(table: Measured) -> Iterator[None]:
+    """Sizes that ``measure`` makes inside the block are noted in ``table``."""
+    token = _measuring.set((table, {size.name for size in table}))
     try:
         yield
+    finally:
+        _measuring.reset(token)
+
+
+@contextmanager
+def measuring_inside() -> Iterator[Measured]:
+    """The sizes that are made inside the block, the body of a loop or branch, are noted in a table of its own."""
+    table: Measured = {}
+    around = _measuring.get()
+    token = _measuring.set(None if around is None else (table, around[1]))
+    try:
+        yield table
     finally:
         _measuring.reset(token)
 
@@ -198,22 +210,30 @@ def measuring(table: Measured | None) -> Iterator[None]:
 def measure(count: Node, upper: int, name: str = "found") -> Int:
     """A size that is known when ``count`` (one int64, 0 .. ``upper``) has been computed, as a dimension of that name.
 
-    Raises UnsupportedError inside the body of a loop or branch.
+    Raises UnsupportedError where nothing notes what is measured.
     """
-    table = _measuring.get()
-    if table is None:
-        raise UnsupportedError("a size that data decides is not supported in the body of a loop or branch")
+    around = _measuring.get()
+    if around is None:
+        raise UnsupportedError("a size that data decides is not supported here")
+    table, taken = around
     if count.op is ops.CONSTANT:
         return int(count.attr.array)
     for known, node in table.items():
         if node is count and known.hi == upper:
             return sym.expr(known)
-    taken, wanted, number = {known.name for known in table}, name, 1
+    wanted, number = name, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
+    taken.add(name)
     size = sym.Var(name, 0, upper)
     table[size] = count
     return sym.expr(size)
+
+
+def sizes_inside(roots: Iterable[Node]) -> tuple[sym.Var, ...]:
+    """The sizes that are measured in the bodies of loops and branches on which ``roots`` depend."""
+    steps = (node for node in everything(roots) if node.op.kind is Kind.STRUCTURED)
+    return tuple(dict.fromkeys(size for node in steps for size in node.attr.sizes))
 
 
 def used_sizes(results: Sequence[Node], table: Measured) -> Measured:
@@ -390,8 +410,7 @@ def made(op: Op, inputs: tuple[Node, ...], attr: Any, shape: Shape, dtype: DType
 
 def structured(op: Op, inputs: Sequence[Node], attr: ops.Structured) -> Node:
     """One result of a node with bodies: see ``core.structured``, which checks them."""
-    body = attr.bodies[-1]
-    result = body[attr.result]
+    result = attr.computed[-1][attr.result]
     shape = result.shape
     if isinstance(attr, ops.Step) and attr.result >= len(attr.carries):
         shape = (inputs[len(attr.carries)].shape[0], *shape)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from luminal.core.errors import DTypeError
-from luminal.core.symbolic import Int
+from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bool_, i64
 
 
@@ -87,25 +87,52 @@ class Combine:
     by: Op | None = None
 
 
+Measured: TypeAlias = "tuple[tuple[Var, Any], ...]"  # sizes that data decides, each with what says how large it is
+
+
 class Structured:
     """Bodies of primitives over ``parameters``, inputs of their own, which stand for the last operands of the node.
 
     Bodies are closed: beside the parameters they read constants, positions and sizes only. The bodies have several
-    results; a node is one of them, number ``result``.
+    results; a node is one of them, number ``result``. Sizes that a body measures are known in it alone: ``measured``
+    holds them for each body, or nothing where there are none.
     """
 
     parameters: tuple[Any, ...]
     result: int
+    measured: tuple[Measured, ...]
     groups: ClassVar[tuple[str, ...]]  # the fields that hold the parameters
 
     @property
-    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+    def computed(self) -> tuple[tuple[Any, ...], ...]:
         """The results of each body."""
         raise NotImplementedError
 
+    def computing(self, *results: tuple[Any, ...]) -> Any:
+        """The same with other results of its bodies."""
+        raise NotImplementedError
+
+    def inside(self, number: int) -> dict[Var, Any]:
+        """What the body of that number measures."""
+        return dict(self.measured[number]) if self.measured else {}
+
+    @property
+    def sizes(self) -> tuple[Var, ...]:
+        """What the bodies measure."""
+        return tuple(size for body in self.measured for size, _ in body)
+
+    @property
+    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+        """All that each body computes: its results, and how large the sizes are that it measures."""
+        return tuple((*results, *self.inside(k).values()) for k, results in enumerate(self.computed))
+
     def over(self, *bodies: tuple[Any, ...]) -> Any:
         """The same with other bodies."""
-        raise NotImplementedError
+        ends = [len(results) for results in self.computed]
+        same = self.computing(*(body[:end] for body, end in zip(bodies, ends, strict=True)))
+        rows = zip(bodies, ends, self.measured, strict=True) if self.measured else ()
+        measured = (tuple(zip(dict(sizes), body[end:], strict=True)) for body, end, sizes in rows)
+        return replace(same, measured=tuple(measured))
 
 
 @dataclass(frozen=True)
@@ -122,6 +149,7 @@ class Step(Structured):
     shared: tuple[Any, ...]
     results: tuple[Any, ...]
     result: int
+    measured: tuple[Measured, ...] = ()
     groups = ("carries", "slices", "shared")
 
     @property
@@ -129,11 +157,11 @@ class Step(Structured):
         return (*self.carries, *self.slices, *self.shared)
 
     @property
-    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+    def computed(self) -> tuple[tuple[Any, ...], ...]:
         return (self.results,)
 
-    def over(self, *bodies: tuple[Any, ...]) -> Step:
-        return replace(self, results=bodies[0])
+    def computing(self, *results: tuple[Any, ...]) -> Step:
+        return replace(self, results=results[0])
 
 
 @dataclass(frozen=True)
@@ -146,6 +174,7 @@ class Repeat(Structured):
     condition: Any
     results: tuple[Any, ...]
     result: int
+    measured: tuple[Measured, ...] = ()
     groups = ("carries", "shared")
 
     @property
@@ -153,11 +182,11 @@ class Repeat(Structured):
         return (*self.carries, *self.shared)
 
     @property
-    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+    def computed(self) -> tuple[tuple[Any, ...], ...]:
         return ((self.condition,), self.results)
 
-    def over(self, *bodies: tuple[Any, ...]) -> Repeat:
-        return replace(self, condition=bodies[0][0], results=bodies[1])
+    def computing(self, *results: tuple[Any, ...]) -> Repeat:
+        return replace(self, condition=results[0][0], results=results[1])
 
 
 @dataclass(frozen=True)
@@ -169,14 +198,15 @@ class Branches(Structured):
     then: tuple[Any, ...]
     other: tuple[Any, ...]
     result: int
+    measured: tuple[Measured, ...] = ()
     groups = ("parameters",)
 
     @property
-    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+    def computed(self) -> tuple[tuple[Any, ...], ...]:
         return (self.then, self.other)
 
-    def over(self, *bodies: tuple[Any, ...]) -> Branches:
-        return replace(self, then=bodies[0], other=bodies[1])
+    def computing(self, *results: tuple[Any, ...]) -> Branches:
+        return replace(self, then=results[0], other=results[1])
 
 
 @dataclass(frozen=True)

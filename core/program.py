@@ -229,7 +229,7 @@ class Program:
     @property
     def measured(self) -> frozenset[Var]:
         """The dimensions whose sizes are computed."""
-        return frozenset(s.dim for entry in self.entries for s in entry.steps if isinstance(s, Measure))
+        return frozenset(dim for entry in self.entries for dim in measured(entry.region))
 
     @property
     def named(self) -> dict[str, Buffer]:
@@ -249,6 +249,15 @@ def inner(step: Step) -> tuple[Region, ...]:
             return (step.test, step.body)
         case Branch():
             return (step.then, step.other)
+
+
+def measured(region: Region) -> Iterator[Var]:
+    """The dimensions that are measured in a region and the regions inside it."""
+    for step in region.steps:
+        if isinstance(step, Measure):
+            yield step.dim
+        for nested in inner(step):
+            yield from measured(nested)
 
 
 def numbered(region: Region) -> Iterator[Launch | HostCall]:

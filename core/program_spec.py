@@ -23,6 +23,7 @@ from luminal.core.program import (
     Measure,
     Program,
     Region,
+    measured,
 )
 from luminal.core.sizes import solve
 
@@ -100,7 +101,7 @@ def _check_states(program: Program) -> None:
 def _check_dims(program: Program, entry: Entry) -> None:
     """The size of every dimension that the entry uses follows from the shapes of its inputs."""
     known = {solution.symbol for solution in solve([extent for t in entry.inputs for extent in t.shape])}
-    known |= {step.dim for step in entry.steps if isinstance(step, Measure)}
+    known |= set(measured(entry.region))
     used = {v for t in (*entry.inputs, *entry.outputs) for extent in t.shape for v in sym.variables(extent)}
     used.update(dim for step in entry.launches for dim in program.kernels[step.kernel].nest.dims)
     missing = sorted(dim.name for dim in used - known)

@@ -14,11 +14,11 @@ from luminal.core.symbolic import Int, Var
 
 
 def apart(graph: Graph, taken: Iterable[Var]) -> Graph:
-    """``graph`` with other names for those of its measured sizes that are called as a size in ``taken`` is."""
+    """``graph`` with other names for those of its measured sizes, in bodies too, that are called as in ``taken``."""
     others = {dim.name for dim in taken}
     names = {*others, *(dim.name for dim in graph.dims)}
     by: dict[Var, Int] = {}
-    for size in graph.measured:
+    for size in (*graph.measured, *ir.sizes_inside(graph.roots)):
         if size.name in others:
             name = next(new for k in range(2, len(names) + 3) if (new := f"{size.name}_{k}") not in names)
             names.add(name)
@@ -64,4 +64,8 @@ def _attribute(node: Node, shape: ir.Shape, by: Mapping[Var, Int], done: dict[No
         return attr
     bodies = [tuple(rebuilt(body, by, done)) for body in attr.bodies]
     groups = {name: tuple(rebuilt(getattr(attr, name), by, done)) for name in attr.groups}
-    return replace(attr.over(*bodies), **groups)
+    measured = tuple(
+        tuple((sym.as_var(sym.substitute(sym.expr(size), by)) or size, count) for size, count in body)
+        for body in attr.over(*bodies).measured
+    )
+    return replace(attr.over(*bodies), **groups, measured=measured)

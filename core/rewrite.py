@@ -26,8 +26,10 @@ def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
     origins: Origins = {}
     roots = rewrite(graph.roots, rules, graph.origins, origins)
     reached = set(ir.everything(roots))
+    gone = set(ir.sizes_inside(graph.roots)).difference(ir.sizes_inside(roots))
     return replace(
         graph,
+        dims=tuple(dim for dim in graph.dims if dim not in gone),
         outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, roots, strict=False)),
         measured=dict(zip(graph.measured, roots[len(graph.outputs) :], strict=True)),
         origins={node: found for node, found in origins.items() if node in reached},

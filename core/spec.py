@@ -5,7 +5,7 @@
 3. Building a node again from its operands and attribute gives the node itself: so its type and shape are those of the
    rule in ``core.ops``, it is interned, and it is no view that its operand would have absorbed.
 4. Symbols are those that ``dims`` declares, with their bounds, and axes of a view those of its shape. A size that is
-   measured is one int64.
+   measured is one int64, in bodies too.
 5. A view without a mask reads inside its operand: no affine index is known to leave it.
 6. The fill of a mask is one element.
 7. Bodies are closed: they hold all of this, their parameters for inputs, and those are as the operands they stand for.
@@ -120,6 +120,9 @@ def _body_problems(node: Node, symbols: set[sym.Var]) -> Iterator[str]:
         element = operand.shape[1:] if node.op is ops.SCAN and parameter in node.attr.slices else operand.shape
         if (parameter.shape, parameter.dtype) != (element, operand.dtype):
             yield f"{parameter} stands for {operand}"
+    for size, count in (pair for body in node.attr.measured for pair in body):
+        if count.shape or count.dtype != i64 or size not in symbols:
+            yield f"expected one int64 that says how large the declared symbol {size} is, found {count}"
     for inner in ir.topological([root for body in node.attr.bodies for root in body]):
         for problem in _problems(inner, set(parameters), symbols):
             yield f"in a body, {inner}: {problem}"

@@ -13,10 +13,10 @@ from contextvars import ContextVar
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.errors import DTypeError, ShapeError
+from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.movement import slice_
-from luminal.core.symbolic import Int
+from luminal.core.symbolic import Int, Var
 from luminal.core.types import i64
 
 MARK = "%"  # begins the names of parameters, once for each body that they are inside
@@ -40,15 +40,17 @@ def scan(
     with _parameters() as parameter:
         carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
         slices = [parameter(f"slice {k}", x.shape[1:], x) for k, x in enumerate(over)]
-        following, put_out = step(carries, slices)
+        with ir.measuring_inside() as table:
+            following, put_out = step(carries, slices)
         _check_carries("Scan", carries, following)
+        _check_results("Scan", put_out, table)
         read = set(ir.topological([*following, *put_out]))
         kept = [k for k, x in enumerate(slices) if x in read] or [0]  # what no step reads need not be stored
         over, slices = [over[k] for k in kept], [slices[k] for k in kept]
-        operands, shared, (body,) = _closed([[*following, *put_out]], [*carries, *slices], parameter)
+        operands, shared, (body,), measured = _closed([[*following, *put_out]], [table], [*carries, *slices], parameter)
     inputs = (*first, *over, *operands)
     results = [
-        ir.structured(ops.SCAN, inputs, ops.Step(tuple(carries), tuple(slices), shared, body, number))
+        ir.structured(ops.SCAN, inputs, ops.Step(tuple(carries), tuple(slices), shared, body, number, measured))
         for number in range(len(body))
     ]
     last, stacked = results[: len(carries)], results[len(carries) :]
@@ -66,7 +68,11 @@ def while_loop(
     them. Raises ShapeError or DTypeError where a carry changes its shape or type."""
     with _parameters() as parameter:
         carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
-        return _repeated(carries, condition(carries), step(carries), first, parameter)
+        with ir.measuring_inside() as asked:
+            holds = condition(carries)
+        with ir.measuring_inside() as table:
+            following = step(carries)
+        return _repeated(carries, holds, following, first, parameter, (asked, table))
 
 
 def collect(
@@ -90,28 +96,34 @@ def collect(
     with _parameters() as parameter:
         number = parameter("round", (), zero)
         carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
-        holds, (following, put_out) = condition(number, carries), step(number, carries)
+        with ir.measuring_inside() as asked:
+            holds = condition(number, carries)
+        with ir.measuring_inside() as table:
+            following, put_out = step(number, carries)
+        _check_results("While", put_out, table)
         rows = [parameter(f"rows {k}", (room, *x.shape), x) for k, x in enumerate(put_out)]
         filled = [ir.scatter(old, number, x, 0) for old, x in zip(rows, put_out, strict=True)]
         empty = [ir.expand(ir.constant(0, x.dtype), x.shape) for x in rows]
         before, after, start = [*carries, *rows], [*following, *filled], [*first, *empty]
         if number not in ir.topological([holds, *after]):
-            return _repeated(before, holds, after, start, parameter), []
-        count, *last = _repeated([number, *before], holds, [number + 1, *after], [zero, *start], parameter)
+            return _repeated(before, holds, after, start, parameter, (asked, table)), []
+        before, after, start = [number, *before], [number + 1, *after], [zero, *start]
+        count, *last = _repeated(before, holds, after, start, parameter, (asked, table))
     rounds = ir.measure(count, most, name) if rows else 0
     return last[: len(first)], [slice_(x, 0, 0, rounds) for x in last[len(first) :]]
 
 
 def _repeated(
-    carries: Sequence[Node], condition: Node, following: Sequence[Node], first: Sequence[Node], parameter: _Parameter
-) -> list[Node]:
-    """The results of a while loop whose body is built, over its ``carries``."""
+    carries: Sequence[Node], condition: Node, following: Sequence[Node], first: Sequence[Node], parameter: _Parameter,
+    tables: Sequence[ir.Measured],
+) -> list[Node]:  # fmt: skip
+    """The results of a while loop whose bodies are built, over its ``carries``."""
     _check_condition("While", condition)
     _check_carries("While", carries, following)
-    operands, shared, ((asked,), body) = _closed([[condition], following], carries, parameter)
+    operands, shared, ((asked,), body), measured = _closed([[condition], following], tables, carries, parameter)
     inputs = (*first, *operands)
     return [
-        ir.structured(ops.WHILE, inputs, ops.Repeat(tuple(carries), shared, asked, body, number))
+        ir.structured(ops.WHILE, inputs, ops.Repeat(tuple(carries), shared, asked, body, number, measured))
         for number in range(len(body))
     ]
 
@@ -122,7 +134,10 @@ def cond(condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[]
     _check_condition("Cond", condition)
     with _parameters() as parameter:
         with ir.building() as built:
-            yes, no = list(then()), list(other())
+            with ir.measuring_inside() as inside_yes:
+                yes = list(then())
+            with ir.measuring_inside() as inside_no:
+                no = list(other())
         if len(yes) != len(no):
             raise ShapeError(f"Cond: one branch has {len(yes)} results, the other {len(no)}")
         for number, (a, b) in enumerate(zip(yes, no, strict=True)):
@@ -130,9 +145,11 @@ def cond(condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[]
                 raise ShapeError(f"Cond: result {number} has shape {list(a.shape)} or {list(b.shape)}")
             if a.dtype != b.dtype:
                 raise DTypeError(f"Cond: result {number} is {a.dtype} or {b.dtype}")
-        operands, parameters, (yes_body, no_body) = _closed([yes, no], [], parameter, built)
+        _check_results("Cond", yes, inside_yes)
+        tables = inside_yes, inside_no
+        operands, parameters, (yes_body, no_body), measured = _closed([yes, no], tables, [], parameter, built)
     return [
-        ir.structured(ops.COND, (condition, *operands), ops.Branches(parameters, yes_body, no_body, number))
+        ir.structured(ops.COND, (condition, *operands), ops.Branches(parameters, yes_body, no_body, number, measured))
         for number in range(len(yes))
     ]
 
@@ -151,28 +168,40 @@ def _parameters() -> Iterator[_Parameter]:
     prefix = MARK * (depth + 1)
     token = _depth.set(depth + 1)
     try:
-        with ir.measuring(None):
-            yield lambda name, shape, like: ir.input_(f"{prefix}{name}", shape, like.dtype)
+        yield lambda name, shape, like: ir.input_(f"{prefix}{name}", shape, like.dtype)
     finally:
         _depth.reset(token)
 
 
 def _closed(
-    bodies: Sequence[Sequence[Node]], own: Sequence[Node], parameter: _Parameter, built: Collection[Node] = ()
-) -> tuple[list[Node], tuple[Node, ...], list[tuple[Node, ...]]]:
-    """What ``bodies`` read from outside, the parameters for it, and the bodies over them and over their ``own``."""
-    roots = [root for body in bodies for root in body]
-    operands = outside(roots, own, built)
+    bodies: Sequence[Sequence[Node]], tables: Sequence[ir.Measured], own: Sequence[Node], parameter: _Parameter,
+    built: Collection[Node] = (),
+) -> tuple[list[Node], tuple[Node, ...], list[tuple[Node, ...]], tuple[ops.Measured, ...]]:  # fmt: skip
+    """What ``bodies`` read from outside, the parameters for it, the bodies over them and over their ``own``, and what
+    they measure, of what is in their ``tables``."""
+    used = [ir.used_sizes(body, table) for body, table in zip(bodies, tables, strict=True)]
+    roots = [root for body, sizes in zip(bodies, used, strict=True) for root in (*body, *sizes.values())]
+    operands = outside(roots, own, built, {size for sizes in used for size in sizes})
     shared = [parameter(f"shared {k}", x.shape, x) for k, x in enumerate(operands)]
     closed = iter(ir.substitute(roots, dict(zip(operands, shared, strict=True))))
-    return operands, tuple(shared), [tuple(next(closed) for _ in body) for body in bodies]
+    results: list[tuple[Node, ...]] = []
+    measured: list[ops.Measured] = []
+    for body, sizes in zip(bodies, used, strict=True):
+        results.append(tuple(next(closed) for _ in body))
+        measured.append(tuple((size, next(closed)) for size in sizes))
+    return operands, tuple(shared), results, tuple(measured) if any(measured) else ()
 
 
-def outside(roots: Sequence[Node], own: Sequence[Node], built: Collection[Node] = ()) -> list[Node]:
-    """The largest nodes under ``roots`` that depend on inputs, but on none of ``own``, and are not among those that a
-    branch has ``built``; seen through views, which cost nothing where they are."""
+def outside(
+    roots: Sequence[Node], own: Sequence[Node], built: Collection[Node] = (), sizes: Collection[Var] = ()
+) -> list[Node]:
+    """The largest nodes under ``roots`` that depend on inputs, but on none of ``own`` and on no ``sizes`` that are
+    measured inside, and are not among those that a branch has ``built``; seen through views, which cost nothing where
+    they are."""
     order = ir.topological(roots)
     inside, given = {*own, *built}, set[Node]()
+    if sizes:
+        inside.update(node for node in order if not ir.symbols(node).isdisjoint(sizes))
     for node in order:
         if node not in inside and not inside.isdisjoint(node.inputs):
             inside.add(node)
@@ -186,6 +215,15 @@ def outside(roots: Sequence[Node], own: Sequence[Node], built: Collection[Node] 
                 (node,) = node.inputs
             found[node] = None
     return list(found)
+
+
+def _check_results(what: str, results: Sequence[Node], measured: ir.Measured) -> None:
+    for node in results:
+        if any(not sym.variables(size).isdisjoint(measured) for size in node.shape):
+            raise UnsupportedError(
+                f"{what}: a result has the shape [{', '.join(map(str, node.shape))}], which data decides in a body: "
+                "outside of it no size is known that differs from one round, or one branch, to the next"
+            )
 
 
 def _check_carries(what: str, carries: Sequence[Node], following: Sequence[Node]) -> None:

@@ -67,6 +67,11 @@ MODELS: dict[str, tuple[Any, list[tuple[torch.Tensor, ...]], ops.Op | None]] = {
     "scan": (recurrence, [(X, X[0])], ops.SCAN),
     "scan backwards": (backwards, [(X, X[:, 0].contiguous())], ops.SCAN),
     "map": (lambda f, x, y: map_(lambda a, y: f(a) @ y, x, y), [(X, X[0].T.contiguous())], ops.SCAN),
+    "sizes inside a map": (lambda f, x: map_(lambda a: f(a[a[:, 0] > 0]).sum(0), x), [(X,), (-X,)], ops.SCAN),
+    "sizes inside a branch": (
+        lambda f, x: torch.cond(x.sum() > 0, lambda x: x[x > 0].sum(), lambda x: f(x[x < -1].mean() + x).mean(), (x,)),
+        [(X + 1,), (X - 1,)], ops.COND,
+    ),
     "associative scan": (
         lambda f, x: associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic"), [(X,)], None,
     ),

@@ -313,6 +313,35 @@ def test_loops_in_loops_end_in_an_error() -> None:
         importer.load(proto, constants={"go0": np.array(True)})
 
 
+def test_sizes_that_data_decides_inside_a_body() -> None:
+    """Rows at which a carry is positive are summed, in a loop inside a loop, which puts out as many as there are."""
+    proto = parsed("""
+        test (float[3] x, float[3, 2] w) => (float[2] last) {
+          n = Constant <value: tensor = int64 {4}> ()  yes = Constant <value: tensor = bool {1}> ()
+          zero = Constant <value: tensor = float {0}> ()  zero_axis = Constant <value: tensor = int64[1] {0}> ()
+          first = ReduceSum <keepdims: int = 0> (w, zero_axis)
+          last = Loop (n, yes, first) <
+            body: graph = outer (int64 i, bool go, float[2] a) => (bool on, float[2] b) {
+              on = Identity (go)  f = Cast <to: int = 1> (i)  shifted = Sub (x, f)  p = Greater (shifted, zero)
+              at = NonZero (p)  flat = Squeeze (at, zero_axis)  rows = Gather (w, flat)
+              s = ReduceSum <keepdims: int = 0> (rows, zero_axis)
+              count = Size (flat)
+              again, all = Loop (count, yes, s) <
+                body: graph = inner (int64 j, bool k, float[2] c) => (bool l, float[2] d, float[2] e) {
+                  l = Identity (k)  d = Add (c, s)  e = Mul (c, c)
+                }
+              >
+              t = ReduceSum <keepdims: int = 0> (all, zero_axis)  u = Add (a, again)  b = Add (u, t)
+            }
+          >
+        }
+    """)
+    calls = [{"x": np.float32(x), "w": floats(3, 2, seed=1)} for x in ([3, 0.5, 1.5], [-1, -2, 0], [9, 9, 9])]
+    graph = agrees(proto, *calls)
+    assert not graph.measured and ir.sizes_inside(graph.results)
+    compiled(graph, *calls)
+
+
 # ---- Scan ------------------------------------------------------------------------------------------------------------
 
 DIRECTIONS: Sequence[tuple[str, tuple[int, ...]]] = [

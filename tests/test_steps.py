@@ -21,6 +21,7 @@ from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import run_program
+from luminal.core.spec import check_graph
 from luminal.module import Module
 from tests.compiled_support import assert_computes, resized
 from tests.schedule_graphs import GRAPHS, SIZES
@@ -33,7 +34,7 @@ TARGETS = ("host", "cuda:sm_90", "metal")
 def module(request: pytest.FixtureRequest) -> Module:
     """All graphs in one library."""
     graphs = {name: GRAPHS[name]().graph for name in NAMES} | {"failing": failing(), "counted": counted()}
-    graphs["collected"] = collected()
+    graphs |= {"collected": collected(), "inside": inside()}
     found = luminal.compile(graphs, name="steps", target=request.param, emulate=request.param != "host")
     assert isinstance(found, Module)
     return found
@@ -75,6 +76,37 @@ def collected() -> Graph:
     return Graph("collected", (first, limit), outputs, tuple(measured), measured=measured)
 
 
+def inside() -> Graph:
+    """Sizes that data decides in the bodies of a scan, of a while loop and its condition, and of a branch: of rows of a
+    table, those at which numbers are positive are summed."""
+    x, table = ir.input_("x", (4, 6), types.f32), ir.input_("table", (6, 3), types.f32)
+
+    def picked(numbers: Node) -> Node:
+        rows = ir.gather(table, selection.places(compare.less(0.0, numbers)), 0)
+        return ir.reduce(ops.SUM_REDUCE, rows, [0])
+
+    def together(numbers: Node) -> Node:
+        return ir.reduce(ops.SUM_REDUCE, numbers, [0])
+
+    measured: ir.Measured = {}
+    with ir.measuring(measured):
+        (total,), (rows,) = structured.scan(
+            lambda carried, row: ([carried[0] + picked(row[0])], [picked(row[0]) * 2.0]),
+            [ir.constant(np.zeros(3, np.float32))], [x],
+        )  # fmt: skip
+        (last,) = structured.while_loop(
+            lambda carried: compare.less(together(picked(carried[0])), together(together(table))),
+            lambda carried: [carried[0] + together(picked(carried[0])) + 1.0],
+            [together(x)],
+        )
+        (chosen,) = structured.cond(
+            compare.less(0.0, together(together(x))), lambda: [picked(together(x))], lambda: [total]
+        )
+    results = (("total", total), ("rows", rows), ("last", last), ("chosen", chosen))
+    dims = (*measured, *ir.sizes_inside([node for _, node in results]))
+    return Graph("inside", (x, table), results, dims, measured=measured)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sizes", [SIZES, {"batch": 1, "seq": 1}], ids=["many", "one"])
 def test_every_target_computes_what_the_graph_says(module: Module, name: str, sizes: Mapping[str, int]) -> None:
@@ -109,6 +141,22 @@ def test_loops_put_out_as_many_values_as_they_make_rounds(module: Module, rounds
     np.testing.assert_array_equal(found["last"], first * 2**rounds)
     np.testing.assert_array_equal(found["rows"], first * 2 ** np.arange(rounds)[:, None])
     np.testing.assert_array_equal(found["numbers"], np.arange(rounds))
+
+
+@pytest.mark.parametrize("shift", [-2, 0, 2])
+def test_bodies_measure_sizes_of_their_own(module: Module, shift: float) -> None:
+    graph, random = inside(), np.random.default_rng(0)
+    check_graph(graph)
+    x, table = random.standard_normal((4, 6)) + shift, 1 + random.random((6, 3))
+    inputs = {"x": x.astype(np.float32), "table": table.astype(np.float32)}
+    wanted = interp.run(graph, inputs).outputs
+    rows = np.stack([table[row > 0].sum(0) for row in x])
+    np.testing.assert_allclose(wanted[0], rows.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(wanted[1], 2 * rows, rtol=1e-5)
+    np.testing.assert_allclose(wanted[3], table[x.sum(0) > 0].sum(0) if x.sum() > 0 else rows.sum(0), rtol=1e-5)
+    assert (wanted[2] > 0).all()
+    for found, value in zip(module["inside"].run(inputs).values(), wanted, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5)
 
 
 def test_a_loop_that_makes_more_rounds_than_there_is_room_for_fails(module: Module) -> None:
@@ -189,7 +237,7 @@ def node(*shape: int, dtype: types.DType = types.f32) -> Node:
         ),
         (
             lambda: structured.scan(lambda c, x: (c, [selection.nonzero(x[0])]), [], [node(4, 2)]),
-            UnsupportedError, "a size that data decides is not supported in the body of a loop or branch",
+            UnsupportedError, r"Scan: a result has the shape \[found, 1\], which data decides in a body",
         ),
     ],
 )  # fmt: skip

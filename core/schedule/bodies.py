@@ -26,6 +26,8 @@ def is_steps(node: Node) -> bool:
 def _is_elementwise(node: Node) -> bool:
     """Whether every element of a scan's carries depends on the same element of them alone."""
     step: ops.Step = node.attr
+    if step.measured:
+        return False
     extents = node.inputs[len(step.carries)].shape[1:]
     carried = set(step.carries)
     for inner in ir.topological(step.results):
@@ -110,7 +112,7 @@ def hoisted(node: Node, by_node: Mapping[Node, _T]) -> tuple[Node, dict[Node, _T
     first = len(node.inputs) - len(attr.shared)
     operands = dict(zip(attr.shared, node.inputs[first:], strict=True))
     roots = [root for body in attr.bodies for root in body]
-    found = outside(roots, own)
+    found = outside(roots, own, sizes=attr.sizes)
     name = own[0].attr.name
     prefix = name[: len(name) - len(name.lstrip(MARK))]
     shared = tuple(ir.input_(f"{prefix}shared {k}", x.shape, x.dtype) for k, x in enumerate(found))

@@ -410,7 +410,8 @@ def _prepared_steps(
     node = ir.structured(node.op, node.inputs, node.attr.over(*(body.roots for body in inside)))
     node, moved = bodies.hoisted(node, tiles)
     carries = node.attr.carries if node.op is not ops.COND else ()
-    owned = (tuple(bodies.owned(body, carries if body is node.attr.bodies[-1] else ())) for body in node.attr.bodies)
+    *others, last = node.attr.bodies
+    owned = [tuple(bodies.owned(body)) for body in others] + [tuple(bodies.owned(last, carries))]
     node = ir.structured(node.op, node.inputs, node.attr.over(*owned))
     return bodies.in_memory(node, taken), Prepared((), {**tiles, **moved}, packed)
 

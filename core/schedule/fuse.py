@@ -266,7 +266,7 @@ class Fuser:
             return
         carries = 0 if node.op is ops.COND else len(node.attr.carries)
         members: list[Node] = []
-        for number in range(len(node.attr.bodies[-1])):
+        for number in range(len(node.attr.computed[-1])):
             result = ir.structured(node.op, node.inputs, replace(node.attr, result=number))
             if number < carries or result in self.consumers:
                 members.append(result)

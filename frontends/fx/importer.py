@@ -214,7 +214,7 @@ class _Importer:
             name=name,
             inputs=(*self.inputs, *(state.input for state, _ in states)),
             outputs=tuple(named),
-            dims=(*_dims(self.inputs), *measured),
+            dims=(*_dims(self.inputs), *measured, *ir.sizes_inside([*results, *measured.values()])),
             measured=measured,
             origins={node: found for node, found in self.origins.items() if node in used},
             names={node: found for node, found in self.names.items() if node in used},

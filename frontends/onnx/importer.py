@@ -186,7 +186,7 @@ class _Importer:
             name=name,
             inputs=(*graph_inputs, *(state.input for state, _ in states)),
             outputs=(*outputs, *((state.output, left) for state, left in states)),
-            dims=(*self._inputs.dims, *measured),
+            dims=(*self._inputs.dims, *measured, *ir.sizes_inside([*results, *measured.values()])),
             measured=measured,
             origins={node: self._origins[node] for node in reachable if node in self._origins},
             names={node: self._names[node] for node in reachable if node in self._names},
