@@ -340,6 +340,29 @@ CONTRIBUTED = [
     case("FusedMatMul", floats(2, 4, 3), floats(5, 4), domain="com.microsoft", alpha=0.5, transA=1, transB=1),
 ]  # fmt: skip
 
+SMALL, ZERO8 = np.array(2**-8, np.float32), np.array(0, np.uint8)
+QUANTIZED_MORE = [
+    *(case("QLinearAveragePool", integers(2, 3, 6, 5, low=0, high=255, dtype=np.uint8), LOW, MIDDLE, HIGH, MIDDLE,
+           domain="com.microsoft", kernel_shape=[2, 3], pads=[1, 1, 0, 1], count_include_pad=k) for k in (0, 1)),
+    case("QGemm", BYTES, LOW, MIDDLE, integers(4, 5, low=-9, dtype=np.int8), np.abs(floats(5)),
+         integers(5, low=-2, high=3, dtype=np.int8), integers(5, dtype=np.int32), HIGH, MIDDLE, domain="com.microsoft"),
+    case("QGemm", BYTES, LOW, MIDDLE, integers(5, 4, low=-9, dtype=np.int8), LOW, np.array(3, np.int8), transB=1,
+         alpha=0.5, domain="com.microsoft"),
+    case("GatherBlockQuantized", integers(9, 32, low=0, high=255, dtype=np.uint8), integers(2, 3, low=0, high=9),
+         floats(9, 4), fixed=[0, 2], bits=4, block_size=16, domain="com.microsoft"),
+    case("GatherBlockQuantized", integers(9, 32, low=0, high=255, dtype=np.uint8), integers(2, 3, low=0, high=9),
+         floats(9, 2), integers(9, 2, low=0, high=255, dtype=np.uint8), fixed=[0, 2, 3], bits=8, block_size=16,
+         domain="com.microsoft"),
+    case("QuantizeLinear", floats(3, 4) * 9, HIGH, np.array(300, np.uint16), domain="com.microsoft"),
+    case("DequantizeLinear", integers(3, 4, dtype=np.int16), LOW, np.array(-3, np.int16), domain="com.microsoft"),
+    case("TransposeMatMul", floats(4, 3), floats(5, 4), domain="com.microsoft", alpha=0.5, transA=1, transB=1),
+    *(case("QAttention", integers(2, 5, 16, low=0, high=255, dtype=np.uint8),
+           integers(16, 48, low=-99, high=99, dtype=np.int8), floats(48), np.array(0.02, np.float32),
+           np.array(0.01, np.float32), mask, np.array(120, np.uint8), np.array(3, np.int8), past, num_heads=4,
+           outputs=2, domain="com.microsoft")
+      for mask, past in ((None, None), (vector(3, 5, dtype=np.int32), None), (None, floats(2, 2, 4, 3, 4)))),
+]  # fmt: skip
+
 
 def attention(op: str, *inputs: Array | None, **options: Any) -> Any:
     shapes = "_".join("" if x is None else "x".join(map(str, x.shape)) for x in inputs)
@@ -418,6 +441,7 @@ ATTENTION = [
         *QUANTIZED,
         *CONTRIBUTED,
         *ATTENTION,
+        *QUANTIZED_MORE,
     ],
 )
 def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], options: dict[str, Any]) -> None:
@@ -459,3 +483,12 @@ def test_caches_with_room(caches: tuple[Array, Array], ends: tuple[int, int], op
             for sequence, end in enumerate(ends):
                 cache[sequence, :, end + 1 :] = 0
     models.assert_close(found, wanted, tolerance=3e-6)
+
+
+@pytest.mark.parametrize("opset", [12, 13])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_softmax_of_bytes(opset: int, axis: int) -> None:
+    inputs = (integers(2, 3, 4, low=0, high=255, dtype=np.uint8), LOW, MIDDLE, SMALL, ZERO8)
+    proto, given = models.one("QLinearSoftmax", *inputs, fixed=[1, 2, 3, 4], domain="com.microsoft", axis=axis)
+    proto.graph.node[0].attribute.append(onnx.helper.make_attribute("opset", opset))
+    models.assert_close(models.imported(proto, given), models.by_onnxruntime(proto, given), tolerance=0)

@@ -56,7 +56,7 @@ def _skip_rms_normalization(call: Call) -> tuple[Node | None, ...]:
     return normalize.rms_norm(total, [-1], call[2], call.number("epsilon", 1e-12)), None, None, total
 
 
-@operator("FusedMatMul", domain=DOMAIN)
+@operator("FusedMatMul", "TransposeMatMul", domain=DOMAIN)
 def _fused_matmul(call: Call) -> Node:
     a, b = call[0], call[1]
     if call.flag("transBatchA") or call.flag("transBatchB"):

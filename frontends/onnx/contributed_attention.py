@@ -18,8 +18,9 @@ from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, dim, expand, iota, select
 from luminal.core.movement import concatenate, pad, permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int, floordiv
-from luminal.core.types import i32, i64
+from luminal.core.types import DType, i32, i64
 from luminal.frontends.onnx.contributed import DOMAIN
+from luminal.frontends.onnx.contributed_quantization import integer_product
 from luminal.frontends.onnx.registry import Call, operator
 
 
@@ -55,8 +56,8 @@ def _parts(x: Node, axis: int, sizes: list[Int]) -> list[Node]:
 # ---- masks -----------------------------------------------------------------------------------------------------------
 
 
-def _mask(call: Call, position: int, batch: Int, length: Int, total: Int) -> Node | None:
-    """What an optional mask adds to scores: 0, or ``mask_filter_value`` where a key is not attended to."""
+def _mask(call: Call, position: int, batch: Int, length: Int, total: Int, dtype: DType) -> Node | None:
+    """What an optional mask adds to scores of type ``dtype``: 0, or ``mask_filter_value`` where a key is left out."""
     lowest = call.number("mask_filter_value", -10000.0)
     mask = call.get(position)
     if mask is None:
@@ -80,7 +81,7 @@ def _mask(call: Call, position: int, batch: Int, length: Int, total: Int) -> Nod
         raise ModelError(f"expected a mask of 1 to 4 axes, found {list(mask.shape)}")
     if valid.rank < 4:
         valid = unsqueeze(valid, [1, 2] if valid.rank == 2 else [1])
-    return select(valid, constant(0.0, call[0].dtype), lowest)
+    return select(valid, constant(0.0, dtype), lowest)
 
 
 def _added(a: Node | None, b: Node | None) -> Node | None:
@@ -108,16 +109,30 @@ def _attention(call: Call) -> tuple[Node, ...]:
     if call.flag("do_rotary") or call.flag("past_present_share_buffer"):
         raise UnsupportedError("rotary embeddings and shared buffers inside Attention are not supported")
     call.ignore("rotary_embedding_dim")
-    heads, x, weights, bias = call.integer("num_heads"), call[0], call[1], call.get(2)
-    sizes: list[Int] = [*(call.integers("qkv_hidden_sizes") or ())] or [floordiv(weights.shape[1], 3)] * 3
-    projected = contraction.linear(x, permute(weights, [1, 0]), bias)
-    q, k, v = (_by_head(part, heads) for part in _parts(projected, 2, sizes))
-    past = call.get(4)
-    if past is not None:
-        before = [reshape(part, part.shape[1:]) for part in _parts(past, 0, [1, 1])]
-        k, v = concatenate([before[0], k], 2), concatenate([before[1], v], 2)
-    mask = _mask(call, 3, x.shape[0], x.shape[1], k.shape[2])
-    result = _joined(_attended(call, q, k, v, _added(mask, call.get(5))))
+    projected = contraction.linear(call[0], permute(call[1], [1, 0]), call.get(2))
+    return _self_attention(call, projected, 3, 4, call.get(5))
+
+
+@operator("QAttention", domain=DOMAIN)
+def _quantized_attention(call: Call) -> tuple[Node, ...]:
+    """The projection is one of integers."""
+    if call.flag("do_rotary") or call.flag("past_present_share_buffer"):
+        raise UnsupportedError("rotary embeddings and shared buffers inside QAttention are not supported")
+    projected = integer_product(call[0], call.get(6), call[1], call.get(7)) * (call[3] * call[4]) + call[2]
+    return _self_attention(call, projected, 5, 8, None)
+
+
+def _self_attention(call: Call, projected: Node, mask: int, past: int, added: Node | None) -> tuple[Node, ...]:
+    """Attention of queries, keys and values beside each other; ``mask`` and ``past`` are positions of inputs."""
+    batch, length, width = projected.shape
+    sizes: list[Int] = [*(call.integers("qkv_hidden_sizes") or ())] or [floordiv(width, 3)] * 3
+    q, k, v = (_by_head(part, call.integer("num_heads")) for part in _parts(projected, 2, sizes))
+    before = call.get(past)
+    if before is not None:
+        parts = [reshape(part, part.shape[1:]) for part in _parts(before, 0, [1, 1])]
+        k, v = concatenate([parts[0], k], 2), concatenate([parts[1], v], 2)
+    kept = _mask(call, mask, batch, length, k.shape[2], q.dtype)
+    result = _joined(_attended(call, q, k, v, _added(kept, added)))
     return (result, stack([k, v], 0)) if call.wants(1) else (result,)
 
 
@@ -150,7 +165,7 @@ def _multi_head_attention(call: Call) -> tuple[Node | None, ...]:
     q, k, v = (_by_head(x, heads) for x in (q, k, v))
     if call.get(6) is not None:
         k, v = concatenate([call[6], k], 2), concatenate([call[7], v], 2)
-    mask = _mask(call, 4, q.shape[0], q.shape[2], k.shape[2])
+    mask = _mask(call, 4, q.shape[0], q.shape[2], k.shape[2], q.dtype)
     return _joined(_attended(call, q, k, v, _added(mask, call.get(5)))), k, v
 
 

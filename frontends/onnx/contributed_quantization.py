@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import contraction, math, reduction
+from luminal.core.decompose import contraction, indexing, math, reduction
 from luminal.core.decompose.common import widened
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, iota
-from luminal.core.movement import concatenate, reshape, slice_, unsqueeze
+from luminal.core.movement import concatenate, reshape, slice_, transpose, unsqueeze
+from luminal.core.symbolic import Int
 from luminal.frontends.onnx.contributed import DOMAIN
+from luminal.frontends.onnx.pooling import averaged
 from luminal.frontends.onnx.quantization import rounded
 from luminal.frontends.onnx.registry import Call, operator, wrap_axis
 
@@ -57,6 +61,23 @@ def _global_average_pool(call: Call) -> Node:
     return _quantized(call, reduction.mean(x, range(2, x.rank), True), 3)
 
 
+@operator("QLinearAveragePool", domain=DOMAIN)
+def _average_pool(call: Call) -> Node:
+    if call.flag("channels_last"):
+        raise UnsupportedError("channels in the last axis (channels_last) are not supported")
+    return _quantized(call, averaged(call, _real(call, 0)), 3)
+
+
+@operator("QLinearSoftmax", domain=DOMAIN)
+def _softmax(call: Call) -> Node:
+    x = _real(call, 0)
+    axis = call.axis(x.rank, -1)
+    if call.integer("opset", 13) >= 13:
+        return _quantized(call, reduction.softmax(x, axis), 3)
+    rows = reshape(x, [*x.shape[:axis], sym.product(x.shape[axis:])])
+    return _quantized(call, reshape(reduction.softmax(rows, axis), x.shape), 3)
+
+
 @operator("QLinearConcat", domain=DOMAIN)
 def _concat(call: Call) -> Node:
     """After the scale and zero point of the result: integers, scale and zero point of each part."""
@@ -70,7 +91,7 @@ def _concat(call: Call) -> Node:
 # ---- products ------------------------------------------------------------------------------------------------------
 
 
-def _product(a: Node, a_zero: Node | None, b: Node, b_zero: Node | None) -> Node:
+def integer_product(a: Node, a_zero: Node | None, b: Node, b_zero: Node | None) -> Node:
     """The product of integers around their zero points, exact in int32, as float32."""
     wide = [
         cast(x, types.i32) if zero is None else cast(x, types.i32) - cast(zero, types.i32)
@@ -81,7 +102,7 @@ def _product(a: Node, a_zero: Node | None, b: Node, b_zero: Node | None) -> Node
 
 @operator("MatMulIntegerToFloat", domain=DOMAIN)
 def _matmul_integer_to_float(call: Call) -> Node:
-    result = _product(call[0], call.get(4), call[1], call.get(5)) * (call[2] * call[3])
+    result = integer_product(call[0], call.get(4), call[1], call.get(5)) * (call[2] * call[3])
     bias = call.get(6)
     return result if bias is None else result + bias
 
@@ -94,8 +115,48 @@ def _dynamic_quantize_matmul(call: Call) -> Node:
     scale = (high - low) / 255
     scale = math.where(math.equal(scale, 0), 1, scale)
     zero = cast(math.clamp(math.round_(-low / scale), 0, 255), types.u8)
-    result = _product(rounded(a / scale, zero, types.u8), zero, call[1], call.get(3)) * (scale * call[2])
+    result = integer_product(rounded(a / scale, zero, types.u8), zero, call[1], call.get(3)) * (scale * call[2])
     return result if bias is None else result + bias
+
+
+@operator("QGemm", domain=DOMAIN)
+def _gemm(call: Call) -> Node:
+    """Exact in int32, with the bias, then scaled; rounded where there is a scale of the result."""
+    a, b = (transpose(x, 0, 1) if call.flag(f"trans{n}") else x for n, x in (("A", call[0]), ("B", call[3])))
+    wide = [cast(x, types.i32) - cast(zero, types.i32) for x, zero in ((a, call[2]), (b, call[5]))]
+    total, bias = contraction.matmul(*wide), call.get(6)
+    total = total if bias is None else total + bias
+    real = cast(total, types.f32) * (call[1] * call[4] * call.number("alpha", 1.0))
+    return real if call.get(7) is None else rounded(real / call[7], call.get(8), call[8].dtype)
+
+
+@operator("GatherBlockQuantized", domain=DOMAIN)
+def _gather_blocks(call: Call) -> Node:
+    """Rows of a table of integers of 2, 4 or 8 bits, of which each block along an axis has a scale and a zero point."""
+    data, index, scales, zeros = call[0], call[1], call[2], call.get(3)
+    gathered, quantized = (
+        call.axis_named(name, data.rank, k) for name, k in (("gather_axis", 0), ("quantize_axis", 1))
+    )
+    bits, block = call.integer("bits", 4), call.integer("block_size", 128)
+    if data.dtype == types.u8 and bits < 8:
+        last = data.shape[-1] * (8 // bits)
+        data = _unpacked(data, bits, [*data.shape[:-1], last])
+        if zeros is not None:
+            zeros = slice_(_unpacked(zeros, bits, [*zeros.shape[:-1], zeros.shape[-1] * (8 // bits)]), -1, 0,
+                           scales.shape[-1])  # fmt: skip
+    middle = 1 << (bits - 1) if call[0].dtype == types.u8 else 0
+    rows = [indexing.take(x, index, gathered) for x in (data, scales)]
+    points = middle if zeros is None else cast(indexing.take(zeros, index, gathered), types.i32)
+    axis = quantized if quantized < gathered else quantized + index.rank - 1
+
+    def spread(x: Node) -> Node:
+        size = rows[0].shape[axis]
+        return indexing.take(
+            x, constant(np.arange(size) // block) if isinstance(size, int) else iota(size) / block, axis
+        )
+
+    wide = cast(rows[0], types.i32) - (spread(points) if isinstance(points, Node) else points)
+    return widened(lambda x, y: x * y)(cast(wide, scales.dtype), spread(rows[1]))
 
 
 @operator("MatMulNBits", domain=DOMAIN)
@@ -122,7 +183,7 @@ def _matmul_bits(call: Call) -> Node:
     return contraction.linear(a, matrix, bias)
 
 
-def _unpacked(x: Node, bits: int, shape: list[int]) -> Node:
+def _unpacked(x: Node, bits: int, shape: list[Int]) -> Node:
     """The digits of bytes, the lowest first."""
     each = 8 // bits
     if sym.product(shape) != x.size * each:

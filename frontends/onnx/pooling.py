@@ -46,9 +46,14 @@ def _max_unpool(call: Call) -> Node:
 
 @operator("AveragePool")
 def _average_pool(call: Call) -> Node:
-    over = window(call, call[0].shape[2:])
+    return averaged(call, call[0])
+
+
+def averaged(call: Call, x: Node) -> Node:
+    """``x`` in the windows that the attributes of a call describe."""
+    over = window(call, x.shape[2:])
     return pooling.avg_pool(
-        call[0],
+        x,
         over.kernel,
         over.strides,
         over.pads_begin,

@@ -38,6 +38,7 @@ def _axis(call: Call) -> tuple[int, int]:
 
 
 @operator("DequantizeLinear")
+@operator("DequantizeLinear", domain="com.microsoft")  # with 16 bits, before ONNX had them
 def _dequantize(call: Call) -> Node:
     x, scale, zero = call[0], call[1], call.get(2)
     axis, block = _axis(call)
@@ -53,6 +54,7 @@ def _centred(x: Node, zero: Node) -> Node:
 
 
 @operator("QuantizeLinear")
+@operator("QuantizeLinear", domain="com.microsoft")
 def _quantize(call: Call) -> Node:
     x, scale, zero = call[0], call[1], call.get(2)
     axis, block = _axis(call)

@@ -247,7 +247,11 @@ class Call:
 
     def axis(self, rank: int, default: int | None = None) -> int:
         """The attribute ``axis``, counted from 0; raises ModelError where it is out of range."""
-        return wrap_axis(self.integer("axis", default), rank)
+        return self.axis_named("axis", rank, default)
+
+    def axis_named(self, name: str, rank: int, default: int | None = None) -> int:
+        """The axis that an attribute gives, counted from 0; raises ModelError where it is out of range."""
+        return wrap_axis(self.integer(name, default), rank)
 
 
 def wrap_axis(axis: int, rank: int) -> int:
