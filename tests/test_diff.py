@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch._higher_order_ops.map import map as map_
 
 import luminal
 from luminal.codegen import dialect_cpp
@@ -45,6 +46,18 @@ def test_agrees_with_pytorch() -> None:
     report = luminal.diff(module, (torch.randn(2, 6),), dims={"input": ("batch", None), "batch": (1, 8)})
     assert report.ok and report.reference == "torch"
     assert [trial.inputs for trial in report.trials] == ["given", "drawn", "smallest"]
+
+
+class Picked(torch.nn.Module):
+    """How many numbers are positive is decided by data, at the top and again for each row of a map."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[x > 0] * 2, map_(lambda row: row[row > 0].sum(), x)
+
+
+def test_sizes_that_data_decides_are_no_part_of_the_inputs() -> None:
+    report = luminal.diff(Picked(), (torch.randn(5, 7),))
+    assert report.ok and all(not trial.dims for trial in report.trials)
 
 
 def test_given_inputs_are_used_as_they_are() -> None:

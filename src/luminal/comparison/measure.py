@@ -15,6 +15,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.precision import FP32, Precision
+from luminal.core.symbolic import Int
 from luminal.core.texts import is_texts
 from luminal.core.types import DType, f32, from_numpy
 
@@ -157,9 +158,15 @@ def _roundings(node: Node, dims: Mapping[str, int]) -> int:
     if node.op.kind is ops.Kind.STRUCTURED:
         inside = [sum(_roundings(x, dims) for x in ir.topological(body)) for body in node.attr.bodies]
         if node.op is ops.SCAN:
-            return int(sym.evaluate(node.inputs[len(node.attr.carries)].shape[0], dims)) * inside[0]
+            return at_most(node.inputs[len(node.attr.carries)].shape[0], dims) * inside[0]
         return max(inside) * (_ROUNDS if node.op is ops.WHILE else 1)
     if node.op is ops.SUM_REDUCE:
         operand = node.inputs[0].shape
-        return max(1, int(sym.evaluate(sym.product(operand[axis] for axis in node.attr.axes), dims)))
+        return max(1, at_most(sym.product(operand[axis] for axis in node.attr.axes), dims))
     return 1
+
+
+def at_most(value: Int, dims: Mapping[str, int]) -> int:
+    """``value`` at ``dims``, and at the upper bounds of sizes that data decides, which may be others in each round."""
+    most = {size.name: sym.upper(sym.expr(size)) or 0 for size in sym.variables(value)}
+    return int(sym.evaluate(value, {**most, **dims}))
