@@ -50,8 +50,9 @@ def load(
     ``model`` is a path (external data is read from beside it, mapped), the bytes of a file, or a ModelProto. ``dims``
     gives symbolic sizes (``dim_param`` names, or ``input_axis`` where a size is unknown and has no name) their bounds,
     both inclusive, or fixes them with an int; a size without bounds is taken to be 1 to 1024, or to what the model's
-    own tables allow (a position embedding of 512 rows). ``constants`` fixes inputs by name: an input whose value
-    decides axes or shapes must be given there. ``name`` defaults to the file's name, or the graph's.
+    own tables allow (a position embedding of 512 rows). Under ``output_count`` stands how many rounds a loop with that
+    output may make where data decides it. ``constants`` fixes inputs by name: an input whose value decides axes or
+    shapes must be given there. ``name`` defaults to the file's name, or the graph's.
 
     Raises ModelError for a file that is missing, malformed or inconsistent, InputError for dims and constants that do
     not fit the model, and UnsupportedError listing every place that luminal cannot compile.
