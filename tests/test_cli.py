@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +70,25 @@ def test_version_and_help() -> None:
     result = luminal_("--help")
     assert result.exit_code == 0
     assert all(command in result.output for command in ("check", "compile", "run", "diff", "bench"))
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from luminal.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_of_the_imports_leaves_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGINT and done.stdout == done.stderr == ""
 
 
 # ---- check ---------------------------------------------------------------------------------------------------------

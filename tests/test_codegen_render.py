@@ -1,6 +1,7 @@
 """Rendering: the text itself, its determinism, and the tables that it is made from."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_sources_are_the_same_in_every_process_and_hold_no_path() -> None:
     expected = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
     for seed in ("1", "2"):
         result = subprocess.run(
-            [sys.executable, "-c", script], cwd=ROOT, env={"PYTHONHASHSEED": seed, "PATH": ""}, text=True,
+            [sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed, "PATH": ""}, text=True,
             capture_output=True, check=True,
         )  # fmt: skip
         assert result.stdout.strip() == expected

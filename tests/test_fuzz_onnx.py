@@ -182,6 +182,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], type[LuminalError], str]
         ShapeError,
         "a condition of one axis",
     ),
+    "integers drawn": (lambda: model("RandomNormalLike", X, dtype=TensorProto.INT64), DTypeError, "of a float type"),
     "n-grams of no length": (lambda: grams(3, 2), ModelError, "at least one element"),
     "n-grams before the first": (lambda: grams(1, 1, places=(0, -1)), ModelError, "at least one element"),
     "n-grams far away": (lambda: grams(1, 1, places=(0, 1 << 40)), ShapeError, "positions of n-grams"),

@@ -7,41 +7,7 @@
  * token ids of every sentence, padded to that length, and as many mask entries, 1 for a token and 0 for padding. The
  * output is the matrix of cosine similarities.
  */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "minilm.h"
-
-static lm_library* library;
-static lm_context* context;
-
-/* Ends the program if a call did not succeed, with the library's own message. */
-static void check(int32_t status, const char* call) {
-    char message[512];
-    if (status == LM_OK) return;
-    minilm_last_error(library, context, message, sizeof message);
-    fprintf(stderr, "%s: %s\n", call, message);
-    exit(1);
-}
-
-static int64_t number(void) {
-    int64_t value;
-    if (scanf("%" SCNd64, &value) != 1) {
-        fprintf(stderr, "expected a number\n");
-        exit(1);
-    }
-    return value;
-}
-
-static void* array(int64_t count, size_t size) {
-    void* memory = count > 0 ? calloc((size_t)count, size) : NULL;
-    if (memory == NULL) {
-        fprintf(stderr, "no memory for %" PRId64 " elements\n", count);
-        exit(1);
-    }
-    return memory;
-}
+#include "similarities.h"
 
 int main(void) {
     const int64_t batch = number(), length = number();
@@ -71,15 +37,7 @@ int main(void) {
     };
     check(minilm_run(context, MINILM_ENTRY_MAIN, in, out, NULL), "minilm_run");
 
-    /* The embeddings have length one. */
-    for (int64_t a = 0; a < batch; a++) {
-        for (int64_t b = 0; b < batch; b++) {
-            double product = 0;
-            for (int64_t k = 0; k < width; k++) product += (double)embeddings[a * width + k] * embeddings[b * width + k];
-            printf("%s%.7f", b ? " " : "", product);
-        }
-        printf("\n");
-    }
+    print_similarities(embeddings, batch, width);
 
     minilm_context_destroy(context);
     check(minilm_close(library), "minilm_close");

@@ -7,50 +7,18 @@
  * and the output are those of main.c, which runs such a library too, with values of the host that the library copies.
  */
 #include <cuda.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include "minilm.h"
+#include "similarities.h"
 
-static lm_library* library;
-static lm_context* context;
 static CUstream stream;
 
-/* Ends the program if a call of the library did not succeed, with its message. */
-static void check(int32_t status, const char* call) {
-    char message[512];
-    if (status == LM_OK) return;
-    minilm_last_error(library, context, message, sizeof message);
-    fprintf(stderr, "%s: %s\n", call, message);
-    exit(1);
-}
-
-/* The same for a call of the driver. */
+/* Ends the program if a call of the driver did not succeed, with its message. */
 static void cuda(CUresult result, const char* call) {
     const char* text = "an unknown error";
     if (result == CUDA_SUCCESS) return;
     cuGetErrorString(result, &text);
     fprintf(stderr, "%s: %s\n", call, text);
     exit(1);
-}
-
-static int64_t number(void) {
-    int64_t value;
-    if (scanf("%" SCNd64, &value) != 1) {
-        fprintf(stderr, "expected a number\n");
-        exit(1);
-    }
-    return value;
-}
-
-static void* array(int64_t count, size_t size) {
-    void* memory = count > 0 ? calloc((size_t)count, size) : NULL;
-    if (memory == NULL) {
-        fprintf(stderr, "no memory for %" PRId64 " elements\n", count);
-        exit(1);
-    }
-    return memory;
 }
 
 /* A value on the GPU. The driver aligns memory as the library needs it. */
@@ -103,15 +71,7 @@ int main(void) {
     cuda(cuMemcpyDtoHAsync(embeddings, (CUdeviceptr)out[1].data, bytes, stream), "cuMemcpyDtoHAsync");
     cuda(cuStreamSynchronize(stream), "cuStreamSynchronize");
 
-    /* The embeddings have length one. */
-    for (int64_t a = 0; a < batch; a++) {
-        for (int64_t b = 0; b < batch; b++) {
-            double product = 0;
-            for (int64_t k = 0; k < width; k++) product += (double)embeddings[a * width + k] * embeddings[b * width + k];
-            printf("%s%.7f", b ? " " : "", product);
-        }
-        printf("\n");
-    }
+    print_similarities(embeddings, batch, width);
 
     for (int i = 0; i < 3; i++) cuda(cuMemFree((CUdeviceptr)in[i].data), "cuMemFree");
     for (int i = 0; i < 2; i++) cuda(cuMemFree((CUdeviceptr)out[i].data), "cuMemFree");

@@ -12,6 +12,7 @@ from luminal.core.decompose import random as draws
 from luminal.core.decompose.exponential import exp
 from luminal.core.decompose.random import Words
 from luminal.core.decompose.reduction import max_
+from luminal.core.errors import DTypeError
 from luminal.core.interp import constant_value
 from luminal.core.ir import Node, Shape, cast, constant, expand
 from luminal.core.types import DType, bool_, f32, i32
@@ -46,9 +47,12 @@ def _normal(call: Call) -> Node:
 
 
 def _result(call: Call) -> tuple[Shape, DType]:
-    if call.op.endswith("Like"):
-        return call[0].shape, _type(call, call[0].dtype)
-    return tuple(call.integers("shape") or ()), _type(call, f32)
+    """The shape and type of what is drawn."""
+    like = call.op.endswith("Like")
+    dtype = _type(call, call[0].dtype if like else f32)
+    if not dtype.is_float:
+        raise DTypeError(f"expected numbers of a float type to be drawn, found {dtype}")
+    return call[0].shape if like else tuple(call.integers("shape") or ()), dtype
 
 
 @operator("Bernoulli")

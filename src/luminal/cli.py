@@ -78,11 +78,6 @@ Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAM
 Threads = Annotated[int, typer.Option(min=0, max=1023, help="threads of a run; 0: one for each CPU")]
 
 
-def main() -> None:
-    """The console script."""
-    app()
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         out.print(f"luminal {luminal.__version__}", highlight=False)
