@@ -64,6 +64,30 @@ CHANGES: dict[str, Callable[[Node], Node]] = {
 }  # fmt: skip
 
 
+def with_mask(masked: slice, special: float = 0.0) -> Callable[[Node], Node]:
+    """A change that adds -inf to the columns ``masked`` of one row, and ``special`` to one score of another."""
+    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
+    mask[0, 4, masked] = -np.inf
+    mask[1, 5, 3] = special
+    return lambda scores: scores + ir.constant(mask)
+
+
+def poisoned(first: int) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Values, and the same with NaN from the column ``first`` on."""
+    v = np.random.default_rng(0).standard_normal((HEADS, COLUMNS, WIDTH)).astype(np.float32)
+    return {"x2": v}, {"x2": np.where(np.arange(COLUMNS)[:, None] < first, v, np.float32(np.nan))}
+
+
+def special_scores(special: float) -> dict[str, Array]:
+    """Queries and keys of one head of which some products are ``special``, and of one row positive ones."""
+    random = np.random.default_rng(1)
+    q = random.standard_normal((HEADS, ROWS, DEPTH)).astype(np.float32)
+    k = np.abs(random.standard_normal((HEADS, COLUMNS, DEPTH))).astype(np.float32)
+    q[0, 3] = abs(q[0, 3])
+    k[0, 17, 0] = special
+    return {"x0": q, "x1": k}
+
+
 @dataclass(frozen=True)
 class Made:
     """The serial nest of a chain, its arrays, and what it should compute."""

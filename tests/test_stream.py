@@ -16,7 +16,6 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import attention, contraction, reduction
 from luminal.core.errors import ScheduleError
-from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import conditions, lower, online
 from luminal.core.schedule import nest as ln
@@ -26,18 +25,17 @@ from tests.schedule_support import run_program
 from tests.stream_support import (
     CHANGES,
     COLUMNS,
-    DEPTH,
-    HEADS,
-    ROWS,
-    WIDTH,
     Made,
     assert_close,
     attend,
     attend_or_zero,
     causal,
     make,
+    poisoned,
     run,
+    special_scores,
     window,
+    with_mask,
 )
 
 
@@ -94,23 +92,14 @@ def test_blocks_that_count_for_nothing_are_not_visited() -> None:
 
 
 def test_what_is_not_visited_is_not_read() -> None:
-    random = np.random.default_rng(0)
-    v = random.standard_normal((HEADS, COLUMNS, WIDTH)).astype(np.float32)
-    expected = run(streamed(make(causal, {"x2": v})), make(causal, {"x2": v}))
-    poisoned = v.copy()
-    poisoned[:, 12:] = np.nan  # beyond the last row's own column, in a block of its own
-    made = make(causal, {"x2": poisoned})
-    np.testing.assert_array_equal(run(streamed(made), made)[:, :4], expected[:, :4])
+    # Beyond the last row's own column, in a block of its own.
+    clean, made = (make(causal, arrays) for arrays in poisoned(12))
+    np.testing.assert_array_equal(run(streamed(made), made)[:, :4], run(streamed(clean), clean)[:, :4])
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_special_scores_come_out_as_from_two_passes(special: float) -> None:
-    random = np.random.default_rng(1)
-    q = random.standard_normal((HEADS, ROWS, DEPTH)).astype(np.float32)
-    k = np.abs(random.standard_normal((HEADS, COLUMNS, DEPTH))).astype(np.float32)
-    q[0, 3] = abs(q[0, 3])
-    k[0, 17, 0] = special
-    made = make(CHANGES["plain"], {"x0": q, "x1": k})
+    made = make(CHANGES["plain"], special_scores(special))
     with np.errstate(all="ignore"):
         found, expected = run(streamed(made), made), run(made.lowered.nest, made)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
@@ -119,13 +108,7 @@ def test_special_scores_come_out_as_from_two_passes(special: float) -> None:
 
 @pytest.mark.parametrize("masked", [slice(0, 9), slice(9, 21), slice(0, 21)], ids=["first", "last", "all"])
 def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
-    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
-    mask[0, 4, masked] = -np.inf
-
-    def masked_by_input(scores: Node) -> Node:
-        return scores + ir.constant(mask)
-
-    made = make(masked_by_input)
+    made = make(with_mask(masked))
     with np.errstate(all="ignore"):
         found = run(streamed(made), made)
     assert np.isnan(found[0, 4]).all() == (masked == slice(0, 21))
@@ -137,10 +120,7 @@ def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1.0])
 @pytest.mark.parametrize("masked", [slice(0, 9), slice(0, 21)], ids=["first", "all"])
 def test_rows_whose_weights_are_no_numbers_are_zero_where_the_graph_says_so(special: float, masked: slice) -> None:
-    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
-    mask[0, 4, masked] = -np.inf
-    mask[1, 5, 3] = special
-    made = make(lambda scores: scores + ir.constant(mask), form=attend_or_zero)
+    made = make(with_mask(masked, special), form=attend_or_zero)
     with np.errstate(all="ignore"):
         found = run(streamed(made, rows=4, first_rows=2), made)
     assert (made.expected[0, 4] == 0).all() == (masked == slice(0, 21))

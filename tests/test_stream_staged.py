@@ -45,7 +45,10 @@ from tests.stream_support import (
     attend_or_zero,
     causal,
     make,
+    poisoned,
     run,
+    special_scores,
+    with_mask,
 )
 
 Array = np.ndarray[Any, Any]
@@ -114,23 +117,14 @@ def without(body: tuple[ln.Statement, ...], number: list[int]) -> tuple[ln.State
 
 
 def test_what_is_not_visited_is_not_read() -> None:
-    random = np.random.default_rng(0)
-    v = random.standard_normal((HEADS, COLUMNS, WIDTH)).astype(np.float32)
-    clean = chain(causal, {"x2": v})
-    poisoned = v.copy()
-    poisoned[:, 8:] = np.nan  # in a block of its own, for the first tile of rows
-    made = chain(causal, {"x2": poisoned})
+    # In a block of its own, for the first tile of rows.
+    clean, made = (chain(causal, arrays) for arrays in poisoned(8))
     np.testing.assert_array_equal(run(staged(made), made)[:, :8], run(staged(clean), clean)[:, :8])
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_special_scores_come_out_as_from_two_passes(special: float) -> None:
-    random = np.random.default_rng(1)
-    q = random.standard_normal((HEADS, ROWS, DEPTH)).astype(np.float32)
-    k = np.abs(random.standard_normal((HEADS, COLUMNS, DEPTH))).astype(np.float32)
-    q[0, 3] = abs(q[0, 3])
-    k[0, 17, 0] = special
-    made = chain(arrays={"x0": q, "x1": k})
+    made = chain(arrays=special_scores(special))
     with np.errstate(all="ignore"):
         found, expected = run(staged(made), made), run(made.lowered.nest, made)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
@@ -139,9 +133,7 @@ def test_special_scores_come_out_as_from_two_passes(special: float) -> None:
 
 @pytest.mark.parametrize("masked", [slice(0, 9), slice(9, 21), slice(0, 21)], ids=["first", "last", "all"])
 def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
-    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
-    mask[0, 4, masked] = -np.inf
-    made = chain(lambda scores: scores + ir.constant(mask))
+    made = chain(with_mask(masked))
     with np.errstate(all="ignore"):
         found = run(staged(made), made)
     assert np.isnan(found[0, 4]).all() == (masked == slice(0, 21))
@@ -152,10 +144,7 @@ def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1.0])
 def test_rows_whose_weights_are_no_numbers_are_zero_where_the_graph_says_so(special: float) -> None:
-    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
-    mask[0, 4] = -np.inf
-    mask[1, 5, 3] = special
-    made = chain(lambda scores: scores + ir.constant(mask), form=attend_or_zero)
+    made = chain(with_mask(slice(0, COLUMNS), special), form=attend_or_zero)
     with np.errstate(all="ignore"):
         found = run(staged(made), made)
     assert (made.expected[0, 4] == 0).all()
