@@ -145,6 +145,8 @@ CONVOLUTIONS = [
     case("AveragePool", X, kernel_shape=[2, 2], dilations=[2, 1], opset=19),
     case("LpPool", X, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], p=2, opset=18),
     case("LpPool", X, kernel_shape=[3, 2], p=3, opset=18),
+    case("LpPool", X, kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1, opset=18),
+    case("LpPool", X, kernel_shape=[2, 3], strides=[2, 2], dilations=[2, 1], pads=[1, 0, 0, 1], ceil_mode=1, opset=18),
     *(case(op, X) for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")),
     *(case("Gemm", a, b, c, alpha=1.5, beta=0.5, **flags)
       for a, b, flags in ((floats(3, 4), floats(4, 5, seed=1), {}), (floats(4, 3), floats(5, 4, seed=1),

@@ -34,7 +34,7 @@ def window_counts(
     return counts
 
 
-def _taps(
+def windows_of(
     x: Node, kernel: Sequence[int], strides: Sequence[int], pads_begin: Sequence[Int], dilations: Sequence[int],
     counts: Sequence[Int], value: float,
 ) -> Node:  # fmt: skip
@@ -58,7 +58,7 @@ def max_pool(
     unit, none = [1] * len(kernel), [0] * len(kernel)
     strides, begin, end, dilations = strides or unit, pads_begin or none, pads_end or none, dilations or unit
     counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, begin, end, dilations, ceil_mode)
-    taps = _taps(x, kernel, strides, begin, dilations, counts, _lowest(x))
+    taps = windows_of(x, kernel, strides, begin, dilations, counts, _lowest(x))
     return reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
 
 
@@ -71,7 +71,9 @@ def max_pool_place(
     """
     counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
     order = _order(x, len(kernel))
-    taps, order = (_taps(each, kernel, strides, pads_begin, dilations, counts, _lowest(each)) for each in (x, order))
+    taps, order = (
+        windows_of(each, kernel, strides, pads_begin, dilations, counts, _lowest(each)) for each in (x, order)
+    )
     return _place(_order_of_largest(taps, order, range(x.rank, taps.rank)))
 
 
@@ -138,7 +140,7 @@ def avg_pool(
     strides, begin, end, dilations = strides or unit, pads_begin or none, pads_end or none, dilations or unit
     sizes = x.shape[x.rank - len(kernel) :]
     counts = window_counts(sizes, kernel, strides, begin, end, dilations, ceil_mode)
-    taps = _taps(x, kernel, strides, begin, dilations, counts, 0)
+    taps = windows_of(x, kernel, strides, begin, dilations, counts, 0)
     total = reduce(ops.SUM_REDUCE, taps, range(x.rank, taps.rank))
     windows = kernel, strides, begin, end, dilations
     return _divided(total, sizes, *windows, count_include_pad, divisor_override)
@@ -159,7 +161,7 @@ def _divided(
         # A vector of ones, as long as what counts, under the same windows.
         counted, offset = (size + begin[k] + end[k], 0) if include_pad else (size, begin[k])
         ones = expand(constant(1, total.dtype), [counted])
-        inside = _taps(ones, [kernel[k]], [strides[k]], [offset], [dilations[k]], [counts[k]], 0)
+        inside = windows_of(ones, [kernel[k]], [strides[k]], [offset], [dilations[k]], [counts[k]], 0)
         divisor = divisor * along(reduce(ops.SUM_REDUCE, inside, [1]), k, counts)
     return total / divisor
 

@@ -6,7 +6,6 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose import math, pooling, reduction, scattering
 from luminal.core.decompose.common import widened
-from luminal.core.decompose.contraction import sliding
 from luminal.core.ir import Node, constant, expand
 from luminal.core.ir import reduce as reduce_
 from luminal.core.movement import pad, reshape
@@ -75,7 +74,7 @@ def _lp_pool(call: Call) -> Node:
     @widened
     def pool(x: Node) -> Node:
         powers = _power(math.abs_(x), order)
-        taps = sliding(powers, over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations, counts=counts)
+        taps = pooling.windows_of(powers, over.kernel, over.strides, over.pads_begin, over.dilations, counts, 0)
         return _root(reduce_(ops.SUM_REDUCE, taps, range(x.rank, taps.rank)), order)
 
     return pool(call[0])
