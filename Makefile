@@ -19,7 +19,7 @@ test: $(VENV)/.test  ## run all tests
 	$(BIN)/python -m pytest -n $(JOBS)
 
 coverage: $(VENV)/.test  ## run ONNX's and PyTorch's own tests of operators and write the tables into docs/
-	$(BIN)/python -m tests.onnx_suite
+	$(BIN)/python -m tests.onnx_suite --compiled --jobs $(JOBS)
 	$(BIN)/python -m tests.torch_suite --jobs $(JOBS)
 
 accuracy: $(VENV)/.test  ## run the models at their real sizes and write the table into docs/

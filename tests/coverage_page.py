@@ -31,7 +31,8 @@ def tables() -> str:
         suite = "torch" if "PyTorch" in part.split("\n", 1)[0] else "onnx"
         inside = False
         for line in part.splitlines():
-            inside = line.startswith("| operator | cases |") or (inside and line.startswith("|"))
+            starts = line.startswith(("| operator | compiled |", "| operator | cases |"))
+            inside = starts or (inside and line.startswith("|"))
             row = _ROW.match(line) if inside else None
             if row is not None:
                 found[suite][row[1]] = [int(row[2]), int(row[3])]

@@ -1,73 +1,54 @@
-"""The ONNX project's own node tests: what each case is, whether it passes, and the page and list that say so.
+"""The ONNX project's own suites for back ends: whether each case passes, and the page and lists that say so.
 
-``python -m tests.onnx_suite`` runs all of them through the interpreter and writes ``docs/coverage.md`` and
-``tests/onnx_backend_passed.txt``; with ``--compiled`` it runs those that pass as compiled libraries and prints what
-differs (``--only text`` for a part of them).
+``python -m tests.onnx_suite`` runs all cases through the interpreter, and with ``--compiled`` those that pass as
+compiled libraries, too, many in one; with ``--new`` only those that ``tests/onnx_compiled_passed.txt`` does not name.
+It writes its part of ``docs/coverage.md``, ``tests/onnx_backend_passed.txt`` and that list; with ``--only text``, for
+cases whose name holds the text, nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import resource
 import sys
-import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnx
-from onnx.backend.test.case.node import collect_testcases
 
 import luminal
 from luminal.codegen import cpp
 from luminal.core import interp, types
+from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph, topological
-from luminal.frontends.onnx import control, importer, operators, sequences
-from luminal.frontends.onnx.reader import OPSETS, domain
-from luminal.frontends.onnx.tensors import element_name
+from luminal.frontends.onnx import importer
 from luminal.module import Module
-from tests import coverage_page
+from tests import coverage_page, onnx_page
+from tests.onnx_cases import everything
+from tests.workers import Lost, Progress, Worker, each
 
 Array = np.ndarray[Any, Any]
 
-ROOT = Path(__file__).resolve().parent.parent
-LIST = ROOT / "tests" / "onnx_backend_passed.txt"
+INTERPRETED = Path(__file__).with_name("onnx_backend_passed.txt")
+COMPILED = Path(__file__).with_name("onnx_compiled_passed.txt")
 
-# A value that decides shapes is given when the model is compiled, and such values are small.
+# The elements of a value that may decide shapes or axes.
 DECIDES = 64
-# Cases that are compiled into one library.
+# Cases that are compiled into one library, and what that may take: seconds, and bytes of address space.
 TOGETHER = 40
+SECONDS = 300
+MEMORY = 16 << 30
 
 
-@lru_cache
-def cases() -> dict[str, Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases' own numpy code overflows on purpose
-        with exact_transforms():
-            return {case.name: case for case in collect_testcases(None) if case.data_sets is not None}
+DRAWS = "it expects the numbers that numpy's generator draws; tests/test_random.py tests the distributions instead"
 
 
-def exact_transforms() -> AbstractContextManager[Any]:
-    """Within this numpy's Fourier transforms are in double precision, as they were when ONNX wrote the data that it
-    publishes. numpy 2 rounds those of float32 at each step: ``test_dft_inverse`` would expect 1.9e-7, its tolerance
-    being 1e-7, where the sum that defines the transform is exactly 0, and 1e-15 is published."""
-    names = ["fft", "ifft", "rfft", "irfft"]
-    return mock.patch.multiple(np.fft, **{name: partial(in_double, getattr(np.fft, name)) for name in names})
-
-
-def in_double(transform: Callable[..., Array], x: Array, *args: Any, **options: Any) -> Array:
-    return transform(np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64), *args, **options)
-
-
-def listed() -> list[str]:
-    return LIST.read_text().split() if LIST.exists() else []
+def listed(path: Path = INTERPRETED) -> list[str]:
+    return path.read_text().split() if path.exists() else []
 
 
 # ---- one case ------------------------------------------------------------------------------------------------------
@@ -82,25 +63,34 @@ class Instance:
     expected: list[Array]
 
 
-def instances(case: Any, prefix: str = "") -> Iterator[Instance]:
-    """The case with each of its data sets; ``prefix`` is put before the names of inputs and outputs."""
-    model = onnx.compose.add_prefix(case.model, prefix) if prefix else case.model
+def instances(case: Any) -> Iterator[Instance]:
+    """The case with each of its data sets."""
+    weights = {tensor.name for tensor in case.model.graph.initializer}
+    names = [value.name for value in case.model.graph.input if value.name not in weights]
     for arguments, expected in case.data_sets:
-        names = [value.name for value in model.graph.input]
         inputs = {name: argument(value) for name, value in zip(names, arguments, strict=False)}
-        graph = load(model, inputs)
+        graph = load(case.model, inputs)
         left = {node.attr.name for node in graph.inputs}
         given = {name: value for name, value in inputs.items() if name in left}
         yield Instance(graph, given, [array(value) for value in flattened(expected)])
 
 
 def load(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Graph:
-    held = {name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)}
+    """The model with the fewest values fixed: sequences, and small tensors without which it does not import."""
+    fixed = {name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)}
     try:
-        return importer.load(model, constants=held)
+        return importer.load(model, constants=fixed)
     except (InputError, ShapeError):
-        small = {k: v for k, v in inputs.items() if k not in held and v.size <= DECIDES and v.ndim <= 1}
-        return importer.load(model, constants={**held, **small})
+        small = [name for name in inputs.keys() - fixed.keys() if inputs[name].size <= DECIDES]
+    fixed |= {name: inputs[name] for name in small}
+    graph = importer.load(model, constants=fixed)
+    for name in sorted(small):
+        fewer = {other: value for other, value in fixed.items() if other != name}
+        try:
+            graph, fixed = importer.load(model, constants=fewer), fewer
+        except LuminalError:
+            continue
+    return graph
 
 
 def flattened(values: Sequence[Any]) -> list[Any]:
@@ -115,9 +105,15 @@ def check(case: Any) -> None:
     result differs.
     """
     for instance in instances(case):
-        outputs = interp.run(instance.graph, instance.inputs).outputs[: len(instance.graph.returned)]
-        compare_all(outputs, instance.expected, case)
-        for node in topological(instance.graph.results):
+        graph = instance.graph
+        outputs = interp.run(graph, instance.inputs).outputs[: len(graph.returned)]
+        try:
+            compare_all(outputs, instance.expected, case)
+        except AssertionError:
+            if random.STATE not in {state.name for state in graph.states}:
+                raise
+            raise AssertionError(DRAWS) from None
+        for node in topological(graph.results):
             cpp.ctype(node.dtype)
 
 
@@ -154,77 +150,32 @@ def compare(found: Array, wanted: Array, rtol: float, atol: float) -> None:
 # ---- many cases in one library -------------------------------------------------------------------------------------
 
 
-def check_compiled(names: Sequence[str]) -> None:
-    """Compile the cases into one library, an entry for each data set, and run it; AssertionError names the cases whose
-    results differ."""
+def run_compiled(names: Sequence[str]) -> dict[str, str]:
+    """Compile the cases into one library, an entry for each data set, and run it: the reason of failing for each case
+    whose results differ."""
+    known = everything()
     parts: dict[str, tuple[str, Instance]] = {}
     for position, name in enumerate(names):
-        for number, instance in enumerate(instances(cases()[name], f"c{position}_")):
-            parts[f"{name}_{number}"] = name, instance
+        for number, instance in enumerate(instances(known[name])):
+            parts[f"c{position}_{number}"] = name, instance
     module = luminal.compile({entry: part.graph for entry, (_, part) in parts.items()}, name="cases")
     assert isinstance(module, Module)
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     for entry, (name, part) in parts.items():
         try:
-            compare_all(list(module[entry].run(part.inputs).values()), part.expected, cases()[name])
+            compare_all(list(module[entry].run(part.inputs).values()), part.expected, known[name])
         except (AssertionError, ValueError, RuntimeError) as error:
-            failed.append(f"{name}: {one_line(error)}")
-    assert not failed, "\n".join(failed)
+            failed[name] = one_line(error)
+    return failed
 
 
-def run_compiled(names: Sequence[str]) -> dict[str, str]:
-    """The reason of failing for each case that fails where it is compiled, together with others or alone, by name."""
-    try:
-        check_compiled(names)
-    except (LuminalError, AssertionError, ValueError, RuntimeError) as error:
-        if len(names) == 1:
-            return {names[0]: one_line(error)}
-        half = len(names) // 2
-        return run_compiled(names[:half]) | run_compiled(names[half:])
-    return {}
+def check_compiled(names: Sequence[str]) -> None:
+    """AssertionError names the cases that fail in one library."""
+    failed = run_compiled(names)
+    assert not failed, "\n".join(f"{name}: {reason}" for name, reason in failed.items())
 
 
-# ---- the page ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Operator:
-    """An operator by its domain and name."""
-
-    domain: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.domain}.{self.name}" if self.domain else self.name
-
-    def versions(self) -> str:
-        """The opset versions, among those that are read, since which the operator has another specification."""
-        read = OPSETS if not self.domain else range(1, 100)
-        found = {
-            schema.since_version
-            for version in read
-            if onnx.defs.has(self.name, version, self.domain)
-            for schema in [onnx.defs.get_schema(self.name, version, self.domain)]
-        }
-        return ", ".join(map(str, sorted(found)))
-
-    def means(self) -> str:
-        """What gives the operator its meaning: the importer and its tables, or the function body of its schema."""
-        own = {*control.HANDLERS, *sequences.HANDLERS} if not self.domain else set()
-        return "table" if self.name in own | operators.names(self.domain) else "function"
-
-
-def operator(name: str, case: Any) -> Operator:
-    """The operator that a case is about; of a function body that was spelled out, the function's."""
-    whole = re.sub(r"_expanded(_ver\d+)?$", "", name)
-    nodes = cases()[whole].model.graph.node if whole in cases() else case.model.graph.node
-    node = next((node for node in nodes if node.op_type != "Constant"), nodes[0])
-    return Operator(domain(node.domain), node.op_type)
-
-
-def element_types(case: Any) -> set[str]:
-    values = [*case.model.graph.input, *case.model.graph.output]
-    return {element_name(v.type.tensor_type.elem_type) for v in values if v.type.HasField("tensor_type")}
+# ---- all of them ---------------------------------------------------------------------------------------------------
 
 
 def one_line(error: Exception) -> str:
@@ -232,7 +183,7 @@ def one_line(error: Exception) -> str:
     if isinstance(error, UnsupportedError) and error.places:
         return "; ".join(dict.fromkeys(f"{place.op}: {place.advice}" for place in error.places))
     text = " ".join(str(error).split())
-    return text if isinstance(error, LuminalError) else f"{type(error).__name__}: {text}"[:160]
+    return text if isinstance(error, LuminalError) or text == DRAWS else f"{type(error).__name__}: {text}"[:160]
 
 
 def run_all(names: Iterable[str]) -> dict[str, str]:
@@ -240,70 +191,84 @@ def run_all(names: Iterable[str]) -> dict[str, str]:
     failed: dict[str, str] = {}
     for name in names:
         try:
-            check(cases()[name])
+            check(everything()[name])
         except Exception as error:  # noqa: BLE001 - a crash is a line of the report
             failed[name] = one_line(error)
     return failed
 
 
-def page(failed: Mapping[str, str]) -> str:
-    rows: dict[Operator, list[str]] = defaultdict(list)
-    for name, case in cases().items():
-        rows[operator(name, case)].append(name)
-    passed = len(cases()) - len(failed)
-    lines = [
-        "# Coverage",
-        "",
-        "`make coverage`: the ONNX project's own node tests, run through the interpreter (`core/interp.py`), which is "
-        f"what compiled libraries are tested against. **{passed} of {len(cases())} cases pass** "
-        f"(onnx {onnx.__version__}), all of element types that libraries have, too.",
-        "",
-        "Values that decide shapes are given as `constants=`. An operator whose meaning is a *function* has no row in "
-        "the importer's tables: the body that its schema gives is inlined. Opsets are the versions, from "
-        f"{OPSETS[0]} to {OPSETS[-1]}, that changed the operator; types are those of the cases that pass.",
-        "",
-        "| operator | cases | opsets | by | types |",
-        "|---|---|---|---|---|",
-    ]
-    for found, names in sorted(rows.items(), key=lambda row: (row[0].domain, row[0].name)):
-        good = [name for name in names if name not in failed]
-        kinds = ", ".join(sorted({kind for name in good for kind in element_types(cases()[name])}))
-        means = found.means() if good else ""
-        lines.append(f"| {found} | {len(good)} / {len(names)} | {found.versions()} | {means} | {kinds} |")
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for name, reason in failed.items():
-        reasons[reason].append(name)
-    lines += ["", "## What fails, and why", ""]
-    for reason, names in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        shown = ", ".join(f"`{name.removeprefix('test_')}`" for name in sorted(names))
-        lines.append(f"- **{len(names)}**: {reason.replace('|', '/')}<br>{shown}")
-    return "\n".join(lines) + "\n"
+def compile_all(names: Sequence[str], jobs: int) -> dict[str, str]:
+    """The reason of failing for each that fails compiled, ``jobs`` libraries at a time; says how far it is."""
+    small = [name for name in names if not name.startswith("real/")]
+    tasks = [small[start : start + TOGETHER] for start in range(0, len(small), TOGETHER)]
+    tasks += [[name] for name in names if name.startswith("real/")]
+    failed: dict[str, str] = {}
+    progress = Progress(len(tasks), "libraries")
+    for _, found in each(tasks, failures, [Worker(run_task, SECONDS, MEMORY) for _ in range(jobs)]):
+        failed |= {name: f"compiled: {reason}" for name, reason in found.items()}
+        progress.step(f"{len(failed)} cases fail")
+    return failed
+
+
+def run_task(names: list[str]) -> Iterator[dict[str, str] | str]:
+    """The reasons of failing by name, or the one of having none, once."""
+    try:
+        yield run_compiled(names)
+    except Exception as error:  # noqa: BLE001 - a crash is a line of the report
+        yield one_line(error)
+
+
+def failures(worker: Worker[list[str]], names: list[str]) -> dict[str, str]:
+    """The reason of failing for each that fails. Where they do not compile together, or the process is lost with them,
+    they are halved until it is one."""
+    try:
+        (found,) = worker.items(names)
+    except Lost as lost:
+        found = str(lost)
+    if isinstance(found, dict):
+        return found
+    if len(names) == 1:
+        return {names[0]: found}
+    half = len(names) // 2
+    return failures(worker, names[:half]) | failures(worker, names[half:])
 
 
 def main() -> int:
-    """The exit code says whether a listed case fails where it is compiled."""
+    """The exit code says whether a case that passes through the interpreter fails where it is compiled."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
-    parser.add_argument("--compiled", action="store_true", help="compile the listed cases instead")
+    parser.add_argument("--compiled", action="store_true", help="compile the cases that pass as well")
+    parser.add_argument("--new", action="store_true", help="compile those of them that are not listed as compiled yet")
+    parser.add_argument("--jobs", type=int, default=1, help="libraries that are compiled at a time")
     options = parser.parse_args()
-    names = [name for name in sorted(cases()) if options.only in name]
-    if options.compiled:
-        known = set(listed())
-        names = [name for name in names if name in known]
-        failed: dict[str, str] = {}
-        for start in range(0, len(names), TOGETHER):
-            failed |= run_compiled(names[start : start + TOGETHER])
+    names = [name for name in sorted(everything()) if options.only in name]
+    interpreted = run_all(names)
+    passed = [name for name in names if name not in interpreted]
+    known = [] if options.compiled else listed(COMPILED)
+    left = [name for name in passed if name not in known]
+    if options.compiled or options.new:
+        compiled = compile_all(left, options.jobs)
     else:
-        failed = run_all(names)
+        compiled = dict.fromkeys(left, "not compiled yet")
+    failed = interpreted | compiled
     for name, reason in failed.items():
         print(f"{name}: {reason}")
-    print(f"{len(names) - len(failed)} of {len(names)} pass")
-    if options.compiled:
-        return int(bool(failed))
     if not options.only:
-        LIST.write_text("".join(f"{name}\n" for name in names if name not in failed))
-        coverage_page.write(page(failed))
-    return 0
+        write(INTERPRETED, passed)
+        write(COMPILED, [name for name in passed if name not in compiled])
+        coverage_page.write(onnx_page.page(interpreted, compiled))
+    print(f"{len(passed)} of {len(names)} pass through the interpreter, {len(names) - len(failed)} compiled")
+    print(f"{seconds():.0f} s of CPU time")
+    return int((options.compiled or options.new) and bool(compiled))
+
+
+def write(path: Path, names: Iterable[str]) -> None:
+    path.write_text("".join(f"{name}\n" for name in names))
+
+
+def seconds() -> float:
+    """The CPU time of this process and all that have ended which it or they started."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The ONNX project's own node tests: a scoreboard that may only grow.
+"""The ONNX project's own suites for back ends: a scoreboard that may only grow.
 
-``tests/onnx_backend_passed.txt`` names the cases that pass, ``docs/coverage.md`` counts them by operator; ``make
-coverage`` runs all cases and writes both.
+``tests/onnx_backend_passed.txt`` names the cases that pass through the interpreter, ``tests/onnx_compiled_passed.txt``
+those that pass compiled, ``docs/coverage.md`` counts both by operator; ``make coverage`` runs all and writes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,11 @@ import pytest
 
 from luminal.core.errors import LuminalError
 from tests import coverage_page, onnx_suite
-from tests.onnx_suite import cases, listed
+from tests.onnx_cases import everything
+from tests.onnx_suite import listed
 
 CHUNKS = 16
+LISTS = (onnx_suite.INTERPRETED, onnx_suite.COMPILED)
 
 
 def chunks(names: Sequence[str]) -> Iterator[list[str]]:
@@ -23,15 +25,16 @@ def chunks(names: Sequence[str]) -> Iterator[list[str]]:
 def test_no_case_that_passed_fails(names: list[str]) -> None:
     failed: list[str] = []
     for name in names:
-        if name in cases():  # another version of onnx may not have it
+        if name in everything():  # another version of onnx may not have it
             try:
-                onnx_suite.check(cases()[name])
+                onnx_suite.check(everything()[name])
             except (LuminalError, AssertionError) as error:
                 failed.append(f"{name}: {error}")
     assert not failed, "\n".join(failed)
 
 
-def test_the_page_counts_what_the_list_names() -> None:
+def test_the_page_counts_what_the_lists_name() -> None:
     text = coverage_page.PAGE.read_text()
-    assert f"**{len(listed())} of " in text
-    assert len(listed()) >= 1556
+    interpreted, compiled = ([name for name in listed(path) if "/" not in name] for path in LISTS)
+    assert f"**{len(compiled)} of " in text and f"compiled, {len(interpreted)} through the" in text
+    assert len(compiled) >= 1865 and set(listed(onnx_suite.COMPILED)) <= set(listed())

@@ -1,4 +1,9 @@
-"""Cases of the ONNX project's own node tests, a few of each theme, compiled into one library and run."""
+"""Cases of the ONNX project's own suites, compiled and run: a few of each theme, and each sixteenth of all that pass.
+
+``python -m tests.onnx_suite --compiled`` runs all of them.
+"""
+
+import pytest
 
 from tests import onnx_suite
 
@@ -19,10 +24,23 @@ THEMES = {
        test_quantizelinear_e5m2""",
     "selections": """test_nonzero_example test_unique_sorted_with_axis_3d test_unique_not_sorted_without_axis
        test_nonmaxsuppression_two_classes test_nonmaxsuppression_center_point_box_format""",
-    "loops": "test_loop11 test_if test_scan9_multi_state test_linear_attention_gated_delta_gqa",
+    "loops": """test_loop11 test_if test_scan9_multi_state test_linear_attention_gated_delta_gqa
+       test_linear_attention_fp16""",
     "quantised": "test_qlinearconv test_qlinearmatmul_2D_uint8_float32",
+    "models": """simple/test_expand_shape_model1 simple/test_gradient_of_add_and_mul simple/test_sequence_model4
+       pytorch-converted/test_PReLU_2d_multiparam pytorch-converted/test_BatchNorm3d_eval
+       pytorch-operator/test_operator_convtranspose pytorch-operator/test_operator_add_size1_broadcast""",
 }
+
+
+SLICE = 16
 
 
 def test_compiled_cases_pass() -> None:
     onnx_suite.check_compiled([name for names in THEMES.values() for name in names.split()])
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_each_sixteenth_case_passes(part: int) -> None:
+    names = [name for name in onnx_suite.listed(onnx_suite.COMPILED) if not name.startswith("real/")]
+    onnx_suite.check_compiled(names[::SLICE][part::3])

@@ -59,6 +59,8 @@ def advice(node: onnx.NodeProto, opset: Mapping[str, int]) -> str:
         return f"the domain {node.domain!r} is no standard one: give the model a function with this operator's meaning"
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
         return "its graphs are not understood: export the model without it"
+    if node.op_type == "ImageDecoder":
+        return "files of images are not decoded: give the model the decoded pixels"
     return "it has no decomposition yet: compute it outside the model, or add one (see CONTRIBUTING.md)"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tests import onnx_models, onnx_suite
+from tests import onnx_cases, onnx_models
 from tests.onnx_models import declared
 
 _LARGEST = 20_000  # bytes; damage to a larger file rarely hits anything but its weights
@@ -22,7 +22,7 @@ def models() -> tuple[bytes, ...]:
         loops, scans, choices, found, drawn, narrow,
     )  # fmt: skip
     made = [make().SerializeToString() for make in kinds]
-    cases = sorted(onnx_suite.cases().items())
+    cases = sorted(onnx_cases.cases().items())
     suite = [case.model.SerializeToString() for _, case in cases]
     return (*made * 30, *(text for text in suite if len(text) <= _LARGEST))
 
