@@ -42,6 +42,9 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "unique": lambda x: torch.unique(x.round(), return_inverse=True, return_counts=True),
     "unique alone": lambda x: torch.unique(x.round()),
     "unique rows alone": lambda x: torch.unique(x.round(), dim=0),
+    "unique neighbours": lambda x: torch.unique_consecutive(x.round(), return_inverse=True, return_counts=True),
+    "unique rows in turn": lambda x: torch.unique_consecutive(x.sign(), return_inverse=True, dim=0),
+    "so many": lambda x: (torch.nonzero_static(x > 0, size=4), torch.nonzero_static(x < 0, size=40, fill_value=-7)),
     "unique rows": lambda x: torch.unique(x.round(), dim=0, return_counts=True),
 }
 

@@ -123,6 +123,9 @@ POINTWISE: dict[str, Call] = {
     "threshold": _example(X, 0.1, 2.0),
     "acosh arccosh log log10 log1p special_log1p log2 rsqrt sqrt": _example(POSITIVE),
     "bitwise_not": _example(INTEGERS),
+    "gcd lcm": _example(INTEGERS, SMALL),
+    "nextafter": _example(X, Y),
+    "frexp.Tensor": _example(X),
     "round.decimals": _example(X, decimals=1),
     """atan2 arctan2 copysign.Tensor div.Tensor true_divide.Tensor divide.Tensor floor_divide fmod.Tensor maximum
     max.other minimum min.other remainder.Tensor mul.Tensor multiply.Tensor add.Tensor sub.Tensor subtract.Tensor
@@ -238,6 +241,7 @@ MOVEMENT: dict[str, Call] = {
     "scatter_reduce.two": _example(X, 0, PLACES, X, "amax"),
     "masked_scatter": _example(X, MASK, Y),
     "index_copy": _example(X, 0, torch.tensor([2, 0]), X[:2]),
+    "as_strided_scatter": _example(X, SQUARE[:2, :3].clone(), [2, 3], [4, 1]),
     "diagonal_scatter": _example(X, ROW[:3]),
     "index_reduce": _example(X, 0, torch.tensor([1, 1]), X[:2], "amax"),
     "index_add": _example(X, 0, torch.tensor([1, 1]), X[:2]),
@@ -452,7 +456,9 @@ ASSERTIONS = _names(
 )
 HIGHER = {"cond", "while_loop", "scan", "map_impl", "associative_scan"}  # tested in test_fx_control
 TRAINING = _names("native_batch_norm")
-SIZED = _names("nonzero nonzero_numpy masked_select _unique2 unique_dim")  # tested in test_fx_selection
+SIZED = _names(
+    "nonzero nonzero_numpy masked_select _unique2 unique_dim unique_consecutive nonzero_static"
+)  # tested in test_fx_selection
 FACTORS = _names(  # tested in test_fx_linear_algebra
     """linalg_lu_factor_ex linalg_lu lu_unpack linalg_cholesky_ex linalg_cholesky cholesky geqrf linalg_qr
     linalg_householder_product linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_solve linalg_lu_solve

@@ -5,6 +5,7 @@ Results have room for as many as there are elements; those beyond the number of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from luminal.core.decompose.compare import not_equal
@@ -38,32 +39,49 @@ def distinct(x: Node, by_value: bool = True, nan_is_one: bool = False) -> Distin
 
     Costs a sort for each element of a row. Raises ShapeError where ``x`` has no axis, or rows of a symbolic size.
     """
+    columns, length = _columns(x)
+    ranks = [rank(column) for column in columns]
+    order = iota(length)
+    for column in reversed(ranks):
+        order = gather(order, argsort(gather(column, order, 0), 0), 0)
+    found = _runs(ranks if nan_is_one else columns, order)
+    if by_value:
+        return found
+    turn = argsort(select(iota(length) < found.count, found.first, dim(length)), 0)
+    place = put(_zeros(length), turn, iota(length))
+    first, times = (gather(each, turn, 0) for each in (found.first, found.times))
+    return Distinct(found.count, first, times, gather(place, found.number, 0))
+
+
+def _columns(x: Node) -> tuple[list[Node], Int]:
+    """The columns of what lies along the first axis, and the length of that."""
     if x.rank == 0:
         raise ShapeError("distinct: expected an axis, found a scalar")
     length, width = x.shape[0], product(x.shape[1:])
     if not isinstance(width, int):
         raise ShapeError(f"distinct: the size of a row, {width}, must be known")
     rows = reshape(x, [length, width])
-    columns = [reshape(slice_(rows, 1, k, 1), [length]) for k in range(width)]
-    ranks = [rank(column) for column in columns]
-    order = iota(length)
-    for column in reversed(ranks):
-        order = gather(order, argsort(gather(column, order, 0), 0), 0)
+    return [reshape(slice_(rows, 1, k, 1), [length]) for k in range(width)], length
+
+
+def consecutive(x: Node) -> Distinct:
+    """The elements along the first axis of ``x`` that differ from the one before, in their order; every NaN does."""
+    columns, length = _columns(x)
+    return _runs(columns, iota(length))
+
+
+def _runs(columns: Sequence[Node], order: Node) -> Distinct:
+    """Of rows that ``columns`` hold and that are taken in an ``order``, those that differ from the one before."""
+    (length,) = order.shape
     begins = _zeros(length) < 0
-    for column in ranks if nan_is_one else columns:
+    for column in columns:
         begins = begins | _differs(gather(column, order, 0))
     begins = begins | (iota(length) < 1)
     runs = cumsum(cast(begins, i64), 0) - 1
     times = put(_zeros(length), runs, full([length], 1, i64), 0, "add")
     first = put(_zeros(length), flip(runs, [0]), flip(order, [0]))
     number = put(_zeros(length), order, runs)
-    count = sum_(cast(begins, i64))
-    if by_value:
-        return Distinct(count, first, times, number)
-    found = iota(length) < count
-    turn = argsort(select(found, first, dim(length)), 0)
-    place = put(_zeros(length), turn, iota(length))
-    return Distinct(count, gather(first, turn, 0), gather(times, turn, 0), gather(place, number, 0))
+    return Distinct(sum_(cast(begins, i64)), first, times, number)
 
 
 def _zeros(length: Int) -> Node:

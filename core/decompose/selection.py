@@ -8,7 +8,7 @@ from __future__ import annotations
 from luminal.core import interp, ir
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing
-from luminal.core.decompose.compare import not_equal
+from luminal.core.decompose.compare import less, not_equal
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.reduction import sum_
 from luminal.core.errors import ShapeError
@@ -35,11 +35,18 @@ def places(condition: Node, name: str = "found") -> Node:
     Raises ShapeError where the condition has no known largest size.
     """
     (size,) = condition.shape
+    kept, count = _kept(condition)
+    return slice_(kept, 0, 0, measured(count, size, name))
+
+
+def _kept(condition: Node) -> tuple[Node, Node]:
+    """The positions at which a flat ``condition`` holds, with room for one more than there are elements, and how many
+    they are."""
+    (size,) = condition.shape
     holds = cast(condition, i64)
-    # What does not count goes to one more slot, which is then left out.
+    # What does not count goes to one more slot, the last.
     slot = select(condition, cumsum(holds, 0, exclusive=True), ir.dim(size))
-    kept = scatter(expand(constant(0, i64), (size + 1,)), slot, iota(size), 0)
-    return slice_(kept, 0, 0, measured(sum_(holds), size, name))
+    return scatter(expand(constant(0, i64), (size + 1,)), slot, iota(size), 0), sum_(holds)
 
 
 def nonzero(x: Node, name: str = "found") -> Node:
@@ -50,12 +57,27 @@ def nonzero(x: Node, name: str = "found") -> Node:
 
 def coordinates(x: Node, name: str = "found") -> list[Node]:
     """The columns of ``nonzero``, one for each axis."""
-    at = places(_flat(x), name)
+    return _along_axes(places(_flat(x), name), x)
+
+
+def _along_axes(at: Node, x: Node) -> list[Node]:
+    """Row-major positions in ``x`` as one for each axis."""
     columns: list[Node] = []
     for size in reversed(x.shape):
         columns.append(ir.binary(MOD, at, ir.dim(size)))
         at = ir.binary(DIV, at, ir.dim(size))
     return columns[::-1]
+
+
+def first_nonzero(x: Node, count: Int, fill: int) -> Node:
+    """The first ``count`` rows of ``nonzero``; where there are fewer, rows of ``fill`` follow."""
+    if not x.rank:
+        return expand(constant(0, i64), (count, 0))
+    kept, held = _kept(_flat(x))
+    number = expand(iota(count), (count,))
+    found = less(number, held)
+    at = indexing.take(kept, select(found, number, ir.dim(x.size)), 0)
+    return indexing.stack([select(found, column, fill) for column in _along_axes(at, x)], 1)
 
 
 def _flat(x: Node) -> Node:

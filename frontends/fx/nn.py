@@ -65,12 +65,13 @@ def training_batch_norm(*arguments: object) -> Node:
 def batch_norm_and_statistics(
     input: Node, weight: Node | None, bias: Node | None, running_mean: Node, running_var: Node, training: bool,
     momentum: float, eps: float,
-) -> tuple[Node, Node | None, Node | None, Node, Node]:  # fmt: skip
+) -> tuple[Node, Node, Node, Node, Node]:  # fmt: skip
     """The normalised values, the batch's means and reciprocals of standard deviations, and the new running statistics,
     of which the variances are without bias."""
     if not training:
         result = normalize.batch_norm(input, weight, bias, running_mean, running_var, eps)
-        return result, None, None, running_mean, running_var
+        nothing = indexing.full((0,), 0, running_mean.dtype)
+        return result, nothing, nothing, running_mean, running_var
     result, mean, inverse = batch_norm_of_batch(input, weight, bias, training, momentum, eps)
     unbiased = reduction.variance(input, [axis for axis in range(input.rank) if axis != 1])
     moved = [old * (1 - momentum) + new * momentum for old, new in ((running_mean, mean), (running_var, unbiased))]

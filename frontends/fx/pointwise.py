@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import pi
 
 from luminal.core import movement, ops
-from luminal.core.decompose import activation, math, normalize
+from luminal.core.decompose import activation, math, normalize, numbers
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, binary, broadcast, cast, constant
 from luminal.core.types import DType
@@ -377,6 +377,26 @@ def celu(self: Node, alpha: float = 1.0) -> Node:
 @aten("softplus")
 def softplus(self: Node, beta: float = 1, threshold: float = 20) -> Node:
     return math.softplus(self, beta, threshold)
+
+
+@aten("gcd")
+def gcd(self: Node, other: Node) -> Node:
+    return numbers.gcd(*promote([self, other]))
+
+
+@aten("lcm")
+def lcm(self: Node, other: Node) -> Node:
+    return numbers.lcm(*promote([self, other]))
+
+
+@aten("nextafter")
+def nextafter(self: Node, other: Node) -> Node:
+    return numbers.nextafter(*promote([self, other]))
+
+
+@aten("frexp.Tensor")
+def frexp(self: Node) -> tuple[Node, Node]:
+    return numbers.frexp(self)
 
 
 @aten("prelu")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from luminal.core import movement
 from luminal.core.decompose import indexing, scattering
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node, cast, expand
+from luminal.core.ir import Node, cast, expand, iota
 from luminal.core.symbolic import Int
 from luminal.frontends.fx.promotion import Scalar, as_node
 from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.shape import as_strided
 
 _HOW = {"add": "sum", "multiply": "prod", "sum": "sum", "prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}
 
@@ -103,6 +104,16 @@ def put(self: Node, index: Node, source: Node, accumulate: bool = False) -> Node
     flat = movement.reshape(self, [self.size])
     places, elements = (movement.reshape(x, [index.size]) for x in (index, source))
     return movement.reshape(scattering.put(flat, places, elements, 0, "add" if accumulate else ""), self.shape)
+
+
+@aten("as_strided_scatter")
+def as_strided_scatter(
+    self: Node, src: Node, size: Sequence[Int], stride: Sequence[Int], storage_offset: Int | None = None, *,
+    contiguous: bool,
+) -> Node:  # fmt: skip
+    """``src`` at the elements that ``as_strided`` views."""
+    places = as_strided(iota(self.size), size, stride, storage_offset, contiguous=contiguous)
+    return put(self, places, expand(src, size))
 
 
 @aten("index_put", "_unsafe_index_put")
