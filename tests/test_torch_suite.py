@@ -13,6 +13,7 @@ import pytest
 from luminal.frontends.fx.dtypes import from_torch
 from tests import coverage_page, torch_page
 from tests.torch_cases import Result, cases, check, entries, types_of
+from tests.torch_compiled import TOGETHER, tasks
 from tests.torch_suite import Begun, Part, listed, results_of
 from tests.workers import Worker, each
 
@@ -63,3 +64,16 @@ def test_a_case_that_ends_its_process_has_failed_and_the_others_go_on() -> None:
     for results in found.values():
         assert [result.number for result in results] == [0, 1, 2, 3]
         assert [result.failed for result in results] == ["", "", "the process ended: exit status 3", ""]
+
+
+def test_tasks_hold_every_kind_once_and_begin_with_something_of_all() -> None:
+    listed = {(f"entry{k}", dtype): list(range(5)) for k in range(30) for dtype in ("float32", "int64", "bool")}
+    found = tasks(listed)
+    kinds = [kind for task in found for kind, _ in task]
+    assert sorted(kinds) == sorted(listed)
+    assert all(sum(len(numbers) for _, numbers in task) <= TOGETHER for task in found)
+    assert len({name for name, _ in kinds[:30]}) == 30 and {dtype for _, dtype in kinds[:30]} == {
+        "float32",
+        "int64",
+        "bool",
+    }

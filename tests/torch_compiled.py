@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,28 +48,40 @@ Task = list[tuple[Kind, list[int]]]  # kinds, and the numbers of cases to choose
 
 
 def tasks(listed: Mapping[Kind, Sequence[int]]) -> list[Task]:
-    """The kinds in order, as many to a task as may fill a library."""
+    """As many kinds to a task as may fill a library; each round over the entries takes another type of each, so that
+    the first tasks hold something of all entries and types."""
+    by_entry: dict[str, list[Kind]] = defaultdict(list)
+    for kind in listed:
+        by_entry[kind[0]].append(kind)
     found: list[Task] = []
     room = 0
-    for kind, numbers in listed.items():
-        most = min(len(numbers), SIGNATURES)
-        if most > room:
-            found.append([])
-            room = TOGETHER
-        found[-1].append((kind, list(numbers)))
-        room -= most
+    for turn in range(max(map(len, by_entry.values()), default=0)):
+        for place, kinds in enumerate(by_entry.values()):
+            if turn >= len(kinds):
+                continue
+            kind = kinds[(place + turn) % len(kinds)]
+            most = min(len(listed[kind]), SIGNATURES)
+            if most > room:
+                found.append([])
+                room = TOGETHER
+            found[-1].append((kind, list(listed[kind])))
+            room -= most
     return found
 
 
-def run_all(listed: Mapping[Kind, Sequence[int]], jobs: int) -> list[Result]:
-    """How cases of those ``listed`` go where they are compiled; says how far it is."""
+def run_all(listed: Mapping[Kind, Sequence[int]], jobs: int, minutes: float = math.inf) -> list[Result]:
+    """How cases of those ``listed`` go where they are compiled, no more being begun after so many ``minutes``; says how
+    far it is."""
     every = tasks(listed)
     found: list[Result] = []
     progress = Progress(len(every), "libraries")
     workers = [Worker(run_task, SECONDS, MEMORY) for _ in range(jobs)]
-    for _, results in each(every, results_of, workers):
-        found += results
-        progress.step(f"{len(found)} cases, {sum(not result.passed for result in found)} fail")
+    with closing(each(every, results_of, workers)) as done:
+        for _, results in done:
+            found += results
+            progress.step(f"{len(found)} cases, {sum(not result.passed for result in found)} fail")
+            if progress.minutes > minutes:
+                break
     places = {kind: place for place, kind in enumerate(listed)}
     return sorted(found, key=lambda result: (places[result.kind], result.number))
 

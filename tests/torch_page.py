@@ -68,15 +68,18 @@ def page(results: Sequence[Result], samples: int | None) -> str:
     return "\n".join([*lines, *_reasons(core, rest)]) + "\n"
 
 
-def compiled_page(results: Sequence[Result], which: str, machine: str) -> str:
-    """The part on cases that pass in the interpreter and were compiled: ``which``, and on what ``machine``."""
+def compiled_page(results: Sequence[Result], kinds: int, machine: str) -> str:
+    """The part on cases that pass in the interpreter and were compiled on ``machine``, of ``kinds`` entries and types
+    that there are."""
     core, rest = _split(results)
+    done = len({result.kind for result in results})
+    which = "all" if done == kinds else f"{done} of the {kinds}, spread evenly"
     lines = [
         COMPILED,
         "",
         "`python -m tests.torch_suite --compiled`: of the cases above that pass, compiled: of each entry and type up "
         f"to {SIGNATURES} whose traces, shapes and types differ, {TOGETHER} to a library. Results are compared with "
-        f"eager PyTorch as above. This run: {which}, {machine}.",
+        f"eager PyTorch as above. This run had {which} entries and types that pass ({machine}).",
         "",
         *_summaries(core, rest),
         "",

@@ -2,14 +2,14 @@
 
 ``python -m tests.torch_suite`` runs all cases (see ``tests.torch_cases``) through the interpreter and writes its part
 of ``docs/coverage.md`` and ``tests/torch_passed.txt``, which names those that pass; ``--compiled`` runs these as
-compiled libraries instead and writes a part of its own (see ``tests.torch_compiled``). ``--only text`` takes the
-entries whose name holds the text, and writes nothing; ``--part 1/4`` every fourth entry, of which the page is written
-if they are compiled.
+compiled libraries instead and writes a part of its own (see ``tests.torch_compiled``), with ``--minutes`` of as many
+as there is time for. ``--only text`` takes the entries whose name holds the text, and writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import warnings
 from collections import defaultdict
@@ -127,25 +127,22 @@ def main() -> int:
     """The exit code says whether a case fails where it is compiled."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="entries whose name holds this text")
-    parser.add_argument("--part", default="1/1", help="K/N: the K-th of N parts of the entries")
     parser.add_argument("--compiled", action="store_true", help="compile the cases that are listed")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="compile as many as there is time for")
     parser.add_argument("--samples", type=int, help="of each entry and type, the first so many (default: all)")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
-    part, parts = map(int, options.part.split("/"))
-    names = [name for name in entries() if options.only in name][part - 1 :: parts]
-    whole = len(names) == len(entries())
     if options.compiled:
-        chosen = {kind: numbers for kind, numbers in listed().items() if kind[0] in set(names)}
-        results = torch_compiled.run_all(chosen, options.jobs)
+        chosen = {kind: numbers for kind, numbers in listed().items() if options.only in kind[0]}
+        results = torch_compiled.run_all(chosen, options.jobs, options.minutes)
         report(results, named=True)
         if not options.only:
-            which = "all entries" if whole else f"part {part} of {parts} of the entries"
-            coverage_page.write(torch_page.compiled_page(results, which, machine()))
+            coverage_page.write(torch_page.compiled_page(results, len(chosen), machine()))
         return int(not all(result.passed for result in results))
+    names = [name for name in entries() if options.only in name]
     results = run_all(names, options.jobs, options.samples)
-    report(results, named=not whole)
-    if whole:
+    report(results, named=bool(options.only))
+    if not options.only:
         LIST.write_text(listing(results))
         coverage_page.write(torch_page.page(results, options.samples))
     return 0

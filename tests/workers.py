@@ -121,6 +121,11 @@ class Progress:
         self.done = 0
         self.start = self.said = time.monotonic()
 
+    @property
+    def minutes(self) -> float:
+        """Since it began."""
+        return (time.monotonic() - self.start) / 60
+
     def step(self, found: str) -> None:
         """One more is done, and what has been ``found`` in all."""
         self.done += 1
