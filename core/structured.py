@@ -34,6 +34,8 @@ def scan(
     Returns the last carries and, along a new first axis, what was put out. Raises ShapeError or DTypeError where a
     carry changes its shape or type, or the lengths differ.
     """
+    if not all(x.rank for x in over):
+        raise ShapeError("Scan: expected operands with an axis to run along, found one without axes")
     lengths = {x.shape[0] for x in over}
     if len(lengths) != 1:
         raise ShapeError(f"Scan: expected operands of one length, found {sorted(map(str, lengths))}")

@@ -129,6 +129,13 @@ def vectors() -> onnx.ModelProto:
     return model("NonMaxSuppression", np.ones(4, np.float32), np.ones((1, 1, 1), np.float32))
 
 
+def scan_of_a_number() -> onnx.ModelProto:
+    values = [onnx.ValueInfoProto(name=name) for name in ("s", "e", "t")]
+    body = helper.make_graph([helper.make_node("Add", ["s", "e"], ["t"])], "body", values[:2], values[2:])
+    node = helper.make_node("Scan", ["", "s", "x"], ["y"], num_scan_inputs=1, body=body)
+    return onnx_models.model([node], [declared("x", X)], ["y"], initializers={"s": np.array(0, np.float32)}, opset=8)
+
+
 def grams(low: int, high: int, skips: int = 0, places: tuple[int, ...] = (0, 1)) -> onnx.ModelProto:
     node = helper.make_node(
         "TfIdfVectorizer", ["x"], ["y"], mode="TF", min_gram_length=low, max_gram_length=high,
@@ -175,6 +182,16 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], type[LuminalError], str]
         lambda: model("DFT", np.ones((1, 4, 1), np.float32), np.array(1 << 40), axis=1), ShapeError, "dft",
     ),
     "boxes": (vectors, ShapeError, "expected boxes"),
+    "boxes of any size": (
+        lambda: onnx_models.model(
+            [helper.make_node("NonMaxSuppression", ["b", "s"], ["y"])],
+            [declared("b", X, [1, 6, "n"]), declared("s", X, [1, 1, 6])],
+            ["y"],
+        ),
+        ShapeError,
+        "boxes of four numbers",
+    ),
+    "scan of a number": (scan_of_a_number, ShapeError, "without axes"),
     "condition of many axes": (
         lambda: onnx_models.model(
             [helper.make_node("Compress", ["x", "c"], ["y"])], [declared("x", X), declared("c", X > 0)], ["y"]

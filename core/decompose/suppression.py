@@ -15,15 +15,28 @@ from luminal.core.types import bool_, i64
 
 
 def corners(boxes: Node) -> Node:
-    """``[.., 4]`` boxes given by any two opposite corners ``y1 x1 y2 x2``, by the lower one and the upper one."""
+    """``[.., 4]`` boxes given by any two opposite corners ``y1 x1 y2 x2``, by the lower one and the upper one.
+
+    Raises ShapeError where there are not four numbers to a box.
+    """
+    _check_boxes(boxes)
     a, b = slice_(boxes, -1, 0, 2), slice_(boxes, -1, 2, 2)
     return indexing.stack([*_columns(minimum(a, b)), *_columns(maximum(a, b))], -1)
 
 
 def around_centers(boxes: Node) -> Node:
-    """``[.., 4]`` boxes ``x y width height`` around their centers, by their corners ``y1 x1 y2 x2``."""
+    """``[.., 4]`` boxes ``x y width height`` around their centers, by their corners ``y1 x1 y2 x2``.
+
+    Raises ShapeError where there are not four numbers to a box.
+    """
+    _check_boxes(boxes)
     x, y, width, height = _columns(boxes)
     return indexing.stack([y - height * 0.5, x - width * 0.5, y + height * 0.5, x + width * 0.5], -1)
+
+
+def _check_boxes(boxes: Node) -> None:
+    if boxes.rank < 1 or boxes.shape[-1] != 4:
+        raise ShapeError(f"expected boxes of four numbers, found {list(boxes.shape)}")
 
 
 def suppressed(boxes: Node, scores: Node, most: Node, overlap: Node, least: Node | None) -> tuple[Node, Node]:
