@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import luminal
 from luminal.core import interp
+from luminal.core.errors import UnsupportedError
 from luminal.frontends.fx import importer
 
 aten = torch.ops.aten
@@ -100,6 +101,11 @@ def test_equations() -> None:
     agrees(solve, SQUARE, normal(2, 4))  # a vector for each
     agrees(solve, SQUARE[0], COLUMNS)  # one matrix for all
     agrees(aten.linalg_inv_ex, SQUARE)
+
+
+def test_failures_of_traced_functions_say_why() -> None:
+    with pytest.raises(UnsupportedError, match=r"asserts on the data of a call .*linalg\.inv"):
+        importer.load(make_fx(lambda x: torch.linalg.inv(x))(SQUARE))
 
 
 class Inverses(nn.Module):

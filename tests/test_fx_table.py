@@ -462,7 +462,7 @@ SIZED = _names(
 FACTORS = _names(  # tested in test_fx_linear_algebra
     """linalg_lu_factor_ex linalg_lu lu_unpack linalg_cholesky_ex linalg_cholesky cholesky geqrf linalg_qr
     linalg_householder_product linalg_solve_triangular triangular_solve _linalg_solve_ex linalg_solve linalg_lu_solve
-    linalg_inv_ex linalg_inv inverse cholesky_solve cholesky_inverse"""
+    linalg_inv_ex linalg_inv inverse cholesky_solve cholesky_inverse _linalg_check_errors"""
 )
 RANDOM = {name for name, entry in TABLE.items() if "random" in entry.wants}  # tested in test_random
 

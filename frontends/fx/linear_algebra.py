@@ -11,13 +11,14 @@ from luminal.core.decompose import factorisation as factors
 from luminal.core.decompose.compare import equal, not_equal
 from luminal.core.decompose.contraction import matmul
 from luminal.core.decompose.indexing import eye, tril, triu
-from luminal.core.decompose.reduction import max_
+from luminal.core.decompose.reduction import all_, max_
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, broadcast_shape, cast, expand, gather, iota
 from luminal.core.movement import along, reshape, slice_, transpose, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import i32, i64
 from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.sizes import assert_values
 
 
 def _many(x: Node, axes: int = 2) -> Node:
@@ -47,6 +48,12 @@ def _positions(order: Node, like: Node) -> Node:
     count, m = order.shape
     shape = count, m, m
     return cast(equal(along(iota(m), 1, shape), expand(unsqueeze(order, [1]), shape)), like.dtype)
+
+
+@aten("_linalg_check_errors")
+def check_errors(info: Node, api_name: str, *, is_matrix: bool) -> None:
+    """What a traced function has in the place of a failure: it must be decided when compiling."""
+    assert_values(all_(equal(info, 0)), f"{api_name}: a matrix has no such factors")
 
 
 # ---- factors -----------------------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def _is_function(node: torch.fx.Node) -> bool:
         return isinstance(node.meta.get("val"), torch.Tensor | int | float | torch.SymInt) or not node.users
     if node.op == "call_function":
         if isinstance(node.target, torch._ops.OpOverload):
-            return "val" in node.meta and not node.target._schema.is_mutable
+            schema = node.target._schema
+            return ("val" in node.meta or not schema.returns) and not schema.is_mutable
         return target_name(node.target) in TABLE
     return node.op in ("get_attr", "output")
 
