@@ -73,13 +73,13 @@ def compiled_page(results: Sequence[Result], kinds: int, machine: str) -> str:
     that there are."""
     core, rest = _split(results)
     done = len({result.kind for result in results})
-    which = "all" if done == kinds else f"{done} of the {kinds}, spread evenly"
+    which = f"all {kinds} pairs" if done == kinds else f"{done} of the {kinds} pairs, spread over both,"
     lines = [
         COMPILED,
         "",
         "`python -m tests.torch_suite --compiled`: of the cases above that pass, compiled: of each entry and type up "
         f"to {SIGNATURES} whose traces, shapes and types differ, {TOGETHER} to a library. Results are compared with "
-        f"eager PyTorch as above. This run had {which} entries and types that pass ({machine}).",
+        f"eager PyTorch as above. This run had {which} of an entry and a type that pass ({machine}).",
         "",
         *_summaries(core, rest),
         "",
@@ -124,7 +124,7 @@ def _summaries(core: Entries, rest: Entries) -> list[str]:
 def _reasons(core: Entries, rest: Entries) -> list[str]:
     lines: list[str] = []
     for title, part in (("entries of core ATen", core), ("other entries", rest)):
-        lines += ["", f"## What fails of {title}, and why", "", *_failures(part)]
+        lines += ["", f"## What fails of {title}, and why", "", *(_failures(part) or ["Nothing."])]
     return lines
 
 
