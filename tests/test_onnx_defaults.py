@@ -59,6 +59,7 @@ EXAMPLES: dict[str, Example] = {
     "EmbedLayerNormalization": ((whole(1, 0).reshape(1, 2), None, X, X, None, ROW, ROW), (), {}),
     "QLinearAveragePool": ((np.uint8(abs(IMAGE)), SCALE, POINT, SCALE, POINT), (), {"kernel_shape": [2, 3]}),
     "QLinearSoftmax": ((np.uint8(abs(X)), SCALE, POINT, SCALE, POINT), (), {}),
+    "MaxRoiPool": ((IMAGE, np.float32([[0, 0, 1, 3, 4]])), (), {"pooled_shape": [2, 2]}),
     "QGemm": ((np.uint8(abs(X)), SCALE[0], POINT[0], np.uint8(X.T), SCALE[0], POINT[0]), (), {}),
     "QAttention": ((np.uint8(abs(ROWS)), np.int8(floats(4, 12)), floats(12), SCALE[0], SCALE[0]), (), {"num_heads": 2}),
     "TransposeMatMul": ((floats(3, 3), floats(3, 3)), (), {}),

@@ -342,6 +342,12 @@ CONTRIBUTED = [
     case("FusedMatMul", floats(2, 4, 3), floats(5, 4), domain="com.microsoft", alpha=0.5, transA=1, transB=1),
 ]  # fmt: skip
 
+REGIONS = np.float32([[0, 0, 0, 6, 7], [1, 2.5, 1.4, 5, 3], [0, 5, 6, 30, 40], [1, -4, -3, 1, 1], [0, 9, 9, 12, 12]])
+MAX_ROI = [
+    case("MaxRoiPool", X, REGIONS, pooled_shape=shape, spatial_scale=scale)
+    for shape, scale in (([1, 1], 1.0), ([2, 3], 1.0), ([3, 2], 0.5))
+]
+
 SMALL, ZERO8 = np.array(2**-8, np.float32), np.array(0, np.uint8)
 QUANTIZED_MORE = [
     *(case("QLinearAveragePool", integers(2, 3, 6, 5, low=0, high=255, dtype=np.uint8), LOW, MIDDLE, HIGH, MIDDLE,
@@ -444,6 +450,7 @@ ATTENTION = [
         *CONTRIBUTED,
         *ATTENTION,
         *QUANTIZED_MORE,
+        *MAX_ROI,
     ],
 )
 def test_agrees_with_onnxruntime(op: str, inputs: tuple[Array | None, ...], options: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose.arithmetic import abs_, floor, remainder, round_
+from luminal.core.decompose.arithmetic import abs_, ceil, floor, remainder, round_
 from luminal.core.decompose.common import count, require_axes, require_float, widened
-from luminal.core.decompose.compare import clamp, less, maximum
+from luminal.core.decompose.compare import clamp, less, less_equal, maximum
 from luminal.core.decompose.resample import cubic_kernel, linear_kernel
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, broadcast, cast, dim, gather, iota, reduce, select
@@ -185,6 +185,37 @@ def roi_align(
     if largest:
         return permute(reduce(ops.MAX_REDUCE, terms, [2, 4, 5, 6]), [0, 3, 1, 2])
     return permute(reduce(ops.SUM_REDUCE, terms, [2, 4, 5, 6]) / (samples * samples), [0, 3, 1, 2])
+
+
+def roi_max_pool(x: Node, regions: Node, batch: Node, size: tuple[int, int], scale: float) -> Node:
+    """The largest element in each of ``size`` cells of each of ``regions [R, 4]`` (left, top, right, bottom, the ends
+    included) of image ``batch [R]``, as ``[R, C, *size]``; 0 for a cell outside of the image (Girshick, 2015).
+
+    Corners are multiplied by ``scale`` and rounded, halves away from zero. Rows are pooled first, then columns: each
+    takes time as the image is large, for each cell.
+    """
+    r = regions.shape[0]
+    corners = [_nearest(reshape(slice_(regions, 1, k, 1), [r, 1]) * scale) for k in range(4)]
+    result = gather(x, cast(batch, types.i64), 0)
+    inside: list[Node] = []
+    for axis, cells in enumerate(size):
+        start, length = corners[1 - axis], corners[3 - axis]
+        extent = maximum(length - start + 1, 1) / cells
+        cell = cast(iota(cells), x.dtype)
+        first, last = floor(cell * extent) + start, ceil((cell + 1) * extent) + start
+        place = cast(iota(x.shape[2 + axis]), x.dtype)
+        inside.append(less_equal(unsqueeze(first, [2]), place) & less(place, unsqueeze(last, [2])))
+    for axis, within in enumerate(inside):  # [R, C, H, W] to [R, C, rows, W] to [R, C, rows, columns]
+        other = [1, 4] if axis == 0 else [1, 2]
+        row = select(unsqueeze(within, other), unsqueeze(result, [2 + axis]), x.dtype.min)
+        result = reduce(ops.MAX_REDUCE, row, [3 + axis])
+    rows, columns = (reduce(ops.MAX_REDUCE, within, [2]) for within in inside)
+    return select(unsqueeze(rows, [1, 3]) & unsqueeze(columns, [1, 2]), result, 0)
+
+
+def _nearest(x: Node) -> Node:
+    """The nearest whole number, of two the one farther from zero."""
+    return select(less(x, 0), ceil(x - 0.5), floor(x + 0.5))
 
 
 @widened

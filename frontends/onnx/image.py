@@ -5,6 +5,7 @@ from __future__ import annotations
 from luminal.core.decompose import sampling
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node
+from luminal.core.movement import reshape, slice_
 from luminal.frontends.onnx.registry import Call, exactly, operator
 from luminal.frontends.onnx.windows import window
 
@@ -39,6 +40,19 @@ def _roi_align(call: Call, offset: float) -> Node:
     return sampling.roi_align(
         call[0], call[1], call[2], size, samples, call.number("spatial_scale", 1.0), offset, largest
     )
+
+
+@operator("MaxRoiPool")
+def _max_roi_pool(call: Call) -> Node:
+    """Regions are rows of the image's number and two corners."""
+    size = call.integers("pooled_shape") or []
+    exactly(size, 2, "sizes in pooled_shape")
+    x, regions = call[0], call[1]
+    if x.rank != 4 or regions.rank != 2 or regions.shape[1] != 5:
+        raise ModelError(f"expected [N, C, H, W] and regions [R, 5], found {list(x.shape)} and {list(regions.shape)}")
+    number = reshape(slice_(regions, 1, 0, 1), [regions.shape[0]])
+    corners = slice_(regions, 1, 1, 4)
+    return sampling.roi_max_pool(x, corners, number, (size[0], size[1]), call.number("spatial_scale", 1.0))
 
 
 @operator("DeformConv")
