@@ -235,8 +235,10 @@ SAMPLED = [
       for align in (0, 1)),
     case("GridSample", floats(1, 2, 3, 4, 5), floats(1, 2, 3, 4, 3, seed=1), opset=20, mode="linear"),
     *(case("RoiAlign", X, np.abs(floats(3, 4)) * 4 + np.float32([0, 0, 2, 2]), vector(0, 1, 0), opset=opset,
-           output_height=3, output_width=2, sampling_ratio=2, spatial_scale=0.7, mode=mode)
-      for opset in (10, 16) for mode in ("avg",)),
+           output_height=3, output_width=2, sampling_ratio=ratio, spatial_scale=0.7)
+      for opset in (10, 16) for ratio in (2, 0)),
+    case("RoiAlign", X, np.float32([[0, 0, 9, 9], [3, 2, 2, 1], [1, 1, 30, 40]]), vector(0, 1, 0), opset=16, mode="max",
+         output_height=2, output_width=3),
     case("DeformConv", floats(1, 4, 6, 7), floats(6, 2, 3, 2, seed=1), floats(1, 24, 3, 6, seed=2), floats(6, seed=3),
          floats(1, 12, 3, 6, seed=4), opset=19, strides=[2, 1], pads=[1, 0, 0, 0], group=2, offset_group=2),
     *(case("ConvTranspose", X, floats(3, 4, 3, 2, seed=1), floats(4, seed=2), opset=11, strides=strides,

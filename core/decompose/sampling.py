@@ -14,10 +14,12 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.arithmetic import abs_, ceil, floor, remainder, round_
 from luminal.core.decompose.common import count, require_axes, require_float, widened
 from luminal.core.decompose.compare import clamp, less, less_equal, maximum
+from luminal.core.decompose.reduction import max_
 from luminal.core.decompose.resample import cubic_kernel, linear_kernel
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, broadcast, cast, dim, gather, iota, reduce, select
+from luminal.core.ir import Node, binary, broadcast, cast, constant, dim, expand, gather, iota, reduce, select
 from luminal.core.movement import permute, reshape, slice_, unsqueeze
+from luminal.core.structured import while_loop
 from luminal.core.symbolic import Int
 
 PADDINGS = ("zeros", "border", "reflection")
@@ -155,36 +157,66 @@ def roi_align(
     largest: bool = False,
 ) -> Node:  # fmt: skip
     """Each of ``regions [R, 4]`` (left, top, right, bottom) of image ``batch [R]`` as ``[R, C, *size]``: the mean over
-    ``samples`` by ``samples`` places in each cell (He et al., 2017).
+    ``samples`` by ``samples`` places in each cell (He et al., 2017); 0 samples are as many as a cell of the region has
+    elements along each axis, which a loop takes one by one.
 
     Coordinates are multiplied by ``scale``, then ``offset`` is subtracted; without an offset, regions are at least one
     element wide. With ``largest`` a cell is the largest of the weighted elements around its places (ONNX RoiAlign).
     """
     r = regions.shape[0]
     bounds = [reshape(slice_(regions, 1, k, 1), [r, 1, 1]) * scale - offset for k in range(4)]
-    places: list[Node] = []
-    outside: Node | None = None
-    for axis, cells in enumerate(size):
-        start, extent = bounds[1 - axis], bounds[3 - axis] - bounds[1 - axis]
-        extent = extent if offset else maximum(extent, 1)
-        cell = reshape(cast(iota(cells), x.dtype), [cells, 1])
-        within = (cast(iota(samples), x.dtype) + 0.5) / samples
-        place = start + (cell + within) * (extent / cells)
-        ends = count(x.shape[2 + axis], x.dtype)
-        beyond = less(place, -1) | less(ends, place)
-        place = clamp(place, 0, ends - 1)
-        split = [r, cells, samples, 1, 1] if axis == 0 else [r, 1, 1, cells, samples]
-        places.append(reshape(place, split))
-        beyond = reshape(beyond, split)
-        outside = beyond if outside is None else outside | beyond
-    assert outside is not None
-    found = taps(x, places, cast(batch, types.i64), "linear", "border")
-    assert found.weights is not None
-    terms = select(reshape(outside, [*outside.shape, 1, 1, 1]), 0, found.values * found.weights)
-    # Of [R, rows, samples, columns, samples, taps, taps, C].
-    if largest:
-        return permute(reduce(ops.MAX_REDUCE, terms, [2, 4, 5, 6]), [0, 3, 1, 2])
-    return permute(reduce(ops.SUM_REDUCE, terms, [2, 4, 5, 6]) / (samples * samples), [0, 3, 1, 2])
+    starts, extents = bounds[1::-1], [bounds[3] - bounds[1], bounds[2] - bounds[0]]
+    if not offset:
+        extents = [maximum(extent, 1) for extent in extents]
+    sides = [extent / cells for extent, cells in zip(extents, size, strict=True)]
+    number = cast(batch, types.i64)
+
+    def pooled(within: Sequence[Node]) -> Node:
+        """``[R, *size, C]`` of the samples at places ``within`` a cell, of 0 to 1, ``[R or 1, 1, samples]``."""
+        places: list[Node] = []
+        outside: Node | None = None
+        for axis, cells in enumerate(size):
+            place = starts[axis] + (reshape(cast(iota(cells), x.dtype), [cells, 1]) + within[axis]) * sides[axis]
+            ends = count(x.shape[2 + axis], x.dtype)
+            beyond = less(place, -1) | less(ends, place)
+            taken = within[axis].shape[2]
+            split: list[Int] = [r, cells, taken, 1, 1] if axis == 0 else [r, 1, 1, cells, taken]
+            places.append(reshape(clamp(place, 0, ends - 1), split))
+            outside = reshape(beyond, split) if outside is None else outside | reshape(beyond, split)
+        assert outside is not None
+        found = taps(x, places, number, "linear", "border")
+        assert found.weights is not None
+        terms = select(reshape(outside, [*outside.shape, 1, 1, 1]), 0, found.values * found.weights)
+        # Of [R, rows, samples, columns, samples, taps, taps, C].
+        return reduce(ops.MAX_REDUCE if largest else ops.SUM_REDUCE, terms, [2, 4, 5, 6])
+
+    if samples:
+        regular = reshape((cast(iota(samples), x.dtype) + 0.5) / samples, [1, 1, samples])
+        result = pooled([regular, regular])
+        return permute(result if largest else result / (samples * samples), [0, 3, 1, 2])
+    rows, columns = (maximum(cast(ceil(side), types.i64), 0) for side in sides)
+    shape = [r, *size, x.shape[1]]
+
+    def more(carried: Sequence[Node]) -> Node:
+        return less(carried[0], max_(rows * columns))
+
+    def step(carried: Sequence[Node]) -> Sequence[Node]:
+        at, total = carried
+        width = maximum(columns, 1)
+        index = [binary(ops.DIV, at, width), binary(ops.MOD, at, width)]
+        within = [
+            (cast(k, x.dtype) + 0.5) / cast(maximum(most, 1), x.dtype)
+            for k, most in zip(index, (rows, columns), strict=True)
+        ]
+        value = pooled(within)
+        joined = maximum(total, value) if largest else total + value
+        return at + 1, select(reshape(less(at, rows * columns), [r, 1, 1, 1]), joined, total)
+
+    nothing = expand(constant(x.dtype.min if largest else 0.0, x.dtype), shape)
+    _, total = while_loop(more, step, [constant(0, types.i64), nothing])
+    taken = reshape(rows * columns, [r, 1, 1, 1])
+    result = total if largest else total / cast(maximum(taken, 1), x.dtype)
+    return permute(select(less(0, taken), result, 0), [0, 3, 1, 2])
 
 
 def roi_max_pool(x: Node, regions: Node, batch: Node, size: tuple[int, int], scale: float) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from luminal.core.decompose import sampling
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.core.movement import reshape, slice_
 from luminal.frontends.onnx.registry import Call, exactly, operator
@@ -33,8 +33,6 @@ def _roi_align_by_mode(call: Call) -> Node:
 
 def _roi_align(call: Call, offset: float) -> Node:
     samples = call.integer("sampling_ratio", 0)
-    if samples < 1:
-        raise UnsupportedError("as many samples as a region has elements (sampling_ratio=0): give a number of samples")
     size = (call.integer("output_height", 1), call.integer("output_width", 1))
     largest = call.choice("mode", "avg", ("avg", "max")) == "max"
     return sampling.roi_align(
