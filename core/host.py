@@ -15,11 +15,13 @@ import numpy as np
 
 from luminal.core import texts
 from luminal.core.errors import DTypeError, InputError
+from luminal.core.numerics import convert
 from luminal.core.types import DType, bool_, f32, f64, i32, i64, text, u64
 
 Array = np.ndarray[Any, Any]
 
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 
 MOST_PARTS = 1024  # of one text that is split: what a run keeps room for
 
@@ -106,14 +108,22 @@ def _accepts(classes: Array, states: Array, content: bytes) -> bool:
     return bool(states[state, 0])
 
 
-def _parsed(x: Array, shape: tuple[int, ...]) -> Array:
-    return np.array([_number(each) for each in texts.strings(x)], np.float64).reshape(shape)
+def _parsing(dtype: DType) -> Function:
+    def meaning(x: Array, shape: tuple[int, ...]) -> Array:
+        return np.array([_number(each, dtype) for each in texts.strings(x)], dtype.numpy).reshape(shape)
+
+    said = "nearest" if dtype.is_float else "exactly where it is whole, else truncated; saturated"
+    return Function((text,), dtype, meaning, f"the number that each text says, {said}; refuses what says none")
 
 
-def _number(x: str) -> float:
+def _number(x: str, dtype: DType) -> Any:
     if not _NUMBER.fullmatch(x):
         raise InputError(f"{x!r} is no number")
-    return float(x)
+    if dtype.is_float:
+        return float(x)
+    if _WHOLE.fullmatch(x):
+        return min(max(int(x), dtype.min), dtype.max)
+    return convert(np.array(float(x)), dtype)
 
 
 def _formatted(x: Array, shape: tuple[int, ...]) -> Array:
@@ -142,7 +152,9 @@ FUNCTIONS: dict[str, Function] = {
     "split": Function((text, text, i64), text, _split, "the parts, along a new last axis, and empty texts behind them"),
     "map_characters": Function((text, i32), text, _mapped, "each character as the table maps it"),
     "match": Function((text, i32, i32), bool_, _matched, "whether the automaton accepts the bytes of each text"),
-    "parse": Function((text,), f64, _parsed, "the number that each text says, nearest; refuses what says none"),
+    "parse_float64": _parsing(f64),
+    "parse_int64": _parsing(i64),
+    "parse_uint64": _parsing(u64),
     "format_float32": _formatting(f32),
     "format_float64": _formatting(f64),
     "format_int64": _formatting(i64),

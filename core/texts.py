@@ -95,4 +95,6 @@ def _checked(element: Any) -> str:
             raise InputError(f"expected texts in UTF-8, found {element!r}: {error}") from error
     if not isinstance(element, str):
         raise InputError(f"expected an array of texts, found {type(element).__name__} in it")
+    if any("\ud800" <= c <= "\udfff" for c in element):
+        raise InputError(f"expected texts that UTF-8 can encode, found {element!r}, which holds half a character")
     return element

@@ -107,7 +107,7 @@ def test_functions_of_texts_compiled(x: list[str], y: str) -> None:
 KINDS = {"f32": types.f32, "f64": types.f64, "i64": types.i64, "u64": types.u64, "bf16": types.bf16}
 NUMBERS = graph(lambda *x: list(map(text.formatted, x)), *(ir.input_(n, (N,), t) for n, t in KINDS.items()))
 PARSED = graph(
-    lambda x: [text.parsed(x, types.f64), text.parsed(x, types.f32), text.parsed(x, types.i64)],
+    lambda x: [text.parsed(x, dtype) for dtype in (types.f64, types.f32, types.i64, types.u64)],
     ir.input_("x", (N,), types.text),
 )
 SPECIAL = [0.0, -0.0, 1.0, 1e22, 1e23, 5e-324, 1.7976931348623157e308, 0.1, 1e-5, 99999.0, 1e5, 12345678901.234, np.inf,
@@ -151,7 +151,19 @@ def test_texts_as_numbers() -> None:
     ):  # fmt: skip
         np.testing.assert_array_equal(found[0], results[0])
         np.testing.assert_array_equal(found[1], results[1])
-        assert found[2][-2] == 100
+        assert found[2].tolist()[:6] == [1, -2, 0, 7, 1000, 0] and found[2][-2] == 100
+        assert found[2].tolist()[6:10] == [2**63 - 1, -(2**63), 0, 2**63 - 1]
+        assert found[3].tolist()[:10] == [1, 0, 0, 7, 1000, 0, 2**64 - 1, 0, 0, 2**64 - 1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(values=st.lists(st.integers(-(2**65), 2**65), max_size=8))
+@example(values=[2**53 + 1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**64, -1, -(2**63) - 1])
+def test_integers_are_read_to_the_last_digit(values: list[int]) -> None:
+    given = {"x": words([str(value) for value in values])}
+    for found in (interp.run(PARSED, given).outputs, list(compiled()["parsed"].run(given).values())):
+        assert found[2].tolist() == [min(max(value, -(2**63)), 2**63 - 1) for value in values]
+        assert found[3].tolist() == [min(max(value, 0), 2**64 - 1) for value in values]
 
 
 @pytest.mark.parametrize("wrong", ["", " 1", "1 ", "0x10", "1e", "one", "1_0", "٣", "nan(1)", "--1", "1\0"])
@@ -203,13 +215,27 @@ def test_automata_are_small() -> None:
 def test_classes_by_name() -> None:
     assert accepts("[[:alpha:]_]+[[:digit:]]", "a_B7")
     assert not accepts("[[:alpha:]]", "1")
+    assert accepts(r"\[:alpha:]", "[:alph]"[:1] + ":") is False and accepts(r"\[:a]", "[:a]")
+
+
+def test_letters_that_differ_in_case() -> None:
+    assert not accepts(r"(?i)\W", "S") and not accepts(r"(?i)[^k]", "K")
+    assert accepts("(?i)k", "\u212a") and accepts("(?i)[a-s]", "ſ") and accepts("(?i)Σ", "ς")
+    assert accepts(r"(?i)\S{50}", "x" * 50)
+
+
+def test_braces_that_repeat_nothing_are_characters() -> None:
+    assert accepts("a{,3}", "a{,3}") and not accepts("a{,3}", "aa") and accepts("[{,3}]", "{")
 
 
 @pytest.mark.parametrize(
     ("pattern", "error", "says"),
     [
         ("(a", ModelError, "no regular expression"),
-        ("[[:letter:]]", ModelError, "not known"),
+        ("[[:letter:]]", ModelError, "no class of characters"),
+        ("(){1000000000}", UnsupportedError, "more than 1000 times"),
+        ("(){0,4000000000}", UnsupportedError, "more than 1000 times"),
+        (r"\z", ModelError, "not one that Python reads"),
         ("(a)\\1", UnsupportedError, "groupref"),
         ("(?=a)a", UnsupportedError, "assert"),
         ("(?m)^a", UnsupportedError, "no automaton can tell"),
@@ -233,6 +259,11 @@ def test_two_texts_of_one_number_are_refused() -> None:
         texts.number(other)
     with pytest.raises(LibraryError, match="the operator failed in step 0"):
         compiled()["texts"].run({"x": words([other]), "y": np.array("")})
+
+
+def test_half_a_character_is_refused() -> None:
+    with pytest.raises(InputError, match="half a character"):
+        texts.encode(words(["\ud800"]))
 
 
 def test_texts_are_no_numbers() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ Array = np.ndarray[Any, Any]
 Ranges: TypeAlias = list[tuple[int, int]]  # of characters, ends included, ascending and apart
 
 MOST = 10_000  # states
+REPEATS = 1000  # of a part, as in RE2
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)  # which UTF-8 does not encode
 
@@ -42,6 +44,8 @@ _NAMED = {
     "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~", "punct": r"!-/:-@\[-`{-~", "space": r"\t-\r ",
     "upper": "A-Z", "word": "0-9A-Za-z_", "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
+# An escape, a class by its name, the beginning of brackets with what may stand there as itself, or a character.
+_TOKEN = r"\\.|\[:(?P<name>\^?\w+):\]|\[\^?\]?|\{,\d*\}|."
 # Places of a text: any, its ends, between a letter of a word and another character, and where that is not so.
 _ANYWHERE, _BEGIN, _END, _BOUNDARY, _INSIDE = "anywhere", "begin", "end", "boundary", "inside"
 _ANCHORS = {
@@ -57,17 +61,37 @@ def automaton(pattern: str) -> tuple[Array, Array]:
     Raises ModelError where the pattern is none, UnsupportedError where an automaton cannot say it, or not in reasonable
     size.
     """
-    known = re.sub(r"\[:(\w+):\]", lambda found: _NAMED.get(found[1], found[0]), pattern)
     try:
-        if re.search(r"\[:\^?\w+:\]", known):
-            raise re.error("its class of characters is not known")
-        tree = parser.parse(known)
+        tree = parser.parse(_as_python(pattern))
     except (re.error, OverflowError, RecursionError) as error:
-        raise ModelError(f"the pattern {pattern!r} is no regular expression: {error}") from error
+        raise ModelError(
+            f"the pattern {pattern!r} is no regular expression, or not one that Python reads as RE2 does: {error}"
+        ) from error
     machine = _Machine(pattern)
     last = machine.sequence(tree, 0, tree.state.flags)
     classes, states = _determined(machine, last)
     return classes, _fewest(states)
+
+
+def _as_python(pattern: str) -> str:
+    """``pattern`` as Python's parser reads it: named classes spelled out inside brackets, and braces that repeat
+    nothing in RE2 as characters. Raises re.error for a class that has no such name."""
+    result: list[str] = []
+    bracket = False
+    for found in re.finditer(_TOKEN, pattern, re.DOTALL):
+        token = found[0]
+        if bracket and found["name"]:
+            if found["name"] not in _NAMED:
+                raise re.error(f"{token} is no class of characters")
+            token = _NAMED[found["name"]]
+        elif not bracket and token.startswith("{,"):
+            token = "\\" + token
+        elif token.startswith("[") and not found["name"]:
+            bracket = True
+        elif token == "]":
+            bracket = False
+        result.append(token)
+    return "".join(result)
 
 
 @dataclass
@@ -103,7 +127,7 @@ class _Machine:
 
     def part(self, code: Any, value: Any, start: int, flags: int) -> int:
         if code in (codes.LITERAL, codes.NOT_LITERAL, codes.IN, codes.ANY):
-            return self.characters(_ranges(code, value, flags), start)
+            return self.characters(_ranges(code, _hashable(value), flags), start)
         if code is codes.SUBPATTERN:
             _, more, fewer, tree = value
             return self.sequence(tree, start, (flags | more) & ~fewer)
@@ -123,6 +147,8 @@ class _Machine:
         )
 
     def repeated(self, least: int, most: int, tree: Any, start: int, flags: int) -> int:
+        if least > REPEATS or (most != codes.MAXREPEAT and most > REPEATS):
+            raise UnsupportedError(f"the pattern {self.pattern!r} repeats a part more than {REPEATS} times")
         for _ in range(least):
             start = self.sequence(tree, start, flags)
         if most == codes.MAXREPEAT:
@@ -164,6 +190,11 @@ class _Machine:
 # ---- characters ------------------------------------------------------------------------------------------------------
 
 
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
 def _ranges(code: Any, value: Any, flags: int) -> Ranges:
     """The characters that one part of a pattern stands for."""
     if code is codes.ANY:
@@ -176,26 +207,34 @@ def _ranges(code: Any, value: Any, flags: int) -> Ranges:
     found: Ranges = []
     for kind, element in value[negated:]:
         if kind is codes.LITERAL:
-            found.append((element, element))
+            found += _cases([(element, element)], flags)
         elif kind is codes.RANGE:
-            found.append(element)
+            found += _cases([element], flags)
         elif element in _CLASSES:
-            found += _CLASSES[element]
+            found += _cases(_CLASSES[element], flags)
         else:
-            found += _others(_CLASSES[_OPPOSITES[element]])
-    found = _joined(_cases(found, flags))
-    return _others(found) if negated else found
+            found += _others(_cases(_CLASSES[_OPPOSITES[element]], flags))
+    return _others(found) if negated else _joined(found)
 
 
 def _cases(ranges: Ranges, flags: int) -> Ranges:
     """With the other case of each character, where the pattern does not tell them apart."""
     if not flags & re.IGNORECASE:
         return ranges
-    found = set()
-    for low, high in ranges:
-        for character in map(chr, range(low, high + 1)):
-            found |= {ord(c) for c in (character, character.lower(), character.upper()) if len(c) == 1}
-    return _joined([(c, c) for c in found])
+    alike = [c for low, high in ranges for first, others in _folds().items() if low <= first <= high for c in others]
+    return _joined([*ranges, *((c, c) for c in alike)])
+
+
+@cache
+def _folds() -> dict[int, set[int]]:
+    """The characters that are the same but for their case, by each of them: those of one simple folding."""
+    groups: dict[str, set[int]] = {}
+    for code in range(_LAST + 1):
+        character = chr(code)
+        folded = character.lower() if len(character.upper()) > 1 else character.upper().lower()
+        if len(folded) == 1 and (folded != character or character.upper() != character):
+            groups.setdefault(folded, {ord(folded)}).add(code)
+    return {code: group for group in groups.values() if len(group) > 1 for code in group}
 
 
 def _joined(ranges: Ranges) -> Ranges:

@@ -84,12 +84,15 @@ def matches(x: Node, pattern: str) -> Node:
 
 
 def parsed(x: Node, dtype: DType) -> Node:
-    """The number that each text says, in decimal, plain or scientific, INF or NaN: the nearest float64, converted."""
-    return cast(ir.host("parse", [x], x.shape), dtype)
+    """The number that each text says, in decimal, plain or scientific, INF or NaN: as int64 and uint64 exactly, else
+    the nearest float64, converted."""
+    through = dtype if dtype in (i64, u64) else f64
+    return cast(ir.host(f"parse_{through}", [x], x.shape), dtype)
 
 
 def formatted(x: Node) -> Node:
-    """The shortest text from which each number can be read back. Raises UnsupportedError where ``x`` holds none."""
+    """The shortest text from which each number can be read back, floats of 16 bits and fewer as float32. Raises
+    UnsupportedError where ``x`` holds no numbers."""
     if not (x.dtype.is_float or x.dtype.is_integer):
         raise UnsupportedError(f"texts of {x.dtype} are not supported: convert it to numbers first")
     if x.dtype.is_float:

@@ -28,7 +28,7 @@ FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 1e30, -1e30, 3.4e38, float("inf"), f
 TEXTS = (
     "", "x", "y", "i0", "nowhere", "main", "int", "a b", "../x", "\0", "é", "x" * 5000, "%s%n{0}", "1", "-1", "a+b",
     "batch", "linear", "constant", "SAME_UPPER", "VALID", "NOTSET", "round_prefer_floor", "align_corners", "ij,jk->ik",
-    "...i->...", "->", "ii->", "a,b,c,d->",
+    "...i->...", "->", "ii->", "a,b,c,d->", "(a", "a{,3}", "(){1000000000}", r"(?i)\S{50}", "((a{99}){99}){99}", r"\1",
 )  # fmt: skip
 SIZES = (
     "n", "i0", "n+1", "n*n", "n-5", "n//2", "n//0", "n//-1", "n%3", "0", "-1", "1<<99", "9**9**9", "n*m",

@@ -5,11 +5,13 @@
 // A second text of one number makes the run fail, so that comparisons are never wrong.
 #pragma once
 
+#include <errno.h>
 #include <locale.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #if defined(__APPLE__)
 #include <xlocale.h>
 #endif
@@ -71,94 +73,39 @@ inline bool is_utf8(const char* data, size_t size) {
     return true;
 }
 
-/// The texts of a run by their numbers.
-class Texts {
+/// Texts by their numbers. The bytes of the texts are elsewhere.
+class TextTable {
   public:
-    Texts() = default;
-    Texts(const Texts&) = delete;
-    Texts& operator=(const Texts&) = delete;
-    ~Texts() {
-        free(rows_);
-        for (Block* block = blocks_; block != nullptr;) {
-            Block* next = block->next;
-            free(block);
-            block = next;
-        }
-    }
+    TextTable() = default;
+    TextTable(const TextTable&) = delete;
+    TextTable& operator=(const TextTable&) = delete;
+    ~TextTable() { free(rows_); }
 
-    /// Forgets all texts but the model's own.
-    void begin(const Span<lm_text>& own, Status& status) {
+    int32_t size() const { return count_; }
+
+    void clear() {
         if (count_ > 0) memset(rows_, 0, capacity_ * sizeof(Row));
         count_ = 0;
-        for (Block* block = blocks_; block != nullptr; block = block->next) block->used = 0;
-        for (const lm_text& text : own) keep(text, status);
     }
 
-    /// The number of a text, whose bytes are copied.
-    uint64_t number(const char* data, size_t size, Status& status) {
-        const uint64_t number = text_number(data, size);
-        if (size == 0 || known(number, data, size, status)) return number;
-        char* copy = reserve(size, status);
-        if (copy == nullptr) return 0;
-        memcpy(copy, data, size);
-        return commit(copy, size, status);
-    }
-
-    /// Room for the bytes of a text that is being made; null, and a status, where there is none.
-    char* reserve(size_t size, Status& status) {
-        if (blocks_ == nullptr || blocks_->size - blocks_->used < size) {
-            Block* fitting = blocks_;
-            while (fitting != nullptr && fitting->size - fitting->used < size) fitting = fitting->next;
-            if (fitting != nullptr) return fitting->bytes() + fitting->used;
-            const size_t bytes = size > BLOCK ? size : BLOCK;
-            Block* block = static_cast<Block*>(malloc(sizeof(Block) + bytes));
-            if (block == nullptr) {
-                status.raise(LM_OUT_OF_MEMORY);
-                return nullptr;
-            }
-            *block = {blocks_, bytes, 0};
-            blocks_ = block;
-        }
-        return blocks_->bytes() + blocks_->used;
-    }
-
-    /// The number of the text that was made in the first bytes of what `reserve` gave last.
-    uint64_t commit(const char* data, size_t size, Status& status) {
-        const uint64_t number = text_number(data, size);
-        if (size == 0 || known(number, data, size, status)) return number;
-        for (Block* block = blocks_; block != nullptr; block = block->next) {
-            if (block->bytes() + block->used == data) block->used += size;
-        }
-        keep({data, size}, status);
-        return number;
-    }
-
-    /// The text of a number; false, and a status, where the run has met none.
-    bool find(uint64_t number, lm_text& text, Status& status) const {
-        text = {"", 0};
-        if (number == 0) return true;
+    /// The text of a number, or null.
+    const lm_text* find(uint64_t number) const {
         const Row* row = capacity_ == 0 ? nullptr : &rows_[place(number)];
-        if (row == nullptr || row->text.data == nullptr) {
-            status.raise(LM_OPERATOR_FAILED);
-            return false;
-        }
-        text = row->text;
+        return row != nullptr && row->text.data != nullptr ? &row->text : nullptr;
+    }
+
+    /// Puts a text in that is not there yet; false if there is no memory.
+    bool keep(uint64_t number, const lm_text& text) {
+        if (static_cast<size_t>(count_ + 1) * 2 > capacity_ && !grow()) return false;
+        rows_[place(number)] = {number, text};
+        ++count_;
         return true;
     }
 
   private:
-    static constexpr size_t BLOCK = 1 << 16;
-
     struct Row {
         uint64_t number;
         lm_text text;  // no data: the row is free
-    };
-
-    struct Block {
-        Block* next;
-        size_t size;
-        size_t used;
-        char* bytes() { return reinterpret_cast<char*>(this + 1); }
     };
 
     /// The row of a number, or the free one where it would be. There is always a free one.
@@ -168,34 +115,14 @@ class Texts {
         return row;
     }
 
-    /// Whether the text is in the table; a status where another one has its number.
-    bool known(uint64_t number, const char* data, size_t size, Status& status) const {
-        const Row* row = capacity_ == 0 ? nullptr : &rows_[place(number)];
-        const bool met = row != nullptr && row->text.data != nullptr;
-        const bool other = met && (row->text.size != size || memcmp(row->text.data, data, size) != 0);
-        if (other || number == 0) status.raise(LM_OPERATOR_FAILED);  // 0 is the empty text's
-        return met || number == 0;
-    }
-
-    /// Puts a text into the table that may not be there yet.
-    void keep(const lm_text& text, Status& status) {
-        if ((count_ + 1) * 2 > capacity_ && !grow()) {
-            status.raise(LM_OUT_OF_MEMORY);
-            return;
-        }
-        const uint64_t number = text_number(text.data, text.size);
-        Row& row = rows_[place(number)];
-        count_ += row.text.data == nullptr;
-        row = {number, text};
-    }
-
     bool grow() {
         const size_t before = capacity_;
-        Row* rows = static_cast<Row*>(calloc(before > 0 ? before * 2 : 64, sizeof(Row)));
+        const size_t after = before > 0 ? before * 2 : 64;
+        Row* rows = static_cast<Row*>(calloc(after, sizeof(Row)));
         if (rows == nullptr) return false;
         Row* old = rows_;
         rows_ = rows;
-        capacity_ = before > 0 ? before * 2 : 64;
+        capacity_ = after;
         for (size_t i = 0; i < before; ++i) {
             if (old[i].text.data != nullptr) rows_[place(old[i].number)] = old[i];
         }
@@ -205,8 +132,113 @@ class Texts {
 
     Row* rows_ = nullptr;
     size_t capacity_ = 0;  // a power of two
-    size_t count_ = 0;
-    Block* blocks_ = nullptr;
+    int32_t count_ = 0;
+};
+
+/// The texts that a run meets: the model's own, and those that it is given or makes.
+class Texts {
+  public:
+    Texts() = default;
+    Texts(const Texts&) = delete;
+    Texts& operator=(const Texts&) = delete;
+    ~Texts() {
+        for (Block* block = first_; block != nullptr;) {
+            Block* next = block->next;
+            free(block);
+            block = next;
+        }
+    }
+
+    /// Forgets all texts but the model's own.
+    void begin(const Span<lm_text>& own, Status& status) {
+        met_.clear();
+        for (Block* block = first_; block != nullptr; block = block->next) block->used = 0;
+        filling_ = first_;
+        while (own_.size() < own.size) {
+            const lm_text& text = own[own_.size()];
+            if (!own_.keep(text_number(text.data, text.size), text)) return status.raise(LM_OUT_OF_MEMORY);
+        }
+    }
+
+    /// The number of a text, whose bytes are copied.
+    uint64_t number(const char* data, size_t size, Status& status) {
+        const uint64_t number = text_number(data, size);
+        if (size == 0 || is_known(number, data, size, status)) return number;
+        char* copy = reserve(size, status);
+        if (copy == nullptr) return 0;
+        memcpy(copy, data, size);
+        return keep(number, size, status);
+    }
+
+    /// Room for the bytes of a text that is being made; null, and a status, where there is none.
+    char* reserve(size_t size, Status& status) {
+        while (filling_ != nullptr && filling_->size - filling_->used < size) filling_ = filling_->next;
+        if (filling_ == nullptr && !add_block(size)) {
+            status.raise(LM_OUT_OF_MEMORY);
+            return nullptr;
+        }
+        return filling_->bytes() + filling_->used;
+    }
+
+    /// The number of the text that was made in the first bytes of what `reserve` gave last.
+    uint64_t commit(const char* data, size_t size, Status& status) {
+        const uint64_t number = text_number(data, size);
+        return size == 0 || is_known(number, data, size, status) ? number : keep(number, size, status);
+    }
+
+    /// The text of a number; false, and a status, where the run has met none.
+    bool find(uint64_t number, lm_text& text, Status& status) const {
+        const lm_text* found = look_up(number);
+        text = found != nullptr ? *found : lm_text{"", 0};
+        if (found == nullptr && number != 0) status.raise(LM_OPERATOR_FAILED);
+        return found != nullptr || number == 0;
+    }
+
+  private:
+    static constexpr size_t BLOCK = 1 << 16;
+
+    struct Block {
+        Block* next;
+        size_t size;
+        size_t used;
+        char* bytes() { return reinterpret_cast<char*>(this + 1); }
+    };
+
+    const lm_text* look_up(uint64_t number) const {
+        const lm_text* found = own_.find(number);
+        return found != nullptr ? found : met_.find(number);
+    }
+
+    /// Whether the text has been met; a status where another one has its number, as the empty one has 0.
+    bool is_known(uint64_t number, const char* data, size_t size, Status& status) const {
+        const lm_text* found = look_up(number);
+        const bool same = found != nullptr && found->size == size && memcmp(found->data, data, size) == 0;
+        if ((found != nullptr && !same) || number == 0) status.raise(LM_OPERATOR_FAILED);
+        return found != nullptr || number == 0;
+    }
+
+    /// Keeps the text whose bytes are the next of the block that is being filled.
+    uint64_t keep(uint64_t number, size_t size, Status& status) {
+        if (!met_.keep(number, {filling_->bytes() + filling_->used, size})) status.raise(LM_OUT_OF_MEMORY);
+        filling_->used += size;
+        return number;
+    }
+
+    bool add_block(size_t size) {
+        const size_t bytes = size > BLOCK ? size : BLOCK;
+        Block* block = static_cast<Block*>(malloc(sizeof(Block) + bytes));
+        if (block == nullptr) return false;
+        *block = {nullptr, bytes, 0};
+        (last_ != nullptr ? last_->next : first_) = block;
+        filling_ = last_ = block;
+        return true;
+    }
+
+    TextTable own_;
+    TextTable met_;
+    Block* first_ = nullptr;
+    Block* last_ = nullptr;
+    Block* filling_ = nullptr;  // earlier ones are full, or nearly
 };
 
 /// The elements of a tensor, row-major.
@@ -407,7 +439,24 @@ inline bool is_number(const char* text, size_t size) {
     return size > 0 && (is("inf") || is("infinity") || is("nan"));
 }
 
-inline void parse(Texts& texts, Status* status, Numbers in, Elements<double> out) {
+/// The integer that a text says without point or exponent, if the type holds it; `end` is where it ends.
+inline void read_integer(const char* text, char*& end, int64_t& value) { value = strtoll(text, &end, 10); }
+inline void read_integer(const char* text, char*& end, uint64_t& value) {
+    value = strtoull(text, &end, 10);
+    if (*text == '-' && value != 0) errno = ERANGE;  // it was negated
+}
+inline void read_integer(const char*, char*&, double&) { errno = ERANGE; }
+
+inline void from_double(double value, double& out) { out = value; }
+inline void from_double(double value, int64_t& out) {
+    out = value != value ? 0 : value >= 0x1p63 ? INT64_MAX : value < -0x1p63 ? INT64_MIN : static_cast<int64_t>(value);
+}
+inline void from_double(double value, uint64_t& out) {
+    out = !(value > 0) ? 0 : value >= 0x1p64 ? UINT64_MAX : static_cast<uint64_t>(value);
+}
+
+template <class T>
+void parsed(Texts& texts, Status* status, Numbers in, Elements<T> out) {
     const LocaleOfC locale;
     lm_text text;
     for (int64_t i = 0; i < out.size; ++i) {
@@ -417,9 +466,22 @@ inline void parse(Texts& texts, Status* status, Numbers in, Elements<double> out
         memcpy(copy, text.data, text.size);
         copy[text.size] = '\0';
         char* end = copy;
-        if (is_number(copy, text.size)) out.data[i] = strtod(copy, &end);
-        if (text.size == 0 || end != copy + text.size) return status->raise(LM_OPERATOR_FAILED);
+        if (!is_number(copy, text.size)) return status->raise(LM_OPERATOR_FAILED);
+        errno = 0;
+        read_integer(copy, end, out.data[i]);
+        if (errno != 0 || end != copy + text.size) from_double(strtod(copy, &end), out.data[i]);
+        if (end != copy + text.size) return status->raise(LM_OPERATOR_FAILED);
     }
+}
+
+inline void parse_float64(Texts& texts, Status* status, Numbers in, Elements<double> out) {
+    parsed(texts, status, in, out);
+}
+inline void parse_int64(Texts& texts, Status* status, Numbers in, Elements<int64_t> out) {
+    parsed(texts, status, in, out);
+}
+inline void parse_uint64(Texts& texts, Status* status, Numbers in, Elements<uint64_t> out) {
+    parsed(texts, status, in, out);
 }
 
 inline double read_back(const char* text, double) { return strtod(text, nullptr); }
