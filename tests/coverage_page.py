@@ -10,6 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
 DATA = ROOT / "src" / "luminal" / "coverage.json"
+# The headings of the parts whose tables count, by suite. What is compiled is some of what the interpreter runs.
+ONNX = "# Coverage"
+TORCH = "# Coverage of PyTorch's operators"
 _ROW = re.compile(r"\| (\S+) \| (\d+) / (\d+) \|")
 
 
@@ -26,21 +29,23 @@ def write(part: str) -> None:
 
 def tables() -> str:
     """The operators of each suite, with how many of their cases pass and how many there are, as JSON."""
-    found: dict[str, dict[str, list[int]]] = {"onnx": {}, "torch": {}}
+    suites = {ONNX: "onnx", TORCH: "torch"}
+    found: dict[str, dict[str, list[int]]] = {suite: {} for suite in suites.values()}
     for part in parts():
-        suite = "torch" if "PyTorch" in part.split("\n", 1)[0] else "onnx"
+        heading, *lines = part.splitlines()
+        suite = suites.get(heading)
         inside = False
-        for line in part.splitlines():
+        for line in lines if suite else ():
             starts = line.startswith(("| operator | compiled |", "| operator | cases |"))
             inside = starts or (inside and line.startswith("|"))
             row = _ROW.match(line) if inside else None
             if row is not None:
                 found[suite][row[1]] = [int(row[2]), int(row[3])]
-    lines = ",\n".join(
+    text = ",\n".join(
         f' "{suite}": {{\n' + ",\n".join(f"  {json.dumps(name)}: {cases}" for name, cases in operators.items()) + "\n }"
         for suite, operators in found.items()
     )
-    return f"{{\n{lines}\n}}\n"
+    return f"{{\n{text}\n}}\n"
 
 
 def parts() -> list[str]:

@@ -13,6 +13,7 @@ import onnx
 from luminal.frontends.onnx import control, operators, sequences
 from luminal.frontends.onnx.reader import OPSETS, domain
 from luminal.frontends.onnx.tensors import element_name
+from tests import coverage_page
 from tests.onnx_cases import MODELS, cases, everything, models
 
 
@@ -69,7 +70,7 @@ def page(interpreted: Mapping[str, str], compiled: Mapping[str, str]) -> str:
         rows[operator(name, case)].append(name)
     nodes = list(cases())
     lines = [
-        "# Coverage",
+        coverage_page.ONNX,
         "",
         "`make coverage` (`python -m tests.onnx_suite --compiled`): the ONNX project's own suites for back ends "
         f"(onnx {onnx.__version__}), as compiled libraries of forty cases each, and through the interpreter "

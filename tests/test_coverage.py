@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,18 @@ def nodes(found: Coverage) -> dict[tuple[str, int | None], int]:
 def test_the_tables_are_those_of_the_page() -> None:
     """Else: python -m tests.coverage_page."""
     assert coverage_page.DATA.read_text() == coverage_page.tables()
+
+
+def test_the_tables_hold_the_counts_of_the_interpreter() -> None:
+    """Not those of the compiled cases, of which the page has a table too."""
+    page = coverage_page.PAGE.read_text()
+    found = json.loads(coverage_page.DATA.read_text())
+    headers = {"onnx": "| operator | compiled | interpreter |", "torch": "| operator | cases | types | supported |"}
+    for suite, header in headers.items():
+        rows = page.split(header)[1].split("\n\n")[0].splitlines()[2:]
+        cells = [[cell.strip() for cell in row.split("|")] for row in rows]
+        assert found[suite] == {name: [int(count) for count in cases.split(" / ")] for _, name, cases, *_ in cells}
+    assert any(passed < every for passed, every in found["torch"].values())
 
 
 def parsed(text: str) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from luminal.frontends.fx.dtypes import from_torch
-from tests import coverage_page, torch_page
+from tests import coverage_page
 from tests.torch_cases import Result, cases, check, entries, types_of
 from tests.torch_compiled import TOGETHER, tasks
 from tests.torch_suite import Begun, Part, listed, results_of
@@ -42,7 +42,7 @@ def test_no_entry_that_passed_fails(names: list[str]) -> None:
 
 
 def test_the_page_counts_what_the_list_names() -> None:
-    (part,) = (part for part in coverage_page.parts() if part.startswith(f"{torch_page.HEADING}\n"))
+    (part,) = (part for part in coverage_page.parts() if part.startswith(f"{coverage_page.TORCH}\n"))
     counted = [int(cell.split("**")[1]) for row in part.splitlines() if row.startswith("| ") and row.count("**") == 4
                for cell in row.split("|")[5:6]]  # fmt: skip
     assert sum(counted) == sum(map(len, listed().values()))

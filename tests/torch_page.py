@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import torch
 
 from luminal.frontends.fx.tables import TABLE
+from tests import coverage_page
 from tests.torch_cases import DECOMPOSED, NEARER, Result, entries, is_core
 from tests.torch_compiled import SIGNATURES, TOGETHER
 
 Entries = dict[str, list[Result]]  # the results that count, by entry
 
-HEADING = "# Coverage of PyTorch's operators"
-COMPILED = "# Coverage of PyTorch's operators, compiled"
+COMPILED = f"{coverage_page.TORCH}, compiled"
 
 
 def core_operators() -> list[str]:
@@ -31,7 +31,7 @@ def page(results: Sequence[Result], samples: int | None) -> str:
     core, rest = _split(results)
     excluded = Counter(result.excluded for result in results if result.excluded)
     lines = [
-        HEADING,
+        coverage_page.TORCH,
         "",
         "`make coverage`: the entries of PyTorch's own operator database (`op_db`, "
         f"torch {torch.__version__.split('+')[0]}, {len(entries())} entries), {which} in every type of floats, "
