@@ -15,7 +15,7 @@ from tests import coverage_page
 from tests.torch_cases import Result, cases, check, entries, types_of
 from tests.torch_compiled import TOGETHER, tasks
 from tests.torch_suite import Begun, Part, listed, results_of
-from tests.workers import Worker, each
+from tests.workers import Lost, Worker, each
 
 CHUNKS = 16
 
@@ -64,6 +64,21 @@ def test_a_case_that_ends_its_process_has_failed_and_the_others_go_on() -> None:
     for results in found.values():
         assert [result.number for result in results] == [0, 1, 2, 3]
         assert [result.failed for result in results] == ["", "", "the process ended: exit status 3", ""]
+
+
+class Ending(Worker[Part]):
+    """Lost with the first case, and again before it begins the second."""
+
+    def items(self, part: Part) -> Iterator[Begun | Result]:
+        if part.done == 0:
+            yield Begun((part.name, "float32"), 0)
+        if part.done < 2:
+            raise Lost(f"after {part.done}")
+
+
+def test_a_process_that_ends_before_a_case_is_no_result_of_the_case_before() -> None:
+    with pytest.raises(Lost, match="after 1"):
+        results_of(Ending(broken, 60, 1 << 34), Part("a"))
 
 
 def test_tasks_hold_every_kind_once_and_begin_with_something_of_all() -> None:

@@ -36,6 +36,18 @@ def test_a_lost_process_is_replaced() -> None:
     worker.end()
 
 
+def test_a_process_that_ends_between_tasks_is_lost() -> None:
+    worker = Worker(squares, 60, 1 << 34)
+    assert list(worker.items(2)) == [0, 1]
+    assert worker.process is not None
+    worker.process.kill()
+    worker.process.join()
+    with pytest.raises(Lost, match="SIGKILL"):
+        list(worker.items(2))
+    assert list(worker.items(2)) == [0, 1]
+    worker.end()
+
+
 def test_silence_and_hunger_are_losses() -> None:
     worker = Worker(hang, 2, 1 << 34)
     items = worker.items("")

@@ -64,10 +64,11 @@ def run_part(part: Part) -> Iterator[Begun | Result]:
 
 
 def results_of(worker: Worker[Part], part: Part) -> list[Result]:
-    """Every case of the part; one with which the process is lost has failed."""
+    """Every case of the part; one with which the process is lost has failed. Raises Lost where that is before a case
+    is begun."""
     results: list[Result] = []
-    begun: Begun | None = None
     while True:
+        begun: Begun | None = None
         try:
             for item in worker.items(Part(part.name, part.samples, len(results))):
                 begun = item if isinstance(item, Begun) else None

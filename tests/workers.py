@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -46,7 +46,10 @@ class Worker(Generic[Task]):
             self.process.start()
             theirs.close()
             self._receive(STARTING)
-        self.connection.send(task)
+        try:
+            self.connection.send(task)
+        except ConnectionError:  # it ended after the task before
+            self._lost()
         while (item := self._receive(self.silence)) is not None:
             yield item
 
@@ -58,12 +61,15 @@ class Worker(Generic[Task]):
         try:
             return self.connection.recv()
         except (EOFError, ConnectionError):
-            assert self.process is not None
-            self.process.join()
-            code = self.process.exitcode or 0
-            self.end()
-            how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            raise Lost(f"the process ended: {how}") from None
+            self._lost()
+
+    def _lost(self) -> NoReturn:
+        assert self.process is not None
+        self.process.join()
+        code = self.process.exitcode or 0
+        self.end()
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        raise Lost(f"the process ended: {how}") from None
 
     def end(self) -> None:
         if self.process is not None:
