@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -94,32 +95,46 @@ def element(node: Node, index: Sequence[Int]) -> Element:
         return _element(node, tuple(index), 0)
 
 
-_left: ContextVar[list[int]] = ContextVar("left")  # one number: how many elements may still be looked at
+@dataclass
+class _Budget:
+    left: int = _WORK  # elements that may still be looked at
+    stops: int = 0  # how often one was not looked at, since none were left or it was too deep
+    partial: dict[tuple[Node, Index], Element] = field(default_factory=dict)  # what was found in spite of that
+
+
+_budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    token = _left.set([_WORK])
+    token = _budget.set(_Budget())
     try:
         yield
     finally:
-        _left.reset(token)
+        _budget.reset(token)
 
 
 _memory: WeakKeyDictionary[Node, dict[Index, Element]] = WeakKeyDictionary()
 
 
 def _element(node: Node, index: Index, depth: int) -> Element:
-    if depth > _DEPTH or node.op is ops.INPUT:
+    if node.op is ops.INPUT:
         return None
     known = _memory.setdefault(node, {})
-    if index not in known:
-        left = _left.get()
-        left[0] -= 1
-        if left[0] < 0:
-            return None
-        known[index] = _evaluate(node, index, depth + 1)
-    return known[index]
+    if index in known:
+        return known[index]
+    budget = _budget.get()
+    if depth > _DEPTH or budget.left == 0 or (node, index) in budget.partial:
+        budget.stops += 1
+        return budget.partial.get((node, index))
+    budget.left -= 1
+    before = budget.stops
+    found = _evaluate(node, index, depth + 1)
+    if budget.stops == before:
+        known[index] = found
+    else:  # whoever asks for it next may look at more
+        budget.partial[node, index] = found
+    return found
 
 
 def _evaluate(node: Node, index: Index, depth: int) -> Element:

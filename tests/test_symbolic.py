@@ -350,6 +350,19 @@ def test_run_time_data_has_no_symbolic_value() -> None:
     assert symval.value(movement.slice_(joined, 0, 3, 1)).tolist() == [S]
 
 
+def test_what_took_too_much_work_is_known_where_it_takes_less() -> None:
+    size = symval.LIMIT
+    i, j = (movement.along(ir.iota(size), axis, (size, size)) for axis in range(2))
+    sums = ir.reduce(ops.SUM_REDUCE, i * j, [1])
+    assert symval.value(sums) is None
+    assert [symval.element(sums, (k,)) for k in range(24)] == [k * size * (size - 1) // 2 for k in range(24)]
+    chain = [ir.dim(S)]
+    for _ in range(300):
+        chain.append(ir.binary(ops.ADD, chain[-1], ir.dim(B)))
+    assert symval.scalar(chain[-1]) is None
+    assert symval.scalar(chain[150]) == S + B * 150
+
+
 def test_bounds_of_a_quotient_hold_where_those_of_its_divisor_are_loose() -> None:
     x, y = sym.var("x", 0, 9), sym.var("y", 0, 9)
     for numerator in (x, x - 12, x + 3):
