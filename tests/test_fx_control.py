@@ -1,6 +1,8 @@
 """PyTorch's operators of higher order: branches, loops, scans and maps, whose graphs become bodies."""
 
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,6 +124,21 @@ def test_associative_scans_of_any_number_of_elements() -> None:
     assert ops.SCAN in {node.op for node in ir.topological(graph.results)}
     for n in (1, 2, 5):
         models.assert_close(interpreted(graph, (X[:n],)), eager(model, (X[:n],)), 1e-5)
+
+
+@pytest.mark.parametrize("missing", ["generic_associative_scan", "associative_scan_op"])
+def test_without_pytorchs_private_names_other_models_are_exported(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.delattr(sys.modules[associative_scan.__module__], missing)
+    importer.load(torch.nn.ReLU(), (X,))
+
+
+def test_an_associative_scan_that_pytorch_writes_in_another_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "vmap", lambda function, **_: partial(function))
+    model = Layer(lambda f, x: associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic"))
+    with pytest.raises(UnsupportedError, match="an associative scan over any number of elements as PyTorch"):
+        importer.load(model, (X,), dims={"inputs_0": {0: "n"}, "n": (1, 9)})
 
 
 def test_associative_scans_of_elementwise_functions() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any, TypeAlias
 from unittest.mock import patch
+
+import torch
 
 from luminal.core import interp, structured
 from luminal.core.decompose import cumulative
@@ -20,8 +22,8 @@ from luminal.frontends.fx.registry import register
 
 Function: TypeAlias = Callable[..., Any]
 
-# PyTorch gives a function of its name where an import would look for it.
-module: Any = import_module("torch._higher_order_ops.associative_scan")
+# Private to PyTorch. A function has its name where an import would look for it.
+_SCANS = "torch._higher_order_ops.associative_scan"
 
 
 def cond(pred: Any, true_fn: Function, false_fn: Function, operands: Sequence[Any] = ()) -> Sequence[Any]:
@@ -81,19 +83,35 @@ def associative_scan(
 
 @contextmanager
 def any_number() -> Iterator[None]:
-    """Around the export of a module: PyTorch spells an associative scan out where its elements are combined in any
-    way, which fixes their number; where that may vary, it stays an operator here."""
-    spelled_out = module.generic_associative_scan
+    """Around the export of a module, inside ``exporting``, which lets one thread at a time do so: PyTorch spells an
+    associative scan out where its elements are combined in any way, which fixes their number; where that may vary, it
+    stays an operator here. A PyTorch that has no such function is left as it is."""
+    scans: Any = sys.modules.get(_SCANS)
+    spelled_out = getattr(scans, "generic_associative_scan", None)
+    if spelled_out is None or not hasattr(scans, "associative_scan_op"):
+        yield
+        return
 
-    def kept(operator: partial[Any], leaves: Sequence[Any], dim: int = 0, additional_inputs: Sequence[Any] = ()) -> Any:
+    def kept(operator: Any, leaves: Sequence[Any], dim: int = 0, additional_inputs: Sequence[Any] = ()) -> Any:
         if dim or isinstance(leaves[0].shape[0], int):
             return spelled_out(operator, leaves, dim, additional_inputs)
-        batched = inspect.getclosurevars(operator.keywords["combine_fn"])  # the user's function under torch.vmap
-        one = partial(operator.func, **{**operator.keywords, "combine_fn": batched.nonlocals["func"]})
-        return module.associative_scan_op(one, tuple(leaves), tuple(additional_inputs))
+        return scans.associative_scan_op(_of_one(operator), tuple(leaves), tuple(additional_inputs))
 
-    with patch.object(module, "generic_associative_scan", kept):
+    with patch.object(scans, "generic_associative_scan", kept):
         yield
+
+
+def _of_one(operator: Any) -> Function:
+    """What combines two elements, of the ``operator`` that combines many at once, by ``torch.vmap`` of the former."""
+    given = operator.keywords if isinstance(operator, partial) else {}
+    batched = given.get("combine_fn")
+    one = inspect.getclosurevars(batched).nonlocals.get("func") if inspect.isfunction(batched) else None
+    if one is None:
+        raise UnsupportedError(
+            f"an associative scan over any number of elements as PyTorch {torch.__version__} has it: export it for a "
+            "fixed number, or write a loop with torch._higher_order_ops.scan"
+        )
+    return partial(operator.func, **{**given, "combine_fn": one})
 
 
 def _tensors(values: Any) -> list[Node]:

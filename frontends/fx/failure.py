@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from luminal.core.errors import ModelError
+from luminal.core.errors import LuminalError, ModelError
 from luminal.frontends.fx import location
 
 _ALONE = threading.RLock()  # neither the exporter nor the standard error that is put in place is made for two threads
@@ -23,7 +23,7 @@ def exporting(title: str) -> Iterator[None]:
     """Around calls of the exporter on the module ``title``.
 
     Raises ModelError, which says where, what was expected and found, and what to do. Its ``__cause__`` is the
-    exporter's own error; what the exporter had printed is a note of that.
+    exporter's own error; what the exporter had printed is a note of that. An error of luminal's own stays what it is.
     """
     with _ALONE, _silence() as transcript:
         try:
@@ -32,6 +32,8 @@ def exporting(title: str) -> Iterator[None]:
             if transcript.text:
                 error.add_note(f"PyTorch's exporter printed:\n{transcript.text}")
                 transcript.text = ""
+            if isinstance(error, LuminalError):
+                raise
             raise ModelError(_message(title, error)) from error
 
 
