@@ -43,8 +43,7 @@ class Data:
         self.depth = 0 if is_held else depth
         self.dtype = from_numpy(array.dtype)
         self.shape: tuple[int, ...] = array.shape
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
-        self.digest = hashlib.blake2b(content, digest_size=16).digest()
+        self.digest = digest(array)
 
     @property
     def array(self) -> Array:
@@ -79,8 +78,13 @@ class Data:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        array = self.array
-        return f"{array.reshape(-1)[0]}" if array.size == 1 else f"#{self.digest.hex()[:8]}"
+        return f"{self.array.reshape(-1)[0]}" if math.prod(self.shape) == 1 else f"#{self.digest.hex()[:8]}"
+
+
+def digest(array: Array) -> bytes:
+    """A hash of the elements of ``array``, in row-major order."""
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 class Arrays(Mapping[str, Array]):

@@ -50,6 +50,13 @@ def test_a_large_value_is_made_again_when_nobody_holds_it() -> None:
     assert value.is_finite and value.is_finite and len(source.made) == 4
 
 
+def test_a_value_is_printed_without_being_made() -> None:
+    source = Source(MANY)
+    value = Data(make=source)
+    assert repr(value) == f"#{value.digest.hex()[:8]}" and len(source.made) == 1
+    assert repr(Data(np.array([[2.5]]))) == "2.5"
+
+
 @pytest.mark.parametrize(("count", "depth"), [(MANY - 1, 0), (MANY, data.DEPTH + 1)])
 def test_what_is_small_or_costs_much_is_held(count: int, depth: int) -> None:
     source = Source(count)
