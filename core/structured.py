@@ -68,13 +68,7 @@ def while_loop(
 ) -> list[Node]:
     """The carries, ``first`` to begin with, after as many times ``step`` as ``condition`` (a bool scalar) holds for
     them. Raises ShapeError or DTypeError where a carry changes its shape or type."""
-    with _parameters() as parameter:
-        carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
-        with ir.measuring_inside() as asked:
-            holds = condition(carries)
-        with ir.measuring_inside() as table:
-            following = step(carries)
-        return _repeated(carries, holds, following, first, parameter, (asked, table))
+    return collect(lambda _, carries: condition(carries), lambda _, carries: (step(carries), []), first)[0]
 
 
 def collect(
