@@ -1,5 +1,5 @@
-"""Attention: the common case directly; caches of valid lengths, windows, capped scores and the output of scores by the
-function body that ONNX's schema gives."""
+"""Attention: the common case directly; caches of valid lengths, windows and the output of scores by the function body
+that ONNX's schema gives."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import math
 from luminal.core import types
 from luminal.core.decompose import attention
 from luminal.core.decompose.indexing import below_diagonal
-from luminal.core.errors import ModelError
 from luminal.core.ir import Node, select
-from luminal.core.movement import concatenate, pad, permute, reshape
-from luminal.core.symbolic import Int, floordiv
+from luminal.core.movement import concatenate, pad
+from luminal.core.symbolic import Int
+from luminal.frontends.onnx.heads import by_head, joined
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.tensors import ELEMENT_NUMBERS
 
@@ -22,8 +22,7 @@ _UNBOUNDED = -1
 def _attention(call: Call) -> tuple[Node, ...] | None:
     precision = call.integer("softmax_precision", 0)
     plain = (
-        call.number("softcap", 0.0) == 0
-        and call.integer("left_window_size", _UNBOUNDED) == _UNBOUNDED
+        call.integer("left_window_size", _UNBOUNDED) == _UNBOUNDED
         and call.integer("right_window_size", _UNBOUNDED) == _UNBOUNDED
         and call.get(6) is None
         and not call.wants(3)
@@ -34,7 +33,7 @@ def _attention(call: Call) -> tuple[Node, ...] | None:
     call.ignore("qk_matmul_output_mode")
     packed = call[0].rank == 3
     heads = (call.integer("q_num_heads", 0), call.integer("kv_num_heads", 0), call.integer("kv_num_heads", 0))
-    q, k, v = (_by_head(call[position], count) for position, count in enumerate(heads))
+    q, k, v = (by_head(call[position], count) for position, count in enumerate(heads))
     past: Int = 0
     if call.get(4) is not None:
         past = call[4].shape[2]
@@ -49,21 +48,10 @@ def _attention(call: Call) -> tuple[Node, ...] | None:
         mask = reached if mask is None else _both(reached, mask)
         causal = False
     scale = call.number("scale") if "scale" in call.attributes else None
-    result = attention.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=True)
-    if packed:
-        batch, count, length, depth = result.shape
-        result = reshape(permute(result, [0, 2, 1, 3]), [batch, length, count * depth])
-    return result, k, v
-
-
-def _by_head(x: Node, heads: int) -> Node:
-    """``[batch, heads, length, depth]`` of it or of ``[batch, length, heads * depth]``."""
-    if x.rank == 4:
-        return x
-    if x.rank != 3 or heads < 1:
-        raise ModelError(f"expected 4 axes, or 3 and the numbers of heads, found {x.rank} axes and {heads} heads")
-    batch, length, width = x.shape
-    return permute(reshape(x, [batch, length, heads, floordiv(width, heads)]), [0, 2, 1, 3])
+    result = attention.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=True, softcap=call.number("softcap", 0.0)
+    )
+    return joined(result) if packed else result, k, v
 
 
 def _both(reached: Node, mask: Node) -> Node:

@@ -21,22 +21,8 @@ from luminal.core.symbolic import Int, floordiv
 from luminal.core.types import DType, i32, i64
 from luminal.frontends.onnx.contributed import DOMAIN
 from luminal.frontends.onnx.contributed_quantization import integer_product
+from luminal.frontends.onnx.heads import by_head, joined
 from luminal.frontends.onnx.registry import Call, operator
-
-
-def _by_head(x: Node, heads: Int) -> Node:
-    """``[batch, heads, length, size]`` of ``[batch, length, heads * size]``, or of what has that form already."""
-    if x.rank == 4:
-        return x
-    if x.rank != 3 or heads == 0:
-        raise ModelError(f"expected [batch, length, width] and some heads, found {list(x.shape)} and {heads}")
-    batch, length, width = x.shape
-    return permute(reshape(x, [batch, length, heads, floordiv(width, heads)]), [0, 2, 1, 3])
-
-
-def _joined(x: Node) -> Node:
-    batch, heads, length, size = x.shape
-    return reshape(permute(x, [0, 2, 1, 3]), [batch, length, heads * size])
 
 
 def _scale(call: Call) -> float | None:
@@ -126,13 +112,13 @@ def _self_attention(call: Call, projected: Node, mask: int, past: int, added: No
     """Attention of queries, keys and values beside each other; ``mask`` and ``past`` are positions of inputs."""
     batch, length, width = projected.shape
     sizes: list[Int] = [*(call.integers("qkv_hidden_sizes") or ())] or [floordiv(width, 3)] * 3
-    q, k, v = (_by_head(part, call.integer("num_heads")) for part in _parts(projected, 2, sizes))
+    q, k, v = (by_head(part, call.integer("num_heads")) for part in _parts(projected, 2, sizes))
     before = call.get(past)
     if before is not None:
         parts = [reshape(part, part.shape[1:]) for part in _parts(before, 0, [1, 1])]
         k, v = concatenate([parts[0], k], 2), concatenate([parts[1], v], 2)
     kept = _mask(call, mask, batch, length, k.shape[2], q.dtype)
-    result = _joined(_attended(call, q, k, v, _added(kept, added)))
+    result = joined(_attended(call, q, k, v, _added(kept, added)))
     return (result, stack([k, v], 0)) if call.wants(1) else (result,)
 
 
@@ -162,11 +148,11 @@ def _multi_head_attention(call: Call) -> tuple[Node | None, ...]:
         q, k, v = (
             x if x.rank == 4 else x + part for x, part in zip((q, k, v), _parts(bias, 0, [*widths, rest]), strict=True)
         )
-    q, k, v = (_by_head(x, heads) for x in (q, k, v))
+    q, k, v = (by_head(x, heads) for x in (q, k, v))
     if call.get(6) is not None:
         k, v = concatenate([call[6], k], 2), concatenate([call[7], v], 2)
     mask = _mask(call, 4, q.shape[0], q.shape[2], k.shape[2], q.dtype)
-    return _joined(_attended(call, q, k, v, _added(mask, call.get(5)))), k, v
+    return joined(_attended(call, q, k, v, _added(mask, call.get(5)))), k, v
 
 
 @operator("GroupQueryAttention", domain=DOMAIN)
@@ -179,7 +165,7 @@ def _group_query_attention(call: Call) -> tuple[Node, ...]:
         q, k, v = _parts(query, 2, [heads * size, shared * size, shared * size])
     else:
         q, k, v = query, call[1], call[2]
-    q, k, v = _by_head(q, heads), _by_head(k, shared), _by_head(v, shared)
+    q, k, v = by_head(q, heads), by_head(k, shared), by_head(v, shared)
     batch, _, length, _ = q.shape
     past: Int = 0 if call.get(3) is None else call[3].shape[2]
     (total,) = call.values(6)
@@ -214,7 +200,7 @@ def _group_query_attention(call: Call) -> tuple[Node, ...]:
     result = attention.scaled_dot_product_attention(
         q, k, v, mask, scale=_scale(call), enable_gqa=True, softcap=call.number("softcap", 0.0), sink=sink
     )
-    return _joined(result), k, v
+    return joined(result), k, v
 
 
 def _refuse_uncommon(call: Call) -> None:
@@ -248,13 +234,13 @@ def _rotary_embedding(call: Call) -> Node:
     heads: Int = call.integer("num_heads", 0)
     if not call.integer("rotary_embedding_dim", 0) and x.rank == 3:
         heads = floordiv(x.shape[2], width * 2)
-    split = _by_head(x, heads)
+    split = by_head(x, heads)
     batch, _, length, _ = split.shape
     if places.rank == 1:
         places = expand(unsqueeze(places, [1]) + unsqueeze(iota(length), [0]), (batch, length))
     cos, sin = (unsqueeze(take(call[position], places), [1]) for position in (2, 3))
     result = rotated(split, cos, sin, call.flag("interleaved"))
-    return result if x.rank == 4 else _joined(result)
+    return result if x.rank == 4 else joined(result)
 
 
 @operator("EmbedLayerNormalization", domain=DOMAIN)
