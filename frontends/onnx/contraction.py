@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
-from luminal.core import types
 from luminal.core.decompose import contraction, linear_algebra, transposed
 from luminal.core.errors import ModelError
-from luminal.core.ir import Node, cast
-from luminal.core.movement import reshape
+from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, exactly, operator
 from luminal.frontends.onnx.windows import window
@@ -106,28 +104,3 @@ def _col2im(call: Call) -> Node:
         exactly(values, spatial, what)
     exactly(pads, 2 * spatial, "pads")
     return transposed.fold(call[0], kernel, strides, pads[:spatial], sizes, pads[spatial:], dilations)
-
-
-# ---- of 8-bit integers, exact in int32 -----------------------------------------------------------------------------
-
-
-def _centred(x: Node, zero_point: Node | None) -> Node:
-    """``x - zero_point`` as int32."""
-    wide = cast(x, types.i32)
-    return wide if zero_point is None else wide - cast(zero_point, types.i32)
-
-
-@operator("MatMulInteger")
-def _matmul_integer(call: Call) -> Node:
-    a, b, a_zero, b_zero = call[0], call[1], call.get(2), call.get(3)
-    if a_zero is not None and a_zero.rank == 1 and a_zero.size != 1:
-        a_zero = reshape(a_zero, [a_zero.size, 1])  # one for each row
-    return contraction.matmul(_centred(a, a_zero), _centred(b, b_zero))
-
-
-@operator("ConvInteger")
-def _conv_integer(call: Call) -> Node:
-    x, weight, w_zero = call[0], call[1], call.get(3)
-    if w_zero is not None and w_zero.rank == 1 and w_zero.size != 1:
-        w_zero = reshape(w_zero, [w_zero.size, *[1] * (weight.rank - 1)])  # one for each output channel
-    return convolved(call, _centred(x, call.get(2)), _centred(weight, w_zero), None)

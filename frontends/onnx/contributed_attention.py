@@ -11,6 +11,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose import attention, contraction, normalize
 from luminal.core.decompose.compare import equal, less, less_equal, logical_and
 from luminal.core.decompose.indexing import below_diagonal, stack, take
+from luminal.core.decompose.quantization import integer_product
 from luminal.core.decompose.reduction import sum_
 from luminal.core.decompose.rotary import rotated
 from luminal.core.decompose.scattering import put, scatter_elements
@@ -18,9 +19,8 @@ from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, dim, expand, iota, select
 from luminal.core.movement import concatenate, pad, permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int, floordiv
-from luminal.core.types import DType, i32, i64
+from luminal.core.types import DType, f32, i32, i64
 from luminal.frontends.onnx.contributed import DOMAIN
-from luminal.frontends.onnx.contributed_quantization import integer_product
 from luminal.frontends.onnx.heads import by_head, joined
 from luminal.frontends.onnx.registry import Call, operator
 
@@ -104,8 +104,8 @@ def _quantized_attention(call: Call) -> tuple[Node, ...]:
     """The projection is one of integers."""
     if call.flag("do_rotary") or call.flag("past_present_share_buffer"):
         raise UnsupportedError("rotary embeddings and shared buffers inside QAttention are not supported")
-    projected = integer_product(call[0], call.get(6), call[1], call.get(7)) * (call[3] * call[4]) + call[2]
-    return _self_attention(call, projected, 5, 8, None)
+    product = integer_product(call[0], call.get(6), call[1], call.get(7))
+    return _self_attention(call, cast(product, f32) * (call[3] * call[4]) + call[2], 5, 8, None)
 
 
 def _self_attention(call: Call, projected: Node, mask: int, past: int, added: Node | None) -> tuple[Node, ...]:

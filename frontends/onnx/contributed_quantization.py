@@ -10,22 +10,22 @@ from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import contraction, indexing, math, reduction
 from luminal.core.decompose.common import widened
+from luminal.core.decompose.quantization import centred, integer_product, rounded
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, iota
 from luminal.core.movement import concatenate, reshape, slice_, transpose, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.contributed import DOMAIN
 from luminal.frontends.onnx.pooling import averaged
-from luminal.frontends.onnx.quantization import rounded
 from luminal.frontends.onnx.registry import Call, operator, wrap_axis
 
 
 def _real(call: Call, first: int) -> Node:
     """The real numbers that inputs ``first`` (integers), ``first + 1`` (scale) and ``first + 2`` (zero point) stand
     for."""
-    x, zero = cast(call[first], types.i32), call.get(first + 2)
-    centred = x if zero is None else x - cast(reshape(zero, []), types.i32)
-    return cast(centred, types.f32) * cast(reshape(call[first + 1], []), types.f32)
+    zero = call.get(first + 2)
+    whole = centred(call[first], None if zero is None else reshape(zero, []))
+    return cast(whole, types.f32) * cast(reshape(call[first + 1], []), types.f32)
 
 
 def _quantized(call: Call, x: Node, scale: int) -> Node:
@@ -91,18 +91,10 @@ def _concat(call: Call) -> Node:
 # ---- products ------------------------------------------------------------------------------------------------------
 
 
-def integer_product(a: Node, a_zero: Node | None, b: Node, b_zero: Node | None) -> Node:
-    """The product of integers around their zero points, exact in int32, as float32."""
-    wide = [
-        cast(x, types.i32) if zero is None else cast(x, types.i32) - cast(zero, types.i32)
-        for x, zero in ((a, a_zero), (b, b_zero))
-    ]
-    return cast(contraction.matmul(*wide), types.f32)
-
-
 @operator("MatMulIntegerToFloat", domain=DOMAIN)
 def _matmul_integer_to_float(call: Call) -> Node:
-    result = integer_product(call[0], call.get(4), call[1], call.get(5)) * (call[2] * call[3])
+    product = integer_product(call[0], call.get(4), call[1], call.get(5))
+    result = cast(product, types.f32) * (call[2] * call[3])
     bias = call.get(6)
     return result if bias is None else result + bias
 
@@ -115,7 +107,8 @@ def _dynamic_quantize_matmul(call: Call) -> Node:
     scale = (high - low) / 255
     scale = math.where(math.equal(scale, 0), 1, scale)
     zero = cast(math.clamp(math.round_(-low / scale), 0, 255), types.u8)
-    result = integer_product(rounded(a / scale, zero, types.u8), zero, call[1], call.get(3)) * (scale * call[2])
+    product = integer_product(rounded(a / scale, zero, types.u8), zero, call[1], call.get(3))
+    result = cast(product, types.f32) * (scale * call[2])
     return result if bias is None else result + bias
 
 
@@ -123,8 +116,7 @@ def _dynamic_quantize_matmul(call: Call) -> Node:
 def _gemm(call: Call) -> Node:
     """Exact in int32, with the bias, then scaled; rounded where there is a scale of the result."""
     a, b = (transpose(x, 0, 1) if call.flag(f"trans{n}") else x for n, x in (("A", call[0]), ("B", call[3])))
-    wide = [cast(x, types.i32) - cast(zero, types.i32) for x, zero in ((a, call[2]), (b, call[5]))]
-    total, bias = contraction.matmul(*wide), call.get(6)
+    total, bias = integer_product(a, call[2], b, call[5]), call.get(6)
     total = total if bias is None else total + bias
     real = cast(total, types.f32) * (call[1] * call[4] * call.number("alpha", 1.0))
     return real if call.get(7) is None else rounded(real / call[7], call.get(8), call[8].dtype)
@@ -172,14 +164,15 @@ def _matmul_bits(call: Call) -> Node:
     scales = reshape(call[2], [columns, blocks, 1])
     zeros, bias = call.get(3), call.get(5)
     if zeros is None:
-        centred = cast(cast(weight, types.i32) - (1 << (bits - 1)), scales.dtype)
+        points = constant(1 << (bits - 1), types.i32)
+        real = cast(centred(weight, points), scales.dtype)
     elif zeros.dtype == types.u8:
         row = -(-blocks * bits // 8) * 8 // bits  # whole bytes
         points = slice_(_unpacked(zeros, bits, [columns, row]), 1, 0, blocks)
-        centred = cast(cast(weight, types.i32) - unsqueeze(cast(points, types.i32), [2]), scales.dtype)
+        real = cast(centred(weight, unsqueeze(points, [2])), scales.dtype)
     else:
-        centred = cast(weight, scales.dtype) - reshape(zeros, [columns, blocks, 1])
-    matrix = slice_(reshape(widened(lambda x, y: x * y)(centred, scales), [columns, blocks * block]), 1, 0, depth)
+        real = cast(weight, scales.dtype) - reshape(zeros, [columns, blocks, 1])
+    matrix = slice_(reshape(widened(lambda x, y: x * y)(real, scales), [columns, blocks * block]), 1, 0, depth)
     return contraction.linear(a, matrix, bias)
 
 

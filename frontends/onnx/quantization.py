@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from luminal.core import types
-from luminal.core.decompose import contraction, math
+from luminal.core.decompose.quantization import centred, integer_product, rounded
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node, cast, expand
 from luminal.core.movement import reshape
-from luminal.core.types import DType
 from luminal.frontends.onnx.contraction import convolved
 from luminal.frontends.onnx.logic import converted
 from luminal.frontends.onnx.registry import Call, operator
@@ -42,15 +41,11 @@ def _axis(call: Call) -> tuple[int, int]:
 def _dequantize(call: Call) -> Node:
     x, scale, zero = call[0], call[1], call.get(2)
     axis, block = _axis(call)
-    wide = cast(x, types.f32) if zero is None or x.dtype.is_float else _centred(x, _per_axis(zero, x, axis, block))
-    result = wide * cast(_per_axis(scale, x, axis, block), types.f32)
+    # Integers are subtracted as integers: exact, as far as float32 holds the difference.
+    whole = x if zero is None or x.dtype.is_float else centred(x, _per_axis(zero, x, axis, block))
+    result = cast(whole, types.f32) * cast(_per_axis(scale, x, axis, block), types.f32)
     out = call.integer("output_dtype", 0)
     return cast(result, element_type(out, "attribute 'output_dtype'") if out else scale.dtype)
-
-
-def _centred(x: Node, zero: Node) -> Node:
-    """``x - zero`` exactly, as far as float32 holds it: subtracted as integers."""
-    return cast(cast(x, types.i32) - cast(zero, types.i32), types.f32)
 
 
 @operator("QuantizeLinear")
@@ -68,11 +63,7 @@ def _quantize(call: Call) -> Node:
     return rounded(scaled, None if zero is None else _per_axis(zero, x, axis, block), to)
 
 
-def rounded(x: Node, zero: Node | None, to: DType) -> Node:
-    """``saturate(round(x) + zero)``."""
-    whole = math.round_(x)
-    shifted = whole if zero is None else whole + cast(zero, types.f32)
-    return cast(math.clamp(shifted, float(to.min), float(to.max)), to)
+# ---- products, exact in int32 ---------------------------------------------------------------------------------------
 
 
 def _by_row(parameter: Node) -> Node:
@@ -80,35 +71,42 @@ def _by_row(parameter: Node) -> Node:
     return parameter if parameter.size == 1 or parameter.rank != 1 else reshape(parameter, [parameter.size, 1])
 
 
+def _by_channel(parameter: Node, rank: int) -> Node:
+    """One scale or zero point for each output channel, laid along the axis before ``rank - 1`` others."""
+    return parameter if parameter.size == 1 else reshape(parameter, [parameter.size, *[1] * (rank - 1)])
+
+
+@operator("MatMulInteger")
+def _matmul_integer(call: Call) -> Node:
+    a_zero = call.get(2)
+    return integer_product(call[0], None if a_zero is None else _by_row(a_zero), call[1], call.get(3))
+
+
+@operator("ConvInteger")
+def _conv_integer(call: Call) -> Node:
+    x, weight, zero = call[0], call[1], call.get(3)
+    zero = None if zero is None else _by_channel(zero, weight.rank)
+    return convolved(call, centred(x, call.get(2)), centred(weight, zero), None)
+
+
 @operator("QLinearMatMul")
 def _quantized_matmul(call: Call) -> Node:
-    """Exact in int32, then scaled and rounded once."""
+    """Scaled and rounded once."""
     (a, a_scale, a_zero), (b, b_scale, b_zero), (scale, zero) = (
         [call[k] for k in range(3)],
         [call[k] for k in range(3, 6)],
         [call[k] for k in range(6, 8)],
     )
-    product = contraction.matmul(
-        cast(a, types.i32) - cast(_by_row(a_zero), types.i32), cast(b, types.i32) - cast(b_zero, types.i32)
-    )
+    product = integer_product(a, _by_row(a_zero), b, b_zero)
     factor = cast(_by_row(a_scale), types.f32) * cast(b_scale, types.f32) / cast(scale, types.f32)
     return rounded(cast(product, types.f32) * factor, zero, zero.dtype)
 
 
 @operator("QLinearConv")
 def _quantized_conv(call: Call) -> Node:
-    """Exact in int32, then scaled and rounded once; weights may have a scale for each output channel."""
+    """Scaled and rounded once; weights may have a scale for each output channel."""
     x, weight, bias = call[0], call[3], call.get(8)
-
-    def by_channel(parameter: Node, rank: int) -> Node:
-        return parameter if parameter.size == 1 else reshape(parameter, [parameter.size, *[1] * (rank - 1)])
-
-    total = convolved(
-        call,
-        cast(x, types.i32) - cast(reshape(call[2], []), types.i32),
-        cast(weight, types.i32) - cast(by_channel(call[5], weight.rank), types.i32),
-        bias,
-    )
+    total = convolved(call, centred(x, reshape(call[2], [])), centred(weight, _by_channel(call[5], weight.rank)), bias)
     factor = cast(call[1], types.f32) * cast(call[4], types.f32) / cast(call[6], types.f32)
-    factor = by_channel(factor, x.rank - 1)
+    factor = _by_channel(factor, x.rank - 1)
     return rounded(cast(total, types.f32) * factor, call[7], call[7].dtype)
