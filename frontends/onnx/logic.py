@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from luminal.core import ops, types
@@ -10,13 +9,8 @@ from luminal.core.decompose import conversion, math, text
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node, binary, bitcast, cast
 from luminal.core.types import DType
-from luminal.frontends.onnx.registry import Call, Importer, operator
+from luminal.frontends.onnx.registry import Call, of_pair, operator
 from luminal.frontends.onnx.tensors import element_type
-
-
-def _binary(function: Callable[[Node, Node], Node]) -> Importer:
-    return lambda call: function(*call.pair())
-
 
 for _name, _function in {
     "Equal": math.equal,
@@ -28,10 +22,10 @@ for _name, _function in {
     "Or": math.logical_or,
     "Xor": math.logical_xor,
 }.items():
-    operator(_name)(_binary(_function))
+    operator(_name)(of_pair(_function))
 
 for _name, _op in {"BitwiseAnd": ops.AND, "BitwiseOr": ops.OR, "BitwiseXor": ops.XOR}.items():
-    operator(_name)(_binary(partial(binary, _op)))
+    operator(_name)(of_pair(partial(binary, _op)))
 
 operator("Not")(lambda call: math.logical_not(call[0]))
 operator("BitwiseNot")(lambda call: math.bitwise_not(call[0]))

@@ -10,15 +10,11 @@ from luminal.core.decompose import math
 from luminal.core.decompose.common import widened
 from luminal.core.ir import Node, cast
 from luminal.core.movement import reshape
-from luminal.frontends.onnx.registry import Call, Importer, operator
+from luminal.frontends.onnx.registry import Call, Importer, of_pair, operator
 
 
 def _unary(function: Callable[[Node], Node]) -> Importer:
     return lambda call: function(call[0])
-
-
-def _binary(function: Callable[[Node, Node], Node]) -> Importer:
-    return lambda call: function(*call.pair())
 
 
 def _variadic(function: Callable[[Node, Node], Node]) -> Importer:
@@ -58,10 +54,10 @@ for _name, _function in {
 }.items():
     operator(_name)(_unary(_function))
 
-operator("Add")(_binary(lambda a, b: a + b))
-operator("Sub")(_binary(math.sub))
-operator("Mul")(_binary(lambda a, b: a * b))
-operator("Div")(_binary(lambda a, b: a / b))  # of integers: truncates toward zero
+operator("Add")(of_pair(lambda a, b: a + b))
+operator("Sub")(of_pair(math.sub))
+operator("Mul")(of_pair(lambda a, b: a * b))
+operator("Div")(of_pair(lambda a, b: a / b))  # of integers: truncates toward zero
 operator("Max")(_variadic(math.maximum))
 operator("Min")(_variadic(math.minimum))
 

@@ -46,6 +46,11 @@ def operator(*names: str, since: int = 1, domain: str = "") -> Callable[[Importe
     return register
 
 
+def of_pair(function: Callable[[Node, Node], Node]) -> Importer:
+    """The importer of an elementwise operator that is ``function`` of its two inputs (see ``Call.pair``)."""
+    return lambda call: function(*call.pair())
+
+
 def find(domain: str, name: str, opset: int) -> Importer | None:
     """The function that imports an operator in the given opset version of its domain, if there is one."""
     versions = _TABLE.get((domain, name), {})
