@@ -7,6 +7,8 @@ import numpy as np
 import onnx
 import pytest
 
+from luminal.core.errors import LuminalError, ModelError, UnsupportedError
+from luminal.frontends.onnx import importer
 from tests import onnx_models as models
 
 Array = np.ndarray[Any, Any]
@@ -503,3 +505,17 @@ def test_softmax_of_bytes(opset: int, axis: int) -> None:
     proto, given = models.one("QLinearSoftmax", *inputs, fixed=[1, 2, 3, 4], domain="com.microsoft", axis=axis)
     proto.graph.node[0].attribute.append(onnx.helper.make_attribute("opset", opset))
     models.assert_close(models.imported(proto, given), models.by_onnxruntime(proto, given), tolerance=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        *(({"bits": bits}, UnsupportedError, f"a table of {bits} bits") for bits in (3, 5, 6, 7, 16)),
+        ({"quantize_axis": -2}, ModelError, "gather_axis and quantize_axis are both 0"),
+    ],
+)
+def test_tables_in_blocks_that_are_refused(options: dict[str, int], error: type[LuminalError], message: str) -> None:
+    table, index = integers(9, 32, low=0, high=255, dtype=np.uint8), integers(2, 3, low=0, high=9)
+    proto, _ = models.one("GatherBlockQuantized", table, index, floats(9, 4), domain="com.microsoft", **options)
+    with pytest.raises(error, match=message):
+        importer.load(proto)

@@ -130,6 +130,10 @@ def _gather_blocks(call: Call) -> Node:
         call.axis_named(name, data.rank, k) for name, k in (("gather_axis", 0), ("quantize_axis", 1))
     )
     bits, block = call.integer("bits", 4), call.integer("block_size", 128)
+    if bits not in (2, 4, 8):
+        raise UnsupportedError(f"a table of {bits} bits is not supported")
+    if gathered == quantized:
+        raise ModelError(f"gather_axis and quantize_axis are both {gathered}: blocks lie along another axis than rows")
     if data.dtype == types.u8 and bits < 8:
         last = data.shape[-1] * (8 // bits)
         data = _unpacked(data, bits, [*data.shape[:-1], last])
