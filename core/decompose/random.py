@@ -29,12 +29,11 @@ from luminal.core.decompose.arithmetic import sqrt
 from luminal.core.decompose.common import require_float
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.exponential import log
-from luminal.core.decompose.reduction import sum_
-from luminal.core.decompose.sorting import argsort, topk
+from luminal.core.decompose.sorting import argsort, searchsorted, topk
 from luminal.core.decompose.trigonometric import cos
 from luminal.core.errors import ShapeError, UnsupportedError
 from luminal.core.ir import Node, Shape, State, binary, bitcast, cast, constant, expand, input_, iota, select
-from luminal.core.movement import reshape, slice_, unsqueeze
+from luminal.core.movement import reshape, slice_
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, f32, f64, i64, u32, u64
 
@@ -210,18 +209,11 @@ def bernoulli(words: Words, probability: Node) -> Node:
 
 def categories(words: Words, weights: Node) -> Node:
     """For ``weights`` [..., n] and words [..., samples]: the indices of samples with replacement, int64, each as likely
-    as its weight is of the row's sum, through the cumulated weights."""
+    as its weight is of the row's sum, searched for in the cumulated weights."""
     wide = weights.dtype.compute
     heights = cumsum(cast(weights, wide), weights.rank - 1)
-    n = weights.shape[-1]
-    total = slice_(heights, weights.rank - 1, n - 1, 1)
-    level = binary(ops.MUL, uniform(words, wide), total)
-    below = _at_most(unsqueeze(heights, [weights.rank - 1]), unsqueeze(level, [weights.rank]))
-    return sum_(cast(below, i64), [weights.rank])
-
-
-def _at_most(a: Node, b: Node) -> Node:
-    return binary(ops.LESS_THAN, b, a) ^ True
+    total = slice_(heights, weights.rank - 1, weights.shape[-1] - 1, 1)
+    return searchsorted(heights, binary(ops.MUL, uniform(words, wide), total), right=True)
 
 
 def distinct_categories(words: Words, weights: Node, count: Int) -> Node:
