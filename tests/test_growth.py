@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from luminal.core import ir, ops, types
@@ -26,6 +27,7 @@ from luminal.core.decompose import (
     ngrams,
     normalize,
     pooling,
+    random,
     recurrent,
     reduction,
     resample,
@@ -38,6 +40,8 @@ from luminal.core.decompose import (
 )
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
+from luminal.frontends.onnx import importer
+from tests import onnx_models
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "growth.md"
 
@@ -88,6 +92,19 @@ def grams(n: int) -> Node:
     return ngrams.count(ids(1, n), {(1,): 0, (1, 2): 1, (3, 1): 2}, 3, (1, 2), 1)
 
 
+def leaves(n: int) -> Node:
+    """Of trees of one node each, with a target of its own."""
+    numbers = {"nodes_splits": np.zeros(n), "leaf_weights": np.ones(2 * n), "nodes_modes": np.zeros(n, np.uint8)}
+    trees = range(n)
+    proto, _ = onnx_models.one(
+        "TreeEnsemble", np.zeros((1, 3)), domain="ai.onnx.ml", version=5, n_targets=n, tree_roots=[*trees],
+        **{name: onnx.numpy_helper.from_array(values) for name, values in numbers.items()},
+        nodes_featureids=[0] * n, nodes_trueleafs=[1] * n, nodes_falseleafs=[1] * n, nodes_truenodeids=[*trees],
+        nodes_falsenodeids=[k + n for k in trees], leaf_targetids=[*trees, *trees],
+    )  # fmt: skip
+    return importer.load(proto).outputs[0][1]
+
+
 def lstm(n: int) -> Node:
     weights = recurrent.Weights("iofg", weight(16, 3), weight(16, 4), weight(16), weight(16))
     state = ir.constant(np.zeros((2, 4), np.float32))
@@ -127,6 +144,8 @@ BUILD: list[Callable[[int], Node | Sequence[Node]]] = [
     lambda n: scattering.put(x(4, 16), ids(n), x(n, 16, name="new"), 0, "add"),
     lambda n: selection.nonzero(x(n)),
     lambda n: histogram.histogram(x(n), x(101, name="borders")),
+    lambda n: random.categories(random.Random().words((n,)), x(n)),
+    leaves,
     grams,
     lambda n: contraction.conv(image(n), weight(6, 4, 3, 3)),
     lambda n: transposed.conv_transpose(image(n), weight(4, 6, 3, 3), None, [2, 2], [0, 0], [2 * n + 1, 17], [1, 1]),

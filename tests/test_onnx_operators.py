@@ -507,6 +507,38 @@ def test_softmax_of_bytes(opset: int, axis: int) -> None:
     models.assert_close(models.imported(proto, given), models.by_onnxruntime(proto, given), tolerance=0)
 
 
+def trees(count: int, targets: int, **options: Any) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Trees of one node each, whose leaves belong to targets in turn."""
+    names = range(count)
+    numbers = {"nodes_splits": floats(count, seed=1), "leaf_weights": floats(2 * count, seed=2)}
+    tensors = {name: onnx.numpy_helper.from_array(array, name) for name, array in numbers.items()}
+    modes = onnx.numpy_helper.from_array(np.zeros(count, np.uint8), "nodes_modes")
+    return models.one(
+        "TreeEnsemble", floats(5, 3), domain="ai.onnx.ml", version=5, n_targets=targets, tree_roots=[*names],
+        nodes_featureids=[k % 3 for k in names], nodes_modes=modes, **tensors,
+        nodes_truenodeids=[*names], nodes_falsenodeids=[k + count for k in names],
+        nodes_trueleafs=[1] * count, nodes_falseleafs=[1] * count,
+        leaf_targetids=[k % targets for k in range(2 * count)], **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", range(4))
+@pytest.mark.parametrize("targets", [1, 3])
+def test_leaves_are_combined_by_target(how: int, targets: int) -> None:
+    """Some samples reach no leaf of a target: onnxruntime then has 0 as the least and the largest, ONNX the type's."""
+    proto, given = trees(8, targets, aggregate_function=how)
+    wanted = models.by_reference(proto, given)
+    models.assert_close(models.imported(proto, given), wanted, tolerance=3e-6)
+
+
+def test_a_leaf_of_no_target_is_refused() -> None:
+    proto, _ = trees(8, 3)
+    (targets,) = (a for a in proto.graph.node[0].attribute if a.name == "leaf_targetids")
+    targets.ints[3] = 3
+    with pytest.raises(ModelError, match="targets of 0 to 2"):
+        importer.load(proto)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

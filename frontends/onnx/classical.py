@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from luminal.core import limits, texts
-from luminal.core.decompose import indexing, math, ngrams, reduction, sorting, text
+from luminal.core.decompose import indexing, math, ngrams, scattering, sorting, text
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, constant, expand, select
 from luminal.core.movement import reshape, unsqueeze
@@ -120,6 +120,7 @@ _COMPARISONS = {
     _NEQ: math.not_equal,
 }
 _AVERAGE, _SUM, _MIN, _MAX = range(4)
+_COMBINED = {_AVERAGE: "add", _SUM: "add", _MIN: "min", _MAX: "max"}
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,8 @@ def _tree_ensemble(call: Call) -> Node:
         raise ModelError("the attributes nodes_splits, leaf_weights and leaf_targetids are required")
     if call.integer("post_transform", 0):
         raise UnsupportedError("transforms of the result (post_transform) are not supported")
+    if not all(0 <= target < count for target in targets):
+        raise ModelError(f"attribute 'leaf_targetids': expected targets of 0 to {count - 1}")
     call.ignore("nodes_hitrates")
     trees = _read(call, splits)
     member = _members(call, trees.mode)
@@ -155,15 +158,14 @@ def _tree_ensemble(call: Call) -> Node:
     leaf = place - len(trees.feature)
     value = indexing.take(constant(weights.reshape(-1)), leaf)
     owner = indexing.take(constant(np.array(targets, np.int64)), leaf)
-    mine = math.equal(unsqueeze(owner, [2]), constant(np.arange(count)))
     how = call.integer("aggregate_function", _SUM)
-    if how in (_SUM, _AVERAGE):
-        total = reduction.sum_(select(mine, unsqueeze(value, [2]), 0), 1)
-        return total / len(trees.roots) if how == _AVERAGE else total
-    if how not in (_MIN, _MAX):
+    if how not in _COMBINED:
         raise ModelError(f"attribute 'aggregate_function': expected 0 to 3, found {how}")
-    lowest = value.dtype.max if how == _MIN else value.dtype.min
-    return (reduction.min_ if how == _MIN else reduction.max_)(select(mine, unsqueeze(value, [2]), lowest), 1)
+    # The least and the largest of no leaves are the ends of the type.
+    start = {_MIN: value.dtype.max, _MAX: value.dtype.min}.get(how, 0)
+    none = indexing.full((x.shape[0], count), start, value.dtype)
+    total = scattering.scatter_elements(none, owner, value, 1, _COMBINED[how])
+    return total / len(trees.roots) if how == _AVERAGE else total
 
 
 def _integers(call: Call, name: str) -> Array:
