@@ -1,5 +1,6 @@
 """Resampling and sampling at positions, against PyTorch: sizes known and symbolic, element types, both ends."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from luminal.core import interp, ir, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose import sampling, transposed
+from luminal.core.decompose import arithmetic, sampling, transposed
 from luminal.core.decompose.resample import Method, Resampling, resample, scaled_size
 from luminal.core.types import DType
 
@@ -148,3 +149,31 @@ def test_fold_is_the_transpose_of_unfold(
         [transposed.fold(x, kernel, stride, padding, sizes, padding, dilation)], {"x": blocks}
     )  # fmt: skip
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6)
+
+
+def test_halves_are_rounded_away_from_zero() -> None:
+    below = np.nextafter(np.float32(0.5), np.float32(0))
+    pairs = {
+        below: 0.0, -below: -0.0, 0.5: 1.0, -0.5: -1.0, 1.5: 2.0, 2.5: 3.0, -2.5: -3.0, 2.25: 2.0, -0.0: -0.0,
+        8388609.0: 8388609.0, math.inf: math.inf, -math.inf: -math.inf, math.nan: math.nan,
+    }  # fmt: skip
+    given, wanted = (np.array([*values], np.float32) for values in (pairs.keys(), pairs.values()))
+    (found,) = interp.evaluate([arithmetic.round_away(ir.constant(given))], {})
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.signbit(found[:-1]), np.signbit(wanted[:-1]))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_regions_without_end_are_pooled_in_a_limited_number_of_steps(largest: bool) -> None:
+    ends = [[0, 0, math.inf, math.inf], [0, 0, 3e38, 3e38], [math.nan, 0, 1, 1], [0, 0, 2, 2]]
+    regions, image = ir.constant(np.float32(ends)), np.ones((1, 1, 3, 2), np.float32)
+    batch = ir.constant(np.zeros(4, np.int64))
+    (found,) = interp.evaluate([sampling.roi_align(ir.constant(image), regions, batch, (1, 1), 0, 1, 0, largest)], {})
+    assert found.shape == (4, 1, 1, 1) and (found[3] == (0.5 if largest else 1)).all()
+
+
+def test_the_largest_of_elements_below_every_number() -> None:
+    image = ir.constant(np.full((1, 1, 3, 2), -np.inf, np.float32))
+    regions, batch = ir.constant(np.float32([[0, 0, 1, 1]])), ir.constant(np.zeros(1, np.int64))
+    (found,) = interp.evaluate([sampling.roi_max_pool(image, regions, batch, (1, 2), 1.0)], {})
+    assert (found == -np.inf).all()

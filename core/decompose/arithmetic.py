@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from luminal.core import ops
 from luminal.core.decompose.common import require_float, widened
-from luminal.core.decompose.compare import equal, isnan, less, logical_not, maximum, not_equal
+from luminal.core.decompose.compare import equal, isnan, less, less_equal, logical_not, maximum, not_equal
 from luminal.core.ir import Node, Operand, binary, lift, select, unary
 
 
@@ -78,6 +78,13 @@ def round_(x: Node, decimals: int = 0) -> Node:
         return _round(x, "even")
     power = 10.0 ** abs(decimals)
     return _round(x * power, "even") / power if decimals > 0 else _round(x / power, "even") * power
+
+
+@widened
+def round_away(x: Node) -> Node:
+    """The nearest integer, ties away from zero (C's ``round``)."""
+    whole = trunc(x)
+    return select(less_equal(0.5, abs_(x - whole)), whole + sign(x), whole)
 
 
 def _round(x: Node, mode: str) -> Node:

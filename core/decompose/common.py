@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeAlias
 
@@ -70,6 +71,11 @@ def number(x: Node | float) -> float | int | bool | None:
         return None
     value = x.attr.array.reshape(-1)[0]
     return float(value) if x.dtype.is_float else bool(value) if x.dtype.is_bool else int(value)
+
+
+def lowest(x: Node) -> float:
+    """What no element of the type of ``x`` is less than: the maximum of nothing."""
+    return -math.inf if x.dtype.is_float else x.dtype.min
 
 
 def require_float(x: Node, what: str) -> None:

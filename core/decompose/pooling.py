@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
-from luminal.core.decompose.common import require_float, widened
+from luminal.core.decompose.common import lowest, require_float, widened
 from luminal.core.decompose.compare import equal, isnan, less
 from luminal.core.decompose.contraction import sliding
 from luminal.core.decompose.transposed import fold
@@ -58,7 +58,7 @@ def max_pool(
     unit, none = [1] * len(kernel), [0] * len(kernel)
     strides, begin, end, dilations = strides or unit, pads_begin or none, pads_end or none, dilations or unit
     counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, begin, end, dilations, ceil_mode)
-    taps = windows_of(x, kernel, strides, begin, dilations, counts, _lowest(x))
+    taps = windows_of(x, kernel, strides, begin, dilations, counts, lowest(x))
     return reduce(ops.MAX_REDUCE, taps, range(x.rank, taps.rank))
 
 
@@ -72,7 +72,7 @@ def max_pool_place(
     counts = window_counts(x.shape[x.rank - len(kernel) :], kernel, strides, pads_begin, pads_end, dilations, ceil_mode)
     order = _order(x, len(kernel))
     taps, order = (
-        windows_of(each, kernel, strides, pads_begin, dilations, counts, _lowest(each)) for each in (x, order)
+        windows_of(each, kernel, strides, pads_begin, dilations, counts, lowest(each)) for each in (x, order)
     )
     return _place(_order_of_largest(taps, order, range(x.rank, taps.rank)))
 
@@ -90,7 +90,7 @@ def _order_of_largest(x: Node, order: Node, over: Sequence[int]) -> Node:
     best = reduce(ops.MAX_REDUCE, x, over)
     best = expand(unsqueeze(best, over), x.shape)
     largest = equal(x, best) | isnan(x) if x.dtype.is_float else equal(x, best)
-    return reduce(ops.MAX_REDUCE, select(largest, order, _lowest(order)), over)
+    return reduce(ops.MAX_REDUCE, select(largest, order, lowest(order)), over)
 
 
 def _place(order: Node) -> Node:
@@ -118,10 +118,6 @@ def _column_major(place: Node, sizes: Sequence[Int]) -> Node:
         result = result + binary(ops.MOD, place, dim(sizes[axis])) * dim(sym.product(sizes[:axis]))
         place = binary(ops.DIV, place, dim(sizes[axis]))
     return result
-
-
-def _lowest(x: Node) -> float:
-    return -math.inf if x.dtype.is_float else x.dtype.min
 
 
 @widened
@@ -234,7 +230,7 @@ def adaptive_avg_pool_gradient(gradient: Node, sizes: Sequence[Int]) -> Node:
 def adaptive_max_pool(x: Node, output_size: Sequence[int | None]) -> Node:
     """The largest element of each part, cut as ``adaptive_avg_pool`` does."""
     for axis, parts in _parts(x, output_size):
-        x = reduce(ops.MAX_REDUCE, _part(x, axis, parts, _lowest(x)), [axis + 1])
+        x = reduce(ops.MAX_REDUCE, _part(x, axis, parts, lowest(x)), [axis + 1])
     return x
 
 
@@ -242,7 +238,7 @@ def adaptive_max_pool_place(x: Node, output_size: Sequence[int | None]) -> Node:
     """Where the largest element of each part lies: see ``max_pool_place``."""
     order = _order(x, len(output_size))
     for axis, parts in _parts(x, output_size):
-        pieces, order = (_part(each, axis, parts, _lowest(each)) for each in (x, order))
+        pieces, order = (_part(each, axis, parts, lowest(each)) for each in (x, order))
         x, order = reduce(ops.MAX_REDUCE, pieces, [axis + 1]), _order_of_largest(pieces, order, [axis + 1])
     return _place(order)
 

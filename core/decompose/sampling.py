@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.decompose.arithmetic import abs_, ceil, floor, remainder, round_
-from luminal.core.decompose.common import count, require_axes, require_float, widened
+from luminal.core.decompose.arithmetic import abs_, ceil, floor, remainder, round_, round_away
+from luminal.core.decompose.common import count, lowest, require_axes, require_float, widened
 from luminal.core.decompose.compare import clamp, less, less_equal, maximum
 from luminal.core.decompose.reduction import max_
 from luminal.core.decompose.resample import cubic_kernel, linear_kernel
@@ -22,6 +22,7 @@ from luminal.core.movement import permute, reshape, slice_, unsqueeze
 from luminal.core.structured import while_loop
 from luminal.core.symbolic import Int
 
+LARGEST = 4  # how many times as long as the image a cell of a region counts as
 PADDINGS = ("zeros", "border", "reflection")
 
 
@@ -158,7 +159,8 @@ def roi_align(
 ) -> Node:  # fmt: skip
     """Each of ``regions [R, 4]`` (left, top, right, bottom) of image ``batch [R]`` as ``[R, C, *size]``: the mean over
     ``samples`` by ``samples`` places in each cell (He et al., 2017); 0 samples are as many as a cell of the region has
-    elements along each axis, which a loop takes one by one.
+    elements along each axis, which a loop takes one by one: along each at most ``LARGEST`` times the image's longer
+    side, which no region inside the image comes near, so that one without end does not take forever.
 
     Coordinates are multiplied by ``scale``, then ``offset`` is subtracted; without an offset, regions are at least one
     element wide. With ``largest`` a cell is the largest of the weighted elements around its places (ONNX RoiAlign).
@@ -194,7 +196,8 @@ def roi_align(
         regular = reshape((cast(iota(samples), x.dtype) + 0.5) / samples, [1, 1, samples])
         result = pooled([regular, regular])
         return permute(result if largest else result / (samples * samples), [0, 3, 1, 2])
-    rows, columns = (maximum(cast(ceil(side), types.i64), 0) for side in sides)
+    limit = count(sym.maximum(x.shape[2], x.shape[3]) * LARGEST, x.dtype)
+    rows, columns = (cast(clamp(ceil(side), 0, limit), types.i64) for side in sides)
     shape = [r, *size, x.shape[1]]
 
     def more(carried: Sequence[Node]) -> Node:
@@ -212,7 +215,7 @@ def roi_align(
         joined = maximum(total, value) if largest else total + value
         return at + 1, select(reshape(less(at, rows * columns), [r, 1, 1, 1]), joined, total)
 
-    nothing = expand(constant(x.dtype.min if largest else 0.0, x.dtype), shape)
+    nothing = expand(constant(lowest(x) if largest else 0.0, x.dtype), shape)
     _, total = while_loop(more, step, [constant(0, types.i64), nothing])
     taken = reshape(rows * columns, [r, 1, 1, 1])
     result = total if largest else total / cast(maximum(taken, 1), x.dtype)
@@ -227,7 +230,7 @@ def roi_max_pool(x: Node, regions: Node, batch: Node, size: tuple[int, int], sca
     takes time as the image is large, for each cell.
     """
     r = regions.shape[0]
-    corners = [_nearest(reshape(slice_(regions, 1, k, 1), [r, 1]) * scale) for k in range(4)]
+    corners = [round_away(reshape(slice_(regions, 1, k, 1), [r, 1]) * scale) for k in range(4)]
     result = gather(x, cast(batch, types.i64), 0)
     inside: list[Node] = []
     for axis, cells in enumerate(size):
@@ -239,15 +242,10 @@ def roi_max_pool(x: Node, regions: Node, batch: Node, size: tuple[int, int], sca
         inside.append(less_equal(unsqueeze(first, [2]), place) & less(place, unsqueeze(last, [2])))
     for axis, within in enumerate(inside):  # [R, C, H, W] to [R, C, rows, W] to [R, C, rows, columns]
         other = [1, 4] if axis == 0 else [1, 2]
-        row = select(unsqueeze(within, other), unsqueeze(result, [2 + axis]), x.dtype.min)
+        row = select(unsqueeze(within, other), unsqueeze(result, [2 + axis]), lowest(x))
         result = reduce(ops.MAX_REDUCE, row, [3 + axis])
     rows, columns = (reduce(ops.MAX_REDUCE, within, [2]) for within in inside)
     return select(unsqueeze(rows, [1, 3]) & unsqueeze(columns, [1, 2]), result, 0)
-
-
-def _nearest(x: Node) -> Node:
-    """The nearest whole number, of two the one farther from zero."""
-    return select(less(x, 0), ceil(x - 0.5), floor(x + 0.5))
 
 
 @widened
