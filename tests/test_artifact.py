@@ -22,6 +22,7 @@ import luminal
 from luminal import artifact
 from luminal.codegen import render
 from luminal.core import target as targets
+from luminal.core.data import digest
 from luminal.core.errors import BuildError
 from luminal.core.program import Program
 from luminal.module import Module
@@ -101,7 +102,7 @@ def test_a_loaded_folder_computes_the_same(module: Module, exported: Path, tmp_p
 
 def program(name: str) -> Program:
     program = scaled_rows(name)
-    return dataclasses.replace(program, digests={key: value.tobytes() for key, value in program.constants.items()})
+    return dataclasses.replace(program, digests={key: digest(value) for key, value in program.constants.items()})
 
 
 def test_another_process_may_finish_the_same_model_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,14 @@ import pytest
 from onnx import helper
 
 import luminal
+from luminal import artifact
+from luminal.codegen import build
 from luminal.core import data, interp, ir, movement, ops
+from luminal.core import target as targets
 from luminal.core.data import Arrays, Data
 from luminal.core.errors import ModelError
+from luminal.core.pipeline import compile_graph
+from luminal.progress import Stages
 from tests import onnx_models
 
 MANY = data.LARGE // 4
@@ -139,3 +144,20 @@ def test_a_file_that_shrinks_while_it_is_compiled(tmp_path: Path) -> None:
     stored.with_name("data.bin").write_bytes(bytes(10))
     with pytest.raises(ModelError, match="cannot map"):
         interp.run(graph, {"x": np.ones(1, np.float32)})
+
+
+def test_a_file_that_changes_while_it_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that differ from what the model was compiled for are not written."""
+    stored = store(tmp_path, MANY)
+    target = targets.ALL["avx2"]
+    program = compile_graph(luminal.read(stored), target)
+    (array,) = artifact.unchanged(program)
+    np.testing.assert_array_equal(array, np.arange(2 * MANY).reshape(2, MANY))
+    del array
+    monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "build", lambda *_: None)  # the library, of which the weights are no part
+    with stored.with_name("data.bin").open("r+b") as file:
+        file.seek(5000)
+        file.write(b"x")
+    with pytest.raises(ModelError, match="the constant 'c' changed while the model was compiled"):
+        artifact.build(program, target, Stages())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from luminal import artifact
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -179,6 +180,7 @@ def test_a_sum_over_windows_of_one_channel_reads_nothing_twice(target: str, stri
     assert " if " not in nest and "side by side" in nest and "Jam(" in schedule
     assert found.constants["filter"].shape == (1, 3, 3, 32)
     np.testing.assert_array_equal(found.constants["filter"], weight.attr.array.transpose(1, 2, 3, 0))
+    assert len(list(artifact.unchanged(found))) == len(found.constants)
 
 
 @pytest.mark.parametrize("target", targets.ALL)

@@ -12,8 +12,10 @@ import os
 import shutil
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pybind11
 
 import luminal
@@ -22,7 +24,8 @@ from luminal.codegen import emulation, headers, render, toolchain, weights
 from luminal.codegen.host import INCLUDE
 from luminal.codegen.render import SourceBundle
 from luminal.core import config
-from luminal.core.errors import BuildError
+from luminal.core.data import Array, digest
+from luminal.core.errors import BuildError, ModelError
 from luminal.core.program import Program
 from luminal.core.target import Target
 from luminal.progress import Stages
@@ -35,7 +38,7 @@ def build(program: Program, target: Target, stages: Stages, emulate: bool = Fals
     With ``emulate``, a library for a GPU becomes one for this machine, with what emulates the GPU beside it.
 
     Raises BuildError where no compiler is found, where it rejects a source, or where there can be no cache;
-    UnsupportedError for what the target's device cannot run.
+    UnsupportedError for what the target's device cannot run; ModelError where a constant changes meanwhile.
     """
     with stages("render"):
         bundle = render.render(program, target)
@@ -69,16 +72,16 @@ def _key(bundle: SourceBundle, program: Program) -> str:
     """A hash of the compilers, of the sources, of the headers that they stand on, and of the weights."""
     compilers = [toolchain.find(bundle.target.architecture, bundle.platform)]
     compilers += [toolchain.find_nvcc()] if bundle.image_sources and not bundle.emulated else []
-    digest = hashlib.sha256(repr((bundle.target, [compiler.identity for compiler in compilers])).encode())
+    key = hashlib.sha256(repr((bundle.target, [compiler.identity for compiler in compilers])).encode())
     for path, text in sorted(bundle.files.items()):
-        digest.update(f"{path}\0{text}\0".encode())
+        key.update(f"{path}\0{text}\0".encode())
     folders = (INCLUDE / "luminal", *((emulation.EMULATOR,) if bundle.emulated else ()))
     for header in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
-        digest.update(header.read_bytes())
+        key.update(header.read_bytes())
     for name in program.constants:
         buffer = program.buffer(name)
-        digest.update(f"{name} {buffer.dtype} {buffer.shape} {buffer.order}".encode() + program.digests[name])
-    return digest.hexdigest()[:40]
+        key.update(f"{name} {buffer.dtype} {buffer.shape} {buffer.order}".encode() + program.digests[name])
+    return key.hexdigest()[:40]
 
 
 def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages) -> Path:
@@ -86,7 +89,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         built = builder.build(bundle, folder, lambda what, done, total: stages.advance("build", done / max(total, 1)))
     with stages("weights"):
         path = folder / f"{program.name}.weights"
-        weights.write(path, bundle.source_hash, bundle.plan, iter(program.constants.values()))
+        weights.write(path, bundle.source_hash, bundle.plan, unchanged(program))
     for name, text in bundle.files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +121,23 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return folder
+
+
+def unchanged(program: Program) -> Iterator[Array]:
+    """The constants, one after the other.
+
+    Raises ModelError for one that is no longer what the program was compiled for, since the file that it is read from
+    was written to meanwhile.
+    """
+    for name in program.constants:
+        array = program.constants[name]
+        if digest(array.transpose(np.argsort(program.buffer(name).order))) != program.digests[name]:
+            raise ModelError(
+                f"the constant {name!r} changed while the model was compiled: compile it again, and leave the model's "
+                "files as they are until that is done"
+            )
+        yield array
+        del array  # before the next one is made
 
 
 def module_file(name: str) -> str:
