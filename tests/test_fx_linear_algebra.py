@@ -11,7 +11,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import luminal
-from luminal.core import interp
+from luminal.core import interp, ir, types
+from luminal.core import symbolic as sym
+from luminal.core.decompose import factorisation
 from luminal.core.errors import UnsupportedError
 from luminal.frontends.fx import importer
 
@@ -121,3 +123,14 @@ def test_a_compiled_model_inverts_and_fails_as_pytorch() -> None:
         np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-4, atol=1e-4)
     with pytest.raises(IndexError, match="out of range"):
         module(SINGULAR.float())
+
+
+def test_determinants_of_a_size_that_the_call_gives() -> None:
+    n = sym.var("n", 0, 6)
+    x = ir.input_("x", (2, n, n), types.f32)
+    nodes = [factorisation.det(x), *factorisation.slogdet(x)]
+    for size in (0, 1, 5):
+        given = np.random.default_rng(size).standard_normal((2, size, size)).astype(np.float32)
+        wanted = (np.linalg.det(given), *np.linalg.slogdet(given))
+        for found, expected in zip(interp.evaluate(nodes, {"x": given}), wanted, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Factors of matrices, and equations solved by them: loops over columns, as LAPACK's unblocked routines.
+"""Factors of matrices, determinants, and equations solved by them: loops over columns, as LAPACK's unblocked routines.
 
 Matrices are ``[count, m, n]``. Each step of a loop computes a column or a row from the matrix around it, so that ``n``
 columns cost ``n`` steps over the elements of a matrix. Nothing fails on a singular matrix; each function says what it
@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
-from luminal.core.decompose.arithmetic import abs_, sqrt
+from luminal.core.decompose.arithmetic import abs_, sign, sqrt
+from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.compare import equal, less
+from luminal.core.decompose.exponential import log
 from luminal.core.decompose.indexing import eye, full, gather_elements, gather_nd
-from luminal.core.decompose.reduction import argmax, sum_
+from luminal.core.decompose.reduction import argmax, prod, sum_
 from luminal.core.decompose.sorting import argsort
-from luminal.core.ir import Node, cast, expand, gather, iota, select
+from luminal.core.errors import ShapeError
+from luminal.core.ir import Node, cast, constant, dim, expand, gather, iota, select
 from luminal.core.movement import along, flip, permute, reshape, transpose, unsqueeze
 from luminal.core.structured import scan
 from luminal.core.symbolic import Int
@@ -63,6 +66,36 @@ def lu(x: Node) -> tuple[Node, Node, Node, Node]:
     first = x, rows, full((count,), 0, i64)
     (packed, order, singular), (places,) = scan(step, first, (iota(sym.minimum(m, n)),))
     return packed, permute(places, [1, 0]), order, singular
+
+
+def _pivots(x: Node) -> tuple[Node, Node]:
+    """Of the matrices ``[.., n, n]`` the diagonals of their upper triangles, ``[count, n]``, and 1 or -1, ``[count]``,
+    by the parity of the exchanges of rows: the product of all is the determinant."""
+    require_float(x, "det")
+    if x.rank < 2 or x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"det: expected square matrices, found {list(x.shape)}")
+    size = x.shape[-1]
+    count = sym.product(x.shape[:-2])
+    if size == 0:
+        return full((count, 0), 1, x.dtype), full((count,), 1, x.dtype)
+    packed, places, _, _ = lu(reshape(x, [count, size, size]))
+    diagonal = gather(reshape(packed, [count, size * size]), iota(size) * dim(size + 1), 1)
+    return diagonal, prod(select(equal(places, iota(size)), constant(1, x.dtype), -1), 1)
+
+
+@widened
+def det(x: Node) -> Node:
+    """The determinant of each matrix ``[.., n, n]`` (ONNX Det). Raises ShapeError where the matrices are not square."""
+    pivots, parity = _pivots(x)
+    return reshape(prod(pivots, 1) * parity, x.shape[:-2])
+
+
+def slogdet(x: Node) -> tuple[Node, Node]:
+    """The sign of the determinant of each matrix ``[.., n, n]`` and the logarithm of its magnitude, which overflows
+    nowhere; 0 and -inf of a singular one (torch.linalg.slogdet). Raises as ``det`` does."""
+    pivots, parity = _pivots(x)
+    lead = x.shape[:-2]
+    return reshape(prod(sign(pivots), 1) * parity, lead), reshape(sum_(log(abs_(pivots)), 1), lead)
 
 
 def order_of(places: Node, m: Int) -> Node:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from luminal.core import movement
 from luminal.core import symbolic as sym
-from luminal.core.decompose import attention, contraction, linear_algebra, reduction
+from luminal.core.decompose import attention, contraction, factorisation, reduction
 from luminal.core.decompose import transposed as backwards
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast
@@ -81,24 +81,24 @@ def trilinear(
 
 @aten("det", "linalg_det")
 def det(A: Node) -> Node:
-    return linear_algebra.det(A)
+    return factorisation.det(A)
 
 
 @aten("_linalg_det")
 def det_and_factors(A: Node) -> tuple[Node, None, None]:
     """The determinants; the factors are for gradients."""
-    return linear_algebra.det(A), None, None
+    return factorisation.det(A), None, None
 
 
 @aten("slogdet", "linalg_slogdet")
 def slogdet(A: Node) -> tuple[Node, Node]:
-    return linear_algebra.slogdet(A)
+    return factorisation.slogdet(A)
 
 
 @aten("_linalg_slogdet")
 def slogdet_and_factors(A: Node) -> tuple[Node, Node, None, None]:
     """Signs and logarithms; the factors are for gradients."""
-    return *linear_algebra.slogdet(A), None, None
+    return *factorisation.slogdet(A), None, None
 
 
 # ---- convolution ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
-from luminal.core.decompose import contraction, linear_algebra, transposed
+from luminal.core.decompose import contraction, factorisation, transposed
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int
@@ -33,7 +33,7 @@ def gemm(call: Call) -> Node:
 operator("Gemm")(gemm)
 
 
-operator("Det")(lambda call: linear_algebra.det(call[0]))
+operator("Det")(lambda call: factorisation.det(call[0]))
 
 
 @operator("Einsum")
