@@ -333,7 +333,7 @@ def test_to_float_rounds_once(source: DType, to: DType) -> None:
 
 def test_reductions_of_nothing_change_nothing() -> None:
     for dtype in ALL.values():
-        if dtype.kind == "c":
+        if dtype.kind == "c" or dtype.is_text:
             continue
         least = float("-inf") if dtype in (*FLOATS, f8e5m2) else float(dtype.min)
         assert float(numerics.of_nothing(ops.MAX_REDUCE, dtype)) == least, dtype

@@ -252,6 +252,9 @@ def batched_scan(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]
     if lengths is not None:
         given.append(cast(_tensor(lengths), types.i64))
 
+    if not all(x.rank for x in given) or any(x.rank < 2 for x in given[states : states + count]):
+        raise ShapeError("expected values with a batch, and an axis to run along, found one without axes")
+
     def one(_: Sequence[Node], row: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
         over, length, number = list(row[states : states + count]), row[-2], row[-1]
         inner = _scan_step(call, body, states, _each(call, number, run))
