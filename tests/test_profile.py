@@ -53,22 +53,35 @@ def test_operations_and_bytes_of_kernels() -> None:
 def test_the_probe_computes_and_reads_everything() -> None:
     target = targets.detect()
     library = peak._compile(target)
-    library.lm_multiply_add.restype = library.lm_read.restype = ctypes.c_float
     lanes = target.register_bytes // 4
     operations = ctypes.c_int64.in_dll(library, "lm_round_operations").value
     # x -> x/2 + 1 has one fixed point, which every lane of every chain reaches.
-    assert library.lm_multiply_add(ctypes.c_int64(200), ctypes.c_float(0.5), ctypes.c_float(1)) == operations
+    assert library.lm_multiply_add(200, 0.5, 1) == operations
     numbers = np.zeros(10 * operations + lanes, np.float32)
     data = numbers[-numbers.ctypes.data % target.register_bytes // 4 :][: 5 * operations]
     data[:] = np.arange(data.size) % 8
-    found = library.lm_read(ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(data.size // lanes))
-    assert found == data.sum()
+    assert library.lm_read(data.ctypes.data, data.size // lanes, 3) == 3 * data.sum()
+
+
+def test_the_probe_multiplies_tiles() -> None:
+    """Every element of a sum of products of ones counts the terms: 32 in a tile of bfloat16, 64 of int8."""
+    library = peak._compile(targets.detect())
+    units = library.lm_matrix_units()
+    flags = Path("/proc/cpuinfo").read_text().split()
+    assert units == ("amx_bf16" in flags) + 2 * ("amx_int8" in flags)
+    assert not units & 1 or library.lm_multiply_tiles_bf16(5) == 5 * 32
+    assert not units & 2 or library.lm_multiply_tiles_int8(5) == 5 * 64
 
 
 def test_peak_of_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak, "STREAM", 1 << 22)
     probe = peak.Probe(targets.detect(), threads=2)
     found = probe.measure(runs=2)
-    assert found.operations > 0 and found.bytes > 0
-    assert found | peak.Peak(0.0, np.inf) == peak.Peak(found.operations, np.inf)
+    assert found.operations > 0 and found.bytes > 0 and probe.read(1, runs=2) > 0
+    assert found | peak.Peak(0.0, np.inf) == peak.Peak(found.operations, np.inf, found.bf16, found.int8)
     assert Path(peak.SOURCE).is_file()
+
+
+def test_a_unit_that_a_machine_lacks_computes_in_float32() -> None:
+    with_tiles = peak.Peak(4e11, 2e10, bf16=6e12)
+    assert [with_tiles.computing(unit) for unit in ("FMA", "bf16", "int8")] == [4e11, 6e12, 4e11]

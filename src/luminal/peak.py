@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +20,30 @@ from luminal.core.target import Target
 
 SOURCE = Path(runtime.__file__).parent / "peak.cpp"
 STREAM = 512 << 20  # bytes that all threads read together: more than caches hold
+LEAST = 1 << 20  # bytes that they read together at least: less takes no longer than to begin
 ROUND_SECONDS = 0.01
+UNITS = {"bf16": 1, "int8": 2}  # the bits of lm_matrix_units, and what a tile holds of each, relative to bfloat16
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Ceilings of some threads together: float32 operations a second (a multiply-add is two) between registers, and
-    bytes a second read from memory in a stream."""
+    """Ceilings of some threads together: float32 operations a second (a multiply-add is two) between registers, bytes a
+    second read from memory in a stream, and operations a second on tiles of bfloat16 and of int8; 0 where the machine
+    does not multiply tiles."""
 
     operations: float
     bytes: float
+    bf16: float = 0.0
+    int8: float = 0.0
 
     def __or__(self, other: Peak) -> Peak:
         """The higher of two measurements of each."""
-        return Peak(max(self.operations, other.operations), max(self.bytes, other.bytes))
+        return Peak(*map(max, astuple(self), astuple(other)))
+
+    def computing(self, unit: str) -> float:
+        """Operations a second of a unit: of ``bf16`` and ``int8`` products of tiles, where there are such; of all
+        others multiply-adds of float32."""
+        return {"bf16": self.bf16, "int8": self.int8}.get(unit, 0.0) or self.operations
 
 
 class Probe:
@@ -45,31 +55,47 @@ class Probe:
     def __init__(self, target: Target, threads: int) -> None:
         self._threads = threads
         self._library = _compile(target)
-        self._library.lm_multiply_add.restype = ctypes.c_float
-        self._library.lm_multiply_add.argtypes = [ctypes.c_int64, ctypes.c_float, ctypes.c_float]
-        self._library.lm_read.restype = ctypes.c_float
-        self._library.lm_read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self._units = self._library.lm_matrix_units()
         self._register = target.register_bytes
         self._shares = [np.ones(STREAM // threads // 4, np.float32) for _ in range(threads)]
 
     def measure(self, runs: int = 7) -> Peak:
-        """The best of some short runs."""
-        operations = ctypes.c_int64.in_dll(self._library, "lm_round_operations").value
-        rounds = 1000
-        while self._compute(rounds) < ROUND_SECONDS:
+        """The best of some short runs of each."""
+        tiles = (self.tiles(unit, runs) for unit in UNITS)
+        return Peak(self.multiply_adds(runs), self.read(STREAM, runs), *tiles)
+
+    def multiply_adds(self, runs: int = 7) -> float:
+        """float32 operations a second."""
+        operations = self._number("lm_round_operations")
+        return self._rate(lambda thread, rounds: self._library.lm_multiply_add(rounds, 0.5, 1.0), operations, runs)
+
+    def tiles(self, unit: str, runs: int = 7) -> float:
+        """Operations a second on tiles of ``bf16`` or ``int8``; 0 where this machine does not multiply them."""
+        if not self._units & UNITS[unit]:
+            return 0.0
+        multiply = getattr(self._library, f"lm_multiply_tiles_{unit}")
+        operations = self._number("lm_tile_operations") * UNITS[unit]
+        return self._rate(lambda thread, rounds: multiply(rounds), operations, runs)
+
+    def read(self, size: int, runs: int = 7) -> float:
+        """Bytes a second, where all threads together read the same ``size`` bytes again and again: what is not much
+        comes from a cache. ``size`` is taken as ``LEAST`` or ``STREAM`` where it is beyond those."""
+        count = max(min(size, STREAM), min(LEAST, STREAM)) // self._threads // self._register - 1  # for the alignment
+        starts = [share.ctypes.data + -share.ctypes.data % self._register for share in self._shares]
+        return self._rate(
+            lambda thread, rounds: self._library.lm_read(starts[thread], count, rounds), count * self._register, runs
+        )
+
+    def _rate(self, work: Callable[[int, int], object], amount: int, runs: int) -> float:
+        """What all threads do in a second, each doing ``amount`` in a round: ``work(thread, rounds)``."""
+        rounds = 1
+        while self._seconds(lambda thread: work(thread, rounds)) < ROUND_SECONDS:
             rounds *= 2
-        computing = [self._compute(rounds) for _ in range(runs)]
-        reading = [self._seconds(self._read) for _ in range(runs)]
-        read = sum(share.nbytes for share in self._shares)
-        return Peak(self._threads * rounds * operations / min(computing), read / min(reading))
+        best = min(self._seconds(lambda thread: work(thread, rounds)) for _ in range(runs))
+        return self._threads * rounds * amount / best
 
-    def _compute(self, rounds: int) -> float:
-        return self._seconds(lambda thread: self._library.lm_multiply_add(rounds, 0.5, 1.0))
-
-    def _read(self, thread: int) -> None:
-        share = self._shares[thread]
-        start = -share.ctypes.data % self._register
-        self._library.lm_read(share.ctypes.data + start, (share.nbytes - start) // self._register)
+    def _number(self, name: str) -> int:
+        return ctypes.c_int64.in_dll(self._library, name).value
 
     def _seconds(self, work: Callable[[int], object]) -> float:
         """The time that ``work`` takes on all threads at once, without the time that they take to start."""
@@ -101,4 +127,10 @@ def _compile(target: Target) -> ctypes.CDLL:
         done = compiler.run([*flags, str(SOURCE), "-o", str(path)], Path(folder))
         if done.returncode != 0:
             raise BuildError(f"{SOURCE.name} did not compile:\n{done.stderr}")
-        return ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
+    library.lm_multiply_add.argtypes = [ctypes.c_int64, ctypes.c_float, ctypes.c_float]
+    library.lm_multiply_tiles_bf16.argtypes = library.lm_multiply_tiles_int8.argtypes = [ctypes.c_int64]
+    library.lm_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    for function in ("lm_multiply_add", "lm_multiply_tiles_bf16", "lm_multiply_tiles_int8", "lm_read"):
+        getattr(library, function).restype = ctypes.c_float
+    return library
