@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TypeAlias
 
 from luminal.codegen import interface as public
@@ -348,11 +347,8 @@ class _Describer:
         numbers = [self._number(step) for step in steps]
         checked = (n for n, step in zip(numbers, steps, strict=True) if self.program.kernels[step.kernel].nest.checked)
         calls = tuple(self._call(step, times, pointers) for step, times in zip(steps, phase.tasks, strict=True))
-        # A share takes as long as its tasks together.
-        work = sum(Fraction(times, step.grain) for step, times in zip(steps, phase.tasks, strict=True))
-        grain = max(1, int(1 / work))
         how = "by_share" if phase.linked else "parallel"
-        return Step(how, next(checked, numbers[0]), f"{self._size(phase.shares)}, {grain}", calls)
+        return Step(how, next(checked, numbers[0]), f"{self._size(phase.shares)}, {phase.grain(steps)}", calls)
 
     def _host(self, step: HostCall, pointers: dict[str, str]) -> Step:
         arguments = ["context.texts()", "context.status()"]

@@ -454,10 +454,10 @@ def _check_axes(nest: LoopNest) -> None:
 
 
 def _operations(cluster: Cluster) -> Int:
-    """Floating-point operations of the sums of products in a cluster: a product and an addition for each term."""
+    """Operations of the sums of products of numbers in a cluster: a product and an addition for each term."""
     terms: Int = 0
     for node in cluster.index:
-        if node.op is ops.SUM_REDUCE and node.dtype.is_float and node.inputs[0].op is ops.MUL:
+        if node.op is ops.SUM_REDUCE and not node.dtype.is_bool and node.inputs[0].op is ops.MUL:
             terms = terms + node.inputs[0].size
     return terms * 2
 

@@ -6,8 +6,9 @@ that launch kernels in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,7 +48,7 @@ class Buffer:
 class Launch:
     """A step: kernel number ``kernel`` on buffers named in the order of its nest's arrays. ``origins`` are the source
     operators that the step computes. One thread does ``grain`` tasks sooner than it could wake another.
-    ``operations`` are the floating-point operations of its contractions, two for each product that is summed."""
+    ``operations`` are the additions and multiplications of its contractions, two for each product that is summed."""
 
     kernel: int
     arguments: tuple[str, ...]
@@ -68,6 +69,12 @@ class Phase:
     shares: Int
     tasks: tuple[int, ...]
     linked: bool = False
+
+    def grain(self, steps: Sequence[Launch]) -> int:
+        """How many shares one thread does sooner than it could wake another. A share takes as long as its tasks of each
+        of the ``steps`` together."""
+        work = sum(Fraction(times, step.grain) for step, times in zip(steps, self.tasks, strict=True))
+        return max(1, int(1 / work))
 
 
 @dataclass(frozen=True)

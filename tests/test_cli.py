@@ -299,7 +299,7 @@ def test_bench(model: Path) -> None:
 def test_bench_of_kernels(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak, "STREAM", 1 << 20)
     result = luminal_("bench", model, "--kernels", "--size", "batch=5", "--runs", 3, "--threads", 1)
-    assert result.exit_code == 0 and "batch=5" in result.output and "1 threads reach" in result.output
+    assert result.exit_code == 0 and "batch=5" in result.output and "1 thread reaches" in result.output
     assert "onnxruntime" not in result.output
     assert "MatMul" in result.output and "Softmax" in result.output and "contraction0" in result.output
 

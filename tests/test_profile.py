@@ -14,6 +14,7 @@ import luminal
 from luminal import peak, profile
 from luminal.core import target as targets
 from luminal.module import Module
+from luminal.peak import Peak
 
 VOCABULARY, WIDTH, CLASSES = 5000, 64, 50
 
@@ -50,6 +51,26 @@ def test_operations_and_bytes_of_kernels() -> None:
         assert softmax.bytes == 2 * count * CLASSES * 4
 
 
+@pytest.mark.parametrize(("rows", "busy"), [(1, 1), (512, 2)])
+def test_threads_of_kernels(rows: int, busy: int) -> None:
+    """As many as there is work for."""
+    module = luminal.compile(nn.Linear(256, 256).eval(), (torch.zeros(rows, 256),), threads=1)
+    assert isinstance(module, Module)
+    inputs = {module.input_names[0]: np.zeros((rows, 256), np.float32)}
+    (product,) = (k for k in profile.profile(module, inputs, runs=3, threads=2) if k.operations)
+    assert product.threads == busy and product.unit == "FMA"
+
+
+def test_ceilings_of_kernels() -> None:
+    kernel = profile.KernelTime("k", 3, 1e-3, 10**9, 10**6, "bf16", 2, ("MatMul 'a'",))
+    assert kernel.ceiling(Peak(1e13, 2e10)) == (pytest.approx(0.1), "bf16")  # without tiles as float32
+    assert kernel.ceiling(Peak(1e12, 1e10, bf16=4e12)) == (pytest.approx(0.25), "bf16")
+    assert kernel.ceiling(Peak(1e12, 2e9, bf16=4e12)) == (pytest.approx(0.5), "stream")
+    cells = dict(zip(profile.HEADINGS, profile.cells(kernel, 2e-3, Peak(1e12, 1e10, bf16=4e12)), strict=True))
+    assert cells["of peak"] == "25% bf16" and cells["share"] == "50.0%" and cells["threads"] == "2"
+    assert cells["of stream"] == "10%" and cells["of ceiling"] == "25% bf16" and cells["GFLOP/s"] == "1e+03"
+
+
 def test_the_probe_computes_and_reads_everything() -> None:
     target = targets.detect()
     library = peak._compile(target)
@@ -78,10 +99,10 @@ def test_peak_of_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = peak.Probe(targets.detect(), threads=2)
     found = probe.measure(runs=2)
     assert found.operations > 0 and found.bytes > 0 and probe.read(1, runs=2) > 0
-    assert found | peak.Peak(0.0, np.inf) == peak.Peak(found.operations, np.inf, found.bf16, found.int8)
+    assert found | Peak(0.0, np.inf) == Peak(found.operations, np.inf, found.bf16, found.int8)
     assert Path(peak.SOURCE).is_file()
 
 
 def test_a_unit_that_a_machine_lacks_computes_in_float32() -> None:
-    with_tiles = peak.Peak(4e11, 2e10, bf16=6e12)
+    with_tiles = Peak(4e11, 2e10, bf16=6e12)
     assert [with_tiles.computing(unit) for unit in ("FMA", "bf16", "int8")] == [4e11, 6e12, 4e11]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -38,7 +38,7 @@ from luminal.core.errors import BuildError, InputError, LuminalError, SpecError,
 from luminal.coverage import Coverage, Operator, coverage
 from luminal.display import Display
 from luminal.module import Module
-from luminal.peak import Probe
+from luminal.peak import Peak, Probe
 from luminal.runtime.loader import LibraryError
 from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, text
@@ -334,24 +334,25 @@ def _kernel_table(
     )
     peak |= probe.measure()
     total = sum(kernel.seconds for kernel in found)
-    caption = (
-        f"{text(total)} in all; {threads} threads reach {peak.operations / 1e9:.0f} GFLOP/s in multiply-adds, "
-        f"{peak.bytes / 1e9:.1f} GB/s from memory (what caches hold may be faster)"
-    )
-    table = Table(title=title, caption=caption, caption_justify="left")
-    headings = ("launches", "time", "share", "GFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of stream")
-    for heading in ("kernel", *headings, "made for"):
-        table.add_column(heading, justify="right" if heading in headings else "left", no_wrap=heading == "kernel")
+    table = Table(title=title, caption=_ceilings(total, peak, threads), caption_justify="left")
+    for heading in ("kernel", *profiling.HEADINGS, "made for"):
+        justify: Literal["left", "right"] = "right" if heading in profiling.HEADINGS else "left"
+        table.add_column(heading, justify=justify, no_wrap=heading == "kernel")
     for kernel in found:
-        operations, moved = kernel.operations / kernel.seconds, kernel.bytes / kernel.seconds
-        work = f"{kernel.operations / 1e9:.3g}", f"{operations / 1e9:.3g}", f"{operations / peak.operations:.0%}"
-        table.add_row(
-            *(kernel.name, str(kernel.launches), text(kernel.seconds), f"{kernel.seconds / total:.1%}"),
-            *(work if kernel.operations else ("", "", "")),
-            *(f"{kernel.bytes / 1e6:.3g}", f"{moved / 1e9:.3g}", f"{moved / peak.bytes:.0%}"),
-            escape(", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))),
-        )
+        made_for = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))
+        table.add_row(kernel.name, *profiling.cells(kernel, total, peak), escape(made_for))
     return table
+
+
+def _ceilings(total: float, peak: Peak, threads: int) -> str:
+    """What the percentages of a table of kernels are of."""
+    units = {"multiply-adds": peak.operations, "bf16 tiles": peak.bf16, "int8 tiles": peak.int8}
+    reached = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {unit}" for unit, rate in units.items() if rate)
+    return (
+        f"{text(total)} in all; {threads} {'thread reaches' if threads == 1 else 'threads reach'} {reached}, "
+        f"{peak.bytes / 1e9:.1f} GB/s from memory (what caches hold may be faster). Of ceiling: the part of its time "
+        "that the machine would need for what bounds it"
+    )
 
 
 def _reference(

@@ -88,10 +88,14 @@ class Probe:
 
     def _rate(self, work: Callable[[int, int], object], amount: int, runs: int) -> float:
         """What all threads do in a second, each doing ``amount`` in a round: ``work(thread, rounds)``."""
+
+        def seconds(rounds: int) -> float:
+            return self._seconds(lambda thread: work(thread, rounds))
+
         rounds = 1
-        while self._seconds(lambda thread: work(thread, rounds)) < ROUND_SECONDS:
+        while seconds(rounds) < ROUND_SECONDS:
             rounds *= 2
-        best = min(self._seconds(lambda thread: work(thread, rounds)) for _ in range(runs))
+        best = min(seconds(rounds) for _ in range(runs))
         return self._threads * rounds * amount / best
 
     def _number(self, name: str) -> int:
