@@ -3,88 +3,126 @@
 Every model is timed in several fresh processes. In each, all implementations get the same inputs and as many threads,
 and take turns; a time is the median of its runs there, and a ratio the median over the processes of the ratios of such
 times.
+
+With ``--write docs/benchmarks.md``, what was measured joins the measurements of other runs in ``docs/benchmarks.json``
+as it comes, and the page is written from all of them: a run may be stopped, and gone on with by ``--resume``.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import itertools
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import attention, report
-from benchmarks.suite import DECODER_LAYERS, Case, chosen
-from luminal import destination
+from benchmarks import apart, attention, report, tables
+from benchmarks.progress import Work
+from benchmarks.results import Results
+from benchmarks.suite import CASES, DECODER_LAYERS, PRECISIONS, Case, Setting
 
-
-def _measure(case: Case, folder: Path, layers: int, threads: int, runs: int) -> report.Sample:
-    """One sample, by a process of its own, whose progress is shown here."""
-    options = {"name": case.name, "folder": str(folder), "layers": layers, "threads": threads, "runs": runs}
-    # The thread counts of OpenMP and MKL that a shell may have set are not those asked for.
-    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.measure", json.dumps(options)],
-        stdout=subprocess.PIPE, text=True, check=True, env=environment,
-    )  # fmt: skip
-    return report.sample(json.loads(done.stdout.splitlines()[-1]))
-
-
-def _shown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+ATTENTION = "attention"
+BATCHES = sorted({batch for case in CASES.values() for batch in case.batches})
 
 
 def main(
-    models: Annotated[str, typer.Option(help="names of models, with commas between; default: all")] = "",
-    threads: Annotated[int, typer.Option(min=1, help="threads of every implementation")] = 2,
+    only: Annotated[
+        str, typer.Option(help=f"names of models, or '{ATTENTION}', with commas between; default: all")
+    ] = "",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16, with a comma between for both")] = "fp32",
+    batch: Annotated[
+        str, typer.Option(help=f"{', '.join(map(str, BATCHES))}, with commas between; 32 is for some models alone")
+    ] = "1",
+    threads: Annotated[str, typer.Option(help="numbers of threads, with commas between")] = "2",
     processes: Annotated[int, typer.Option(min=1, help="fresh processes for each model")] = 5,
     runs: Annotated[int, typer.Option(min=3, help="timed runs of each in a process")] = 15,
     layers: Annotated[int, typer.Option(min=1, max=DECODER_LAYERS, help="layers of the decoder")] = 4,
     quick: Annotated[bool, typer.Option("--quick", help="one process and five runs: a first look")] = False,
-    with_attention: Annotated[bool, typer.Option("--attention/--no-attention", help="long attention too")] = True,
-    write: Annotated[Path | None, typer.Option(help="write table and chart here: docs/benchmarks.md")] = None,
+    write: Annotated[Path | None, typer.Option(help=tables.WRITE)] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="keep what this machine has measured, and go on from there")
+    ] = False,
 ) -> None:
     """Time luminal beside onnxruntime, OpenVINO and PyTorch."""
     if quick:
         processes, runs = 1, 5
-    try:
-        cases = chosen(models.split(",") if models else None)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--models") from error
-    if write is not None:
-        destination.file(write, "--write")
-    results: list[report.Result] = []
-    for case in cases:
+    names = tables.among(only, [*CASES, ATTENTION], "--only")
+    precisions = tables.precisions(precision, PRECISIONS)
+    batches = [int(size) for size in tables.among(batch, list(map(str, BATCHES)), "--batch")]
+    counts = tables.numbers(threads, "--threads")
+    if resume and write is None:
+        raise typer.BadParameter("there is nothing to go on from without --write", param_hint="--resume")
+    found = Results(tables.measurements(write))
+    # All of a setting before the next, so that a run that is stopped leaves whole tables.
+    cells = [
+        (case, Setting(*choice))
+        for choice in itertools.product(precisions, batches, counts)
+        for case in CASES.values()
+        if case.name in names and choice[1] in case.batches
+    ]
+    failed = _models(cells, found, layers, processes, runs, resume, write)
+    with_attention = ATTENTION in names and "fp32" in precisions and 1 in batches
+    for number in counts if with_attention else ():
+        if not (resume and found.get(f"{report.ATTENTION}{number}", here=True)):
+            found.put(f"{report.ATTENTION}{number}", [asdict(head) for head in attention.measure(number, runs)])
+        if write is not None:
+            report.write(found, write)
+    console = Console(width=190)
+    measured = [result for result in report.results(found) if (result.case, result.setting) in cells]
+    for setting, group in report.by_setting(measured).items():
+        console.print(str(setting), highlight=False)
+        console.print(tables.terminal(report.headings(setting), report.rows(group), 2 if setting.main else 1))
+        console.print(report.summary(group), highlight=False)
+        if setting.precision != "fp32":
+            console.print(tables.terminal(report.error_headings(setting), report.error_rows(group), left=1))
+    for number in counts if with_attention else ():
+        console.print(tables.terminal(attention.HEADINGS, attention.rows(report.heads(found, number))))
+    for line in failed:
+        print(line, file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _models(
+    cells: list[tuple[Case, Setting]],
+    found: Results,
+    layers: int,
+    processes: int,
+    runs: int,
+    resume: bool,
+    write: Path | None,
+) -> list[str]:
+    """Measure models in settings; returns what failed."""
+    kept = {cell: report.kept(found, *cell, layers)[:processes] if resume else [] for cell in cells}
+    pieces = [(cell, number) for cell in cells for number in range(len(kept[cell]), processes)]
+    work = Work([report.expected(found, *cell) for cell, _ in pieces])
+    failed = []
+    for cell in cells:
+        samples = kept[cell]
+        case, setting = cell
         with tempfile.TemporaryDirectory(prefix="luminal-benchmarks-") as folder:
-            samples = []
-            for number in range(processes):
-                print(f"\n{case.title}: process {number + 1} of {processes}", file=sys.stderr)
-                samples.append(_measure(case, Path(folder), layers, threads, runs))
-        title = f"{case.title}, {layers} of {DECODER_LAYERS} layers" if case.decoder else case.title
-        results.append(report.Result(title, tuple(samples)))
-    heads = attention.measure(threads, runs) if with_attention else []
-    console = Console(width=170)
-    console.print(_shown(report.HEADINGS, report.rows(results)))
-    console.print(report.summary(results), highlight=False)
-    if heads:
-        console.print(_shown(attention.HEADINGS, attention.rows(heads)))
-    if write is not None:
-        write.parent.mkdir(parents=True, exist_ok=True)
-        chart = write.with_suffix(".svg")
-        chart.write_text(report.chart(results), encoding="utf-8")
-        write.write_text(report.page(results, heads, chart.name, threads, processes, runs), encoding="utf-8")
+            for number in range(len(samples), processes):
+                work.begin(f"{case.title}; {setting}: process {number + 1} of {processes}")
+                options = {
+                    "name": case.name, "setting": asdict(setting), "folder": folder, "layers": layers, "runs": runs,
+                    "with_kernels": number == 0,
+                }  # fmt: skip
+                try:
+                    sample = apart.run("benchmarks.measure", options)
+                except subprocess.CalledProcessError as error:
+                    failed.append(f"{case.title}; {setting}: {error.returncode} from its process")
+                    work.end()
+                    continue
+                samples.append({**sample, "seconds": work.end()})
+                found.put(report.part(case.name, setting), {"layers": layers, "samples": samples})
+        if write is not None:
+            report.write(found, write)
+    return failed
 
 
 if __name__ == "__main__":

@@ -15,16 +15,24 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def describe() -> str:
-    """Processor, processors that this process may use, memory, system, versions and date, on one line."""
+    """``name``, and the day."""
+    return f"{name()}; {today()}"
+
+
+def name() -> str:
+    """Processor, processors that this process may use, memory, system and versions, on one line."""
     info = Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*:\s*(.*)$", info, re.MULTILINE)
     memory = os.sysconf("SC_PHYS_PAGES") * PAGE
-    packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "onnxruntime", "numpy"))
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "onnxruntime", "openvino", "numpy"))
     return (
         f"{model[1] if model else platform.machine()}, {len(os.sched_getaffinity(0))} processors, "
-        f"{memory / 2**30:.0f} GiB, {platform.system()}, Python {platform.python_version()}, {packages}; "
-        f"{datetime.date.today().isoformat()}"
+        f"{memory / 2**30:.0f} GiB, {platform.system()}, Python {platform.python_version()}, {packages}"
     )
+
+
+def today() -> str:
+    return datetime.date.today().isoformat()
 
 
 def _version(name: str) -> str:

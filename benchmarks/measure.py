@@ -1,6 +1,6 @@
-"""One model timed in one process: ``python -m benchmarks.measure MODEL FOLDER``, a line of JSON on standard output.
+"""One model timed in one process: ``python -m benchmarks.measure OPTIONS``, a line of JSON on standard output.
 
-All that compiling leaves stays in ``FOLDER``, for the processes that follow.
+All that compiling leaves stays in a folder, for the processes that follow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,9 @@ from rich.console import Console
 
 import luminal
 from benchmarks import machine, peers, zoo
-from benchmarks.suite import CASES
+from benchmarks.suite import CASES, Setting
+from luminal import profile
+from luminal.comparison.measure import distance
 from luminal.core import config, symbolic
 from luminal.core import target as targets
 from luminal.core.program import Program
@@ -34,6 +36,7 @@ from luminal.timing import interleaved
 
 FRONT_ENDS = ("PyTorch", "ONNX")
 KINDS = ("fixed", "symbolic")
+HEADLINE = "luminal PyTorch fixed"  # what is timed in every setting
 
 
 @dataclass(frozen=True)
@@ -49,67 +52,127 @@ class Compiled:
 class Sample:
     """What one process measured.
 
-    ``times`` are medians in seconds, by contender: "luminal PyTorch fixed" and so on, or a peer's name.
-    ``operations`` and ``bytes`` are what the model needs at least: those of its contractions, and inputs, outputs and
-    weights read or written once. ``peak`` is what the machine reached, in operations and bytes a second.
+    ``times`` and ``best`` are medians and minimums in seconds, by contender: "luminal PyTorch fixed" and so on, or a
+    peer's name. ``errors`` are their largest distances from float32 PyTorch, relative to the largest magnitude of an
+    output; ``failed`` says why a peer is missing. ``operations`` and ``bytes`` are what the model needs at least: those
+    of its contractions, and inputs, outputs and weights read or written once. ``peak`` is what the machine reached in
+    the same process, and ``reading`` the bytes a second of reading ``bytes`` over and over. ``library`` is the size of
+    the library without weights, in bytes, ``kernels`` are those that take the most time, of ``kernel_seconds`` in all;
+    they are looked at in one process of several.
     """
 
     times: dict[str, float]
+    best: dict[str, float]
+    errors: dict[str, float]
+    failed: dict[str, str]
     compiled: dict[str, Compiled]
     operations: int
     bytes: int
     peak: Peak
+    reading: float
+    library: int
+    kernels: tuple[profile.KernelTime, ...] = ()
+    kernel_seconds: float = 0.0
 
 
-def measure(name: str, folder: Path, layers: int, threads: int, runs: int, display: Display) -> Sample:
+def measure(
+    name: str, setting: Setting, folder: Path, layers: int, runs: int, with_kernels: bool, display: Display
+) -> Sample:
     """Open every contender for a model, and time them taking turns."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(setting.threads)
     with _stage(display, "make the model"):
-        model = CASES[name].build(layers)
+        model = CASES[name].build(layers, setting.batch)
     os.environ[config.CACHE.variable] = str(folder / "luminal")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
-    files = {kind: folder / kind / "model.onnx" for kind in KINDS}
+    kinds = KINDS if setting.main else KINDS[:1]
+    files = {kind: folder / kind / "model.onnx" for kind in kinds}
     for kind, path in files.items():
         if not path.exists():
             path.parent.mkdir(parents=True)
             with _stage(display, f"export to ONNX, {kind}"):
                 zoo.to_onnx(model, path, dynamic=kind == "symbolic")
-    modules, compiled = _compile(model, files, threads, display)
-    probe = Probe(targets.detect(), threads)
-    peak = probe.measure()
+    modules, compiled = _compile(model, files, setting, display)
+    program = modules[HEADLINE].program
+    assert program is not None
+    needed = _bytes(program)
+    probe = Probe(targets.detect(), setting.threads)
+    peak, reading = probe.measure(), probe.read(needed)
     arrays = [np.ascontiguousarray(value.numpy()) for value in model.inputs]
     contenders: dict[str, peers.Run] = {key: _bound(module, arrays) for key, module in modules.items()}
-    for peer, make in peers.PEERS.items():
-        with _stage(display, f"open {peer}"):
-            contenders[peer] = make(model, files["fixed"], threads)
-            contenders[peer]()
+    failed: dict[str, str] = {}
+    for peer, about in peers.PEERS.items():
+        if setting.precision in about.precisions:
+            with _stage(display, f"open {peer}"):
+                try:
+                    run = about.open(model, files["fixed"], setting)
+                    run()
+                    contenders[peer] = run
+                except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+                    if setting.precision == "fp32":
+                        raise
+                    failed[peer] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    with _stage(display, "errors"):
+        errors = _errors(model, contenders)
     found = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
-    program = modules["luminal PyTorch fixed"].program
-    assert program is not None
+    kernels: list[profile.KernelTime] = []
+    if with_kernels:
+        with _stage(display, "time kernels"):
+            module = modules[HEADLINE]
+            inputs = dict(zip(module.input_names, arrays, strict=True))
+            kernels = profile.profile(module, inputs, runs=5, threads=setting.threads)
     return Sample(
         {key: timing.median for key, timing in found.items()},
+        {key: timing.best for key, timing in found.items()},
+        errors,
+        failed,
         compiled,
         sum(int(symbolic.evaluate(step.operations, {})) for step in program.entries[0].launches),
-        _bytes(program),
+        needed,
         peak | probe.measure(),
+        max(reading, probe.read(needed)),
+        modules[HEADLINE].library.path.stat().st_size,
+        tuple(kernels[:SHOWN]),
+        sum(kernel.seconds for kernel in kernels),
     )
 
 
+SHOWN = 12  # kernels, of those that take the most time
+
+
+def _errors(model: zoo.Model, contenders: Mapping[str, peers.Run]) -> dict[str, float]:
+    """The distance of each contender's results from float32 PyTorch's, the worst over the outputs."""
+    with torch.no_grad():
+        expected = _arrays(model.module(*model.inputs))
+    return {
+        key: max(distance(one, other).relative for one, other in zip(_arrays(run()), expected, strict=True))
+        for key, run in contenders.items()
+    }
+
+
+def _arrays(results: Any) -> list[np.ndarray]:
+    """What a contender returns, as arrays of float32."""
+    several = list(results) if isinstance(results, tuple | list) else [results]
+    return [np.asarray(v.float().numpy() if isinstance(v, torch.Tensor) else v, np.float32) for v in several]
+
+
 def _compile(
-    model: zoo.Model, files: dict[str, Path], threads: int, display: Display
+    model: zoo.Model, files: dict[str, Path], setting: Setting, display: Display
 ) -> tuple[dict[str, Module], dict[str, Compiled]]:
-    """The model through both front ends, at the sizes of its inputs and with its symbolic dimensions."""
+    """The model at the sizes of its inputs; in a main setting through both front ends, and with its symbolic dimensions
+    too."""
     modules: dict[str, Module] = {}
     compiled: dict[str, Compiled] = {}
-    for kind in KINDS:
+    for kind in files:
         dims = model.dims if kind == "symbolic" else None
-        sources = {"PyTorch": export(model.module, model.inputs, dims), "ONNX": files[kind]}
+        sources: dict[str, Any] = {"PyTorch": export(model.module, model.inputs, dims)}
+        if setting.main:
+            sources["ONNX"] = files[kind]
         for front_end, source in sources.items():
             key = f"luminal {front_end} {kind}"
             bounds = model.bounds if front_end == "ONNX" and kind == "symbolic" else dims
             with _stage(display, f"compile from {front_end}, {kind}"), machine.Peak() as memory:
                 start = time.perf_counter()
-                module = luminal.compile(source, dims=bounds, threads=threads)
+                module = luminal.compile(source, dims=bounds, precision=setting.precision, threads=setting.threads)
                 seconds = time.perf_counter() - start
             assert isinstance(module, Module)
             modules[key], compiled[key] = module, Compiled(seconds, memory.bytes)
@@ -144,7 +207,8 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")  # what PyTorch's exporters say of themselves
     with Display(Console(stderr=True)) as display:
-        sample = measure(**{**options, "folder": Path(options["folder"])}, display=display)
+        setting = Setting(**options.pop("setting"))
+        sample = measure(**{**options, "folder": Path(options["folder"])}, setting=setting, display=display)
     print(json.dumps(asdict(sample)))
 
 

@@ -1,5 +1,8 @@
 """What luminal is timed beside: onnxruntime, OpenVINO, and PyTorch compiled and not, each as a user would set it up for
-this model at these sizes in float32.
+this model at these sizes in this precision.
+
+In bfloat16, OpenVINO is told to compute so, and PyTorch's modules are converted, weights and inputs; onnxruntime has no
+such kernels for CPUs.
 
 Threads of each keep waiting for work for a while after a run, spinning (onnxruntime and PyTorch's OpenMP for
 milliseconds, OpenVINO's TBB for less). That is left as it is, since it is part of their speed inside a run;
@@ -8,7 +11,9 @@ milliseconds, OpenVINO's TBB for less). That is left as it is, since it is part 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +23,25 @@ import torch
 import torch._inductor.config
 
 from benchmarks import zoo
+from benchmarks.suite import Setting
 
 Run = Callable[[], object]
+HINTS = {"fp32": "f32", "bf16": "bf16"}  # OpenVINO's names of precisions
 
 
-def open_onnxruntime(model: zoo.Model, path: Path, threads: int) -> Run:
-    """onnxruntime on the ONNX file ``path``, with all its optimisations, which are its default."""
+@dataclass(frozen=True)
+class Peer:
+    """A framework: ``open(model, path, setting)`` makes ready what ``path``, an ONNX file of fixed sizes, or ``model``
+    itself says, to be run again and again. It raises RuntimeError where it cannot compute in the precision."""
+
+    open: Callable[[zoo.Model, Path, Setting], Run]
+    precisions: tuple[str, ...] = ("fp32", "bf16")
+
+
+def open_onnxruntime(model: zoo.Model, path: Path, setting: Setting) -> Run:
+    """onnxruntime on the ONNX file, with all its optimisations, which are its default."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = setting.threads
     options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
@@ -33,14 +49,18 @@ def open_onnxruntime(model: zoo.Model, path: Path, threads: int) -> Run:
     return lambda: session.run(None, feeds)
 
 
-def open_openvino(model: zoo.Model, path: Path, threads: int) -> Run:
-    """OpenVINO on the ONNX file ``path``; without the hint it computes in bfloat16 where the processor can."""
+def open_openvino(model: zoo.Model, path: Path, setting: Setting) -> Run:
+    """OpenVINO on the ONNX file; without the hint it computes in bfloat16 where the processor can."""
+    hint = HINTS[setting.precision]
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": hint,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_NUM_THREADS": setting.threads,
     }
     compiled = openvino.Core().compile_model(path, "CPU", settings)
+    used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if used != hint:
+        raise RuntimeError(f"it computes in {used} where {hint} was asked for")
     request = compiled.create_infer_request()
     arrays = [_array(value) for value in model.inputs]
     # Copying results out is part of a run for all others.
@@ -52,16 +72,27 @@ def _infer(request: openvino.InferRequest, arrays: list[np.ndarray]) -> list[ope
     return request.output_tensors
 
 
-def open_inductor(model: zoo.Model, path: Path, threads: int) -> Run:
+def open_inductor(model: zoo.Model, path: Path, setting: Setting) -> Run:
     """torch.compile with its weights frozen, which lets it pack them."""
     torch._inductor.config.freezing = True
-    compiled = torch.compile(model.module, dynamic=False)
-    return lambda: _no_grad(compiled, model)
+    converted = _converted(model, setting)
+    compiled = torch.compile(converted.module, dynamic=False)
+    return lambda: _no_grad(compiled, converted)
 
 
-def open_eager(model: zoo.Model, path: Path, threads: int) -> Run:
+def open_eager(model: zoo.Model, path: Path, setting: Setting) -> Run:
     """PyTorch as it is."""
-    return lambda: _no_grad(model.module, model)
+    converted = _converted(model, setting)
+    return lambda: _no_grad(converted.module, converted)
+
+
+def _converted(model: zoo.Model, setting: Setting) -> zoo.Model:
+    """The module and the inputs of float32 in the setting's precision."""
+    if setting.precision == "fp32":
+        return model
+    module = copy.deepcopy(model.module).to(torch.bfloat16)
+    inputs = tuple(value.bfloat16() if value.is_floating_point() else value for value in model.inputs)
+    return model._replace(module=module, inputs=inputs)
 
 
 def _no_grad(module: Callable[..., object], model: zoo.Model) -> object:
@@ -73,9 +104,9 @@ def _array(value: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(value.numpy())
 
 
-PEERS: dict[str, Callable[[zoo.Model, Path, int], Run]] = {
-    "onnxruntime": open_onnxruntime,
-    "OpenVINO": open_openvino,
-    "torch.compile": open_inductor,
-    "torch": open_eager,
+PEERS = {
+    "onnxruntime": Peer(open_onnxruntime, ("fp32",)),
+    "OpenVINO": Peer(open_openvino),
+    "torch.compile": Peer(open_inductor),
+    "torch": Peer(open_eager),
 }

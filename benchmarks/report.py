@@ -1,137 +1,301 @@
-"""The tables, the chart and the page that come of measurements."""
+"""The tables, the charts and the page that come of measurements."""
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from benchmarks import attention, machine
+from benchmarks import attention, decoding, products, tables
 from benchmarks.chart import Bars
 from benchmarks.chart import draw as draw_chart
-from benchmarks.measure import FRONT_ENDS, Compiled, Sample
+from benchmarks.goals import AGAINST, ELSEWHERE, FASTER, Result, Verdict, mean, verdicts
+from benchmarks.measure import FRONT_ENDS, HEADLINE, Compiled, Sample
 from benchmarks.peers import PEERS
+from benchmarks.results import Results
+from benchmarks.suite import CASES, PRECISIONS, Case, Setting
+from luminal import profile
 from luminal.peak import Peak
 from luminal.timing import text
 
-HEADINGS = (
-    "model", "luminal from", *(f"/ {peer}" for peer in PEERS), "symbolic / fixed", "luminal", *PEERS, "of ceiling",
-    "compile", "memory",
-)  # fmt: skip
-HEADLINE = "PyTorch"  # the front end of the chart and of the mean
+MODELS, ATTENTION = "models/", "attention/"
+
+
+# ---- parts of the results --------------------------------------------------------------------------------------------
+
+
+def part(case: str, setting: Setting) -> str:
+    """The name of a model's part in a setting."""
+    return f"{MODELS}{setting.precision}/{setting.batch}/{setting.threads}/{case}"
+
+
+def results(found: Results) -> list[Result]:
+    """The models that were measured: by precision, the main setting first, each in the order of the suite."""
+    read = []
+    for name, value in found.under(MODELS).items():
+        precision, batch, threads, case = name.split("/")
+        setting = Setting(precision, int(batch), int(threads))
+        if case in CASES and value["samples"]:
+            read.append(Result(CASES[case], setting, value["layers"], tuple(map(sample, value["samples"]))))
+    order = list(CASES)
+    return sorted(read, key=lambda r: (*_rank(r.setting), order.index(r.case.name)))
+
+
+def _rank(setting: Setting) -> tuple[bool, int, int, int]:
+    return not setting.main, list(PRECISIONS).index(setting.precision), setting.batch, -setting.threads
+
+
+def kept(found: Results, case: Case, setting: Setting, layers: int) -> list[dict[str, Any]]:
+    """The samples of a model that this machine has measured, as JSON."""
+    value = found.get(part(case.name, setting), here=True)
+    return [] if value is None or (case.decoder and value["layers"] != layers) else list(value["samples"])
+
+
+def expected(found: Results, case: Case, setting: Setting) -> float | None:
+    """The seconds that a process of a model took when it was last measured; None where it never was."""
+    value = found.get(part(case.name, setting))
+    return None if value is None else fmean(sample["seconds"] for sample in value["samples"])
+
+
+def heads(found: Results, threads: int) -> list[attention.Result]:
+    """Long attention, as it was measured."""
+    return [attention.Result(**row) for row in found.get(f"{ATTENTION}{threads}") or ()]
 
 
 def sample(found: Mapping[str, Any]) -> Sample:
     """A sample from its JSON."""
     compiled = {key: Compiled(**value) for key, value in found["compiled"].items()}
-    return Sample(found["times"], compiled, found["operations"], found["bytes"], Peak(**found["peak"]))
+    kernels = tuple(profile.KernelTime(**{**k, "origins": tuple(k["origins"])}) for k in found["kernels"])
+    own = {field.name for field in fields(Sample)}
+    values = {**found, "compiled": compiled, "kernels": kernels, "peak": Peak(**found["peak"])}
+    return Sample(**{name: value for name, value in values.items() if name in own})
 
 
-@dataclass(frozen=True)
-class Result:
-    """The samples of one model, a process each."""
-
-    title: str
-    samples: tuple[Sample, ...]
-
-    def _median(self, value: Callable[[Sample], float]) -> float:
-        return statistics.median(value(sample) for sample in self.samples)
-
-    def seconds(self, contender: str) -> float:
-        """A contender's time: the median over the processes."""
-        return self._median(lambda s: s.times[contender])
-
-    def ratio(self, one: str, other: str) -> float:
-        """How many times the other's time one takes: the median over the processes."""
-        return self._median(lambda s: s.times[one] / s.times[other])
-
-    def ceiling(self, contender: str) -> tuple[float, str]:
-        """What part of the time the machine would need at its peak, and which peak: operations or bytes."""
-        by_operations = self._median(lambda s: s.operations / s.peak.operations / s.times[contender])
-        by_bytes = self._median(lambda s: s.bytes / s.peak.bytes / s.times[contender])
-        return (by_operations, "FMA") if by_operations >= by_bytes else (by_bytes, "memory")
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """The cells of the table under ``HEADINGS``, a row for each front end: ratios first."""
-    found = []
-    for result in results:
-        for front_end in FRONT_ENDS:
-            fixed, symbolic = f"luminal {front_end} fixed", f"luminal {front_end} symbolic"
-            part, of = result.ceiling(fixed)
-            compiled = result.samples[0].compiled[fixed]  # the first process starts with an empty cache
-            found.append(
-                (
-                    *(result.title, front_end),
-                    *(f"{result.ratio(fixed, peer):.2f}" for peer in PEERS),
-                    f"{result.ratio(symbolic, fixed):.2f}",
-                    *(text(result.seconds(contender)) for contender in (fixed, *PEERS)),
-                    f"{part:.0%} {of}",
-                    text(compiled.seconds),
-                    f"{compiled.memory / 2**30:.2f} GiB",
-                )
-            )
-    return found
+def headings(setting: Setting) -> tuple[str, ...]:
+    """Those of the table of a setting; times are in milliseconds."""
+    peers = [peer for peer, about in PEERS.items() if setting.precision in about.precisions]
+    ours = ("luminal from", "ahead of the best", "symbolic / fixed") if setting.main else ("ahead of the best",)
+    costs = ("compile", "memory", "library") if setting.main else ()
+    return ("model", *ours, "luminal", *peers, "of ceiling", *costs)
 
 
-def summary(results: Sequence[Result]) -> str:
-    """The geometric means over the models of how many times faster luminal is than each peer."""
-    means = []
-    for peer in PEERS:
-        ratios = [result.ratio(peer, f"luminal {HEADLINE} fixed") for result in results]
-        means.append(f"{math.exp(statistics.fmean(map(math.log, ratios))):.2f}x {peer}")
-    return f"Speed in the geometric mean of these models, from {HEADLINE}: {', '.join(means)}."
+def rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
+    """The cells under ``headings``, of models in one setting: in a main one a row for each front end."""
+    made = []
+    for result in found:
+        for front_end in FRONT_ENDS if result.setting.main else FRONT_ENDS[:1]:
+            fixed = f"luminal {front_end} fixed"
+            advantage = result.advantage(contender=fixed)
+            ahead = "" if advantage is None else f"{advantage:.2f}x {result.best_peer}"
+            columns = headings(result.setting)
+            share, of = result.ceiling(fixed)
+            cells = {
+                "model": result.title,
+                "luminal from": front_end,
+                "ahead of the best": ahead,
+                "luminal": _milliseconds(result, fixed),
+                **{peer: _milliseconds(result, peer) if peer in result.peers else "" for peer in PEERS},
+                "of ceiling": f"{share:.0%} {of}",
+            }
+            if result.setting.main:
+                first = result.samples[0]  # its process started with an empty cache
+                cells |= {
+                    "symbolic / fixed": f"{result.ratio(f'luminal {front_end} symbolic', fixed):.2f}",
+                    "compile": text(first.compiled[fixed].seconds),
+                    "memory": f"{first.compiled[fixed].memory / 2**30:.2f} GiB",
+                    "library": f"{first.library / 2**20:.2f} MiB" if fixed == HEADLINE else "",
+                }
+            made.append(tuple(cells[column] for column in columns))
+    return made
 
 
-def chart(results: Sequence[Result]) -> str:
-    """An SVG of speeds relative to onnxruntime's: luminal and the other peers, a group of bars for each model."""
-    base = "onnxruntime"
-    others = {"luminal": f"luminal {HEADLINE} fixed", **{peer: peer for peer in PEERS if peer != base}}
-    groups = [Bars(r.title, {name: r.ratio(base, key) for name, key in others.items()}) for r in results]
-    return draw_chart(f"Speed relative to {base} (longer is faster)", groups, base)
+def _milliseconds(result: Result, contender: str) -> str:
+    """The median, and the minimum."""
+    return " ".join((_number(1e3 * result.seconds(contender)), f"({_number(1e3 * result.best(contender))})"))
 
 
-def page(
-    results: Sequence[Result],
-    heads: Sequence[attention.Result],
-    chart_file: str,
-    threads: int,
-    processes: int,
-    runs: int,
-) -> str:
-    """The page for ``docs/``."""
-    lines = [
-        "# Benchmarks",
-        "",
-        machine.describe() + ".",
-        "",
-        f"![speed of luminal, OpenVINO, torch.compile and PyTorch relative to onnxruntime]({chart_file})",
-        "",
-        summary(results),
-        "",
-        f"`python -m benchmarks`: float32, batch 1, {threads} threads for everybody, all taking turns in one process; "
-        f"medians of {runs} runs, and of {processes} fresh process{'es' if processes > 1 else ''} for each model. "
-        "`/ onnxruntime` and so on are how many times the other's time luminal takes: below 1 is faster. onnxruntime "
-        "and OpenVINO (with `INFERENCE_PRECISION_HINT: f32`; it would use bfloat16 otherwise) read the ONNX file at "
-        "fixed sizes, torch.compile has its weights frozen, torch is eager. Whatever spins after a run to wait for "
-        "more work is left to fall asleep before another's turn. `symbolic / fixed` is what symbolic dimensions cost "
-        "luminal. `of ceiling` is the least time that the machine would need for the model's contractions, or to read "
-        "its weights, by the peak that it reached in the same processes, as a part of luminal's time. `compile` is "
-        "from an ExportedProgram or an ONNX file to a callable with an empty cache, `memory` the growth of resident "
-        "memory meanwhile, compilers included.",
-        "",
-        *_table(HEADINGS, rows(results)),
-    ]
-    if heads:
-        lines += ["", "## Long attention", "", attention.ABOUT, "", *_table(attention.HEADINGS, attention.rows(heads))]
-    return "\n".join(lines) + "\n"
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
-def _table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+def error_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
+    """A model and the largest error of each contender, with luminal first; under ``error_headings``."""
     return [
-        "| " + " | ".join(headings) + " |",
-        "|" + "---|" * 2 + "---:|" * (len(headings) - 2),
-        *("| " + " | ".join(row) + " |" for row in cells),
+        (
+            r.title,
+            *(f"{max(s.errors[key] for s in r.samples):.1e}" if key in (HEADLINE, *r.peers) else "" for key in keys),
+        )
+        for r in found
+        for keys in [[HEADLINE, *_peers(r.setting)]]
     ]
+
+
+def error_headings(setting: Setting) -> tuple[str, ...]:
+    return ("model", "luminal", *_peers(setting))
+
+
+def _peers(setting: Setting) -> list[str]:
+    return [peer for peer, about in PEERS.items() if setting.precision in about.precisions]
+
+
+def summary(found: Sequence[Result]) -> str:
+    """The geometric means over the models of how many times faster luminal is than each peer, and than the best."""
+    means = []
+    for peer in _peers(found[0].setting):
+        ratios = [result.ratio(peer, HEADLINE) for result in found if peer in result.peers]
+        means += [f"{mean(ratios):.2f}x {peer}"] if ratios else []
+    best = [ratio for result in found if (ratio := result.advantage()) is not None]
+    means += [f"{mean(best):.2f}x the best of them for each model"] if best else []
+    return f"Speed in the geometric mean of these models, from {FRONT_ENDS[0]}: {', '.join(means)}."
+
+
+def verdict_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    return [(v.what, v.goal, v.found, {True: "yes", False: "**no**", None: ""}[v.reached]) for v in found]
+
+
+VERDICT_HEADINGS = ("what", "to reach", "found", "reached")
+
+
+def chart(found: Sequence[Result]) -> str:
+    """An SVG of speeds relative to the first peer: luminal and the others, a group of bars for each model."""
+    setting = found[0].setting
+    base, *rest = _peers(setting)
+    others = {"luminal": HEADLINE, **{peer: peer for peer in rest}}
+    groups = [
+        Bars(r.title, {name: r.ratio(base, key) for name, key in others.items() if key in (HEADLINE, *r.peers)})
+        for r in found
+        if base in r.peers
+    ]
+    return draw_chart(f"Speed relative to {base}: {setting}", groups, base)
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+ABOUT = (
+    "`python -m benchmarks`: everybody gets the same inputs and threads, and all take turns in one process; "
+    "milliseconds, medians over fresh processes of the medians of the runs of each, and the minimum of all in "
+    "parentheses. `ahead of the best` is the best peer's time over luminal's in the same process: above 1, luminal is "
+    "faster. onnxruntime and OpenVINO (with `INFERENCE_PRECISION_HINT`; it would use bfloat16 unasked) read the ONNX "
+    "file at fixed sizes, torch.compile has its weights frozen, torch is eager. Whatever spins after a run to wait for "
+    "more work is left to fall asleep before another's turn. `symbolic / fixed` is what symbolic dimensions cost "
+    "luminal. `of ceiling` is the least time that the machine would need for the model's contractions at the peak of "
+    "its multiply-adds (FMA) or products of tiles (bf16), or to read as many bytes as its inputs, outputs and weights "
+    "have, by what it reached in the same processes, as a part of luminal's time. `compile` is from an ExportedProgram "
+    "or an ONNX file to a callable with an empty cache, `memory` the growth of resident memory meanwhile, compilers "
+    "included, `library` the size without weights."
+)
+ABOUT_ERRORS = (
+    "The largest distance of an output from float32 PyTorch's, relative to the output's largest magnitude. luminal "
+    "rounds the operands of contractions alone, and sums in float32; torch and torch.compile have everything in "
+    "bfloat16."
+)
+SHOWN = 8  # kernels of a model that does not reach its number
+
+
+def write(found: Results, page: Path) -> None:
+    """The page, and the charts beside it."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    charts: dict[str, str] = {}
+    for setting, models in by_setting(results(found)).items():
+        if setting.main and any(_peers(setting)[0] in r.peers for r in models):
+            suffix = "" if setting.precision == "fp32" else f"-{setting.precision}"
+            charts[setting.precision] = f"{page.stem}{suffix}.svg"
+            page.with_name(charts[setting.precision]).write_text(chart(models), encoding="utf-8")
+    page.write_text(text_of(found, charts), encoding="utf-8")
+
+
+def text_of(found: Results, charts: Mapping[str, str]) -> str:
+    """The page for ``docs/``; ``charts`` are file names by precision."""
+    models = results(found)
+    lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines)]
+    shown = [*verdicts(models), *products.verdicts(found), *decoding.verdicts(found)]
+    lines += ["## What they are to show", "", *tables.markdown(VERDICT_HEADINGS, verdict_rows(shown), left=4), ""]
+    if models:
+        lines += ["## Models", "", ABOUT, ""]
+    for setting, group in by_setting(models).items():
+        lines += [f"### {_sentence(str(setting))}", ""]
+        if setting.main and setting.precision in charts:
+            lines += [f"![speeds in {PRECISIONS[setting.precision]}]({charts[setting.precision]})", ""]
+        lines += [summary(group), "", *tables.markdown(headings(setting), rows(group), 2 if setting.main else 1), ""]
+        failed = {
+            f"{r.title}: {peer} does not run ({why})"
+            for r in group
+            for s in r.samples
+            for peer, why in s.failed.items()
+        }
+        lines += [f"{line}.\n" for line in sorted(failed)]
+        if setting.precision != "fp32":
+            lines += [ABOUT_ERRORS, "", *tables.markdown(error_headings(setting), error_rows(group), left=1), ""]
+    lines += products.section(found) + decoding.section(found)
+    for number in found.under(ATTENTION):
+        shown_heads = attention.rows(heads(found, int(number)))
+        lines += [f"## Long attention, {number} thread{'s' if number != '1' else ''}", "", attention.ABOUT, ""]
+        lines += [*tables.markdown(attention.HEADINGS, shown_heads), ""]
+    lines += _short_of(models)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def by_setting(found: Sequence[Result]) -> dict[Setting, list[Result]]:
+    """The models in each setting."""
+    groups: dict[Setting, list[Result]] = {}
+    for result in found:
+        groups.setdefault(result.setting, []).append(result)
+    return groups
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def _short_of(models: Sequence[Result]) -> list[str]:
+    """The kernels of the models that do not reach their numbers."""
+    short = [result for result in models if missed(result)]
+    if not short:
+        return []
+    about = (
+        "The kernels that take the most time, of one process; `luminal bench --kernels` shows them all. `of ceiling` "
+        "is the part of its time that the machine would need for what bounds a kernel, its multiplications or its "
+        "bytes as a stream from memory: what caches hold may be above 100%."
+    )
+    lines = ["## What does not reach its number", "", about, ""]
+    for result in short:
+        first = next((s for s in result.samples if s.kernels), None)
+        if first is None:
+            continue
+        lines += [f"### {result.title}; {result.setting}", ""]
+        lines += [_where(first), ""]
+        cells = [
+            (kernel.name, _made_for(kernel), *profile.cells(kernel, first.kernel_seconds, first.peak))
+            for kernel in first.kernels[:SHOWN]
+        ]
+        lines += [*tables.markdown(("kernel", "made for", *profile.HEADINGS), cells), ""]
+    return lines
+
+
+def missed(result: Result) -> bool:
+    """Whether a model is behind what it is to reach in its setting."""
+    main = result.setting in (Setting("fp32"), Setting("bf16"))
+    goal = FASTER[result.setting.precision].get(result.case.name, ELSEWHERE) if main else ELSEWHERE
+    advantage = result.advantage(AGAINST[result.setting.precision] if main else ())
+    return advantage is not None and advantage < goal
+
+
+def _where(found: Sample) -> str:
+    """How the time divides between what is near its ceiling and what is not."""
+    parts = [(k.seconds / found.kernel_seconds, min(k.ceiling(found.peak)[0], 1.0)) for k in found.kernels]
+    far = sum(share for share, part in parts if part < 0.5)
+    average = sum(share * part for share, part in parts)
+    return (
+        f"Of its {text(found.kernel_seconds)}, these kernels would need {average:.0%} at their ceilings; those that "
+        f"reach less than half of theirs take {far:.0%}."
+    )
+
+
+def _made_for(kernel: profile.KernelTime) -> str:
+    return ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))

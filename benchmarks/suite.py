@@ -1,4 +1,4 @@
-"""The models that are timed and checked at their real sizes, by name."""
+"""The models that are timed and checked at their real sizes, by name, and the settings that they are timed in."""
 
 from __future__ import annotations
 
@@ -7,42 +7,69 @@ from dataclasses import dataclass
 
 from benchmarks import zoo
 
-DECODER_LAYERS = 22
+DECODER_LAYERS = zoo.LAYERS
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}  # as they are called in prose
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model at the sizes that it is timed at; ``build(layers)`` makes it, ``layers`` being those of a decoder, and
-    ``step`` says that it is a decoder's step: one token after those in its cache."""
+    """A model at the sizes that it is timed at; ``make(layers, batch)`` makes it, ``layers`` being those of a decoder.
+    ``step`` says that it is a decoder's step: one token after those in its cache. It is timed at each of ``batches``.
+    """
 
     name: str
     title: str
-    build: Callable[[int], zoo.Model]
+    make: Callable[[int, int], zoo.Model]
     decoder: bool = False
     step: bool = False
+    batches: tuple[int, ...] = (1, 8)
 
+    def build(self, layers: int, batch: int = 1) -> zoo.Model:
+        """The model with an example of that batch."""
+        return self.make(layers, batch)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What everybody gets: ``precision`` (one of ``PRECISIONS``), samples in a ``batch``, threads."""
+
+    precision: str = "fp32"
+    batch: int = 1
+    threads: int = 2
+
+    def __str__(self) -> str:
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return f"{PRECISIONS[self.precision]}, batch {self.batch}, {threads}"
+
+    @property
+    def main(self) -> bool:
+        """Whether luminal is timed in it through both front ends, and with symbolic sizes too."""
+        return self.batch == 1 and self.threads == 2
+
+
+LARGE = (1, 8, 32)
 
 CASES = {
     case.name: case
     for case in (
-        Case("minilm", "MiniLM-L6, 128 tokens", lambda layers: zoo.minilm(batch=1, seq=128)),
-        Case("bert-base", "BERT-base, 128 tokens", lambda layers: zoo.bert_base(batch=1, seq=128)),
-        Case("gpt2", "GPT-2, 256 tokens", lambda layers: zoo.gpt2(batch=1, seq=256)),
-        Case("vit", "ViT-B/16, 224", lambda layers: zoo.vit(batch=1)),
-        Case("resnet50", "ResNet-50, 224", lambda layers: zoo.resnet50(batch=1)),
-        Case("mobilenet", "MobileNetV2, 224", lambda layers: zoo.mobilenet(batch=1)),
-        Case("convnext", "ConvNeXt-T, 224", lambda layers: zoo.convnext(batch=1)),
-        Case("whisper", "Whisper-tiny's encoder, 30 s", lambda layers: zoo.whisper_encoder(batch=1)),
+        Case("minilm", "MiniLM-L6, 128 tokens", lambda layers, batch: zoo.minilm(batch=batch, seq=128), batches=LARGE),
+        Case("bert-base", "BERT-base, 128 tokens", lambda layers, batch: zoo.bert_base(batch=batch, seq=128)),
+        Case("gpt2", "GPT-2, 256 tokens", lambda layers, batch: zoo.gpt2(batch=batch, seq=256)),
+        Case("vit", "ViT-B/16, 224", lambda layers, batch: zoo.vit(batch=batch)),
+        Case("resnet50", "ResNet-50, 224", lambda layers, batch: zoo.resnet50(batch=batch), batches=LARGE),
+        Case("mobilenet", "MobileNetV2, 224", lambda layers, batch: zoo.mobilenet(batch=batch), batches=LARGE),
+        Case("convnext", "ConvNeXt-T, 224", lambda layers, batch: zoo.convnext(batch=batch), batches=LARGE),
+        Case("whisper", "Whisper-tiny's encoder, 30 s", lambda layers, batch: zoo.whisper_encoder(batch=batch)),
         Case(
             "tinyllama",
             "TinyLlama's decoder, 64 tokens",
-            lambda layers: zoo.tinyllama(layers, batch=1, seq=64),
+            lambda layers, batch: zoo.tinyllama(layers, batch=batch, seq=64),
             decoder=True,
         ),
         Case(
             "tinyllama-step",
             "TinyLlama's decoder, 1 token after 256",
-            lambda layers: zoo.tinyllama_step(layers, batch=1, past=256),
+            lambda layers, batch: zoo.tinyllama_step(layers, batch=batch, past=256),
             decoder=True,
             step=True,
         ),

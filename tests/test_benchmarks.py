@@ -4,63 +4,264 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 from torch import nn
+from typer.testing import CliRunner
 
-from benchmarks import attention, devices, machine, report, zoo
+from benchmarks import __main__ as command
+from benchmarks import (
+    attention,
+    contractions,
+    decode,
+    decoding,
+    devices,
+    goals,
+    llama,
+    machine,
+    products,
+    progress,
+    report,
+    tables,
+    zoo,
+)
 from benchmarks.chart import Bars, draw
+from benchmarks.measure import HEADLINE
 from benchmarks.peers import PEERS
-from benchmarks.suite import CASES, Case, chosen
+from benchmarks.results import Results
+from benchmarks.suite import CASES, Case, Setting, chosen
 from luminal import timing
 from luminal.display import Display
+from luminal.profile import KernelTime
 from tests import device_support
 
 
-def found(luminal: float, peer: float) -> report.Sample:
-    """A sample as it comes from another process."""
+def found(luminal: float, peer: float, **changes: Any) -> dict[str, Any]:
+    """A sample as it comes from another process: onnxruntime takes as long as ``peer``, the others longer."""
     ours = {f"luminal {end} {kind}": luminal for end in ("PyTorch", "ONNX") for kind in ("fixed", "symbolic")}
     ours["luminal PyTorch symbolic"] = 1.5 * luminal
-    return report.sample(
-        {
-            "times": {**ours, **dict.fromkeys(PEERS, peer)},
-            "compiled": {key: {"seconds": 3.0, "memory": 2**30} for key in ours},
-            "operations": 10**9,
-            "bytes": 10**6,
-            "peak": {"operations": 4e11, "bytes": 1e10},
-        }
-    )
+    times = {**ours, **{name: peer * factor for name, factor in zip(PEERS, (1, 1.25, 2, 4), strict=True)}}
+    kernel = KernelTime("slow", 2, 0.75 * luminal, 10**9, 10**6, "FMA", 2, ("MatMul 'a'", "Add 'b'"))
+    return {
+        "times": times,
+        "best": {name: 0.5 * seconds for name, seconds in times.items()},
+        "errors": dict.fromkeys(times, 1e-3),
+        "failed": {},
+        "compiled": {key: {"seconds": 3.0, "memory": 2**30} for key in ours},
+        "operations": 10**9,
+        "bytes": 10**6,
+        "peak": {"operations": 4e11, "bytes": 1e10, "bf16": 4e12, "int8": 8e12},
+        "reading": 2e10,
+        "library": 2**20,
+        "kernels": [asdict(kernel)],
+        "kernel_seconds": luminal,
+        "seconds": 30.0,
+        **changes,
+    }
+
+
+def measured(*cells: tuple[str, Setting, list[dict[str, Any]]]) -> Results:
+    results = Results()
+    for case, setting, samples in cells:
+        results.put(report.part(case, setting), {"layers": 4, "samples": samples})
+    return results
+
+
+MAIN, NARROW = Setting(), Setting("bf16")
 
 
 def test_ratios_are_medians_over_processes() -> None:
     # By the medians of the times, 3/8; by that of the ratios, 1/2.
-    result = report.Result("a model", (found(1e-2, 2e-2), found(3e-2, 8e-2), found(5e-2, 8e-2)))
+    samples = [found(1e-2, 2e-2), found(3e-2, 8e-2), found(5e-2, 8e-2)]
+    (result,) = report.results(measured(("minilm", MAIN, samples)))
     assert result.seconds("onnxruntime") == 8e-2 and result.seconds("luminal ONNX fixed") == 3e-2
-    assert result.ratio("luminal PyTorch fixed", "torch") == 0.5
-    part, of = result.ceiling("luminal ONNX fixed")
-    assert of == "FMA" and part == pytest.approx(1e9 / 4e11 / 3e-2)
-    first, second = report.rows([result])
-    assert first[:3] == ("a model", "PyTorch", "0.50") and second[1] == "ONNX"
-    assert first[report.HEADINGS.index("symbolic / fixed")] == "1.50"
-    assert first[report.HEADINGS.index("of ceiling")] == "8% FMA"
-    assert "2.00x onnxruntime" in report.summary([result])
+    assert result.ratio("luminal PyTorch fixed", "onnxruntime") == 0.5 and result.best("onnxruntime") == 1e-2
+    assert result.advantage() == 2 and result.advantage(("OpenVINO", "torch")) == 2.5
+    assert result.best_peer == "onnxruntime"
+    assert result.ceiling("luminal ONNX fixed") == (pytest.approx(1e9 / 4e11 / 3e-2), "FMA")
+    first, second = (dict(zip(report.headings(MAIN), row, strict=True)) for row in report.rows([result]))
+    assert first["luminal from"] == "PyTorch" and second["luminal from"] == "ONNX"
+    assert first["ahead of the best"] == "2.00x onnxruntime" and first["symbolic / fixed"] == "1.50"
+    assert first["of ceiling"] == "8% FMA" and first["luminal"] == "30 (5)" and first["library"] == "1.00 MiB"
+    assert "2.00x onnxruntime, 2.50x OpenVINO, 4.00x torch.compile" in report.summary([result])
 
 
-def test_the_page_and_its_chart() -> None:
-    results = [report.Result("a & b", (found(1e-2, 2e-2),)), report.Result("c", (found(4e-2, 2e-2),))]
-    heads = [attention.Result("plain", {"luminal": 1.0, "torch": 4.0}, (2**20, 2**30), (1e-6, 2e-6))]
-    page = report.page(results, heads, "chart.svg", threads=2, processes=1, runs=5)
-    assert "![" in page and "(chart.svg)" in page and "| a & b | PyTorch | 0.50 |" in page
+def test_the_best_peer_is_that_of_each_process() -> None:
+    """A peer that is slow in one process and fast in another is no worse for it."""
+    samples = [found(1e-2, 2e-2), found(1e-2, 2e-2), found(1e-2, 2e-2)]
+    samples[1]["times"]["torch"] = samples[2]["times"]["OpenVINO"] = 5e-3
+    (result,) = report.results(measured(("minilm", MAIN, samples)))
+    assert result.advantage() == 0.5
+
+
+def test_bfloat16_is_compared_with_its_own_peak_and_peers() -> None:
+    sample = found(1e-3, 2e-3, failed={"torch": "RuntimeError: no"})
+    for name in ("onnxruntime", "torch"):
+        del sample["times"][name]
+    (result,) = report.results(measured(("vit", NARROW, [sample])))
+    assert result.peers == ["OpenVINO", "torch.compile"] and result.ceiling(HEADLINE) == (pytest.approx(0.25), "bf16")
+    assert "onnxruntime" not in report.headings(NARROW)
+    (row,) = report.error_rows([result])
+    assert row == ("ViT-B/16, 224", "1.0e-03", "1.0e-03", "1.0e-03", "")
+    page = report.text_of(measured(("vit", NARROW, [sample])), {})
+    assert "ViT-B/16, 224: torch does not run (RuntimeError: no)." in page and "### Bfloat16, batch 1" in page
+
+
+def test_verdicts() -> None:
+    names = list(goals.FASTER["fp32"])
+    cells = [(name, MAIN, [found(1e-2, 1.4e-2)]) for name in names]
+    cells[0] = ("minilm", MAIN, [found(1e-2, 1.1e-2)])
+    slow = ("vit", Setting("fp32", 8, 1), [found(1e-2, 0.94e-2)])
+    rows = {v.what: v for v in goals.verdicts(report.results(measured(*cells, slow)))}
+    about = "float32, batch 1, 2 threads: the best peer's time / luminal's"
+    mini = rows[f"MiniLM-L6, 128 tokens; {about}"]
+    assert (mini.goal, mini.found, mini.reached) == ("at least 1.15", "1.10", False)
+    assert rows[f"ResNet-50, 224; {about}"].reached
+    mean = rows[f"geometric mean of these 8; {about}"]
+    assert mean.found == f"{1.1 ** (1 / 8) * 1.4 ** (7 / 8):.2f}" and mean.reached
+    elsewhere = rows["the least ahead; float32, batch 8, 1 thread: the best peer's time / luminal's"]
+    assert (elsewhere.found, elsewhere.reached) == ("0.94 (ViT-B/16, 224)", False)
+    symbolic = rows["symbolic sizes: the most that they cost, as a part of the time of fixed ones"]
+    assert symbolic.found.startswith("1.50 (") and symbolic.reached is False
+    assert rows["the largest library without weights"].reached
+    narrow = [v for v in rows.values() if "bfloat16" in v.what]
+    assert len(narrow) == 9 and all(v.reached is None and v.found == "not measured" for v in narrow)
+
+
+def test_a_mean_needs_all_models() -> None:
+    rows = goals.verdicts(report.results(measured(("minilm", MAIN, [found(1e-2, 2e-2)]))))
+    assert [v.reached for v in rows if v.what.startswith("geometric mean")] == [None, None]
+
+
+def test_the_page_and_its_charts(tmp_path: Path) -> None:
+    results = measured(("minilm", MAIN, [found(1e-2, 2e-2)]), ("gpt2", MAIN, [found(4e-2, 2e-2)]))
+    head = attention.Result("plain", {"luminal": 1.0, "torch": 4.0}, (2**20, 2**30), (1e-6, 2e-6))
+    results.put(f"{report.ATTENTION}2", [asdict(head)])
+    step = decoding.Step(22, 0.05, 0.049, 0.073, 0.07, 2**30, 2.5e10, 1e-6)
+    results.put(f"{decoding.PREFIX}q8_0/2", asdict(step))
+    rows = [products.Row(64, 128, 256, 1e-3, 2e-3, 0.8, 1e-7), products.Row(64, 64, 64, 1e-3, 1e-3, 0.9, 2e-7)]
+    results.put(f"{products.PREFIX}matrices/fp32/2", [asdict(row) for row in rows])
+    report.write(results, tmp_path / "speed.md")
+    page = (tmp_path / "speed.md").read_text()
+    assert "](speed.svg)" in page and f"{machine.name()}; {machine.today()}." in page
+    assert "| MiniLM-L6, 128 tokens | PyTorch | 2.00x onnxruntime | 1.50 | 10 (5) | 20 (10) | 25 (12.5) |" in page
     assert "| plain |  | 0.25 |  | 1 s | 4 s |  | 1 MiB | 1024 MiB | 1.0e-06 | 2.0e-06 |" in page
-    drawing = ElementTree.fromstring(report.chart(results))
+    assert "luminal's | at least 1.22 | 1.46 (50 ms, 73 ms) | yes |" in page
+    assert "part of the peak of multiply-adds, geometric mean | at least 82% | 84.9% | yes |" in page
+    assert page.index("| 64 x 128 x 256 |") < page.index("| 64 x 64 x 64 |")  # the farthest from the peak first
+    short = page[page.index("## What does not reach its number") :]
+    assert "### GPT-2, 256 tokens; float32" in short and "MiniLM" not in short
+    assert "| slow | MatMul, Add | 2 | 2 | 30 ms | 75.0% | 1 | 33.3 | 8% FMA |" in short
+    drawing = ElementTree.fromstring((tmp_path / "speed.svg").read_text())
     texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
-    assert {"a & b", "c", "luminal", "2.00", "0.50", "onnxruntime"} <= set(texts)
+    assert {"MiniLM-L6, 128 tokens", "GPT-2, 256 tokens", "luminal", "2.00", "0.50", "onnxruntime"} <= set(texts)
+
+
+def test_measurements_join_those_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "speed.json"
+    setting, name = Setting("fp32", 8, 1), "models/fp32/8/1/minilm"
+    Results(path).put(report.part("minilm", setting), {"layers": 4, "samples": [found(1 / 3, 2.0)]})
+    Results(path).put("other/1", [0.5])
+    (tmp_path / "speed.json.part").write_text("half of what a run that was stopped wr")
+    again = Results(path)
+    assert list(again.under("models/")) == ["fp32/8/1/minilm"] and again.get("other/1") == [0.5]
+    (sample,) = report.kept(again, CASES["minilm"], setting, 4)
+    assert sample["times"][HEADLINE] == 0.333333 and report.expected(again, CASES["minilm"], setting) == 30
+    assert report.kept(again, CASES["minilm"], MAIN, 4) == [] and report.expected(again, CASES["minilm"], MAIN) is None
+    assert again.machines == [f"{machine.name()}; {machine.today()}"]
+    # What another machine has measured is shown with it, and not gone on from.
+    monkeypatch.setattr(machine, "name", lambda: "another")
+    assert again.get(name) is not None and report.kept(again, CASES["minilm"], setting, 4) == []
+    again.put("other/2", 1)
+    assert len(again.machines) == 2
+
+
+def test_decoders_of_another_depth_are_measured_anew() -> None:
+    results = measured(("tinyllama", MAIN, [found(1.0, 2.0)]))
+    assert len(report.kept(results, CASES["tinyllama"], MAIN, 4)) == 1
+    assert report.kept(results, CASES["tinyllama"], MAIN, 22) == []
+
+
+def test_what_is_left_follows_what_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    work = progress.Work([10.0, None, 30.0])
+    assert work.left == 60  # what is not known takes as long as the others
+    work.begin("the first")
+    now[0] = 20.0
+    assert work.end() == 20 and work.left == 100
+
+
+def test_shapes_of_contractions() -> None:
+    """They are always the same, within their bounds, and spread evenly on a logarithmic scale."""
+    shapes = products.matrices()
+    assert shapes == products.matrices() and len(set(shapes)) == 60
+    for shape in shapes:
+        assert 64 <= shape.m <= 2048 and 64 <= shape.n <= 8192 and 64 <= shape.k <= 8192
+        assert 2 * shape.m * shape.n * shape.k >= 50e6
+    assert 0.3 < sum(shape.k < 724 for shape in shapes) / 60 < 0.5  # the lower half, less what is too small
+    for itemsize in (2, 4):
+        rows = products.vectors(itemsize)
+        assert len(rows) >= 20 and {row.m for row in rows} == {1}
+        assert all(row.n * row.k * itemsize > 16 << 20 for row in rows)
+        assert sum(row.n * row.k for row in rows) * itemsize > 1 << 30
+
+
+@pytest.mark.parametrize("kind", ["matrices", "vectors"])
+def test_contractions_are_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One library of several products, which agree with PyTorch's."""
+    shapes = [products.Shape(5, 48, 64), products.Shape(3, 40, 33)]
+    monkeypatch.setattr(products, "BURST", 1e-4)
+    monkeypatch.setattr(products, "matrices", lambda count: shapes)
+    monkeypatch.setattr(products, "vectors", lambda itemsize, *bounds: [replace(s, m=1) for s in shapes])
+    with Display(Console(stderr=True)) as display:
+        rows = products.measure(kind, "fp32", 1, 3, 2, display)
+    assert [(row.n, row.k) for row in rows] == [(48, 64), (40, 33)]
+    assert all(row.error < 1e-6 and row.seconds > 0 and row.torch > 0 and row.part > 0 for row in rows)
+
+
+def test_quantised_layers_are_near_what_they_were() -> None:
+    layer = nn.Linear(64, 8, bias=False)
+    module = zoo.quantise(nn.Sequential(nn.Sequential(layer)), 8)
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    exact, near = layer(x), module(x)
+    assert 0 < (near - exact).abs().max() < 0.02 * exact.abs().max()
+    coarse = zoo.quantise(nn.Sequential(layer), 4)[0]
+    assert coarse.codes.abs().max() == 7 and coarse.codes.shape == (8, 2, 32)
+
+
+def test_lists_of_options() -> None:
+    assert tables.among("b,a", ["a", "b", "c"], "--only") == ["a", "b"] and tables.among("", "ab", "--only") == [
+        "a",
+        "b",
+    ]
+    assert tables.numbers("2,1", "--threads") == [2, 1]
+    for wrong in (lambda: tables.among("a,d", "abc", "--only"), lambda: tables.numbers("0", "--threads")):
+        with pytest.raises(typer.BadParameter, match="expected"):
+            wrong()
+    with pytest.raises(typer.BadParameter, match="no products of float32 in that precision"):
+        tables.precisions("tf32", ["fp32", "tf32"])
+
+
+def test_commands_refuse_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(llama, "missing", lambda: ["llama_cpp"])
+    for main, options, message in (
+        (decode.main, [], "llama_cpp is missing: pip install llama-cpp-python gguf"),
+        (command.main, ["--resume"], "without --write"),
+        (command.main, ["--only", "lenet"], "found lenet"),
+        (contractions.main, ["--first", "2", "--write", str(tmp_path / "a.md")], "a first look is not written"),
+    ):
+        app = typer.Typer()
+        app.command()(main)
+        result = CliRunner().invoke(app, options, env={"COLUMNS": "200"})
+        assert result.exit_code == 2 and message in result.output
 
 
 def test_bars_are_as_long_as_their_values() -> None:
@@ -123,7 +324,7 @@ def test_the_page_of_kernels_names_compiler_and_machine() -> None:
 def test_kernels_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMINAL_NO_CACHE", "1")
     module, x = nn.Sequential(nn.Linear(8, 16), nn.Softmax(-1)), torch.zeros(4, 8)
-    case = Case("net", "a net", lambda layers: zoo.Model(module.eval(), (x,), {}))
+    case = Case("net", "a net", lambda layers, batch: zoo.Model(module.eval(), (x,), {}))
     with Display(Console(stderr=True)) as display:
         found = devices.known(case, "cuda:sm_80", False, tmp_path, display)
         monkeypatch.setattr(devices, "measure", None)

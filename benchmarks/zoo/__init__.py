@@ -11,13 +11,15 @@ import os
 # The hub client reads this when it is imported; no model here is fetched.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from benchmarks.zoo.language import bert_base, gpt2, minilm, minilm_path, sentences, tinyllama, tinyllama_step
+from benchmarks.zoo.language import LAYERS, bert_base, gpt2, minilm, minilm_path, sentences, tinyllama, tinyllama_step
 from benchmarks.zoo.model import Model, to_onnx
+from benchmarks.zoo.quantised import quantise
 from benchmarks.zoo.speech import whisper_encoder
 from benchmarks.zoo.vision import convnext, mobilenet, resnet50, vit
 from benchmarks.zoo.weights import randomise
 
 __all__ = [
+    "LAYERS",
     "Model",
     "bert_base",
     "convnext",
@@ -25,6 +27,7 @@ __all__ = [
     "minilm",
     "minilm_path",
     "mobilenet",
+    "quantise",
     "randomise",
     "resnet50",
     "sentences",

@@ -14,6 +14,7 @@ from benchmarks.zoo.model import Model
 from benchmarks.zoo.weights import randomise
 
 BATCH_AND_SEQUENCE = ("batch", "seq")
+LAYERS = 22  # of TinyLlama
 
 # ---- encoders -------------------------------------------------------------------------------------------------------
 
@@ -118,14 +119,14 @@ def gpt2(layers: int = 12, batch: int = 2, seq: int = 16) -> Model:
     return Model(randomise(module, inputs, ends), inputs, _token_dims())
 
 
-def tinyllama(layers: int = 22, batch: int = 2, seq: int = 16) -> Model:
+def tinyllama(layers: int = LAYERS, batch: int = 2, seq: int = 16) -> Model:
     """A decoder of TinyLlama-1.1B's shape (Zhang et al., 2024): 1.1 B parameters at 22 layers."""
     decoder = _tinyllama(layers)
     inputs = sentences(batch, seq, decoder.config.vocab_size)[:2]
     return Model(randomise(Decoder(decoder).eval(), inputs, _LLAMA_ENDS), inputs, _token_dims())
 
 
-def tinyllama_step(layers: int = 22, batch: int = 2, past: int = 16) -> Model:
+def tinyllama_step(layers: int = LAYERS, batch: int = 2, past: int = 16) -> Model:
     """The same decoder on one token after ``past`` others, whose keys and values are inputs."""
     decoder = _tinyllama(layers)
     config = decoder.config

@@ -47,22 +47,25 @@ class Peak:
 
 
 class Probe:
-    """The measuring code, compiled for ``target``, with the memory that it reads.
+    """The measuring code, compiled for ``target``, with the memory that it reads: ``stream`` bytes, ``STREAM`` where
+    that is 0.
 
     Raises BuildError where there is no compiler.
     """
 
-    def __init__(self, target: Target, threads: int) -> None:
+    def __init__(self, target: Target, threads: int, stream: int = 0) -> None:
         self._threads = threads
+        self._stream = stream or STREAM
         self._library = _compile(target)
         self._units = self._library.lm_matrix_units()
         self._register = target.register_bytes
-        self._shares = [np.ones(STREAM // threads // 4, np.float32) for _ in range(threads)]
+        room = self._stream // threads + self._register  # some for the alignment
+        self._shares = [np.ones(room // 4, np.float32) for _ in range(threads)]
 
     def measure(self, runs: int = 7) -> Peak:
         """The best of some short runs of each."""
         tiles = (self.tiles(unit, runs) for unit in UNITS)
-        return Peak(self.multiply_adds(runs), self.read(STREAM, runs), *tiles)
+        return Peak(self.multiply_adds(runs), self.read(self._stream, runs), *tiles)
 
     def multiply_adds(self, runs: int = 7) -> float:
         """float32 operations a second."""
@@ -79,8 +82,8 @@ class Probe:
 
     def read(self, size: int, runs: int = 7) -> float:
         """Bytes a second, where all threads together read the same ``size`` bytes again and again: what is not much
-        comes from a cache. ``size`` is taken as ``LEAST`` or ``STREAM`` where it is beyond those."""
-        count = max(min(size, STREAM), min(LEAST, STREAM)) // self._threads // self._register - 1  # for the alignment
+        comes from a cache. ``size`` is taken as ``LEAST`` where it is less, and as all the memory where it is more."""
+        count = min(max(size, LEAST), self._stream) // self._threads // self._register
         starts = [share.ctypes.data + -share.ctypes.data % self._register for share in self._shares]
         return self._rate(
             lambda thread, rounds: self._library.lm_read(starts[thread], count, rounds), count * self._register, runs

@@ -1,0 +1,180 @@
+"""What the benchmarks are to show, and whether they do."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.measure import FRONT_ENDS, HEADLINE, KINDS, Sample
+from benchmarks.peers import PEERS
+from benchmarks.suite import CASES, DECODER_LAYERS, Case, Setting
+
+# How many times faster than the best peer, at batch 1 on 2 threads.
+FASTER = {
+    "fp32": {
+        "minilm": 1.15, "bert-base": 1.15, "gpt2": 1.15, "vit": 1.05, "resnet50": 1.05, "mobilenet": 1.3,
+        "convnext": 1.05, "whisper": 1.05,
+    },
+    "bf16": {
+        "minilm": 1.3, "bert-base": 1.3, "gpt2": 1.3, "vit": 1.2, "resnet50": 1.2, "mobilenet": 1.2, "convnext": 1.2,
+        "whisper": 1.2,
+    },
+}  # fmt: skip
+MEAN = {"fp32": 1.25, "bf16": 1.5}  # of the same eight models, geometric
+AGAINST = {"fp32": tuple(PEERS), "bf16": ("OpenVINO",)}
+ELSEWHERE = 1 / 1.05  # how many times faster in all other settings, at the least
+SYMBOLIC = 1.10  # how many times the time of fixed sizes symbolic ones may take
+COMPILE = {"minilm": 40.0, "bert-base": 60.0, "resnet50": 60.0}  # seconds, with an empty cache
+LIBRARY = 2 << 20  # bytes without weights
+
+
+@dataclass(frozen=True)
+class Result:
+    """The samples of one model in a setting, a process each; ``layers`` are those of a decoder."""
+
+    case: Case
+    setting: Setting
+    layers: int
+    samples: tuple[Sample, ...]
+
+    @property
+    def title(self) -> str:
+        title = self.case.title
+        return f"{title}, {self.layers} of {DECODER_LAYERS} layers" if self.case.decoder else title
+
+    @property
+    def peers(self) -> list[str]:
+        """Those that ran."""
+        return [peer for peer in PEERS if all(peer in sample.times for sample in self.samples)]
+
+    def seconds(self, contender: str) -> float:
+        """A contender's time: the median over the processes."""
+        return statistics.median(sample.times[contender] for sample in self.samples)
+
+    def best(self, contender: str) -> float:
+        """A contender's shortest time."""
+        return min(sample.best[contender] for sample in self.samples)
+
+    def ratio(self, one: str, other: str) -> float:
+        """How many times the other's time one takes: the median over the processes."""
+        return statistics.median(sample.times[one] / sample.times[other] for sample in self.samples)
+
+    def advantage(self, against: Sequence[str] = (), contender: str = HEADLINE) -> float | None:
+        """How many times luminal's time the best peer takes, of those ``against`` (all, where none is named): the
+        median over the processes. None where none of them ran."""
+        peers = [peer for peer in self.peers if not against or peer in against]
+        if not peers:
+            return None
+        return statistics.median(
+            min(sample.times[peer] for peer in peers) / sample.times[contender] for sample in self.samples
+        )
+
+    @property
+    def best_peer(self) -> str:
+        """The fastest of those that ran; empty where none did."""
+        return min(self.peers, key=self.seconds, default="")
+
+    def ceiling(self, contender: str) -> tuple[float, str]:
+        """What part of its time the machine would need at its peak, and at what: its operations, or reading as many
+        bytes."""
+        unit = "bf16" if self.setting.precision == "bf16" and self.samples[0].peak.bf16 else "FMA"
+        computing = statistics.median(s.operations / s.peak.computing(unit) / s.times[contender] for s in self.samples)
+        reading = statistics.median(s.bytes / s.reading / s.times[contender] for s in self.samples)
+        return (computing, unit) if computing >= reading else (reading, "reading")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A number that is to be reached, and the one that was found; ``reached`` is None where none was."""
+
+    what: str
+    goal: str
+    found: str
+    reached: bool | None
+
+
+def mean(ratios: Iterable[float]) -> float:
+    """The geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+def verdicts(results: Sequence[Result]) -> list[Verdict]:
+    """What the models show: in the order of the tables above."""
+    by_setting: dict[Setting, dict[str, Result]] = {}
+    for result in results:
+        by_setting.setdefault(result.setting, {})[result.case.name] = result
+    found = []
+    for precision, least in FASTER.items():
+        found += _faster(precision, least, by_setting.get(Setting(precision), {}))
+    others = [setting for setting in by_setting if setting not in (Setting("fp32"), Setting("bf16"))]
+    found += [_nowhere_slower(setting, by_setting[setting]) for setting in others]
+    found += _costs([result for result in results if result.setting.main])
+    return found
+
+
+def _faster(precision: str, least: Mapping[str, float], results: Mapping[str, Result]) -> list[Verdict]:
+    rival = "the best peer" if len(AGAINST[precision]) > 1 else AGAINST[precision][0]
+    ratios: dict[str, float | None] = {
+        name: results[name].advantage(AGAINST[precision]) if name in results else None for name in least
+    }
+    of = f"{Setting(precision)}: {rival}'s time / luminal's"
+    rows = [_at_least(f"{CASES[name].title}; {of}", least[name], ratio) for name, ratio in ratios.items()]
+    measured = [ratio for ratio in ratios.values() if ratio is not None]
+    average = mean(measured) if len(measured) == len(least) else None
+    return [*rows, _at_least(f"geometric mean of these {len(least)}; {of}", MEAN[precision], average)]
+
+
+def _at_least(what: str, goal: float, found: float | None) -> Verdict:
+    return Verdict(
+        what,
+        f"at least {goal:.2f}",
+        "not measured" if found is None else f"{found:.2f}",
+        None if found is None else found >= goal,
+    )
+
+
+def _nowhere_slower(setting: Setting, results: Mapping[str, Result]) -> Verdict:
+    """The model of a setting that is the least ahead."""
+    ratios = {r.title: ratio for r in results.values() if (ratio := r.advantage()) is not None}
+    title = min(ratios, key=lambda title: ratios[title], default="")
+    row = _at_least(f"the least ahead; {setting}: the best peer's time / luminal's", ELSEWHERE, ratios.get(title))
+    return Verdict(row.what, row.goal, f"{row.found} ({title})" if title else row.found, row.reached)
+
+
+def _costs(results: Sequence[Result]) -> list[Verdict]:
+    """What symbolic sizes, compiling and the libraries cost."""
+    symbolic = {
+        f"{r.title}, {end}, {r.setting.precision}": r.ratio(f"luminal {end} symbolic", f"luminal {end} fixed")
+        for r in results
+        for end in FRONT_ENDS
+    }
+    seconds = {
+        (r.case.name, r.setting.precision): max(
+            r.samples[0].compiled[f"luminal {end} {kind}"].seconds for end in FRONT_ENDS for kind in KINDS
+        )
+        for r in results
+    }
+    libraries = {f"{r.title}, {r.setting.precision}": r.samples[0].library for r in results}
+    rows = []
+    if symbolic:
+        most = max(symbolic, key=lambda key: symbolic[key])
+        rows.append(
+            Verdict(
+                "symbolic sizes: the most that they cost, as a part of the time of fixed ones",
+                f"at most {SYMBOLIC:.2f}",
+                f"{symbolic[most]:.2f} ({most})",
+                symbolic[most] <= SYMBOLIC,
+            )
+        )
+    for (name, precision), found in seconds.items():
+        if name in COMPILE:
+            what = f"{CASES[name].title}, {precision}: compiled with an empty cache, the longest of both front ends"
+            rows.append(Verdict(what, f"at most {COMPILE[name]:.0f} s", f"{found:.1f} s", found <= COMPILE[name]))
+    if libraries:
+        most = max(libraries, key=lambda key: libraries[key])
+        what = "the largest library without weights"
+        size = libraries[most]
+        rows.append(Verdict(what, "under 2 MiB", f"{size / 2**20:.2f} MiB ({most})", size < LIBRARY))
+    return rows
