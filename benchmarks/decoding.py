@@ -20,6 +20,7 @@ from rich.console import Console
 import luminal
 from benchmarks import llama, tables, zoo
 from benchmarks.goals import Verdict
+from benchmarks.measure import needed_bytes
 from benchmarks.results import Results
 from luminal.core import config
 from luminal.core import target as targets
@@ -43,9 +44,9 @@ PREFIX = "decoding/"
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step, medians and minimums, of luminal and of llama.cpp; the ``bytes`` of luminal's weights, and the
-    bytes a second of ``reading`` as many; luminal's largest ``error`` from PyTorch with the same weights, relative to
-    the largest logit."""
+    """Seconds of a step, medians and minimums, of luminal and of llama.cpp; the ``bytes`` that luminal reads and writes
+    at least, and the bytes a second of ``reading`` as many; luminal's largest ``error`` from PyTorch with the same
+    weights, relative to the largest logit."""
 
     layers: int
     luminal: float
@@ -82,17 +83,18 @@ def measure(kind: str, layers: int, threads: int, runs: int, display: Display) -
         found = module.library.run(arrays)[0]
         error = float(np.abs(found - expected).max() / np.abs(expected).max())
         del model, expected, found
-        weights = sum(path.stat().st_size for path in module.folder.glob("*.weights"))
+        assert module.program is not None
+        needed = needed_bytes(module.program)
         probe = Probe(targets.detect(), threads)
-        reading = probe.read(weights)
+        reading = probe.read(needed)
         display.report(f"make llama.cpp's model of {kind}", 0.0)
         path = llama.write(Path(folder, "model.gguf"), kind, layers)
         display.report(f"make llama.cpp's model of {kind}", 1.0)
         contenders = {"luminal": lambda: module.library.run(arrays), "llama.cpp": llama.open_step(path, PAST, threads)}
         times = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
         ours, theirs = times["luminal"], times["llama.cpp"]
-        reading = max(reading, probe.read(weights))
-        return Step(layers, ours.median, ours.best, theirs.median, theirs.best, weights, reading, error)
+        reading = max(reading, probe.read(needed))
+        return Step(layers, ours.median, ours.best, theirs.median, theirs.best, needed, reading, error)
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
@@ -102,8 +104,9 @@ ABOUT = (
     f"`python -m benchmarks.decode`: one token after {PAST} others, its logits and the cache of keys and values; batch "
     "1. Weights are random and of the same kind on both sides, luminal's computed from integers and scales where they "
     "are read; activations are float32, in llama.cpp as it chooses. Milliseconds, medians and in parentheses minimums. "
-    "`of reading` is the time in which the machine reads as many bytes as luminal's weights have, as a part of "
-    "luminal's time; `error` luminal's distance from PyTorch with the same weights, relative to the largest logit. "
+    "`size` is what luminal reads and writes at least, `of reading` the time in which the machine reads as many bytes, "
+    "as a part of luminal's time; `error` luminal's distance from PyTorch with the same weights, relative to the "
+    "largest logit. "
     f"llama.cpp comes with `{llama.INSTALL}`; built by GCC 12 for a processor with AMX it dies where it reads a prompt "
     f"(one token after the other works): `{llama.WITHOUT_AMX}` avoids it."
 )
@@ -153,7 +156,7 @@ def section(found: Results) -> list[str]:
         steps = {kind: step for (kind, n), step in measured.items() if n == threads}
         layers = sorted({step.layers for step in steps.values()})
         count = " and ".join(map(str, layers))
-        lines += [f"{threads} thread{'s' if threads > 1 else ''}, {count} layers:", ""]
+        lines += [f"{threads} thread{'s' if threads > 1 else ''}, {count} of {zoo.LAYERS} layers:", ""]
         lines += [*tables.markdown(HEADINGS, cells(steps), left=1), ""]
     return lines
 

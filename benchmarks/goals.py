@@ -100,30 +100,30 @@ def mean(ratios: Iterable[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
+def faster(precision: str, results: Sequence[Result]) -> list[Verdict]:
+    """How far the models that are graded are ahead at batch 1 on 2 threads, and their mean, which needs all of them."""
+    least, measured = FASTER[precision], {r.case.name: r for r in results if r.setting == Setting(precision)}
+    ratios: dict[str, float | None] = {
+        name: measured[name].advantage(AGAINST[precision]) if name in measured else None for name in least
+    }
+    found = [ratio for ratio in ratios.values() if ratio is not None]
+    average = mean(found) if len(found) == len(least) else None
+    return [
+        *(_at_least(CASES[name].title, least[name], ratio) for name, ratio in ratios.items()),
+        _at_least(f"geometric mean of these {len(least)}", MEAN[precision], average),
+    ]
+
+
 def verdicts(results: Sequence[Result]) -> list[Verdict]:
-    """What the models show: in the order of the tables above."""
+    """What the models show apart from that."""
     by_setting: dict[Setting, dict[str, Result]] = {}
     for result in results:
         by_setting.setdefault(result.setting, {})[result.case.name] = result
-    found = []
-    for precision, least in FASTER.items():
-        found += _faster(precision, least, by_setting.get(Setting(precision), {}))
-    others = [setting for setting in by_setting if setting not in (Setting("fp32"), Setting("bf16"))]
-    found += [_nowhere_slower(setting, by_setting[setting]) for setting in others]
-    found += _costs([result for result in results if result.setting.main])
-    return found
-
-
-def _faster(precision: str, least: Mapping[str, float], results: Mapping[str, Result]) -> list[Verdict]:
-    rival = "the best peer" if len(AGAINST[precision]) > 1 else AGAINST[precision][0]
-    ratios: dict[str, float | None] = {
-        name: results[name].advantage(AGAINST[precision]) if name in results else None for name in least
-    }
-    of = f"{Setting(precision)}: {rival}'s time / luminal's"
-    rows = [_at_least(f"{CASES[name].title}; {of}", least[name], ratio) for name, ratio in ratios.items()]
-    measured = [ratio for ratio in ratios.values() if ratio is not None]
-    average = mean(measured) if len(measured) == len(least) else None
-    return [*rows, _at_least(f"geometric mean of these {len(least)}; {of}", MEAN[precision], average)]
+    others = [setting for setting in by_setting if setting not in map(Setting, FASTER)]
+    return [
+        *(_nowhere_slower(setting, by_setting[setting]) for setting in others),
+        *_costs([result for result in results if result.setting.main]),
+    ]
 
 
 def _at_least(what: str, goal: float, found: float | None) -> Verdict:

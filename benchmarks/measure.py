@@ -94,7 +94,7 @@ def measure(
     modules, compiled = _compile(model, files, setting, display)
     program = modules[HEADLINE].program
     assert program is not None
-    needed = _bytes(program)
+    needed = needed_bytes(program)
     probe = Probe(targets.detect(), setting.threads)
     peak, reading = probe.measure(), probe.read(needed)
     arrays = [np.ascontiguousarray(value.numpy()) for value in model.inputs]
@@ -183,7 +183,7 @@ def _bound(module: Module, arrays: list[Any]) -> Callable[[], object]:
     return lambda: module.library.run(arrays)
 
 
-def _bytes(program: Program) -> int:
+def needed_bytes(program: Program) -> int:
     """Inputs, outputs and constants, each once. (A table of which a run reads a few rows counts for those alone.)"""
     looked_up = {
         name

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import attention, decoding, products, tables
 from benchmarks.chart import Bars
 from benchmarks.chart import draw as draw_chart
-from benchmarks.goals import AGAINST, ELSEWHERE, FASTER, Result, Verdict, mean, verdicts
+from benchmarks.goals import AGAINST, ELSEWHERE, FASTER, Result, Verdict, faster, mean, verdicts
 from benchmarks.measure import FRONT_ENDS, HEADLINE, Compiled, Sample
 from benchmarks.peers import PEERS
 from benchmarks.results import Results
@@ -154,7 +154,19 @@ def summary(found: Sequence[Result]) -> str:
     return f"Speed in the geometric mean of these models, from {FRONT_ENDS[0]}: {', '.join(means)}."
 
 
+GOAL_HEADINGS = (
+    "the best peer's time / luminal's", "float32", "found", "reached", "bfloat16, OpenVINO's time", "found", "reached",
+)  # fmt: skip
+
+
+def goal_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
+    """How far ahead each model is to be, and is, under ``GOAL_HEADINGS``."""
+    columns = [verdict_rows(faster(precision, found)) for precision in FASTER]
+    return [(*wide, *narrow[1:]) for wide, narrow in zip(*columns, strict=True)]
+
+
 def verdict_rows(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    """The cells under ``VERDICT_HEADINGS``."""
     return [(v.what, v.goal, v.found, {True: "yes", False: "**no**", None: ""}[v.reached]) for v in found]
 
 
@@ -177,6 +189,10 @@ def chart(found: Sequence[Result]) -> str:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
+ABOUT_GOALS = (
+    f"At {str(Setting()).partition(', ')[2]}, from {FRONT_ENDS[0]}; how it was measured is said below. What does not "
+    "reach its number is at the end of this page, with its kernels."
+)
 ABOUT = (
     "`python -m benchmarks`: everybody gets the same inputs and threads, and all take turns in one process; "
     "milliseconds, medians over fresh processes of the medians of the runs of each, and the minimum of all in "
@@ -214,8 +230,10 @@ def text_of(found: Results, charts: Mapping[str, str]) -> str:
     """The page for ``docs/``; ``charts`` are file names by precision."""
     models = results(found)
     lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines)]
+    lines += ["## What they are to show", "", ABOUT_GOALS, ""]
+    lines += [*tables.markdown(GOAL_HEADINGS, goal_rows(models), left=7), ""]
     shown = [*verdicts(models), *products.verdicts(found), *decoding.verdicts(found)]
-    lines += ["## What they are to show", "", *tables.markdown(VERDICT_HEADINGS, verdict_rows(shown), left=4), ""]
+    lines += [*tables.markdown(VERDICT_HEADINGS, verdict_rows(shown), left=4), ""]
     if models:
         lines += ["## Models", "", ABOUT, ""]
     for setting, group in by_setting(models).items():
