@@ -606,7 +606,7 @@ def test_positions_without_axes() -> None:
             "a number at positions": x.gather(0, place), "a position of a vector": vector.gather(0, place[0]),
             "no positions": vector.gather(0, torch.empty(2, 0, dtype=torch.int64)), "windows": x.unfold(0, 1, 1),
             "no windows": x.unfold(0, 0, 1), "of nothing": vector[:0].prod(),
-            "reduced": x.index_reduce(0, place, vector[0], "prod"),
+            "reduced": x.index_reduce(0, place, vector[0], "prod"), "flipped": x.flip(0), "moved": x.movedim(0, -1),
         }  # fmt: skip
 
     check(function, floats(), floats(4), torch.tensor([0]))

@@ -141,6 +141,15 @@ def test_numbers_as_texts_are_the_shortest_that_read_back(bits: list[int]) -> No
     np.testing.assert_array_equal(found[1], interp.run(NUMBERS, given).outputs[1])
 
 
+def test_truth_values_as_texts_read_back() -> None:
+    def back_and_forth(x: Node) -> list[Node]:
+        return [text.formatted(x), text.parsed(text.formatted(x), types.bool_)]
+
+    given = {"x": np.array([True, False])}
+    found = interp.run(graph(back_and_forth, ir.input_("x", (N,), types.bool_)), given).outputs
+    assert found[0].tolist() == ["1", "0"] and found[1].tolist() == [True, False]
+
+
 def test_texts_as_numbers() -> None:
     said = ["1", "-2.5", "+.5", "7.", "1e3", "1E-2", "inf", "-INF", "NaN", "Infinity", "100.5", "0.1"]
     wanted = np.array([float(each) for each in said])

@@ -15,7 +15,6 @@ from luminal.core.decompose.automaton import automaton
 from luminal.core.decompose.compare import logical_not, maximum
 from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.reduction import max_, sum_
-from luminal.core.errors import UnsupportedError
 from luminal.core.host import MOST_PARTS
 from luminal.core.ir import Node, bitcast, broadcast, cast, constant, dim, expand, scatter, select
 from luminal.core.movement import reshape, slice_
@@ -91,10 +90,8 @@ def parsed(x: Node, dtype: DType) -> Node:
 
 
 def formatted(x: Node) -> Node:
-    """The shortest text from which each number can be read back, floats of 16 bits and fewer as float32. Raises
-    UnsupportedError where ``x`` holds no numbers."""
-    if not (x.dtype.is_float or x.dtype.is_integer):
-        raise UnsupportedError(f"texts of {x.dtype} are not supported: convert it to numbers first")
+    """The shortest text from which each number can be read back, floats of 16 bits and fewer as float32. Bools are the
+    numbers 1 and 0, as onnxruntime has them."""
     if x.dtype.is_float:
         dtype = f64 if x.dtype == f64 else f32
     else:

@@ -123,6 +123,8 @@ def move_axis(self: Node, source: int, destination: int) -> Node:
 
 @aten("movedim.intlist", "moveaxis.intlist")
 def move_axes(self: Node, source: Sequence[int], destination: Sequence[int]) -> Node:
+    if self.rank == 0:
+        return self
     order = [-1] * self.rank
     for a, b in zip(source, destination, strict=True):
         order[b % self.rank] = a % self.rank
@@ -277,7 +279,7 @@ def as_strided(
 
 @aten("flip")
 def flip(self: Node, dims: Sequence[int]) -> Node:
-    return movement.flip(self, dims)
+    return movement.flip(self, dims if self.rank else [])  # PyTorch takes a number for a vector of one
 
 
 @aten("roll")
