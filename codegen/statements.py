@@ -14,6 +14,7 @@ from luminal.codegen.reductions import Accumulation, SideBySide
 from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
 from luminal.core.errors import SpecError
+from luminal.core.ops import Failure
 from luminal.core.schedule.nest import (
     Access,
     Alloc,
@@ -35,6 +36,12 @@ from luminal.core.schedule.nest import (
 from luminal.core.symbolic import Expr, Int
 
 COPIES = (4, 8, 16)  # bytes that a thread can copy ahead
+
+STATUSES = {
+    Failure.INDEX: "LM_INDEX_OUT_OF_RANGE",
+    Failure.SINGULAR: "LM_SINGULAR_MATRIX",
+    Failure.ROOM: "LM_OUT_OF_ROOM",
+}
 
 
 class Statements:
@@ -115,7 +122,7 @@ class Statements:
 
     def _let(self, statement: Let) -> None:
         value = self.expressions.value(statement.value)
-        raising = self.frame.dialect.raising.format(code="LM_INDEX_OUT_OF_RANGE")
+        raising = self.frame.dialect.raising.format(code=STATUSES[statement.failure])
         if not value.varying and self.frame.dialect.block is not None:
             self._let_on_grid(statement, value.text, raising)
             return

@@ -376,6 +376,8 @@ class _Evaluation:
         outside = (index < 0) | (index >= extent)
         if np.any(outside):
             where = "; ".join(map(str, self.origins.get(node, ()))) or "no origin"
+            if node.attr.failure is not ops.Failure.INDEX:
+                raise InputError(f"{node} ({where}): {node.attr.failure.value}")
             raise IndexError(
                 f"{node} ({where}): index {index[outside].flat[0]} is out of range for axis {node.attr.axis} "
                 f"of extent {extent}"

@@ -372,8 +372,9 @@ def reduce(op: Op, x: Node, axes: Iterable[int]) -> Node:
     return _intern(op, (x,), ops.Axes(dropped), shape, op.result(x.dtype))
 
 
-def gather(data: Node, index: Node, axis: int) -> Node:
-    """``data`` at positions ``index`` (int64, any shape) along ``axis``.
+def gather(data: Node, index: Node, axis: int, failure: ops.Failure = ops.Failure.INDEX) -> Node:
+    """``data`` at positions ``index`` (int64, any shape) along ``axis``; one out of range makes a run fail, as
+    ``failure`` says.
 
     Result shape: ``data.shape[:axis] + index.shape + data.shape[axis+1:]``.
     """
@@ -381,15 +382,18 @@ def gather(data: Node, index: Node, axis: int) -> Node:
     axis = _axis(axis, data)
     shape = data.shape[:axis] + index.shape + data.shape[axis + 1 :]
     dtype = ops.GATHER.result(data.dtype, index.dtype)
-    return _intern(ops.GATHER, (data, index), ops.Axis(axis), shape, dtype)
+    return _intern(ops.GATHER, (data, index), ops.Axis(axis, failure), shape, dtype)
 
 
-def scatter(old: Node, index: Node, new: Node, axis: int, by: Op | None = None) -> Node:
+def scatter(
+    old: Node, index: Node, new: Node, axis: int, by: Op | None = None, failure: ops.Failure = ops.Failure.INDEX
+) -> Node:
     """``old`` with ``new`` put in at positions ``index`` (int64, any shape) along ``axis``: a gather's inverse.
 
     ``new`` has the shape of such a gather, ``old.shape[:axis] + index.shape + old.shape[axis+1:]``. Where positions
     repeat, elements go in one after the other, in row-major order of ``index``; ``by`` combines each with what is there
-    (None: replaces it). Raises ShapeError or DTypeError where operands do not fit.
+    (None: replaces it). A position out of range makes a run fail, as ``failure`` says. Raises ShapeError or DTypeError
+    where operands do not fit.
     """
     assert ops.SCATTER.result is not None
     axis = _axis(axis, old)
@@ -400,7 +404,7 @@ def scatter(old: Node, index: Node, new: Node, axis: int, by: Op | None = None) 
     if by is not None:
         assert by.result is not None
         by.result(dtype, dtype)
-    return _intern(ops.SCATTER, (old, index, new), ops.Combine(axis, by), old.shape, dtype)
+    return _intern(ops.SCATTER, (old, index, new), ops.Combine(axis, by, failure), old.shape, dtype)
 
 
 def made(op: Op, inputs: tuple[Node, ...], attr: Any, shape: Shape, dtype: DType) -> Node:

@@ -71,11 +71,21 @@ class Axes:
     axes: tuple[int, ...]
 
 
+class Failure(Enum):
+    """What a run is told where an index lies outside its axis. An operator that must fail reads a position that there
+    is not, and says why."""
+
+    INDEX = "an index is out of range"
+    SINGULAR = "a matrix is singular, or not positive definite"
+    ROOM = "a loop makes more rounds than there is room for"
+
+
 @dataclass(frozen=True)
 class Axis:
     """The axis of the data operand that a gather indexes."""
 
     axis: int
+    failure: Failure = Failure.INDEX
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ class Combine:
 
     axis: int
     by: Op | None = None
+    failure: Failure = Failure.INDEX
 
 
 Measured: TypeAlias = "tuple[tuple[Var, Any], ...]"  # sizes that data decides, each with what says how large it is

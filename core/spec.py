@@ -98,11 +98,11 @@ def _build(node: Node) -> Node:
     if op is ops.VIEW:
         return ir.view(node.inputs[0], node.shape, attr.index, attr.valid, attr.fill)
     if op is ops.GATHER:
-        return ir.gather(node.inputs[0], node.inputs[1], attr.axis)
+        return ir.gather(node.inputs[0], node.inputs[1], attr.axis, attr.failure)
     if op.kind is Kind.STRUCTURED:
         return ir.structured(op, node.inputs, attr)
     if op is ops.SCATTER:
-        return ir.scatter(node.inputs[0], node.inputs[1], node.inputs[2], attr.axis, attr.by)
+        return ir.scatter(node.inputs[0], node.inputs[1], node.inputs[2], attr.axis, attr.by, attr.failure)
     if op is ops.HOST:
         return ir.host(attr.function, node.inputs, node.shape)
     if op is ops.SORT:

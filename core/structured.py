@@ -82,8 +82,8 @@ def collect(
     that puts values out: ``step`` returns the next carries, and what it puts out.
 
     Returns the last carries and, along a new first axis, what was put out. How long that axis is, is measured, as the
-    size ``name``. There is ``room`` for so many rounds: a run that takes more fails as one does that reads out of
-    range. Raises as ``while_loop`` does, and ShapeError where ``room`` has no upper bound.
+    size ``name``. There is ``room`` for so many rounds: a run that takes more fails. Raises as ``while_loop`` does, and
+    ShapeError where ``room`` has no upper bound.
     """
     most = sym.upper(room)
     if most is None:
@@ -98,7 +98,7 @@ def collect(
             following, put_out = step(number, carries)
         _check_results("While", put_out, table)
         rows = [parameter(f"rows {k}", (room, *x.shape), x) for k, x in enumerate(put_out)]
-        filled = [ir.scatter(old, number, x, 0) for old, x in zip(rows, put_out, strict=True)]
+        filled = [ir.scatter(a, number, x, 0, None, ops.Failure.ROOM) for a, x in zip(rows, put_out, strict=True)]
         empty = [ir.expand(ir.constant(0, x.dtype), x.shape) for x in rows]
         before, after, start = [*carries, *rows], [*following, *filled], [*first, *empty]
         if number not in ir.topological([holds, *after]):

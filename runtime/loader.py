@@ -119,7 +119,7 @@ class Library(Interface):
 
         Raises ``ValueError`` where an input is missing, unknown, or does not fit in type, rank, size, bounds or device;
         ``IndexError`` where the model met an index out of range; ``LibraryError`` (a ``RuntimeError``) where the run
-        failed otherwise.
+        failed otherwise, as at a singular matrix.
         """
         return self._native.run(*self._call(inputs, entry))
 

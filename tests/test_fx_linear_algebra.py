@@ -14,8 +14,10 @@ import luminal
 from luminal.core import interp, ir, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import factorisation
-from luminal.core.errors import UnsupportedError
+from luminal.core.errors import InputError, UnsupportedError
 from luminal.frontends.fx import importer
+from luminal.runtime.loader import LibraryError
+from tests import fx_support
 
 aten = torch.ops.aten
 
@@ -121,8 +123,11 @@ def test_a_compiled_model_inverts_and_fails_as_pytorch() -> None:
     module = luminal.compile(Inverses(), (x,))
     for found, wanted in zip(module(x), Inverses()(x), strict=True):
         np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-4, atol=1e-4)
-    with pytest.raises(IndexError, match="out of range"):
+    with pytest.raises(LibraryError, match=r"a matrix is singular, or not positive definite in step .*linalg_"):
         module(SINGULAR.float())
+    graph = importer.load(Inverses(), (x,))
+    with pytest.raises(InputError, match=r"linalg_.* a matrix is singular"):
+        fx_support.run(graph, (SINGULAR.float(),))
 
 
 def test_determinants_of_a_size_that_the_call_gives() -> None:

@@ -244,7 +244,7 @@ def test_the_most_iterations_are_declared_or_follow_from_a_minimum() -> None:
         importer.load(looping(PRODUCTS))
     calls = [loop_inputs(trips) for trips in (4, 0, -1)]
     graph = agrees(looping(PRODUCTS), *calls, dims={"all_count": (0, 4)})
-    with pytest.raises(IndexError):
+    with pytest.raises(InputError, match="more rounds than there is room for"):
         models.run(graph, loop_inputs(5))
     bounded = looping(PRODUCTS)
     bounded.graph.node.insert(0, onnx.parser.parse_node("least = Min (trips, most)"))

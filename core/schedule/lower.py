@@ -107,16 +107,17 @@ class _Lowering:
             zero = ln.literal(bytes(place.dtype.itemsize), place.dtype)
             place = ln.select(valid, place, zero)
         extent = data.shape[axis]
-        looked = self.look_up(place, extent)
+        looked = self.look_up(place, extent, node.attr.failure)
         if not sym.always(extent - 1):
             valid = (*valid, extent - 1)  # nothing can be read from an empty table, not even after a failed look-up
         return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
 
-    def look_up(self, place: ln.Scalar, extent: Int) -> Int:
-        """The index ``place``, read at run time, into an axis of ``extent``."""
-        let = next((x for x in self.lets if x.value is place and x.extent == extent), None)
+    def look_up(self, place: ln.Scalar, extent: Int, failure: ops.Failure) -> Int:
+        """The index ``place``, read at run time, into an axis of ``extent``; outside of it, the run fails so."""
+        known = (x for x in self.lets if x.value is place and (x.extent, x.failure) == (extent, failure))
+        let = next(known, None)
         if let is None:
-            let = ln.Let(sym.Var(f"g{self.looked_up}", 0, extent - 1), place, extent)
+            let = ln.Let(sym.Var(f"g{self.looked_up}", 0, extent - 1), place, extent, failure)
             self.looked_up += 1
             self.lets.append(let)
         return sym.expr(let.axis)
@@ -251,7 +252,7 @@ def _scatter(state: _Lowering) -> tuple[ln.Statement, ...]:
     old, positions, new = node.inputs
     axis, by, axes = node.attr.axis, node.attr.by, state.cluster.axes
     between = axes[axis : axis + positions.rank]
-    at = state.look_up(state.value(positions, between), old.shape[axis])
+    at = state.look_up(state.value(positions, between), old.shape[axis], node.attr.failure)
     index = (*axes[:axis], at, *axes[axis + positions.rank :])
     state.written.add(state.layouts.assemblies.owner(node))
     place, value = state.layouts.offset(node, index), state.value(new, axes)

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from luminal.core.grid import Fragment
-from luminal.core.ops import SELECT, Op
+from luminal.core.ops import SELECT, Failure, Op
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bool_, i64
 
@@ -206,11 +206,13 @@ class Loop:
 @dataclass(frozen=True)
 class Let:
     """``axis`` takes an index that was read at run time (``value``, int64). A value outside ``0 .. extent-1`` raises
-    the run's status, and ``axis`` becomes 0. Visible to the statements that follow in the same body."""
+    the run's status, as ``failure`` says, and ``axis`` becomes 0. Visible to the statements that follow in the same
+    body."""
 
     axis: Var
     value: Scalar
     extent: Int
+    failure: Failure = Failure.INDEX
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from luminal.core.decompose.reduction import all_, max_
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, broadcast_shape, cast, expand, gather, iota
 from luminal.core.movement import along, reshape, slice_, transpose, unsqueeze
+from luminal.core.ops import Failure
 from luminal.core.symbolic import Int
 from luminal.core.types import i32, i64
 from luminal.frontends.fx.registry import aten
@@ -40,7 +41,7 @@ def _checked(x: Node, info: Node) -> Node:
     if info.size == 0:
         return x
     place = cast(not_equal(max_(info), 0), i64)
-    return gather(unsqueeze(x, [0]), place, 0)
+    return gather(unsqueeze(x, [0]), place, 0, Failure.SINGULAR)
 
 
 def _positions(order: Node, like: Node) -> Node:

@@ -125,7 +125,7 @@ def _trial(
     oracle = Oracle(graph, values, tolerance, precision)
     try:
         oracle.compute(graph.results)
-    except IndexError as error:
+    except (IndexError, InputError) as error:
         raise InputError(f"the {made} inputs do not fit the model: {error}; pass inputs of your own") from error
     expected = source.reference.run(values)
     if graph.states:
