@@ -96,11 +96,12 @@ def by_reference(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[Ar
 
 
 def assert_close(found: Sequence[Array], wanted: Sequence[Array], tolerance: float = 1e-6) -> None:
-    """Equal types and shapes; integers and non-finite values equal; floats within ``tolerance`` of the largest."""
+    """Equal types and shapes; what is no float, and what is not finite, equal; floats within ``tolerance`` of the
+    largest."""
     assert len(found) == len(wanted)
     for a, b in zip(found, wanted, strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        if a.dtype.kind in "biu":
+        if a.dtype.kind in "biuO":
             np.testing.assert_array_equal(a, b)
         else:
             x, y = a.astype(np.float64), b.astype(np.float64)

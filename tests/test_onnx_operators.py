@@ -1,6 +1,7 @@
 """Operators against onnxruntime, where the ONNX project's own cases leave gaps: older opsets whose semantics differ,
 combinations of attributes, element types, and onnxruntime's own operators."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -276,6 +277,8 @@ PICKED = [
     case("Det", np.float32([[1, 2], [2, 4]]), opset=11),
 ]  # fmt: skip
 
+TABLE = vector([1, -2, 3], [0, 0, 0], [-1, -4, -2], [np.nan, 1, 2], dtype=np.float32)
+NUMBERS = [0.5, -0.25, 0.75, 1.5, -1.0, 0.125, -0.5, 0.375, 2.0]
 CLASSICAL = [
     case("ArrayFeatureExtractor", floats(3, 4), vector(2, 0), domain="ai.onnx.ml"),
     case("Binarizer", floats(3, 4), domain="ai.onnx.ml", threshold=0.25),
@@ -283,6 +286,36 @@ CLASSICAL = [
          values_floats=[0.5, 1.5, 2.5, 3.5], default_float=-2.0, version=2),
     case("LabelEncoder", vector(0.5, np.nan, -1, np.inf, 2, dtype=np.float32), domain="ai.onnx.ml", version=4,
          keys_floats=[2.0, 0.5, float("nan")], values_int64s=[4, 5, 6], default_int64=9),
+    case("CategoryMapper", vector(3, 9, 4), domain="ai.onnx.ml", cats_int64s=[3, 4], cats_strings=["three", "four"],
+         default_string="many"),
+    case("CategoryMapper", np.array([["four", "three", "ten"]], object), domain="ai.onnx.ml", cats_int64s=[3, 4],
+         cats_strings=["three", "four"]),
+    case("Scaler", TABLE, domain="ai.onnx.ml", offset=[1.0, 2.0, -3.0], scale=[0.5, -2.0, 3.0]),
+    case("Scaler", integers(4, 3, dtype=np.int32), domain="ai.onnx.ml", offset=[0.25], scale=[0.1]),
+    *(case("Normalizer", x, domain="ai.onnx.ml", norm=norm) for norm in ("MAX", "L1", "L2")
+      for x in (TABLE, -np.abs(floats(3)), integers(4, 3))),
+    case("Imputer", TABLE, domain="ai.onnx.ml", imputed_value_floats=[7.0, 8.0, 9.0],
+         replaced_value_float=float("nan")),
+    case("Imputer", TABLE, domain="ai.onnx.ml", imputed_value_floats=[0.1]),
+    case("Imputer", integers(4, 3, low=0, high=4), domain="ai.onnx.ml", imputed_value_int64s=[5, 6, 7],
+         replaced_value_int64=2),
+    *(case("OneHotEncoder", x, domain="ai.onnx.ml", cats_int64s=[4, -1, 0, 2], zeros=1)
+      for x in (integers(2, 5, low=-2, high=5), floats(6) * 4)),
+    case("OneHotEncoder", np.array(["b", "a", "d"], object), domain="ai.onnx.ml", cats_strings=["a", "b", "c"]),
+    case("FeatureVectorizer", floats(4, 3), floats(4, 2, seed=1), floats(4, 2, seed=2), domain="ai.onnx.ml",
+         inputdimensions=[3, 1, 4]),
+    case("LinearRegressor", floats(4, 3), domain="ai.onnx.ml", coefficients=[0.5, -1.0, 2.0], intercepts=[0.25]),
+    *(case("LinearRegressor", floats(4, 3), domain="ai.onnx.ml", targets=2, post_transform=how,
+           coefficients=NUMBERS[:6]) for how in ("LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")),
+    *(case("LinearClassifier", floats(9, 3), outputs=2, domain="ai.onnx.ml", coefficients=NUMBERS[: 3 * rows],
+           intercepts=NUMBERS[3 - rows :][:rows], post_transform=how, **(
+               {"classlabels_ints": [4, 7, 9][:max(rows, 2)]} if rows < 3 else {"classlabels_strings": ["x", "", "z"]}))
+      for rows in (1, 2, 3) for how in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")),
+    *(case("SVMRegressor", floats(5, 3), domain="ai.onnx.ml", n_supports=2, coefficients=[0.5, -1.5], rho=[0.25],
+           support_vectors=NUMBERS[:6], kernel_type=kernel, kernel_params=[0.3, 0.2, 3.0], one_class=one)
+      for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID") for one in (0, 1)),
+    case("SVMRegressor", floats(5, 3), domain="ai.onnx.ml", coefficients=[0.5, -1.5, 1.0], rho=[0.25],
+         kernel_params=[0.0] * 3),
 ]  # fmt: skip
 
 PIXELS, POINTS = integers(1, 2, 5, 6, low=0, high=255, dtype=np.uint8), np.array([7, 100], np.uint8)
@@ -529,6 +562,106 @@ def test_leaves_are_combined_by_target(how: int, targets: int) -> None:
     proto, given = trees(8, targets, aggregate_function=how)
     wanted = models.by_reference(proto, given)
     models.assert_close(models.imported(proto, given), wanted, tolerance=3e-6)
+
+
+def forest(kind: str, listed: Sequence[tuple[int, int, float]], **options: Any) -> dict[str, Any]:
+    """Attributes of two trees that look at three columns, with ``listed`` votes: a leaf, what it votes for, and how
+    much. Leaves are counted through: 2 in the first tree, 3 in the second."""
+    places = [(0, 1), (0, 2), (1, 2), (1, 3), (1, 4)]
+    return {
+        "domain": "ai.onnx.ml", "version": 3, "nodes_treeids": [0] * 3 + [1] * 5, "nodes_nodeids": [0, 1, 2, *range(5)],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF", "BRANCH_GT", "BRANCH_LT", "LEAF", "LEAF", "LEAF"],
+        "nodes_featureids": [0, 0, 0, 1, 2, 0, 0, 0], "nodes_values": [0.1, 0, 0, -0.2, 0.3, 0, 0, 0],
+        "nodes_truenodeids": [1, 0, 0, 1, 3, 0, 0, 0], "nodes_falsenodeids": [2, 0, 0, 2, 4, 0, 0, 0],
+        "nodes_missing_value_tracks_true": [0, 0, 0, 1, 0, 0, 0, 0],
+        f"{kind}_treeids": [places[leaf][0] for leaf, _, _ in listed], f"{kind}_ids": [what for _, what, _ in listed],
+        f"{kind}_nodeids": [places[leaf][1] for leaf, _, _ in listed],
+        f"{kind}_weights": [weight for _, _, weight in listed], **options,
+    }  # fmt: skip
+
+
+SAMPLES = np.concatenate([floats(20, 3), vector([np.nan, np.nan, 0.5], dtype=np.float32)])
+WEIGHTS = [0.5, -0.25, 0.75, 0.125, -1.5]
+FORESTS = [
+    *(("Regressor", 1, x, forest("target", [(k, t, w - t) for k, w in enumerate(WEIGHTS) for t in range(n)],
+                                 aggregate_function=how, base_values=[0.1, -0.2, 0.3][:n], n_targets=n))
+      for n, x in ((1, SAMPLES), (3, SAMPLES), (3, SAMPLES.astype(np.float64)))
+      for how in ("SUM", "AVERAGE", "MIN", "MAX")),
+    ("Regressor", 1, SAMPLES, forest("target", [(k, k % 2, 0.5) for k in range(5)] + [(3, 1, 0.25)], n_targets=2,
+                                     post_transform="LOGISTIC")),
+    *(("Classifier", 2, SAMPLES, forest("class", [(k, 0, abs(w) if all_positive else w) for k, w in enumerate(WEIGHTS)],
+                                        classlabels_int64s=[4, 9], post_transform=how, **base))
+      for all_positive in (False, True) for how in ("NONE", "LOGISTIC") for base in ({}, {"base_values": [0.125]})),
+    *(("Classifier", 2, SAMPLES, forest("class", [(k, 1, abs(w)) for k, w in enumerate(WEIGHTS)], post_transform=how,
+                                        classlabels_strings=["no", "yes"]))
+      for how in ("NONE", "LOGISTIC", "SOFTMAX")),
+    *(("Classifier", 2, SAMPLES, forest("class", [(k, c, 0.1 * (k + 1) ** c) for k in range(5) for c in range(3)],
+                                        classlabels_strings=["a", "b", "c"], post_transform=how, **base))
+      for how in ("NONE", "SOFTMAX", "SOFTMAX_ZERO") for base in ({}, {"base_values": [0.5, 0.0, -0.5]})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "outputs", "samples", "attributes"), FORESTS)
+def test_trees_with_votes(what: str, outputs: int, samples: Array, attributes: dict[str, Any]) -> None:
+    proto, given = models.one(f"TreeEnsemble{what}", samples, outputs=outputs, **attributes)
+    models.assert_close(models.imported(proto, given), models.by_onnxruntime(proto, given), tolerance=3e-6)
+
+
+def test_of_two_classes_the_one_with_more_votes_is_the_label() -> None:
+    """onnxruntime takes the second wherever anything votes for it; ONNX says the top one."""
+    shares = [0.3, 0.7, 0.4, 0.8, 0.1]  # of the first class
+    votes = [(leaf, which, abs(which - share)) for leaf, share in enumerate(shares) for which in (0, 1)]
+    attributes = forest("class", [(k, c, 1 - w) for k, c, w in votes], classlabels_int64s=[4, 9])
+    found = models.imported(*models.one("TreeEnsembleClassifier", SAMPLES, outputs=2, **attributes))
+    np.testing.assert_array_equal(found[0], np.array([4, 9])[found[1].argmax(1)])
+    assert {*found[0].tolist()} == {4, 9}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"nodes_truenodeids": [7, 0, 0, 1, 3, 0, 0, 0]}, "a node 7 of tree 0 that there is not"),
+        ({"nodes_truenodeids": [2, 0, 0, 1, 3, 0, 0, 0]}, "expected one root for each tree"),
+        ({"target_nodeids": [1, 2, 2, 3, 1]}, "expected votes at leaves"),
+        ({"target_ids": [0, 0, 0, 0, 1]}, "for one of 0 to 0"),
+        ({"nodes_modes": ["BRANCH_LEQ"] * 7 + ["BUSH"]}, "BUSH"),
+        ({"base_values": [1.0, 2.0]}, "expected 1 numbers, found 2"),
+        ({"post_transform": "LOGISTIC"}, "of one target"),
+        ({"nodes_values": [0.5]}, "different lengths"),
+    ],
+)
+def test_trees_that_are_refused(changed: dict[str, Any], message: str) -> None:
+    attributes = forest("target", [(k, 0, w) for k, w in enumerate(WEIGHTS)], n_targets=1) | changed
+    proto, _ = models.one("TreeEnsembleRegressor", SAMPLES, **attributes)
+    with pytest.raises(LuminalError, match=message):
+        importer.load(proto)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int32, np.int64])
+def test_features_of_other_types(dtype: type) -> None:
+    """onnxruntime has not all of these; numbers that float32 holds give the same."""
+    x = integers(9, 3, low=-4, high=5)
+    given = {"domain": "ai.onnx.ml"}
+    for op, attributes in (
+        ("LinearRegressor", given | {"coefficients": NUMBERS[:6], "targets": 2}),
+        ("OneHotEncoder", given | {"cats_int64s": [4, -1, 0]}),
+        ("TreeEnsembleRegressor", forest("target", [(k, 0, w) for k, w in enumerate(WEIGHTS)], n_targets=1)),
+    ):
+        found, wanted = (models.imported(*models.one(op, x.astype(t), **attributes)) for t in (dtype, np.float32))
+        models.assert_close(found, wanted)
+    imputed: dict[str, Any] = {"imputed_value_int64s": [7, 8, 9], "replaced_value_int64": 2}
+    if dtype is np.float64:
+        imputed = {"imputed_value_floats": [7.0, 8.0, 9.0], "replaced_value_float": 2.0}
+    found = models.imported(*models.one("Imputer", x.astype(dtype), **given, **imputed))
+    np.testing.assert_array_equal(found[0], np.where(x == 2, [7, 8, 9], x).astype(dtype))
+
+
+def test_an_unknown_category_fails_where_zeros_are_not_asked_for() -> None:
+    proto, _ = models.one("OneHotEncoder", vector(1, 3), domain="ai.onnx.ml", cats_int64s=[3, 1], zeros=0)
+    graph = importer.load(proto)
+    assert models.run(graph, {"x0": vector(1, 3)})[0].tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(IndexError):
+        models.run(graph, {"x0": vector(1, 2)})
 
 
 def test_a_leaf_of_no_target_is_refused() -> None:

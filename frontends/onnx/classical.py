@@ -1,23 +1,23 @@
-"""Classical machine learning (domain ai.onnx.ml): features, thresholds, lookups of labels, decision trees."""
+"""Classical machine learning (domain ai.onnx.ml): features, thresholds, lookups of labels and categories."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from luminal.core import limits, texts
-from luminal.core.decompose import indexing, math, ngrams, scattering, sorting, text
+from luminal.core.decompose import indexing, math, ngrams, normalize, reduction, sorting, text
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node, cast, constant, expand, select
-from luminal.core.movement import reshape, unsqueeze
-from luminal.core.types import f32, from_numpy
+from luminal.core.ir import Node, cast, constant, iota, select
+from luminal.core.movement import concatenate, pad, reshape, unsqueeze
+from luminal.core.symbolic import Int
+from luminal.core.types import f32, from_numpy, i64
+from luminal.frontends.onnx import scores
 from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.scores import DOMAIN
 from luminal.frontends.onnx.tensors import Array
-
-DOMAIN = "ai.onnx.ml"
 
 
 @operator("ArrayFeatureExtractor", domain=DOMAIN)
@@ -30,6 +30,61 @@ def _array_feature_extractor(call: Call) -> Node:
 @operator("Binarizer", domain=DOMAIN)
 def _binarizer(call: Call) -> Node:
     return cast(math.greater(call[0], call.number("threshold", 0.0)), call[0].dtype)
+
+
+# ---- features in columns -------------------------------------------------------------------------------------------
+
+
+def _by_column(values: Sequence[float] | Sequence[int], x: Node, what: str) -> Node:
+    """Numbers for the columns of ``x [.., F]``, or one for all."""
+    if len(values) != 1 and (x.rank == 0 or len(values) != x.shape[-1]):
+        raise ModelError(f"attribute {what!r}: expected 1 number, or one for each column of {list(x.shape)}")
+    return constant(np.array(values), x.dtype)
+
+
+@operator("Scaler", domain=DOMAIN)
+def _scaler(call: Call) -> Node:
+    x = cast(call[0], f32)
+    offset, scale = _by_column(call.numbers("offset") or [0.0], x, "offset"), call.numbers("scale") or [1.0]
+    return (x - offset) * _by_column(scale, x, "scale")
+
+
+@operator("Normalizer", domain=DOMAIN)
+def _normalizer(call: Call) -> Node:
+    """Rows over their largest element, the sum of their magnitudes or their length; as they are where that is 0."""
+    x = cast(call[0], f32)
+    norm = call.choice("norm", "MAX", ["MAX", "L1", "L2"])
+    if norm == "MAX":  # NaN is none, as in onnxruntime
+        by = reduction.max_(select(math.isnan(x), f32.min, x), -1, keepdims=True)
+    else:
+        by = normalize.lp_norm(x, -1, 1 if norm == "L1" else 2, keepdims=True)
+    return select(math.equal(by, 0), x, x / by)
+
+
+@operator("Imputer", domain=DOMAIN)
+def _imputer(call: Call) -> Node:
+    """Elements that equal one value, which may be NaN, are replaced."""
+    x = call[0]
+    kind, read = ("float", call.numbers) if x.dtype.is_float else ("int64", call.integers)
+    new = read(f"imputed_value_{kind}s")
+    if not new:
+        raise ModelError(f"expected imputed_value_{kind}s for {x.dtype}")
+    other = "int64" if kind == "float" else "float"  # exporters write both
+    call.ignore(f"imputed_value_{other}s", f"replaced_value_{other}")
+    old = call.number("replaced_value_float", 0.0) if x.dtype.is_float else call.integer("replaced_value_int64", 0)
+    is_old = math.isnan(x) if old != old else math.equal(x, constant(old, x.dtype))
+    return select(is_old, _by_column(new, x, f"imputed_value_{kind}s"), x)
+
+
+@operator("FeatureVectorizer", domain=DOMAIN)
+def _feature_vectorizer(call: Call) -> Node:
+    """Features side by side, each cut or filled up with zeros to the number of columns that is stated for it."""
+    parts = [scores.features(x) for x in call.operands]
+    sizes: Sequence[Int] = call.integers("inputdimensions") or [x.shape[1] for x in parts]
+    if len(sizes) != len(parts):
+        raise ModelError(f"attribute 'inputdimensions': expected {len(parts)} numbers, found {len(sizes)}")
+    fitted = [pad(x, [0, 0], [0, size - x.shape[1]]) for x, size in zip(parts, sizes, strict=True)]
+    return concatenate(fitted, 1)
 
 
 # ---- features of sequences -----------------------------------------------------------------------------------------
@@ -96,140 +151,58 @@ def _label_encoder(call: Call) -> Node:
     x = call[0]
     if x.dtype.numpy != keys.dtype:
         raise ModelError(f"expected keys of {x.dtype}, found {from_numpy(keys.dtype)}")
-    if x.dtype.is_text:
-        x, keys = text.numbers(x), keys.view(np.int64)
-    # The first of equal keys counts.
-    sorted_keys, first = np.unique(keys, return_index=True)
-    place, hit = sorting.find(constant(sorted_keys), x)
-    label = indexing.take(constant(values[first]), place)
+    place, hit = _found(x, keys)
+    label = indexing.take(constant(values), place)
     if call.opset >= 4 and x.dtype.is_float and np.isnan(keys).any():
         of_nan = values[int(np.isnan(keys).argmax())]
         label, hit = select(math.isnan(x), of_nan.item(), label), hit | math.isnan(x)
     return select(hit, label, constant(np.asarray(otherwise), label.dtype))
 
 
-# ---- trees ---------------------------------------------------------------------------------------------------------
-
-_LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(7)
-_COMPARISONS = {
-    _LEQ: math.less_equal,
-    _LT: math.less,
-    _GTE: math.greater_equal,
-    _GT: math.greater,
-    _EQ: math.equal,
-    _NEQ: math.not_equal,
-}
-_AVERAGE, _SUM, _MIN, _MAX = range(4)
-_COMBINED = {_AVERAGE: "add", _SUM: "add", _MIN: "min", _MAX: "max"}
+def _found(x: Node, keys: Array) -> tuple[Node, Node]:
+    """Where each element of ``x`` is among ``keys``, the first of equal ones, and whether it is there at all."""
+    if x.dtype.is_text:
+        x, keys = text.numbers(x), keys.view(np.int64)
+    sorted_keys, first = np.unique(keys, return_index=True)
+    place, hit = sorting.find(constant(sorted_keys), x)
+    return indexing.take(constant(first.astype(np.int64)), place), hit
 
 
-@dataclass(frozen=True)
-class _Trees:
-    """All trees in arrays: rows before ``leaves`` are nodes, the others leaves, which lead to themselves."""
-
-    feature: Array
-    split: Array
-    mode: Array
-    missing: Array
-    then: Array
-    otherwise: Array
-    roots: Array
-    depth: int
-
-
-@operator("TreeEnsemble", domain=DOMAIN)
-def _tree_ensemble(call: Call) -> Node:
-    """Each sample walks down all trees at once, one level a step; the leaves that it ends in are combined by target."""
-    x = call[0]
-    splits, weights = call.tensor("nodes_splits"), call.tensor("leaf_weights")
-    targets, count = call.integers("leaf_targetids"), call.integer("n_targets")
-    if splits is None or weights is None or targets is None:
-        raise ModelError("the attributes nodes_splits, leaf_weights and leaf_targetids are required")
-    if call.integer("post_transform", 0):
-        raise UnsupportedError("transforms of the result (post_transform) are not supported")
-    if not all(0 <= target < count for target in targets):
-        raise ModelError(f"attribute 'leaf_targetids': expected targets of 0 to {count - 1}")
-    call.ignore("nodes_hitrates")
-    trees = _read(call, splits)
-    member = _members(call, trees.mode)
-    place = expand(constant(trees.roots), [x.shape[0], len(trees.roots)])
-    for _ in range(trees.depth):
-        place = _step(x, place, trees, member)
-    leaf = place - len(trees.feature)
-    value = indexing.take(constant(weights.reshape(-1)), leaf)
-    owner = indexing.take(constant(np.array(targets, np.int64)), leaf)
-    how = call.integer("aggregate_function", _SUM)
-    if how not in _COMBINED:
-        raise ModelError(f"attribute 'aggregate_function': expected 0 to 3, found {how}")
-    # The least and the largest of no leaves are the ends of the type.
-    start = {_MIN: value.dtype.max, _MAX: value.dtype.min}.get(how, 0)
-    none = indexing.full((x.shape[0], count), start, value.dtype)
-    total = scattering.scatter_elements(none, owner, value, 1, _COMBINED[how])
-    return total / len(trees.roots) if how == _AVERAGE else total
+@operator("CategoryMapper", domain=DOMAIN)
+def _category_mapper(call: Call) -> Node:
+    """From the texts of categories to their numbers, or back."""
+    words, numbers = call.texts("cats_strings") or [], call.integers("cats_int64s") or []
+    if not words or len(words) != len(numbers):
+        raise ModelError(f"expected as many texts as numbers of categories, found {len(words)} and {len(numbers)}")
+    word, number = call.text("default_string", "_Unused"), call.integer("default_int64", -1)
+    tables = texts.of(words, (len(words),)), np.array(numbers, np.int64)
+    keys, values = tables if call[0].dtype.is_text else tables[::-1]
+    place, hit = _found(call[0], keys)
+    label = indexing.take(constant(values), place)
+    return select(hit, label, text.literal(word) if label.dtype.is_text else constant(number, i64))
 
 
-def _integers(call: Call, name: str) -> Array:
-    values = call.integers(name)
-    if values is None:
-        raise ModelError(f"the attribute {name!r} is required")
-    return np.array(values, np.int64)
+@operator("OneHotEncoder", domain=DOMAIN)
+def _one_hot_encoder(call: Call) -> Node:
+    """1 at the category of each element along a new last axis, 0 at the others. An element of none has zeros, or makes
+    the run fail. Numbers are taken for the integers that are left of them."""
+    x, words, numbers = call[0], call.texts("cats_strings"), call.integers("cats_int64s")
+    given = words if x.dtype.is_text else numbers
+    if not given:
+        raise ModelError(f"expected categories for {x.dtype}")
+    count = len(given)
+    if len(set(given)) != count:
+        raise ModelError("expected categories that differ")
+    call.ignore("cats_strings", "cats_int64s")
+    keys = texts.of(words, (count,)) if words and x.dtype.is_text else np.array(numbers, np.int64)
+    place, hit = _found(x if x.dtype.is_text else cast(x, i64), keys)
+    if not call.flag("zeros", True):
+        place = indexing.take(iota(count), select(hit, place, count))
+    ones = math.equal(unsqueeze(place, [place.rank]), iota(count)) & unsqueeze(hit, [hit.rank])
+    return cast(ones, f32)
 
 
-def _read(call: Call, splits: Array) -> _Trees:
-    modes = call.tensor("nodes_modes")
-    if modes is None:
-        raise ModelError("the attribute 'nodes_modes' is required")
-    feature, missing = _integers(call, "nodes_featureids"), call.integers("nodes_missing_value_tracks_true")
-    count = len(feature)
-    sides = [_integers(call, f"nodes_{side}{what}") for side in ("true", "false") for what in ("nodeids", "leafs")]
-    lengths = {len(splits), len(modes), *map(len, sides), count if missing is None else len(missing)}
-    if lengths != {count}:
-        raise ModelError("the attributes of the nodes have different lengths")
-    then, otherwise = sides[0] + count * sides[1], sides[2] + count * sides[3]
-    roots = _integers(call, "tree_roots")
-    depth = _depth(then, otherwise, roots, count)
-    tracked = np.zeros(count, np.bool_) if missing is None else np.array(missing, np.bool_)
-    return _Trees(feature, splits.reshape(-1), modes.reshape(-1), tracked, then, otherwise, roots, depth)
-
-
-def _depth(then: Array, otherwise: Array, roots: Array, count: int) -> int:
-    """The longest way from a root to a leaf; ModelError where a way does not end."""
-    level, depth = {int(root) for root in roots if root < count}, 0
-    while level:
-        depth += 1
-        if depth > count:
-            raise ModelError("the nodes of a tree form a circle")
-        level = {int(child) for node in level for child in (then[node], otherwise[node]) if child < count}
-    return depth
-
-
-def _members(call: Call, modes: Array) -> list[tuple[int, Array]]:
-    """The nodes that ask for membership, with their sets, which NaN ends."""
-    values = call.tensor("membership_values")
-    nodes = [int(node) for node in np.nonzero(modes == _MEMBER)[0]]
-    if not nodes:
-        return []
-    if values is None or int(np.isnan(values).sum()) != len(nodes):
-        raise ModelError("expected a set of 'membership_values', ended by NaN, for each node that asks for one")
-    ends = [-1, *(int(end) for end in np.nonzero(np.isnan(values))[0])]
-    sets = [values[start + 1 : end] for start, end in pairwise(ends)]
-    return list(zip(nodes, sets, strict=True))
-
-
-def _step(x: Node, place: Node, trees: _Trees, members: Sequence[tuple[int, Array]]) -> Node:
-    count = len(trees.feature)
-    at_node = math.less(place, count)
-    node = select(at_node, place, 0)
-    value = indexing.gather_elements(x, indexing.take(constant(trees.feature), node), 1)
-    split, mode = indexing.take(constant(trees.split), node), indexing.take(constant(trees.mode), node)
-    holds: Node | None = None
-    for number in sorted({int(mode) for mode in trees.mode} - {_MEMBER}):
-        one = math.equal(mode, number) & _COMPARISONS[number](value, split)
-        holds = one if holds is None else holds | one
-    for position, elements in members:
-        one = math.equal(node, position) & sorting.isin(value, constant(elements))
-        holds = one if holds is None else holds | one
-    assert holds is not None
-    holds = holds | (math.isnan(value) & indexing.take(constant(trees.missing), node))
-    child = select(holds, indexing.take(constant(trees.then), node), indexing.take(constant(trees.otherwise), node))
-    return select(at_node, child, place)
+@operator("ZipMap", "CastMap", "DictVectorizer", domain=DOMAIN)
+def _maps(call: Call) -> Node:
+    raise UnsupportedError("maps are not supported: give the model tensors, and take them; skl2onnx does with "
+                           "options={'zipmap': False}")  # fmt: skip

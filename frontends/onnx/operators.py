@@ -11,6 +11,7 @@ from luminal.frontends.onnx import (
     contributed_quantization,
     image,
     indexing,
+    linear_models,
     logic,
     math,
     normalization,
@@ -26,6 +27,7 @@ from luminal.frontends.onnx import (
     sorting,
     texts,
     training,
+    trees,
 )
 from luminal.frontends.onnx.registry import find, names
 
@@ -41,6 +43,7 @@ THEMES = (
     contributed_quantization,
     image,
     indexing,
+    linear_models,
     logic,
     math,
     normalization,
@@ -55,4 +58,5 @@ THEMES = (
     sorting,
     texts,
     training,
+    trees,
 )

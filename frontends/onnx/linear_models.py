@@ -1,0 +1,89 @@
+"""Linear models and support vectors (domain ai.onnx.ml)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from luminal.core.decompose import contraction, math, reduction
+from luminal.core.errors import ModelError
+from luminal.core.ir import Node, constant, select
+from luminal.core.movement import unsqueeze
+from luminal.core.symbolic import Int
+from luminal.frontends.onnx import scores
+from luminal.frontends.onnx.registry import Call, operator
+from luminal.frontends.onnx.scores import DOMAIN
+from luminal.frontends.onnx.tensors import Array
+
+
+def _matrix(call: Call, name: str, rows: int, columns: Int) -> Array:
+    """The attribute ``name`` as ``[rows, columns]``, float32. Raises ModelError where it has another size."""
+    values = np.array(call.numbers(name) or [], np.float32)
+    if not isinstance(columns, int):
+        raise ModelError(f"expected a known number of features, found {columns}: fix it with dims=")
+    if values.size != rows * columns:
+        raise ModelError(f"attribute {name!r}: expected {rows} x {columns} numbers, found {values.size}")
+    return values.reshape(rows, columns)
+
+
+def _product(call: Call, x: Node, targets: int) -> Node:
+    """``x [N, F]`` times the coefficients of each target, and its intercept: ``[N, targets]``."""
+    weight = constant(_matrix(call, "coefficients", targets, x.shape[1]))
+    intercepts = call.numbers("intercepts")
+    if intercepts and len(intercepts) != targets:
+        raise ModelError(f"attribute 'intercepts': expected {targets} numbers, found {len(intercepts)}")
+    return contraction.linear(x, weight, constant(np.array(intercepts, np.float32)) if intercepts else None)
+
+
+@operator("LinearRegressor", domain=DOMAIN)
+def _linear_regressor(call: Call) -> Node:
+    return scores.targets(_product(call, scores.features(call[0]), call.integer("targets", 1)), scores.transform(call))
+
+
+@operator("LinearClassifier", domain=DOMAIN)
+def _linear_classifier(call: Call) -> tuple[Node, Node]:
+    """One row of coefficients for each class; or, of two, for the second alone."""
+    call.ignore("multi_class")
+    (classes, known), how, x = scores.labels(call), scores.transform(call), scores.features(call[0])
+    count = len(call.numbers("intercepts") or ()) or known
+    found = _product(call, x, count)
+    if (count, known) == (1, 2):
+        return scores.binary(reduction.sum_(found, 1), how, classes)
+    if known != count:
+        raise ModelError(f"expected labels of {count} classes, found {known}")
+    return scores.top(found, how, classes)
+
+
+# ---- support vectors -----------------------------------------------------------------------------------------------
+
+
+def _kernel(call: Call, x: Node, vectors: Array) -> Node:
+    """The kernel of each sample ``x [N, F]`` and each of the ``vectors [V, F]``: ``[N, V]``."""
+    gamma, offset, degree = call.numbers("kernel_params") or [0.0, 0.0, 0.0]
+    kind = call.choice("kernel_type", "LINEAR", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+    if kind == "RBF":
+        apart = unsqueeze(x, [1]) - constant(vectors)
+        return math.exp(reduction.sum_(apart * apart, 2) * -gamma)
+    product = contraction.linear(x, constant(vectors))
+    if kind == "LINEAR":
+        return product
+    product = product * gamma + offset
+    return math.tanh(product) if kind == "SIGMOID" else math.pow_(product, degree)
+
+
+@operator("SVMRegressor", domain=DOMAIN)
+def _svm_regressor(call: Call) -> Node:
+    """A sum of kernels of support vectors, or a linear function where there are none; of one class, on which side of
+    zero it is (1 or -1)."""
+    x = scores.features(call[0])
+    count = call.integer("n_supports", 0)
+    offset = (call.numbers("rho") or [0.0])[0]
+    if count:
+        x = _kernel(call, x, _matrix(call, "support_vectors", count, x.shape[1]))
+    else:
+        call.ignore("kernel_params", "support_vectors")
+        if call.choice("kernel_type", "LINEAR", ["LINEAR", "POLY", "RBF", "SIGMOID"]) != "LINEAR":
+            raise ModelError("expected support vectors for a kernel that is not linear")
+    found = contraction.linear(x, constant(_matrix(call, "coefficients", 1, x.shape[1]))) + offset
+    if call.flag("one_class"):
+        found = select(math.less(0, found), constant(1, found.dtype), -1)
+    return scores.targets(found, scores.transform(call))
