@@ -167,7 +167,7 @@ class _Tables:
         if chosen.nest not in self.kernels:
             _check_axes(chosen.nest)
             name = f"{cluster.kind}{len(self.kernels)}"
-            self.kernels[chosen.nest] = Kernel(name, chosen.nest, origins, chosen.text)
+            self.kernels[chosen.nest] = Kernel(name, chosen.nest, origins, chosen.text, chosen.asked, chosen.serial)
         return list(self.kernels).index(chosen.nest)
 
     def used(self) -> Iterator[Buffer]:

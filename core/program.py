@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from luminal.core.decisions import Asked
 from luminal.core.schedule.nest import LoopNest
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -183,12 +184,15 @@ class State:
 @dataclass(frozen=True)
 class Kernel:
     """A loop nest with its name (an identifier), the source operators that it first was made for, and its schedule as
-    text."""
+    text. ``asked`` are the questions that decided on it by more than formula, and ``serial`` the nest without a
+    schedule, where they are known."""
 
     name: str
     nest: LoopNest
     origins: tuple[str, ...] = ()
     schedule: str = ""
+    asked: tuple[Asked, ...] = ()
+    serial: LoopNest | None = None
 
 
 @dataclass(frozen=True)

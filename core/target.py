@@ -5,11 +5,12 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from luminal.core import device
 from luminal.core import precision as precisions
+from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
 from luminal.core.precision import FP32, Precision
@@ -33,6 +34,7 @@ class Target:
     A GPU has a ``grid``; its registers are those of a thread. ``dialect`` names the language of its kernels.
 
     ``precision`` is what contractions round operands of float32 to, where the machine has products that do.
+    ``decisions`` choose among schedules: what was measured on the machine, if anything was.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Target:
     dialect: str = "cpp"
     grid: Grid | None = None
     precision: Precision = FP32
+    decisions: Decisions = field(default=FORMULA, repr=False)
 
     def kept(self, reduced: Iterable[DType]) -> int:
         """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in

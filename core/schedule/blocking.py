@@ -43,11 +43,22 @@ class Blocking:
     inner: str
     count: int
 
+    def __str__(self) -> str:
+        return f"blocks of {self.count} {self.inner}"
+
 
 def choose_blocking(
     sizes: Sequence[Product], extents: Mapping[str, Int], target: Target, tasks: int, threads: int
 ) -> Blocking:
-    """The blocking that moves the fewest bytes, weighted by where they come from; the larger block where equal.
+    """The first of ``blockings``."""
+    return blockings(sizes, extents, target, tasks, threads)[0]
+
+
+def blockings(
+    sizes: Sequence[Product], extents: Mapping[str, Int], target: Target, tasks: int, threads: int
+) -> list[Blocking]:
+    """All blockings, the one that moves the fewest bytes first, weighted by where they come from; the larger block
+    where equal.
 
     ``sizes`` are those that count, all alike: blocks that suit a batch must not leave one sample undivided.
     ``extents`` are the numbers of tiles of ``rows`` and of ``panels``, which may be symbolic. ``threads`` divide the
@@ -59,7 +70,7 @@ def choose_blocking(
         *_blockings("panels", panels, rows[0], extents, tasks),
         *_blockings("rows", rows, panels[0], extents, tasks),
     ]
-    return min(found, key=lambda b: sum(_cycles(size, b, target) + _shared(size, b, threads) for size in sizes))
+    return sorted(found, key=lambda b: sum(_cycles(size, b, target) + _shared(size, b, threads) for size in sizes))
 
 
 def _blockings(

@@ -1,14 +1,20 @@
-"""The default schedule of a nest, from its structure and the target's description alone."""
+"""The schedule of a nest, from its structure and the target's description.
+
+Where there are several, the target's decisions are asked; what stands first is what the description alone gives. What
+they decide has to be legal as anything else: where it is not, the formula's choice is taken.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
+from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.blocking import Product, choose_blocking
+from luminal.core.schedule.blocking import Product, blockings
 from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.jam import Jam
@@ -25,7 +31,7 @@ from luminal.core.schedule.transforms import (
     Split,
     Vectorise,
 )
-from luminal.core.schedule.windows import Shared, clippable, regions, shared
+from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
@@ -41,14 +47,51 @@ CHUNK = 4096  # elements of a one-dimensional task
 TERMS = 384  # products that one accumulator sums
 
 
+@dataclass(frozen=True)
+class Pass:
+    """A way through memory: vectors along the axis ``along`` (none, where empty), at most ``together`` neighbours side
+    by side (0: one after the other), and tasks of as many outer loops as give ``tasks``."""
+
+    along: str
+    together: int
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"vectors along {self.along or 'nothing'}, {self.together} side by side, {self.tasks} tasks"
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a task of a chain has at once: ``columns`` of the first contraction, ``tiles`` of rows."""
+
+    columns: int
+    tiles: int
+
+    def __str__(self) -> str:
+        return f"{self.columns} columns, {self.tiles} tiles of rows"
+
+
 def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
-    """The default schedule of the serial nest of ``cluster``, and the nest under it.
+    """The schedule of the serial nest of ``cluster``, and the nest under it.
 
     Raises ScheduleError where the cluster is a chain that cannot be one pass.
     """
     if cluster.chain is not None and cluster.tile is not None:
-        return _chain(nest, cluster.chain, cluster.tile, target)
+        chain, tile = cluster.chain, cluster.tile
+        return _decided(lambda by: _chain(nest, chain, tile, by), target)
     return schedule(nest, cluster.tile, target)
+
+
+def _decided(scheduled: Callable[[Target], Chosen], target: Target) -> Chosen:
+    """What ``scheduled`` makes by the decisions of ``target``; by formula, where these give nothing legal."""
+    try:
+        return scheduled(target)
+    except ScheduleError as refusal:
+        if target.decisions is FORMULA:
+            raise
+        chosen = scheduled(replace(target, decisions=FORMULA))
+        target.decisions.refused(str(refusal))
+        return chosen
 
 
 def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chosen:
@@ -60,23 +103,28 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
         raise ScheduleError("a chain of a single row has no tiles")
     first = chain.tile
     longest = sym.upper(chain.along.hi + 1) or BLOCK
-    panels = min(max(1, BLOCK // first.columns), -(-longest // first.columns))
     height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
     bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.row.dtype.itemsize
-    group = min(GROUP, SUMS_BYTES // bytes_of_row) // height
-    if group == 0:
+    if min(GROUP, SUMS_BYTES // bytes_of_row) < height:
         raise ScheduleError(f"the sums of {height} rows take more than {SUMS_BYTES} bytes")
     tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
-    group = max(1, min(group, tiles // FEW_TASKS))
+
+    def block_of(columns: int, rows: int) -> Block:
+        panels = min(max(1, columns // first.columns), -(-longest // first.columns))
+        group = min(rows, SUMS_BYTES // bytes_of_row) // height
+        return Block(panels * first.columns, max(1, min(group, tiles // FEW_TASKS)))
+
+    sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK * 2, GROUP), (BLOCK, GROUP // 2), (BLOCK, GROUP * 2))
+    block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
     names = chain.along.name, outer[-1].axis.name
-    block, first_rows = panels * first.columns, min(first.rows, height)
-    state.do(Stream(*names, height, first_rows, first.columns, tile.columns, tile.lanes, block, group))
+    rows = min(first.rows, height)
+    state.do(Stream(*names, height, rows, first.columns, tile.columns, tile.lanes, block.columns, block.tiles))
     state.do(Parallelise(len(state.loops())))
     return state.finish()
 
 
 def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
-    """The default schedule of a serial nest and the nest under it; ``tile`` is set for contractions.
+    """The schedule of a serial nest and the nest under it; ``tile`` is set for contractions.
 
     A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction, and the
     result says why. A nest over nothing stays as it is.
@@ -87,15 +135,15 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
         return _rows(nest, target)
     if tile is None:
         ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
-        return _in_order(nest, target) if ordered else _pass(nest, target)
+        return _in_order(nest, target) if ordered else _decided(lambda by: _pass(nest, by), target)
     try:
-        return _contraction(nest, tile, target)
+        return _decided(lambda by: _contraction(nest, tile, by), target)
     except ScheduleError as refusal:
-        return replace(_pass(nest, target), refusal=str(refusal))
+        return replace(_decided(lambda by: _pass(nest, by), target), refusal=str(refusal))
 
 
 def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
-    state = Scheduler(nest, target)
+    state = Scheduler(nest, target, tile.asked)
     only_a, only_b = _sides(state)
     state.refine(frozenset(loop.axis.name for loop in state.loops() if loop.axis not in only_a))
     reduction = _reduction(state)
@@ -116,7 +164,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes))
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
-    _block(state, n)
+    _block(state, n, tile)
     return state.finish()
 
 
@@ -156,7 +204,7 @@ def _terms(length: Int) -> int:
     return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
 
 
-def _block(state: Scheduler, n: str) -> None:
+def _block(state: Scheduler, n: str, tile: Tile) -> None:
     """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few."""
     loops = {loop.axis.name: loop for loop in state.loops()}
     contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
@@ -169,7 +217,7 @@ def _block(state: Scheduler, n: str) -> None:
         sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
         products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
         sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
-        blocking = choose_blocking(products, extents, state.target, TASKS, sharers)
+        blocking = state.ask("order", blockings(products, extents, state.target, TASKS, sharers), tile)
         by_panels = blocking.inner == "panels"
         inner, count = (panels, products[0].panels) if by_panels else (rows[-1], typical(loops[rows[-1]].extent))
         blocks: list[str] = []
@@ -234,24 +282,26 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     inner = state.inner_axes()
     candidates = inner if buffered else [*inner, *outer]
     ranked = sorted(candidates, key=lambda v: (gain(v, state), v in inner), reverse=True)
-    along = next((v for v in ranked if _may_vectorise(v, state)), None)
+    ways = _ways(state, [v for v in ranked if _may_vectorise(v, state)])
+    way = state.ask("pass", ways)
+    along = next((v for v in ranked if v.name == way.along), None)
     order = by_stride([v for v in outer if v is not along], state)
     if along in outer:
         order.append(along)
-    together = shared(state.nest, along, target) if along is not None else None
+    together = shared(state.nest, along, target, way.together) if along is not None and way.together else None
     kept = {v for v in (along, together.axis if together else None) if v is not None}
     clipped = clippable(state.nest, kept)
     for name in clipped:
         state.do(ClipReduction(name))
     if along is not None and together is not None:
         together = replace(together, unroll="" if together.unroll in clipped else together.unroll)
-        return _side_by_side(state, along, together, [v for v in order if v not in kept])
+        return _side_by_side(state, along, together, [v for v in order if v not in kept], way.tasks)
     if order:
         state.do(Reorder(tuple(v.name for v in order)))
     names = [v.name for v in order]
     if along is None:
         state.merge(names)
-        state.parallelise()
+        state.parallelise(way.tasks)
         return state.finish()
     if along in outer:
         merged = state.merge(names)
@@ -263,8 +313,21 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         state.merge(names)
         name = along.name
     state.do(Vectorise(name, _lanes(state)))
-    state.parallelise()
+    state.parallelise(way.tasks)
     return state.finish()
+
+
+def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
+    """The ways through memory, where vectors may go along ``axes``, the best of which is first."""
+    if not axes:
+        return [Pass("", 0, TASKS), Pass("", 0, TASKS // 4)]
+    best = axes[0].name
+    neighbours = [MOST, MOST // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
+    return [
+        *(Pass(best, count, TASKS) for count in neighbours),
+        *(Pass(axis.name, MOST, TASKS) for axis in axes[1:]),
+        Pass(best, neighbours[0], TASKS // 4),
+    ]
 
 
 def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
@@ -300,8 +363,9 @@ def _rows(nest: ln.LoopNest, target: Target) -> Chosen:
     return state.finish()
 
 
-def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var]) -> Chosen:
-    """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes."""
+def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var], tasks: int) -> Chosen:
+    """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes, of which
+    as many are made tasks as give ``tasks``."""
     state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
     order = state.merge([v.name for v in others])
     name, tiles = together.axis.name, list[str]()
@@ -321,7 +385,7 @@ def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[V
             state.do(SplitRegion(tile, places))
     state.do(Jam(name, together.unroll))
     state.do(Vectorise(vectors, _lanes(state)))
-    state.parallelise()
+    state.parallelise(tasks)
     return state.finish()
 
 

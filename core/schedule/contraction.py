@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
+from luminal.core.decisions import Asked
 from luminal.core.grid import Grid
 from luminal.core.ir import Node
 from luminal.core.schedule import bodies
@@ -64,11 +65,16 @@ FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many row
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B."""
+    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B. ``asked`` is the
+    question that it answers, where that is to be noted."""
 
     rows: int
     vectors: int
     lanes: int
+    asked: Asked | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}"
 
     @property
     def columns(self) -> int:
@@ -185,8 +191,8 @@ def _separates(index: Int) -> bool:
 
 
 def choose_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile:
-    """The register tile with the least estimated cycles for the sizes of ``node``, of as many columns as B was packed
-    in, if it was.
+    """The register tile for the sizes of ``node``, of as many columns as B was packed in, if it was: the one with the
+    least estimated cycles, unless the target's decisions know better.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
     cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
@@ -213,7 +219,33 @@ def choose_tile(target: Target, node: Node, found: Roles, columns_of_b: int | No
         for v in (1, 2, 3, 4, 6, 8)
         if (r := (budget - v) // v) >= min(rows, FEW) and v * lanes <= max(lanes, columns + lanes - 1)
     ]
-    return min([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found), fitting)
+    return replace(chosen, asked=asked)
+
+
+def _described(node: Node, found: Roles) -> str:
+    """What the steps of a contraction take to compute: its axes by role, and how they read A and B."""
+    product = node.inputs[0]
+    dims: dict[Var, Int] = {}
+
+    def text(value: Int) -> str:
+        return str(sym.substitute(value, _numbered(dims, sym.variables(value) - axes)))
+
+    axes = {v for axis in ir.axes(product.shape) if (v := sym.as_var(axis)) is not None}
+    parts = [f"{role} {[text(product.shape[k]) for k in getattr(found, role)]}" for role in ("batch", "m", "n", "k")]
+    for name, operand in (("A", found.a), ("B", found.b)):
+        where = "constant" if _constant(operand.source) else "computed"
+        index = [text(e) for e in (*operand.source.shape, *operand.index, *operand.valid)]
+        parts.append(f"{name} {where} {operand.source.dtype} {index}")
+    return "\n".join([str(node.dtype), *parts, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())])
+
+
+def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
+    """``dims``, which gives dimensions names of their own, with those of ``variables`` in it."""
+    for v in sorted(variables - dims.keys(), key=lambda v: (v.lo, sym.upper(v.hi) or 0, v.name)):
+        dims[v] = sym.var(f"d{len(dims)}", v.lo, v.hi)
+    return dims
 
 
 # Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.

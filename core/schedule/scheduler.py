@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import TypeVar
 
 from luminal.core import symbolic as sym
+from luminal.core.decisions import Asked
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import typical
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.matching import cuts, digits
-from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.printer import nest_text
+from luminal.core.schedule.rewrite_nest import prefix, substitute
 from luminal.core.schedule.transforms import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
+
+C = TypeVar("C")
 
 TASKS = 64  # enough to divide among the threads of a desktop machine
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
@@ -23,29 +30,40 @@ SMALL = 16384  # elements that one thread writes sooner than it could wake anoth
 
 @dataclass(frozen=True)
 class Chosen:
-    """A schedule and the nest under it; ``refusal`` says why a contraction was not tiled, where it was not."""
+    """A schedule and the nest under it; ``refusal`` says why a contraction was not tiled, where it was not. ``serial``
+    is the nest before, and ``asked`` what was decided by more than formula."""
 
     schedule: Schedule
     nest: ln.LoopNest
     refusal: str = ""
+    asked: tuple[Asked, ...] = ()
+    serial: ln.LoopNest | None = None
 
     @property
     def text(self) -> str:
-        """The schedule, one transform a line."""
-        return "\n".join([*([f"not tiled: {self.refusal}"] if self.refusal else []), *map(str, self.schedule)])
+        """The schedule, one transform a line, after what was decided by measurement."""
+        refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
+        return "\n".join([*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)])
 
 
 class Scheduler:
     """Builds a schedule step by step; each step sees the nest as the steps before left it."""
 
-    def __init__(self, nest: ln.LoopNest, target: Target) -> None:
-        self.nest = nest
+    def __init__(self, nest: ln.LoopNest, target: Target, asked: Asked | None = None) -> None:
+        self.serial = self.nest = nest
         self.target = target
         self.schedule: list[Transform] = []
+        self.asked = [] if asked is None else [asked]
 
     def do(self, transform: Transform) -> None:
         self.nest = transform(self.nest)
         self.schedule.append(transform)
+
+    def ask(self, kind: str, candidates: Sequence[C], *more: object) -> C:
+        """One of ``candidates``, the first by formula; ``more`` are facts that count, besides the serial nest."""
+        chosen, asked = self.target.decisions.ask(kind, lambda: described(self.serial, *more), candidates)
+        self.asked += [] if asked is None else [asked]
+        return chosen
 
     # ---- facts about the nest --------------------------------------------------------------------------------------
 
@@ -115,8 +133,8 @@ class Scheduler:
             name = f"{other}{name}"
         return name
 
-    def parallelise(self) -> None:
-        """Make tasks of the outermost loops, as few of them as give enough tasks."""
+    def parallelise(self, enough: int = TASKS) -> None:
+        """Make tasks of the outermost loops, as few of them as give ``enough`` tasks."""
         loops = list(takewhile(lambda loop: loop.kind == "serial", self.loops()))
         reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
         small = math.prod(typical(loop.extent) for loop in self.loops()) < SMALL
@@ -124,7 +142,7 @@ class Scheduler:
             return
         count, tasks = 0, 1
         for loop in loops:
-            if tasks >= TASKS or sym.variables(loop.extent) & {other.axis for other in loops}:
+            if tasks >= enough or sym.variables(loop.extent) & {other.axis for other in loops}:
                 break
             count, tasks = count + 1, tasks * typical(loop.extent)
         if count:
@@ -133,7 +151,16 @@ class Scheduler:
     def finish(self) -> Chosen:
         if self.nest.checked:
             self.do(HoistLookups())
-        return Chosen(tuple(self.schedule), self.nest)
+        return Chosen(tuple(self.schedule), self.nest, asked=tuple(self.asked), serial=self.serial)
+
+
+def described(nest: ln.LoopNest, *more: object) -> str:
+    """A nest as the same text whatever its dimensions are called, with ``more`` facts."""
+    text = nest_text(nest)
+    places = {v: [m.start() for m in re.finditer(rf"\b{re.escape(v.name)}\b", text)] for v in nest.dims}
+    names = {v: sym.var(f"d{k}", v.lo, v.hi) for k, v in enumerate(sorted(nest.dims, key=lambda v: places[v]))}
+    bounds = [f"{name} {v.lo}..{sym.upper(v.hi)}" for v, name in names.items()]
+    return "\n".join([*map(str, more), *bounds, nest_text(replace(nest, body=substitute(nest.body, names)))])
 
 
 def _divided(expressions: tuple[Int, ...]) -> int:

@@ -32,8 +32,9 @@ class Shared:
     unroll: str
 
 
-def shared(nest: ln.LoopNest, along: Var, target: Target) -> Shared | None:
-    """The neighbours to compute side by side, where ``along`` is the vectors' axis; None where none share anything."""
+def shared(nest: ln.LoopNest, along: Var, target: Target, most: int = MOST) -> Shared | None:
+    """The neighbours to compute side by side, at ``most`` so many, where ``along`` is the vectors' axis; None where none
+    share anything."""
     loops, inside = prefix(nest.body)
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]
     if len(reductions) != 1 or any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside):
@@ -55,7 +56,7 @@ def shared(nest: ln.LoopNest, along: Var, target: Target) -> Shared | None:
         return None
     loop = best[1]
     assert isinstance(loop.extent, int)
-    most = min(MOST, (target.registers - 4) // 2)
+    most = min(most, (target.registers - 4) // 2)
     tiles = -(-loop.extent // most)
     count = -(-loop.extent // tiles)
     short = isinstance(inner.extent, int) and count * inner.extent <= TERMS
