@@ -108,6 +108,18 @@ def build(
         return Built(paths[-1], {kernel: uses for kernel, uses in resources.items() if uses}, warnings)
 
 
+def make(product: Product, progress: Progress | None = None) -> Path:
+    """``product`` in the cache, or in a temporary folder, which is the caller's to remove, where that is switched off.
+
+    Raises BuildError where the compiler rejects a source.
+    """
+    with _cache() as cache:
+        made = _Job(product, None, cache, _Meter(progress or (lambda what, done, total: None), product.parts)).run()
+        if not config.NO_CACHE.value:
+            return made
+        return _copy(made, Path(tempfile.mkdtemp(prefix="luminal-")) / made.name)
+
+
 def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
     """The library of ``bundle``; its host code is compiled with ``flags`` besides."""
     common = (f"-DLM_NAMESPACE={bundle.namespace}", f"-I{INCLUDE}")

@@ -60,6 +60,13 @@ CACHE = Switch(
     "the folder that keeps compiled kernels from one run to the next",
 )
 NO_CACHE = Switch("LUMINAL_NO_CACHE", _flag, False, "1: compile everything anew, and keep nothing")
+RECORDS = Switch(
+    "LUMINAL_RECORDS",
+    lambda text: Path(text).expanduser(),
+    None,
+    "the file of what tuning measured; unset: tuning.sqlite in the cache",
+)
+NO_RECORDS = Switch("LUMINAL_NO_RECORDS", _flag, False, "1: choose schedules by formula, whatever was measured")
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
 
 TABLE: dict[str, Switch[object]] = {

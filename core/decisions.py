@@ -1,15 +1,15 @@
 """Choices among schedules, by formula or by what was measured.
 
 Wherever the scheduler knows several ways to do the same, it lists them as values, the best by its own estimate first,
-and asks. A question is known by what it is about (a contraction, a loop nest) and nothing else: no name of a model, of a
-tensor or of a dimension. So an answer that was measured in one model holds in others, and one that is no longer among
+and asks. A question is known by what it is about (a contraction, a loop nest) and nothing else: no name of a model, of
+a tensor or of a dimension. So an answer that was measured in one model holds in others, and one that is no longer among
 the candidates is as good as none.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +24,11 @@ class Asked:
 
     question: str
     answer: str
+
+    @property
+    def kind(self) -> str:
+        """What sort of choice it is."""
+        return self.question.partition(" ")[0]
 
     def __str__(self) -> str:
         return f"{self.question}: {self.answer}"
@@ -61,13 +66,14 @@ class Recorded(Decisions):
 
 
 class Trial(Decisions):
-    """Candidate ``number`` of every question of one ``kind``, for measuring it; other questions as ``winners`` says.
+    """Candidate ``number`` of every question of some ``kinds``, for measuring it; the last where there are not as many.
+    Other questions as ``winners`` says.
 
-    ``candidates`` are those of each question of that kind, and ``refusals`` why one of them gave no legal schedule.
+    ``candidates`` are those of each question of those kinds, and ``refusals`` why one of them gave no legal schedule.
     """
 
-    def __init__(self, kind: str, number: int, winners: Mapping[str, str]) -> None:
-        self.kind, self.number, self.winners = kind, number, winners
+    def __init__(self, kinds: Collection[str], number: int, winners: Mapping[str, str]) -> None:
+        self.kinds, self.number, self.winners = kinds, number, winners
         self.candidates: dict[str, tuple[str, ...]] = {}
         self.refusals: dict[str, str] = {}
         self._last = ""
@@ -77,7 +83,7 @@ class Trial(Decisions):
         texts = [str(candidate) for candidate in candidates]
         answer = self.winners.get(question)
         number = texts.index(answer) if answer in texts else 0
-        if kind == self.kind:
+        if kind in self.kinds:
             self.candidates[question] = tuple(texts)
             number = min(self.number, len(texts) - 1)
         return candidates[number], Asked(question, texts[number])

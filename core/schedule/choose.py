@@ -282,9 +282,8 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     inner = state.inner_axes()
     candidates = inner if buffered else [*inner, *outer]
     ranked = sorted(candidates, key=lambda v: (gain(v, state), v in inner), reverse=True)
-    ways = _ways(state, [v for v in ranked if _may_vectorise(v, state)])
-    way = state.ask("pass", ways)
-    along = next((v for v in ranked if v.name == way.along), None)
+    way = state.ask("pass", _ways(state, [v for v in ranked if _may_vectorise(v, state)]))
+    along = next((v for v in (*inner, *outer) if v.name == way.along), None)
     order = by_stride([v for v in outer if v is not along], state)
     if along in outer:
         order.append(along)

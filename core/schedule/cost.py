@@ -23,6 +23,11 @@ def grain(nest: ln.LoopNest) -> int:
     return max(1, int(WAKE / _body(body)))
 
 
+def cycles(nest: ln.LoopNest) -> float:
+    """Cycles of one launch on one thread, at typical sizes."""
+    return _body(nest.body)
+
+
 def _body(body: tuple[ln.Statement, ...]) -> float:
     """Cycles of one run of ``body``, at typical sizes."""
     return 1 + sum(_statement(statement) for statement in body)

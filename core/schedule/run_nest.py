@@ -380,8 +380,8 @@ class _Places(_Machine):
             for condition in leaf.valid:
                 holds = holds & np.asarray(sym.evaluate(condition, self.variables) >= 0)
             array = self.arrays[leaf.array]
-            read = offsets[holds] if offsets.shape == holds.shape else np.broadcast_to(offsets, holds.shape)[holds]
-            if read.size and not (0 <= read.min() and read.max() < len(array)):
+            read = np.broadcast_to(offsets, holds.shape)[holds]
+            if read.size and not (read.min() >= 0 and read.max() < len(array)):
                 raise SpecError(f"{leaf.array}[{leaf.offset}]: elements {read.min()}..{read.max()} of {len(array)}")
             values = np.full(holds.shape, _number(leaf.fill, scalar.dtype) if leaf.valid else 0, array.dtype)
             values[holds] = array[read]

@@ -33,8 +33,8 @@ class Shared:
 
 
 def shared(nest: ln.LoopNest, along: Var, target: Target, most: int = MOST) -> Shared | None:
-    """The neighbours to compute side by side, at ``most`` so many, where ``along`` is the vectors' axis; None where none
-    share anything."""
+    """The neighbours to compute side by side, no more than ``most``, where ``along`` is the vectors' axis; None where
+    none share anything."""
     loops, inside = prefix(nest.body)
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]
     if len(reductions) != 1 or any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from luminal.api import check as check
     from luminal.api import compile as compile
     from luminal.api import read as read
+    from luminal.api import tune as tune
     from luminal.comparison import diff as diff
     from luminal.core.errors import LuminalError as LuminalError
     from luminal.module import Module as Module
@@ -29,9 +30,10 @@ _HOMES = {
     "diff": "luminal.comparison",
     "load": "luminal.module",
     "read": "luminal.api",
+    "tune": "luminal.api",
 }
 
-__all__ = ["LuminalError", "Module", "Specialised", "check", "compile", "diff", "load", "read"]
+__all__ = ["LuminalError", "Module", "Specialised", "check", "compile", "diff", "load", "read", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,10 @@ from luminal.core.pipeline import compile_graphs
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Progress, Stages
+from luminal.tuning import records
+from luminal.tuning import search as tuning
+
+SEARCHES = ("none", "quick")
 
 Dims: TypeAlias = Mapping[str, Any]
 Constants: TypeAlias = Mapping[str, NDArray[Any]]
@@ -39,6 +43,7 @@ def compile(
     threads: int = 0,
     emulate: bool = False,
     seed: int = 0,
+    search: str = "none",
     progress: Progress | None = None,
 ) -> Module | Specialised:
     """Compile a model to a native library and load it.
@@ -60,26 +65,72 @@ def compile(
     opening of the library (see ``luminal.core.decompose.random``). ``progress(stage, fraction)`` is called as work goes
     on.
 
+    Where tuning has measured schedules for this machine and so many threads, those are taken
+    (``luminal.tuning.records``); with ``search="quick"``, up to 60 seconds are spent on measuring before, for a CPU.
+
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
-    TargetError where the target does not have the precision.
+    TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
+    measured; RecordsError where what was measured cannot be read.
     """
     chosen = targets.parse(target, precision)
+    if search not in SEARCHES:
+        raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model):
         return Specialised(
-            model, target=chosen, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate, seed=seed
-        )
+            model, target=chosen, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate,
+            seed=seed, search=search,
+        )  # fmt: skip
     stages = Stages(progress)
     with stages("import"):
         found = _entries(model, inputs, dims, constants, name)
         graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
+    called = next(iter(graphs.values())).name if name is None else name
+    if search == "quick":
+        with stages("tune"):
+            tuning.tune(called, graphs, chosen, cpus(threads), tuning.QUICK, progress=stages.advance)
     with stages("compile"):
-        called = next(iter(graphs.values())).name if name is None else name
+        chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         program = compile_graphs(called, graphs, chosen)
     folder = artifact.build(program, chosen, stages, emulate)
     return Module(folder, threads, graphs, stages.seconds, chosen, program)
+
+
+def tune(
+    model: Any,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    budget: float,
+    target: str | Target = "host",
+    precision: str | None = None,
+    dims: Dims | None = None,
+    constants: Constants | None = None,
+    threads: int = 0,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> tuning.Outcome:
+    """Measure schedules for the kernels of a model on this machine, for ``budget`` seconds at most, and record them for
+    all models that are compiled later; arguments as for ``compile``. What was measured before is left as it is, unless
+    it is to be measured ``again``.
+
+    Raises InputError for a GPU or a budget that is not positive, and else as ``compile`` does.
+    """
+    if not budget > 0:
+        raise InputError(f"budget: expected seconds, more than none, found {budget}")
+    chosen = targets.parse(target, precision)
+    stages = Stages(progress)
+    with stages("import"):
+        graphs = _entries(model, inputs, dims, constants, None)
+    with stages("tune"):
+        name = next(iter(graphs.values())).name
+        return tuning.tune(name, graphs, chosen, cpus(threads), budget, again=again, progress=stages.advance)
+
+
+def cpus(threads: int) -> int:
+    """The threads of a run: as many as asked for, or one for each CPU that the process may use."""
+    return threads or len(os.sched_getaffinity(0))
 
 
 def _entries(

@@ -1,4 +1,4 @@
-"""The command line: ``luminal check | compile | run | diff | bench``.
+"""The command line: ``luminal check | compile | run | diff | bench | tune``.
 
 Exit codes: 0 all is well; 1 the answer is no (a mismatch, something unsupported, a build or a run that failed); 2 the
 command or what it was given is at fault.
@@ -42,6 +42,8 @@ from luminal.peak import Peak, Probe
 from luminal.runtime.loader import LibraryError
 from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, text
+from luminal.tuning.records import Records
+from luminal.tuning.records import save as save_records
 
 # In a file or a pipe there is no edge of the screen to keep to.
 out = Console(width=None if sys.stdout.isatty() else 120)
@@ -154,6 +156,9 @@ def compile_(
     emulate: Annotated[
         bool, typer.Option("--emulate", help="a library for this machine, in which the target's GPU is emulated")
     ] = False,
+    search: Annotated[
+        str, typer.Option(help="quick: measure schedules before, for up to 60 s more; none", callback=options.search)
+    ] = "none",
 ) -> None:
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
@@ -168,6 +173,7 @@ def compile_(
             name=name,
             emulate=emulate,
             seed=seed,
+            search=search,
             progress=display.report,
         )
         assert isinstance(module, Module)
@@ -314,6 +320,60 @@ def bench(
         ratio = "" if name == "luminal" else _ratio(timings["luminal"].median / found.median)
         table.add_row(name, text(found.median), text(found.best), ratio)
     out.print(table)
+
+
+@app.command()
+def tune(
+    model: Model,
+    budget: Annotated[float, typer.Option(min=1, help="seconds to measure for")],
+    target: Target = "host",
+    precision: Precision = None,
+    dim: Dims = None,
+    constant: Constants = None,
+    threads: Threads = 0,
+    again: Annotated[bool, typer.Option("--again", help="measure what was measured before, too")] = False,
+    save: Annotated[
+        Path | None, typer.Option(help="write what all records choose to a file, as it comes with the package")
+    ] = None,
+) -> None:
+    """Measure schedules for a model's kernels on this machine; later compilations take the fastest.
+
+    Each candidate is compared with the interpreter, and taken where it was faster than the default in the same run.
+    Records are kept beside the cache (LUMINAL_RECORDS names another file); an interrupted search goes on where it was.
+    """
+    if save is not None:
+        destination.file(save, "--save")
+    with Display(err) as display:
+        outcome = luminal.tune(
+            model,
+            budget=budget,
+            target=target,
+            precision=precision,
+            dims=options.dims(dim),
+            constants=options.arrays(constant, "--constant"),
+            threads=threads,
+            again=again,
+            progress=display.report,
+        )
+    table = Table(title=f"{model.name}: {len(outcome.answers)} questions measured", title_justify="left")
+    for heading in ("question", "default", "time", "fastest", "time", "chosen", "made for"):
+        table.add_column(heading, justify="right" if heading == "time" else "left", overflow="fold")
+    for answer in outcome.answers:
+        default, found = answer.measured[0], answer.fastest
+        changed = "" if answer.chosen is default else _ratio(default.best / answer.chosen.best)
+        origins = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in answer.origins))
+        table.add_row(
+            answer.question, default.candidate, text(default.best), found.candidate, text(found.best), changed,
+            escape(origins),
+        )  # fmt: skip
+    out.print(table)
+    for answer in outcome.answers:
+        for measured in answer.measured:
+            if measured.fault:
+                _say(f"{answer.question}: {measured.candidate} is rejected: {measured.fault}")
+    _say(f"{outcome.known} questions were measured before, {outcome.left} are left; records in {Records().path}")
+    if save is not None:
+        _say(f"{save_records(save, Records())} choices in {save}")
 
 
 def _kernel_table(

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from luminal.api import SEARCHES
 from luminal.core import precision as precisions
 from luminal.core import target as targets
 
@@ -32,6 +33,13 @@ def precision(name: str | None) -> str | None:
     """The name of a precision."""
     if name is not None and name not in precisions.ALL:
         raise typer.BadParameter(f"expected one of {', '.join(precisions.ALL)}, found {name!r}")
+    return name
+
+
+def search(name: str) -> str:
+    """How schedules are searched for."""
+    if name not in SEARCHES:
+        raise typer.BadParameter(f"expected one of {', '.join(SEARCHES)}, found {name!r}")
     return name
 
 

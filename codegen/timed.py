@@ -1,0 +1,37 @@
+"""Single kernels in a library that runs them by number, for timing one beside another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from luminal.codegen import render, toolchain
+from luminal.codegen.emitter import emit
+from luminal.codegen.host import INCLUDE
+from luminal.codegen.product import Product, Unit
+from luminal.core.program import Kernel
+from luminal.core.target import Target
+
+_NAMESPACE = "timed"
+_LINKS = ("-shared", "-static-libgcc", "-Wl,--as-needed", "-Wl,-z,defs", "-pthread", "-lm")
+
+
+def product(kernels: Sequence[Kernel], target: Target) -> Product:
+    """The library of ``kernels`` for a CPU, each under its place as number; the dimensions of each are those of its
+    nest, in order. A kernel is called with its arrays, its status and its dimensions, where it takes those.
+
+    Raises BuildError where there is no compiler.
+    """
+    common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
+    units: dict[str, Unit] = {}
+    signatures = []
+    for number, kernel in enumerate(kernels):
+        named = replace(kernel, name=f"kernel{number}")
+        text = emit(named, {dim.name: place for place, dim in enumerate(kernel.nest.dims)})
+        signatures.append(text.signature)
+        units[f"kernels/{named.name}.cpp"] = Unit(
+            render.kernel_text(text), (*target.flags, *render.COMMON_FLAGS, *common), named
+        )
+    table = render.environment().get_template("timed.cpp.j2").render(signatures=signatures)
+    units["timed.cpp"] = Unit(table, (*render.LIBRARY_FLAGS, *common))
+    return Product("libtimed.so", toolchain.find(target.architecture), units, _LINKS)

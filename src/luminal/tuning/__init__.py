@@ -1,0 +1,1 @@
+"""Schedules chosen by measurement: ``records`` of what was measured, and ``search``, which measures."""

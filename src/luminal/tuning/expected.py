@@ -1,0 +1,101 @@
+"""What a kernel has to write, by the interpreter of loop nests: elements here and there, its borders among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal.core import symbolic as sym
+from luminal.core import types
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule import run_nest
+from luminal.core.schedule.contraction import typical
+from luminal.core.schedule.lower import statements
+from luminal.core.schedule.rewrite_nest import prefix
+from luminal.tuning import subject
+from luminal.tuning.subject import Subject
+
+PLACES = 16  # iterations of the outer loops
+FACTOR = 4  # of what a sum of so many terms is away from another, in another order, on average
+
+
+@dataclass(frozen=True)
+class Expected:
+    """``values`` of an array at ``positions``. Floats may be ``tolerance`` away, other types not at all."""
+
+    positions: NDArray[np.int64]
+    values: NDArray[Any]
+    tolerance: float
+
+    def fault(self, found: NDArray[Any]) -> str:
+        """What is wrong with ``found``, at those positions; empty where nothing is."""
+        if not types.from_numpy(self.values.dtype).is_float:
+            right = found == self.values
+        else:
+            a, b = found.astype(np.float64), self.values.astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                right = (np.abs(a - b) <= self.tolerance) | (a == b) | (np.isnan(a) & np.isnan(b))
+        if right.all():
+            return ""
+        at = int(np.flatnonzero(~right)[0])
+        return (
+            f"element {self.positions[at]} is {found[at]}, and the interpreter finds {self.values[at]} "
+            f"({np.count_nonzero(~right)} of {len(right)} differ)"
+        )
+
+
+def expected(serial: ln.LoopNest, of: Subject) -> dict[int, Expected]:
+    """By their place, what the arrays that ``serial`` writes hold at some positions.
+
+    Floats may differ as sums of the same terms in another order do: with the square root of their number, at the scale
+    of the array.
+    """
+    sizes = {dim.name: size for dim, size in zip(serial.dims, of.sizes, strict=True)}
+    arrays: dict[str, NDArray[Any]] = {}
+    for place, (array, argument) in enumerate(zip(serial.arrays, of.arguments, strict=True)):
+        arrays[array.name] = (
+            subject.drawn(argument, place) if argument.same == place else arrays[serial.arrays[argument.same].name]
+        )
+    found = run_nest.run_places(serial, arrays, sizes, _places(serial, sizes))
+    terms = max((_terms(s, sizes) for s in statements(serial.body) if isinstance(s, ln.Reduction)), default=1)
+    result: dict[int, Expected] = {}
+    for place, array in enumerate(serial.arrays):
+        if array.name in found:
+            positions, values = zip(*sorted(found[array.name].items()), strict=True)
+            held = np.array(values, array.dtype.numpy)
+            result[place] = Expected(np.array(positions, np.int64), held, _tolerance(held, terms))
+    return result
+
+
+def _tolerance(values: NDArray[Any], terms: int) -> float:
+    dtype = types.from_numpy(values.dtype)
+    if not dtype.is_float:
+        return 0.0
+    magnitudes = np.abs(values.astype(np.float64))
+    scale = float(magnitudes[np.isfinite(magnitudes)].max(initial=1.0))
+    return FACTOR * max(dtype.eps, types.f32.eps if dtype.bits <= 32 else 0.0) * math.sqrt(terms) * scale
+
+
+def _terms(reduction: ln.Reduction, sizes: Mapping[str, int]) -> int:
+    return math.prod(typical(sym.substitute(loop.extent, {})) for loop in reduction.loops)
+
+
+def _places(serial: ln.LoopNest, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Iterations of the outer loops: the first, the last, and some between, borders of each loop among them."""
+    random = np.random.default_rng(0)
+    loops, _ = prefix(serial.body)
+    for number in range(PLACES):
+        place: dict[str, int] = {}
+        for loop in loops:
+            extent = int(sym.evaluate(loop.extent, {**sizes, **place}))
+            if extent == 0:
+                return
+            inside = int(random.integers(extent))
+            border = (0, extent - 1, inside, inside)[int(random.integers(4))]
+            place[loop.axis.name] = 0 if number == 0 else extent - 1 if number == 1 else border
+        yield place

@@ -1,0 +1,206 @@
+"""Tuning: the candidates of every question that a model asks, measured a few at a time while the budget lasts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from luminal.core.decisions import Trial
+from luminal.core.errors import InputError
+from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graphs
+from luminal.core.program import Launch, Program
+from luminal.core.schedule import cost
+from luminal.core.target import Target, check_supported
+from luminal.progress import Progress
+from luminal.tuning import records as recording
+from luminal.tuning.bench import Bench, Candidate, Part
+from luminal.tuning.records import Measured, Records
+
+QUICK = 60.0  # seconds of a quick search
+
+# Kinds of questions, in the order in which they are settled: the later ones are about what the earlier ones give.
+KINDS = (("tile",), ("order", "chain", "pass"))
+BEAM = 4  # candidates of a question, the first by estimate
+BATCH = 16  # kernels that are compiled together
+FIRST = 0.6  # of the time that is left, for those kinds that others follow
+SECONDS = 0.4  # of measuring, for a question
+SHARE = 0.003  # of a model's estimated time: what takes less is not worth measuring
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question that was measured: the source operators that it is about, the candidates, and the one that was
+    chosen."""
+
+    question: str
+    origins: tuple[str, ...]
+    measured: tuple[Measured, ...]
+
+    @property
+    def chosen(self) -> Measured:
+        """The row of what is taken from now on."""
+        found = recording.winner(self.measured)
+        return next(m for m in self.measured if m.candidate == found or (found is None and m.place == 0))
+
+    @property
+    def fastest(self) -> Measured:
+        """The row with the shortest run, among those without a fault; the default's, where all have one."""
+        right = [m for m in self.measured if not m.fault and m.runs]
+        return min(right, key=lambda m: (m.best, m.place), default=self.measured[0])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search measured, in the order in which it did; ``known`` questions had been measured before, and of those
+    that it came to, ``left`` ones were not measured, for want of time."""
+
+    answers: tuple[Answer, ...]
+    known: int
+    left: int
+
+
+def tune(
+    name: str,
+    graphs: Mapping[str, Graph],
+    target: Target,
+    threads: int,
+    budget: float,
+    records: Records | None = None,
+    progress: Progress = lambda stage, fraction: None,
+    again: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Measures candidates for the kernels of ``graphs`` for at most ``budget`` seconds, a little more where a compiler
+    is at work, and records them. What was measured before is not measured ``again`` unless that is asked for.
+
+    Questions that take the most time come first. Whatever was measured is recorded at once: interrupted, a search loses
+    the question that it is at. Raises InputError where the target is a GPU, TargetError where this machine cannot run
+    its code, RecordsError where the records cannot be used.
+    """
+    if target.grid is not None:
+        raise InputError(f"schedules are not tuned for GPUs: expected a CPU as the target, found {target.name}")
+    check_supported(target)
+    records = records or Records()
+    search = _Search(name, graphs, target, threads, records, clock, clock() + budget, budget, progress)
+    with Bench(target, threads) as bench:
+        for kinds in KINDS:
+            search.settle(kinds, bench, again)
+    return Outcome(tuple(search.answers), search.known, search.left)
+
+
+class _Search:
+    def __init__(
+        self,
+        name: str,
+        graphs: Mapping[str, Graph],
+        target: Target,
+        threads: int,
+        records: Records,
+        clock: Callable[[], float],
+        end: float,
+        budget: float,
+        progress: Progress,
+    ) -> None:
+        self.name, self.graphs, self.target, self.records = name, graphs, target, records
+        self.clock, self.end, self.budget, self.progress = clock, end, budget, progress
+        self.machine = recording.machine(target, threads)
+        self.run = records.begin()
+        self.answers: list[Answer] = []
+        self.known = self.left = 0
+        self.each = 0.0  # seconds that a question took in the batch before
+
+    def settle(self, kinds: tuple[str, ...], bench: Bench, again: bool) -> None:
+        """Measures the questions of some kinds; those of others are as was measured so far."""
+        if self.clock() >= self.end:
+            return
+        winners = recording.winners(self.records, self.machine)
+        questions = self._questions(kinds, winners)
+        if not again:
+            self.known += len(questions.keys() & winners.keys())
+            questions = {question: found for question, found in questions.items() if question not in winners}
+        done, now = 0, self.clock()
+        # The first kinds leave the later ones their time.
+        end = self.end if kinds == KINDS[-1] else now + FIRST * (self.end - now)
+        for batch in _batches(questions):
+            started = self.clock()
+            if started + self.each * len(batch) >= end:
+                break
+            kernels = {p.kernel.nest: p.kernel for q in batch for c in questions[q] for p in c.parts}
+            compiled = bench.compile(list(kernels.values()))
+            for question in batch:
+                measured = bench.measure(compiled, questions[question], SECONDS)
+                self.records.add(self.machine, question, self.run, measured)
+                origins = questions[question][0].parts[0].kernel.origins
+                self.answers.append(Answer(question, origins, tuple(measured)))
+                done += 1
+                self.progress("tune", min(0.99, 1 - max(0.0, self.end - self.clock()) / self.budget))
+            self.each = (self.clock() - started) / len(batch)
+        self.left += len(questions) - done
+
+    def _questions(self, kinds: tuple[str, ...], winners: Mapping[str, str]) -> dict[str, list[Candidate]]:
+        """The candidates of each question that has several, the questions that take the most time first. Those that a
+        schedule refuses have no kernel, and are none."""
+        found: dict[str, list[Candidate]] = {}
+        times: Counter[str] = Counter()
+        beam = BEAM
+        number = 0
+        while number < beam:
+            started = self.clock()
+            trial = Trial(kinds, number, winners)
+            program = compile_graphs(self.name, self.graphs, replace(self.target, decisions=trial))
+            for question, parts in _asking(program, kinds).items():
+                texts = trial.candidates[question]
+                if number < len(texts):
+                    found.setdefault(question, []).append(Candidate(number, texts[number], program, parts))
+                if number == 0:
+                    times[question] = int(sum(cost.cycles(p.kernel.nest) * p.times for p in parts))
+            for question, reason in trial.refusals.items():
+                if question in found:
+                    text = trial.candidates[question][number]
+                    found[question].append(Candidate(number, text, program, (), f"it is not legal: {reason}"))
+            if number == 0:
+                beam = min(beam, max(map(len, trial.candidates.values()), default=0))
+                if (self.clock() - started) * beam > self.budget / 4:
+                    beam = min(beam, 2)
+            number += 1
+        least = SHARE * sum(times.values())
+        distinct = {question: _distinct(found[question]) for question, time in times.most_common() if time >= least}
+        return {q: candidates for q, candidates in distinct.items() if len(candidates) > 1 and not candidates[0].place}
+
+
+def _asking(program: Program, kinds: tuple[str, ...]) -> dict[str, tuple[Part, ...]]:
+    """For each question of those kinds, the kernels of ``program`` that it decides on, with their launches."""
+    launches: dict[int, list[Launch]] = {}
+    for entry in program.entries:
+        for launch in entry.launches:
+            launches.setdefault(launch.kernel, []).append(launch)
+    found: dict[str, list[Part]] = {}
+    for number, kernel in enumerate(program.kernels):
+        for asked in kernel.asked:
+            if asked.kind in kinds and kernel.serial is not None and number in launches:
+                part = Part(kernel, launches[number][0], len(launches[number]))
+                found.setdefault(asked.question, []).append(part)
+    return {question: tuple(parts) for question, parts in found.items()}
+
+
+def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those whose kernels no earlier one has."""
+    seen: dict[tuple[object, ...], Candidate] = {}
+    for candidate in candidates:
+        seen.setdefault((candidate.fault, *(part.kernel.nest for part in candidate.parts)), candidate)
+    return list(seen.values())
+
+
+def _batches(questions: Mapping[str, Sequence[Candidate]]) -> Iterator[list[str]]:
+    """Questions in their order, as many together as have a batch of kernels."""
+    batch: list[str] = []
+    for question in questions:
+        batch.append(question)
+        if sum(len(candidate.parts) for q in batch for candidate in questions[q]) >= BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

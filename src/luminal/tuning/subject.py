@@ -1,0 +1,87 @@
+"""A kernel as it is measured: what it is called with, in a form that a process can tell another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal.core import symbolic as sym
+from luminal.core.program import Kernel, Launch, Program
+from luminal.core.schedule import cost
+from luminal.core.schedule.contraction import typical
+
+_PERIOD = 262_139  # elements, a prime: neighbours in memory, at any stride, are drawn apart
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array of a kernel: its type, how many elements it has, whether it holds weights, and which argument (itself,
+    or an earlier one) has its memory."""
+
+    dtype: str
+    elements: int
+    weights: bool
+    same: int
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel of a library of ``codegen.timed``: its ``number`` there, its ``tasks``, the most threads that are worth
+    waking for them, whether it may raise a status, its arrays, and the sizes of its dimensions."""
+
+    number: int
+    tasks: int
+    most: int
+    checked: bool
+    arguments: tuple[Argument, ...]
+    sizes: tuple[int, ...]
+
+    def described(self) -> dict[str, Any]:
+        """Itself as JSON has it."""
+        return asdict(self)
+
+
+def read(described: Mapping[str, Any]) -> Subject:
+    """The subject that ``Subject.described`` gave."""
+    arguments = tuple(Argument(**argument) for argument in described["arguments"])
+    return Subject(**{**described, "arguments": arguments, "sizes": tuple(described["sizes"])})
+
+
+def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject:
+    """The subject that a launch of ``kernel`` is, at the typical sizes of the program's dimensions."""
+    sizes = {dim.name: typical(sym.expr(dim)) for dim in program.dims}
+    arguments = []
+    for place, name in enumerate(launch.arguments):
+        buffer = program.buffer(name)
+        elements = int(sym.evaluate(sym.product(buffer.shape), sizes))
+        same = launch.arguments.index(name)
+        arguments.append(Argument(buffer.dtype.numpy.name, elements, buffer.space == "constant", same))
+        assert buffer.dtype == kernel.nest.arrays[place].dtype
+    tasks = int(sym.evaluate(sym.product(loop.extent for loop in kernel.nest.tasks), sizes))
+    dims = tuple(sizes.get(dim.name, 0) for dim in kernel.nest.dims)
+    most = max(1, tasks // cost.grain(kernel.nest))
+    return Subject(number, tasks, most, kernel.nest.checked, tuple(arguments), dims)
+
+
+def drawn(argument: Argument, place: int) -> NDArray[Any]:
+    """Values for an argument: the same in every process. Floats are normal; integers are small, so that they are valid
+    indices of most arrays."""
+    random = np.random.default_rng(place)
+    count = min(argument.elements, _PERIOD)
+    dtype = argument.numpy
+    if dtype.kind == "b":
+        values = random.integers(0, 2, count).astype(bool)
+    elif dtype.kind in "iu":
+        values = random.integers(0, 4, count).astype(dtype)
+    else:
+        values = random.standard_normal(count).astype(np.float32).astype(dtype)
+    return np.resize(values, argument.elements)

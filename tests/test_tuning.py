@@ -1,0 +1,502 @@
+"""Schedules chosen by measurement: questions, records, and candidates that are wrong, crash or hang."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import luminal
+from luminal.codegen import render
+from luminal.core import interp, ir, ops, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decisions import FORMULA, LANGUAGE, Recorded, Trial
+from luminal.core.decompose import contraction, reduction
+from luminal.core.errors import InputError
+from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graph
+from luminal.core.program import Program
+from luminal.core.schedule import choose
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.choose import Pass
+from luminal.core.schedule.rewrite_nest import prefix, wrap
+from luminal.core.symbolic import Int
+from luminal.core.target import Target
+from luminal.tuning import records, search, subject, worker
+from luminal.tuning.bench import Bench, Candidate, Compiled, Part
+from luminal.tuning.expected import expected
+from luminal.tuning.records import Measured, Records, RecordsError, winner
+from luminal.tuning.subject import Argument, Subject
+from tests.schedule_graphs import GRAPHS
+from tests.schedule_support import check_outputs, run_program
+
+F32 = types.f32
+KINDS = ("tile", "order", "chain", "pass")
+
+
+def linear(rows: Int = 96, depth: int = 64, columns: int = 128, x: str = "x", w: str = "w") -> Graph:
+    """A product, and the greatest of each row of it."""
+    values = np.random.default_rng(0).standard_normal((columns, depth)).astype(np.float32)
+    given = ir.input_(x, (rows, depth), F32)
+    product = contraction.linear(given, ir.constant(values), None)
+    dims = tuple(sym.variables(rows))
+    return Graph("m", (given,), (("y", product), ("most", reduction.max_(product, (1,)))), dims)
+
+
+def asked(graph: Graph, target: Target = targets.AVX2, number: int = 0) -> Trial:
+    trial = Trial(KINDS, number, {})
+    compile_graph(graph, replace(target, decisions=trial))
+    return trial
+
+
+def recorded(graph: Graph, winners: dict[str, str], target: Target = targets.AVX2) -> Program:
+    return compile_graph(graph, replace(target, decisions=Recorded(winners)))
+
+
+# ---- questions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_question_has_no_name_in_it() -> None:
+    batch, size = sym.var("batch", 8, 32), sym.var("size", 8, 32)
+    first = asked(linear(batch))
+    assert {question.partition(" ")[0] for question in first.candidates} >= {"tile", "order", "pass"}
+    assert asked(linear(size, x="ids", w="weight")).candidates == first.candidates
+
+
+def test_a_question_depends_on_sizes_types_and_bounds() -> None:
+    def tiles(graph: Graph) -> set[str]:
+        return {question for question in asked(graph).candidates if question.startswith("tile")}
+
+    batch, larger = sym.var("batch", 8, 32), sym.var("batch", 8, 64)
+    found = [tiles(linear(batch)), tiles(linear(larger)), tiles(linear(96)), tiles(linear(96, depth=32))]
+    assert all(len(one) == 1 for one in found)
+    assert len(set().union(*found)) == len(found)
+
+
+def test_the_first_candidate_is_the_formula() -> None:
+    graph = linear()
+    by_formula = compile_graph(graph, targets.AVX2)
+    trial = asked(graph)
+    by_record = recorded(graph, {question: texts[0] for question, texts in trial.candidates.items()})
+    assert [k.nest for k in by_record.kernels] == [k.nest for k in by_formula.kernels]
+    assert all(len(set(texts)) == len(texts) for texts in trial.candidates.values())
+
+
+@pytest.mark.parametrize("kind", ["tile", "order", "pass"])
+def test_a_record_changes_the_kernel_which_names_it(kind: str) -> None:
+    graph = linear()
+    trial = asked(graph)
+    question, texts = next((q, t) for q, t in trial.candidates.items() if q.startswith(kind) and len(t) > 1)
+    before, after = compile_graph(graph, targets.AVX2), recorded(graph, {question: texts[1]})
+    changed = [k for k in after.kernels if k.nest not in {kernel.nest for kernel in before.kernels}]
+    assert changed
+    assert f"measured {question}: {texts[1]}" in changed[0].schedule
+    bundle = render.render(after, targets.AVX2)
+    assert f"//     measured {question}: {texts[1]}" in bundle.files[f"kernels/{changed[0].name}.cpp"]
+    assert bundle.source_hash != render.render(before, targets.AVX2).source_hash
+
+
+def test_an_answer_that_is_no_candidate_is_none() -> None:
+    graph = linear()
+    stale = dict.fromkeys(asked(graph).candidates, "9 rows by 9 vectors of 9")
+    after = recorded(graph, stale)
+    assert [k.nest for k in after.kernels] == [k.nest for k in compile_graph(graph, targets.AVX2).kernels]
+    assert not any(k.asked for k in after.kernels)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_candidate_computes_the_same(name: str, number: int) -> None:
+    case = GRAPHS[name]()
+    trial = Trial(KINDS, number, {})
+    program = compile_graph(case.graph, replace(targets.X86_64, decisions=trial))
+    if {k.nest for k in program.kernels} != {k.nest for k in compile_graph(case.graph, targets.X86_64).kernels}:
+        check_outputs(
+            case.graph, interp.run(case.graph, case.inputs).outputs, run_program(program, case.inputs), case.depth
+        )
+
+
+# ---- what is legal, and what is right -------------------------------------------------------------------------------
+
+
+def softmax() -> Graph:
+    given = ir.input_("x", (64, 40), F32)
+    return Graph("m", (given,), (("y", reduction.softmax(given, 1)),))
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, planted: Pass) -> None:
+    ways = choose._ways
+    monkeypatch.setattr(choose, "_ways", lambda state, axes: [*ways(state, axes)[:1], planted])
+    # Nothing but the transforms themselves may stand between it and the kernel.
+    monkeypatch.setattr(choose, "_may_vectorise", lambda axis, state: True)
+
+
+def test_an_illegal_candidate_is_refused_and_costs_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    graph = softmax()
+    (plain,) = compile_graph(graph, targets.AVX2).kernels
+    plant(monkeypatch, Pass("a0", 0, 64))  # its rows have loops inside
+    trial = asked(graph, number=1)
+    (question,) = trial.candidates
+    assert "lies inside the loop" in trial.refusals[question]
+    assert recorded(graph, {question: str(Pass("a0", 0, 64))}).kernels[0].nest == plain.nest
+    monkeypatch.setattr(search, "Bench", Hand)
+    Hand.times = {str(Pass("a0", 0, 64)): 1e-9}
+    file = Records(tmp_path / "records")
+    outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
+    (answer,) = outcome.answers
+    assert "it is not legal" in answer.measured[1].fault and answer.chosen.place == 0
+
+
+def test_the_reference_is_that_of_numpy() -> None:
+    program = compile_graph(linear(), targets.AVX2)
+    kernel = next(k for k in program.kernels if k.name.startswith("contraction"))
+    launch = next(step for step in program.entries[0].launches if program.kernels[step.kernel] is kernel)
+    of = subject.of(program, kernel, launch, 0)
+    assert kernel.serial is not None
+    found = expected(kernel.serial, of)
+    x, panels = (subject.drawn(argument, place) for place, argument in enumerate(of.arguments[:2]))
+    columns = program.buffer(launch.arguments[1]).shape[-1]
+    assert isinstance(columns, int)
+    b = panels.reshape(-1, 64, columns).transpose(1, 0, 2).reshape(64, 128)
+    y = (x.reshape(96, 64).astype(np.float64) @ b).reshape(-1)
+    (wanted,) = found.values()
+    assert len(wanted.positions) > 8 and {0, len(y) - 1} <= set(wanted.positions.tolist())
+    assert not wanted.fault(y[wanted.positions].astype(np.float32))
+    wrong = y[wanted.positions].astype(np.float32)
+    wrong[3] += np.float32(0.01)
+    assert "1 of" in wanted.fault(wrong)
+    wrong[3] = np.nan
+    assert "nan" in wanted.fault(wrong)
+
+
+def doubled() -> tuple[Program, Part]:
+    given = ir.input_("x", (20_000,), F32)
+    program = compile_graph(Graph("m", (given,), (("y", given * 2.0),)), targets.detect())
+    (kernel,), (launch,) = program.kernels, program.entries[0].launches
+    return program, Part(kernel, launch, 1)
+
+
+def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
+    program, part = doubled()
+    assert part.kernel.serial is not None
+    ((loop,), (store,)) = prefix(part.kernel.serial.body)
+    assert isinstance(store, ln.Store)
+    one = ln.literal(np.float32(1).tobytes(), F32)
+    far = ln.load("x0", sym.expr(loop.axis) + (1 << 44), F32)
+    count = sym.axis("a9", 1 << 60)
+    again = sym.as_var(count)
+    assert again is not None
+    counted = ln.apply(ops.CAST, (ln.index(count),), ops.To(F32), F32)
+    bodies = {
+        "wrong": wrap([loop], (replace(store, value=ln.apply(ops.ADD, (store.value, one), None, F32)),)),
+        "crash": wrap([loop], (replace(store, value=far),)),
+        "endless": wrap(
+            [ln.Loop(again, 1 << 60, "serial", ()), loop],
+            (replace(store, value=ln.apply(ops.ADD, (store.value, counted), None, F32)),),
+        ),
+        "serial": part.kernel.serial.body,
+    }
+    parts = {name: replace(part, kernel=replace(part.kernel, nest=replace(part.kernel.nest, body=body)))
+             for name, body in bodies.items()}  # fmt: skip
+    candidates = [Candidate(0, "default", program, (part,))]
+    candidates += [Candidate(k, name, program, (p,)) for k, (name, p) in enumerate(parts.items(), 1)]
+    with Bench(targets.detect(), threads=2, hang=5.0) as bench:
+        compiled = bench.compile([candidate.parts[0].kernel for candidate in candidates])
+        found = {m.candidate: m for m in bench.measure(compiled, candidates, 0.1)}
+    assert "writes something else" in found["wrong"].fault
+    assert "Segmentation fault" in found["crash"].fault
+    assert "not done after" in found["endless"].fault
+    assert found["default"].runs and found["serial"].runs
+    assert not found["default"].fault and not found["serial"].fault
+
+
+def test_a_candidate_that_does_not_compile_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, part = doubled()
+    assert part.kernel.serial is not None
+    serial = replace(part, kernel=replace(part.kernel, nest=part.kernel.serial))
+    kernel_text = render.kernel_text
+    monkeypatch.setattr(
+        render, "kernel_text", lambda text: kernel_text(text) + ("" if text.kernel.nest.tasks else "\n#error planted\n")
+    )
+    candidates = [Candidate(0, "default", program, (part,)), Candidate(1, "serial", program, (serial,))]
+    with Bench(targets.detect(), threads=1) as bench:
+        compiled = bench.compile([candidate.parts[0].kernel for candidate in candidates])
+        default, rejected = bench.measure(compiled, candidates, 0.05)
+    assert default.runs and not default.fault
+    assert not rejected.runs and rejected.fault == "the compiler rejects it"
+
+
+# ---- what is measured ------------------------------------------------------------------------------------------------
+
+
+def test_those_that_are_far_behind_leave_the_race() -> None:
+    seconds = {0: [4.0], 1: [1.0], 2: [9.0, 1.1, 1.1], 3: [3.5], 4: [1.2], 5: [1.26]}
+
+    def sample(place: int) -> object:
+        return lambda number: seconds[place][min(number, len(seconds[place]) - 1)]
+
+    now = iter(range(1000))
+    runs = worker.race([sample(place) for place in seconds], 12.0, lambda: float(next(now)))  # type: ignore[misc]
+    assert [len(found) for found in runs] == [16, 16, 16, 2, 16, 5]
+    assert runs[2][:3] == [9.0, 1.1, 1.1]  # one bad sample is no reason
+
+
+def test_what_is_drawn_is_the_same_everywhere_and_fit_to_compute_with() -> None:
+    for dtype in ("float32", "bfloat16", "int8", "int64", "bool", "float8_e4m3fn"):
+        argument = Argument(dtype, 300_000, False, 0)
+        values = subject.drawn(argument, 1)
+        assert values.dtype == argument.numpy and values.size == 300_000
+        assert values.tobytes() == subject.drawn(argument, 1).tobytes() != subject.drawn(argument, 2).tobytes()
+        assert np.isfinite(values.astype(np.float64)).all()
+
+
+def test_runs_go_through_as_many_weights_as_a_model_has() -> None:
+    weights, value = Argument("float32", 1000, True, 0), Argument("float32", 10, False, 1)
+    of = Subject(0, 1, 1, False, (weights, value, replace(value, same=1)), ())
+    memory = worker.Memory(20_000)
+    sets = memory.sets(of)
+    first = [pointers[0] for pointers in sets.pointers]
+    assert len(set(first)) == len(first) == 4 and all(address % 64 == 0 for address in first)
+    assert len({pointers[1] for pointers in sets.pointers}) == 1
+    assert all(pointers[1] == pointers[2] for pointers in sets.pointers)
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def row(place: int, best: float, median: float = 0.0, fault: str = "", runs: int = 9) -> Measured:
+    return Measured(place, f"candidate {place}", best, median or best, runs, fault)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected_place"),
+    [
+        ([row(0, 1.0), row(1, 0.9)], 1),
+        ([row(0, 1.0), row(1, 0.98)], 0),  # too little to be sure of
+        ([row(0, 1.0), row(1, 1.2)], 0),
+        ([row(0, 1.0, median=1.2), row(1, 0.9)], 0),  # in the noise of the default
+        ([row(0, 1.0), row(1, 0.9, median=1.1)], 0),  # in its own
+        ([row(0, 1.0, median=1.05), row(1, 0.9)], 1),
+        ([row(0, 1.0), row(1, 0.5, fault="wrong"), row(2, 0.9)], 2),
+        ([row(0, 1.0), row(1, 0.0, runs=0, fault="crash")], 0),
+        ([row(0, 1.0, fault="wrong"), row(1, 0.5)], 0),  # there is nothing to compare it with
+        ([row(0, 1.0), row(2, 0.5), row(1, 0.5)], 1),
+        ([row(1, 0.5)], 0),
+        ([], 0),
+    ],
+)
+def test_a_candidate_wins_by_more_than_the_noise(rows: list[Measured], expected_place: int) -> None:
+    expected_text = f"candidate {expected_place}" if expected_place else None
+    assert winner(rows) == winner(rows[::-1]) == expected_text
+
+
+class Hand(Bench):
+    """A bench whose times are given by hand; ``stop`` is the question at which it is interrupted."""
+
+    times: ClassVar[dict[str, float]] = {}
+    stop = 1 << 30
+    asked: ClassVar[list[list[str]]] = []
+
+    def compile(self, kernels: Sequence[object]) -> Compiled:
+        return Compiled(Path(), {})
+
+    def measure(self, compiled: Compiled, candidates: Sequence[Candidate], seconds: float) -> list[Measured]:
+        if len(Hand.asked) >= Hand.stop:
+            raise KeyboardInterrupt
+        Hand.asked.append([candidate.text for candidate in candidates])
+        assert [c.place for c in candidates] == sorted(c.place for c in candidates)
+        found = [(c, Hand.times.get(c.text, 1.0)) for c in candidates]
+        return [Measured(c.place, c.text, time, time, 9, c.fault) for c, time in found]
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> type[Hand]:
+    monkeypatch.setattr(search, "Bench", Hand)
+    Hand.times, Hand.stop, Hand.asked = {}, 1 << 30, []
+    return Hand
+
+
+def second_candidates(graph: Graph) -> dict[str, float]:
+    """Every second candidate half as slow."""
+    return {texts[1]: 0.5 for texts in asked(graph).candidates.values() if len(texts) > 1}
+
+
+def test_the_same_times_choose_the_same_schedules(by_hand: type[Hand], tmp_path: Path) -> None:
+    graph = linear()
+    by_hand.times = second_candidates(graph)
+    kernels = []
+    for name in ("first", "second"):
+        file = Records(tmp_path / name)
+        search.tune("m", {"main": graph}, targets.AVX2, 2, 60.0, file)
+        decisions = records.decisions(targets.AVX2, 2, file)
+        assert isinstance(decisions, Recorded)
+        program = compile_graph(graph, replace(targets.AVX2, decisions=decisions))
+        kernels.append([(k.nest, k.schedule) for k in program.kernels])
+    assert kernels[0] == kernels[1]
+    assert {nest for nest, _ in kernels[0]}.isdisjoint(k.nest for k in compile_graph(graph, targets.AVX2).kernels)
+    # Another machine, or another number of threads, is asked anew.
+    assert records.decisions(targets.AVX2, 1, Records(tmp_path / "first")) is FORMULA
+    assert records.decisions(targets.AVX512, 2, Records(tmp_path / "first")) is FORMULA
+
+
+def test_an_interrupted_search_goes_on_where_it_was(by_hand: type[Hand], tmp_path: Path) -> None:
+    graph, file = linear(), Records(tmp_path / "records")
+    by_hand.stop = 2
+    with pytest.raises(KeyboardInterrupt):
+        search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
+    machine = records.machine(targets.AVX2, 1)
+    before = file.latest(machine)
+    assert len(before) == 2
+    by_hand.stop = 1 << 30
+    outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
+    assert outcome.known == 2 and outcome.left == 0 and outcome.answers
+    after = file.latest(machine)
+    assert {question: after[question] for question in before} == before
+    assert len(by_hand.asked) == len(after) == 2 + len(outcome.answers)
+    assert search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file).answers == ()
+    assert len(search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file, again=True).answers) == len(after)
+
+
+def test_a_search_ends_when_its_time_is_over(
+    by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "BATCH", 1)
+    graph, now = linear(), iter(range(10**6))
+    everything = len(search.tune("m", {"main": graph}, targets.AVX2, 1, 1e9, Records(tmp_path / "all")).answers)
+    outcome = search.tune(
+        "m", {"main": graph}, targets.AVX2, 1, 15.0, Records(tmp_path / "some"), clock=lambda: float(next(now))
+    )
+    assert 0 < len(outcome.answers) < everything and next(now) < 40
+
+
+def _killed(path: Path) -> None:
+    file = Records(path)
+    file.add("machine", "first", file.begin(), [row(0, 1.0), row(1, 0.5)])
+    with file._open("BEGIN IMMEDIATE") as database:
+        database.execute("INSERT INTO measurement VALUES ('machine', 'second', 1, 0, 'x', 1.0, 1.0, 9, '')")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _many(path: Path, name: str) -> None:
+    file = Records(path)
+    run = file.begin()
+    for number in range(20):
+        file.add("machine", f"{name} {number}", run, [row(0, 1.0), row(1, 0.5)])
+
+
+def test_records_survive_a_kill_and_are_shared_by_processes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    path = tmp_path / "records"
+    process = context.Process(target=_killed, args=(path,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert Records(path).latest("machine") == {"first": [row(0, 1.0), row(1, 0.5)]}
+    several = [context.Process(target=_many, args=(path, name)) for name in ("a", "b")]
+    for process in several:
+        process.start()
+    for process in several:
+        process.join()
+        assert process.exitcode == 0
+    assert len(Records(path).latest("machine")) == 41
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT count(*), count(DISTINCT run) FROM measurement").fetchone() == (82, 3)
+
+
+def test_the_latest_run_counts(tmp_path: Path) -> None:
+    file = Records(tmp_path / "records")
+    assert file.latest("machine") == {} and not file.path.exists()
+    first, second = file.begin(), file.begin()
+    file.add("machine", "q", second, [row(0, 1.0), row(1, 1.0)])
+    file.add("machine", "q", first, [row(0, 1.0), row(1, 0.5)])
+    assert records.winners(file, "machine") == {"q": "candidate 0"}
+
+
+@pytest.mark.parametrize("damage", ["text", "version"])
+def test_records_that_cannot_be_used_are_a_clear_error(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "records"
+    if damage == "text":
+        path.write_text("this is no database " * 100)
+    else:
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE old (x)")
+            database.execute("PRAGMA user_version = 77")
+    monkeypatch.setenv("LUMINAL_RECORDS", str(path))
+    with pytest.raises(RecordsError, match=r"cannot be used.*LUMINAL_NO_RECORDS") as error:
+        luminal.compile(linear())
+    assert str(path) in str(error.value)
+    monkeypatch.setenv("LUMINAL_NO_RECORDS", "1")
+    assert records.decisions(targets.AVX2, 1) is FORMULA
+
+
+def test_the_package_brings_records_that_a_command_writes(
+    by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, file = linear(), Records(tmp_path / "records")
+    by_hand.times = second_candidates(graph)
+    search.tune("m", {"main": graph}, targets.AVX2, 2, 60.0, file)
+    written = tmp_path / "shipped.json"
+    count = records.save(written, file)
+    machine = records.machine(targets.AVX2, 2)
+    found = records.shipped(written)[machine]
+    chosen = {question: text for question, text in records.winners(file, machine).items() if text in by_hand.times}
+    assert found == chosen and len(chosen) == count > 1
+    monkeypatch.setattr(records, "shipped", lambda: {machine: found})
+    decisions = records.decisions(targets.AVX2, 2, Records(tmp_path / "none"))
+    assert isinstance(decisions, Recorded) and decisions.winners == found
+    # What the user measured comes first.
+    user = Records(tmp_path / "user")
+    question = next(iter(found))
+    user.add(machine, question, user.begin(), [row(0, 1.0), row(1, 1.0)])
+    decisions = records.decisions(targets.AVX2, 2, user)
+    assert isinstance(decisions, Recorded) and decisions.winners == {**found, question: "candidate 0"}
+
+
+def test_the_shipped_records_are_of_this_language() -> None:
+    table = json.loads(records.SHIPPED.read_text())
+    assert table["language"] == LANGUAGE
+    assert all({"target", "caches", "threads"} <= json.loads(machine).keys() for machine in table["machines"])
+
+
+# ---- the whole path --------------------------------------------------------------------------------------------------
+
+
+def test_a_quick_search_measures_and_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_RECORDS", str(tmp_path / "records"))
+    graph = linear(rows=48, depth=32, columns=64)
+    module = luminal.compile(graph, search="quick", threads=1)
+    found = Records().latest(records.machine(targets.detect(), 1))
+    assert found and all(m.runs and not m.fault for rows in found.values() for m in rows)
+    assert isinstance(module, luminal.Module)
+    questions = {question for kernel in module.manifest["kernels"] for question in kernel.get("measured", {})}
+    assert questions == found.keys()
+    x = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
+    w = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    y, most = module(x)
+    np.testing.assert_allclose(y, x @ w.T, atol=1e-4)
+    np.testing.assert_array_equal(most, y.max(1))
+    outcome = luminal.tune(graph, budget=5, threads=1)
+    assert outcome.answers == () and outcome.known == len(found)
+
+
+def test_what_cannot_be_tuned_is_refused() -> None:
+    with pytest.raises(InputError, match="not tuned for GPUs: expected a CPU"):
+        luminal.tune(linear(), budget=5, target="cuda:sm_90")
+    with pytest.raises(InputError, match="search: expected one of none, quick"):
+        luminal.compile(linear(), search="slow")
+    with pytest.raises(InputError, match="budget: expected seconds"):
+        luminal.tune(linear(), budget=0)
