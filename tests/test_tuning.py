@@ -32,7 +32,7 @@ from luminal.core.schedule.choose import Pass
 from luminal.core.schedule.rewrite_nest import prefix, wrap
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
-from luminal.tuning import records, search, subject, worker
+from luminal.tuning import confirm, records, search, subject, worker
 from luminal.tuning.bench import Bench, Candidate, Compiled, Part
 from luminal.tuning.expected import expected
 from luminal.tuning.records import Measured, Records, RecordsError, winner
@@ -42,6 +42,12 @@ from tests.schedule_support import check_outputs, run_program
 
 F32 = types.f32
 KINDS = ("tile", "order", "chain", "pass")
+
+
+@pytest.fixture(autouse=True)
+def with_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LUMINAL_NO_RECORDS")
+    monkeypatch.setenv("LUMINAL_RECORDS", str(tmp_path / "user"))
 
 
 def linear(rows: Int = 96, depth: int = 64, columns: int = 128, x: str = "x", w: str = "w") -> Graph:
@@ -302,6 +308,11 @@ def test_a_candidate_wins_by_more_than_the_noise(rows: list[Measured], expected_
     assert winner(rows) == winner(rows[::-1]) == expected_text
 
 
+def faster(programs: Sequence[Program], *rest: object) -> list[float]:
+    """Models of which the second is the faster."""
+    return [1.0, 0.9]
+
+
 class Hand(Bench):
     """A bench whose times are given by hand; ``stop`` is the question at which it is interrupted."""
 
@@ -324,6 +335,7 @@ class Hand(Bench):
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> type[Hand]:
     monkeypatch.setattr(search, "Bench", Hand)
+    monkeypatch.setattr(confirm, "medians", faster)
     Hand.times, Hand.stop, Hand.asked = {}, 1 << 30, []
     return Hand
 
@@ -349,6 +361,27 @@ def test_the_same_times_choose_the_same_schedules(by_hand: type[Hand], tmp_path:
     # Another machine, or another number of threads, is asked anew.
     assert records.decisions(targets.AVX2, 1, Records(tmp_path / "first")) is FORMULA
     assert records.decisions(targets.AVX512, 2, Records(tmp_path / "first")) is FORMULA
+
+
+def test_what_makes_the_model_slower_is_taken_back(
+    by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, file = linear(), Records(tmp_path / "records")
+    by_hand.times = second_candidates(graph)
+    seen: list[list[ln.LoopNest]] = []
+
+    def slower(programs: Sequence[Program], *rest: object) -> list[float]:
+        seen.extend([kernel.nest for kernel in program.kernels] for program in programs)
+        return [1.0, 1.01]
+
+    monkeypatch.setattr(confirm, "medians", slower)
+    outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
+    plain = [k.nest for k in compile_graph(graph, targets.AVX2).kernels]
+    assert seen[0] == plain and not set(seen[1]) & set(plain)
+    assert outcome.seconds == (1.0, 1.01) and all(answer.chosen.place == 0 for answer in outcome.answers)
+    decisions = records.decisions(targets.AVX2, 1, file)
+    after = compile_graph(graph, replace(targets.AVX2, decisions=decisions))
+    assert [k.nest for k in after.kernels] == plain
 
 
 def test_an_interrupted_search_goes_on_where_it_was(by_hand: type[Hand], tmp_path: Path) -> None:

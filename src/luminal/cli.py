@@ -44,6 +44,7 @@ from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, text
 from luminal.tuning.records import Records
 from luminal.tuning.records import save as save_records
+from luminal.tuning.search import SLOWER
 
 # In a file or a pipe there is no edge of the screen to keep to.
 out = Console(width=None if sys.stdout.isatty() else 120)
@@ -367,9 +368,13 @@ def tune(
             escape(origins),
         )  # fmt: skip
     out.print(table)
+    if outcome.seconds is not None:
+        without, chosen = outcome.seconds
+        verdict = "" if chosen <= without else ": the defaults stay"
+        _say(f"{text(without)} a run before, {text(chosen)} with what was chosen{verdict}")
     for answer in outcome.answers:
         for measured in answer.measured:
-            if measured.fault:
+            if measured.fault and measured.fault != SLOWER:
                 _say(f"{answer.question}: {measured.candidate} is rejected: {measured.fault}")
     _say(f"{outcome.known} questions were measured before, {outcome.left} are left; records in {Records().path}")
     if save is not None:

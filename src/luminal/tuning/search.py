@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from luminal.core.decisions import Trial
+from luminal.core.decisions import Recorded, Trial
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
@@ -15,6 +15,7 @@ from luminal.core.program import Launch, Program
 from luminal.core.schedule import cost
 from luminal.core.target import Target, check_supported
 from luminal.progress import Progress
+from luminal.tuning import confirm
 from luminal.tuning import records as recording
 from luminal.tuning.bench import Bench, Candidate, Part
 from luminal.tuning.records import Measured, Records
@@ -27,6 +28,8 @@ BEAM = 4  # candidates of a question, the first by estimate
 BATCH = 16  # kernels that are compiled together
 FIRST = 0.6  # of the time that is left, for those kinds that others follow
 SECONDS = 0.4  # of measuring, for a question
+CONFIRMING = 0.2  # of the time, for running the model as a whole
+SLOWER = "the model as a whole is slower with what was chosen"
 SHARE = 0.003  # of a model's estimated time: what takes less is not worth measuring
 
 
@@ -55,11 +58,13 @@ class Answer:
 @dataclass(frozen=True)
 class Outcome:
     """What a search measured, in the order in which it did; ``known`` questions had been measured before, and of those
-    that it came to, ``left`` ones were not measured, for want of time."""
+    that it came to, ``left`` ones were not measured, for want of time. ``seconds`` are those of a run of the model
+    without and with what was chosen, where that made a difference."""
 
     answers: tuple[Answer, ...]
     known: int
     left: int
+    seconds: tuple[float, float] | None = None
 
 
 def tune(
@@ -77,18 +82,23 @@ def tune(
     is at work, and records them. What was measured before is not measured ``again`` unless that is asked for.
 
     Questions that take the most time come first. Whatever was measured is recorded at once: interrupted, a search loses
-    the question that it is at. Raises InputError where the target is a GPU, TargetError where this machine cannot run
-    its code, RecordsError where the records cannot be used.
+    the question that it is at. In the end the model is run as a whole, with and without what was chosen
+    (``confirm.medians``); if it is slower with it, that is recorded too, and the defaults stay.
+
+    Raises InputError where the target is a GPU, TargetError where this machine cannot run its code, RecordsError where
+    the records cannot be used.
     """
     if target.grid is not None:
         raise InputError(f"schedules are not tuned for GPUs: expected a CPU as the target, found {target.name}")
     check_supported(target)
     records = records or Records()
-    search = _Search(name, graphs, target, threads, records, clock, clock() + budget, budget, progress)
+    end = clock() + (1 - CONFIRMING) * budget
+    search = _Search(name, graphs, target, threads, records, clock, end, budget, progress)
     with Bench(target, threads) as bench:
         for kinds in KINDS:
             search.settle(kinds, bench, again)
-    return Outcome(tuple(search.answers), search.known, search.left)
+    seconds = search.confirm(threads)
+    return Outcome(tuple(search.answers), search.known, search.left, seconds)
 
 
 class _Search:
@@ -107,6 +117,7 @@ class _Search:
         self.name, self.graphs, self.target, self.records = name, graphs, target, records
         self.clock, self.end, self.budget, self.progress = clock, end, budget, progress
         self.machine = recording.machine(target, threads)
+        self.before = recording.winners(records, self.machine)
         self.run = records.begin()
         self.answers: list[Answer] = []
         self.known = self.left = 0
@@ -140,9 +151,25 @@ class _Search:
             self.each = (self.clock() - started) / len(batch)
         self.left += len(questions) - done
 
+    def confirm(self, threads: int) -> tuple[float, float] | None:
+        """Runs the model without and with what this search chose; takes it back where that is slower."""
+        if all(answer.chosen.place == 0 for answer in self.answers):
+            return None
+        programs = [
+            compile_graphs(self.name, self.graphs, replace(self.target, decisions=Recorded(winners)))
+            for winners in (self.before, recording.winners(self.records, self.machine))
+        ]
+        without, chosen = confirm.medians(programs, self.graphs, self.target, threads)
+        if chosen > without:
+            run = self.records.begin()
+            for number, answer in enumerate(self.answers):
+                rows = [replace(m, fault=m.fault or SLOWER) if m.place else m for m in answer.measured]
+                self.records.add(self.machine, answer.question, run, rows)
+                self.answers[number] = replace(answer, measured=tuple(rows))
+        return without, chosen
+
     def _questions(self, kinds: tuple[str, ...], winners: Mapping[str, str]) -> dict[str, list[Candidate]]:
-        """The candidates of each question that has several, the questions that take the most time first. Those that a
-        schedule refuses have no kernel, and are none."""
+        """The candidates of each question that has several, the questions that take the most time first."""
         found: dict[str, list[Candidate]] = {}
         times: Counter[str] = Counter()
         beam = BEAM
