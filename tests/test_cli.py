@@ -69,7 +69,29 @@ def test_version_and_help() -> None:
     assert luminal_("--version").output.strip() == f"luminal {luminal.__version__}"
     result = luminal_("--help")
     assert result.exit_code == 0
-    assert all(command in result.output for command in ("check", "compile", "run", "diff", "bench"))
+    assert all(command in result.output for command in ("check", "compile", "run", "diff", "bench", "tune"))
+
+
+def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records, saved_to = tmp_path / "records", tmp_path / "saved.json"
+    monkeypatch.setenv("LUMINAL_RECORDS", str(records))
+    monkeypatch.delenv("LUMINAL_NO_RECORDS")
+    arguments = ("tune", model, "--budget", 300, "--threads", 1, "--save", saved_to)
+    result = luminal_(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "0 questions were measured before, 0 are left" in result.output and "rejected" not in result.output
+    measured = int(result.output.partition(" questions measured")[0].split()[-1])
+    assert measured > 0 and set(json.loads(saved_to.read_text())) == {"language", "machines"}
+    again = luminal_(*arguments)
+    assert "0 questions measured" in again.output and f"{measured} questions were measured before" in again.output
+    records.write_text("damaged " * 1000)
+    result = luminal_(*arguments)
+    assert result.exit_code == 2 and "cannot be used" in result.output and str(records) in result.output
+
+
+def test_tune_refuses_a_gpu(model: Path) -> None:
+    result = luminal_("tune", model, "--budget", 5, "--target", "metal")
+    assert result.exit_code == 2 and "expected a CPU as the target, found metal" in result.output
 
 
 INTERRUPTED = """

@@ -513,17 +513,17 @@ def test_a_quick_search_measures_and_compiles(tmp_path: Path, monkeypatch: pytes
     graph = linear(rows=48, depth=32, columns=64)
     module = luminal.compile(graph, search="quick", threads=1)
     found = Records().latest(records.machine(targets.detect(), 1))
-    assert found and all(m.runs and not m.fault for rows in found.values() for m in rows)
+    assert found and all(m.runs and m.fault in ("", search.SLOWER) for rows in found.values() for m in rows)
     assert isinstance(module, luminal.Module)
     questions = {question for kernel in module.manifest["kernels"] for question in kernel.get("measured", {})}
-    assert questions == found.keys()
+    assert questions and questions <= found.keys()
     x = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
     w = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
     y, most = module(x)
     np.testing.assert_allclose(y, x @ w.T, atol=1e-4)
     np.testing.assert_array_equal(most, y.max(1))
-    outcome = luminal.tune(graph, budget=5, threads=1)
-    assert outcome.answers == () and outcome.known == len(found)
+    outcome = luminal.tune(graph, budget=60, threads=1)
+    assert outcome.known and not outcome.left
 
 
 def test_what_cannot_be_tuned_is_refused() -> None:

@@ -137,7 +137,8 @@ class _Search:
         end = self.end if kinds == KINDS[-1] else now + FIRST * (self.end - now)
         for batch in _batches(questions):
             started = self.clock()
-            if started + self.each * len(batch) >= end:
+            batch = batch[: int((end - started) / self.each)] if self.each else batch
+            if started >= end or not batch:
                 break
             kernels = {p.kernel.nest: p.kernel for q in batch for c in questions[q] for p in c.parts}
             compiled = bench.compile(list(kernels.values()))
@@ -206,8 +207,9 @@ def _asking(program: Program, kinds: tuple[str, ...]) -> dict[str, tuple[Part, .
             launches.setdefault(launch.kernel, []).append(launch)
     found: dict[str, list[Part]] = {}
     for number, kernel in enumerate(program.kernels):
-        for asked in kernel.asked:
-            if asked.kind in kinds and kernel.serial is not None and number in launches:
+        can_run = kernel.serial is not None and not any(array.dtype.is_text for array in kernel.nest.arrays)
+        for asked in kernel.asked if can_run else ():
+            if asked.kind in kinds and number in launches:
                 part = Part(kernel, launches[number][0], len(launches[number]))
                 found.setdefault(asked.question, []).append(part)
     return {question: tuple(parts) for question, parts in found.items()}

@@ -64,8 +64,8 @@ def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject
         buffer = program.buffer(name)
         elements = int(sym.evaluate(sym.product(buffer.shape), sizes))
         same = launch.arguments.index(name)
-        arguments.append(Argument(buffer.dtype.numpy.name, elements, buffer.space == "constant", same))
-        assert buffer.dtype == kernel.nest.arrays[place].dtype
+        dtype = kernel.nest.arrays[place].dtype.numpy
+        arguments.append(Argument(dtype.name, elements, buffer.space == "constant", same))
     tasks = int(sym.evaluate(sym.product(loop.extent for loop in kernel.nest.tasks), sizes))
     dims = tuple(sizes.get(dim.name, 0) for dim in kernel.nest.dims)
     most = max(1, tasks // cost.grain(kernel.nest))
