@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from luminal.codegen.cpp import Names, ctype
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
+from luminal.codegen.prologue import Row, computed_row, split
 from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import Contract
+from luminal.core.schedule.tensorise import loops_of_b
 from luminal.core.symbolic import Int, Var
 
 PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead
@@ -50,11 +52,16 @@ class Contraction:
         b_start, b_steps = split(self.frame.resolve(contract.b_offset), axes)
         arguments = [self._place(contract)]
         arguments += [self._address("left", contract.a, a_start), self._address("right", contract.b, b_start)]
+        computed = None
+        if contract.prologue is not None:
+            types = {pointer.array: pointer.dtype for pointer in self.arrays.values()}
+            computed = computed_row(contract, contract.prologue, types, self.frame.resolve)
+            arguments += [self._address("other", source.array, source.start) for source in computed.sources[1:]]
         ahead_steps = None
         if contract.ahead is not None:
             ahead_start, ahead_steps = split(self.frame.resolve(contract.ahead), axes)
             arguments.append(self._address("ahead", contract.b, ahead_start))
-        function = tile_function(name, contract, a_steps, b_steps, ahead_steps)
+        function = tile_function(name, contract, a_steps, b_steps, ahead_steps, computed)
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
@@ -82,18 +89,6 @@ class Contraction:
         return name
 
 
-def split(offset: Int, axes: frozenset[Var]) -> tuple[Int, Int]:
-    """``offset`` as a part without ``axes`` plus one where they occur in every term."""
-    if isinstance(offset, int):
-        return offset, 0
-    moving: Int = 0
-    for monomial, coefficient in offset.terms:
-        term = sym.Expr(((monomial, coefficient),)) if monomial else coefficient
-        if sym.variables(term) & axes:
-            moving = moving + term
-    return offset - moving, moving
-
-
 def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
     """The numbers of rows that can occur, ascending; all from the lower to the upper bound where those that occur
     depend on a size that is not fixed."""
@@ -114,20 +109,24 @@ def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
     return list(range(max(1, low), min(contract.max_rows, high) + 1))
 
 
-def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int, ahead_steps: Int | None) -> TileFunction:
+def tile_function(
+    name: str, contract: Contract, a_steps: Int, b_steps: Int, ahead_steps: Int | None, computed: Row | None
+) -> TileFunction:
     """The function of one contract; ``a_steps``, ``b_steps`` and ``ahead_steps`` are the parts of its offsets over its
-    loops."""
+    loops, ``computed`` is what its prologue computes."""
     axes = frozenset(loop.axis for loop in contract.loops)
     steps = (a_steps, b_steps) if ahead_steps is None else (a_steps, b_steps, ahead_steps)
     used = frozenset[Var]().union(
         *(sym.variables(e) for e in (*steps, contract.a_row, *(loop.extent for loop in contract.loops)))
     )
     parameters = tuple(sorted(used - axes, key=lambda v: v.name))
-    frame = Frame(Names(frozenset({"tile", "a", "b", "ahead", "sum", "Rows"})))
+    others = () if computed is None else computed.sources[1:]
+    frame = Frame(Names(frozenset({"tile", "a", "b", "ahead", "sum", "Rows", *(source.name for source in others)})))
     vectors = contract.columns // contract.lanes
     with frame.open("") as scope:
         types = [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
+        types += [f"const {ctype(source.dtype)}* __restrict {source.name}" for source in others]
         types += [f"const {ctype(contract.b_type)}* ahead"] if ahead_steps is not None else []
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
         row = contract.tile_row or contract.columns
@@ -135,7 +134,7 @@ def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int, ahe
         frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
         if contract.outer:
             frame.line(f"sum.store(tile, {row});")
-        _loops(frame, contract, 0, steps)
+        _loops(frame, contract, 0, steps, computed)
         if not contract.outer:
             frame.line(f"sum.store(tile, {row});")
     lines = (
@@ -150,29 +149,38 @@ def tile_function(name: str, contract: Contract, a_steps: Int, b_steps: Int, ahe
 
 def _meaning(contract: Contract) -> str:
     over = ", ".join(str(loop.axis) for loop in contract.loops)
-    return f"the sum over {over} of a[i, {over}] * b[{over}, j]"
+    b = f"b[{over}, j]" if contract.prologue is None else f"right[{over}, j], computed from b and others"
+    return f"the sum over {over} of a[i, {over}] * {b}"
 
 
-def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int]) -> None:
-    """The loops from ``number`` on."""
+def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int], computed: Row | None) -> None:
+    """The loops from ``number`` on. What B is read from is fetched ahead by the innermost loop that moves it."""
     indices = Indices(frame)
+    b_loops = loops_of_b(contract)
+    if number == len(b_loops):
+        _fetch(frame, indices, contract, *steps[1:])
     if number == len(contract.loops):
-        _step(frame, indices, contract, *steps)
+        a, b = (_plus(*pair) for pair in zip("ab", map(indices.text, steps[:2]), strict=True))
+        a_row = indices.text(contract.a_row)
+        if computed is None:
+            frame.line(f"sum.step({a}, {a_row}, {b});")
+        else:
+            frame.line(f"sum.multiply({a}, {a_row}, {computed.render(frame, contract)});")
         return
     loop = contract.loops[number]
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
-    with frame.open(f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{", certain=False):
+    head = f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{"
+    if number >= len(b_loops):  # elements that share a byte
+        head = f"#pragma GCC unroll {extent}\n{head}"
+    with frame.open(head, certain=computed is not None and sym.always(loop.extent - 1)):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, number + 1, steps)
+        _loops(frame, contract, number + 1, steps, computed)
         if number + 1 == contract.outer:
             frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
 
 
-def _step(
-    frame: Frame, indices: Indices, contract: Contract, a_steps: Int, b_steps: Int, ahead_steps: Int | None = None
-) -> None:
-    a, b = _plus("a", indices.text(a_steps)), _plus("b", indices.text(b_steps))
+def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead_steps: Int | None = None) -> None:
     row = _per_step(contract, b_steps)
     if row != 0:
         frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + row * PREFETCH_STEPS))});")
@@ -181,12 +189,12 @@ def _step(
         part = sym.upper(_per_step(contract, ahead_steps)) or line
         for element in range(0, part, line):
             frame.line(f"prefetch({_plus('ahead', indices.text(ahead_steps + element))});")
-    frame.line(f"sum.step({a}, {indices.text(contract.a_row)}, {b});")
 
 
 def _per_step(contract: Contract, steps: Int) -> Int:
     """How far an offset moves from one step to the next."""
-    linear = sym.coefficient(steps, contract.loops[-1].axis) if contract.loops else None
+    loops = loops_of_b(contract)
+    linear = sym.coefficient(steps, loops[-1].axis) if loops else None
     return linear[0] if linear is not None else 0
 
 

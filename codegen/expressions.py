@@ -22,9 +22,17 @@ from luminal.core.types import DType
 
 class Expressions:
     """Renders scalars into a frame. ``arrays`` are the arrays in scope, by their names in the nest; ``read`` collects
-    those of which an element is read."""
+    those of which an element is read. ``function`` knows scalars that one function gives (see ``patterns``)."""
 
-    def __init__(self, frame: Frame, indices: Indices, threads: Threads, arrays: Mapping[str, Pointer]) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        indices: Indices,
+        threads: Threads,
+        arrays: Mapping[str, Pointer],
+        function: patterns.Function = patterns.function,
+    ) -> None:
+        self.function = function
         self.frame = frame
         self.indices = indices
         self.threads = threads
@@ -35,7 +43,7 @@ class Expressions:
 
     def value(self, scalar: Scalar) -> Value:
         """The name (or literal) of ``scalar``; its computation is added to the frame if it is not there yet."""
-        for part in postorder(scalar, patterns.arguments):
+        for part in postorder(scalar, self._arguments):
             if self._known(part) is None:
                 self._compute(part)
         known = self._known(scalar)
@@ -185,11 +193,16 @@ class Expressions:
         at = at or self.indices.vector(offset)
         return f"gather({array}, {at}, {mask}{otherwise})" if mask else f"gather({array}, {at})"
 
+    def _arguments(self, scalar: Scalar) -> tuple[Scalar, ...]:
+        """What the text of ``scalar`` is made of."""
+        known = self.function(scalar)
+        return scalar.operands if known is None else known[1]
+
     # ---- primitives ------------------------------------------------------------------------------------------------
 
     def _apply(self, scalar: Scalar) -> tuple[str, bool]:
         assert scalar.op is not None
-        known = patterns.function(scalar)
+        known = self.function(scalar)
         if known is not None:
             name, operands = known
             varying = any(self.value(operand).varying for operand in operands)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
+from luminal.codegen.cpp import ctype
 from luminal.core import ops
 from luminal.core.schedule.nest import Literal, Scalar
+from luminal.core.types import f32, u8
+
+Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 
 
 def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
@@ -31,10 +37,16 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     return None
 
 
-def arguments(scalar: Scalar) -> tuple[Scalar, ...]:
-    """What the text of ``scalar`` is made of."""
-    found = function(scalar)
-    return scalar.operands if found is None else found[1]
+def in_prologue(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+    """As ``function``, in the prologue of a tile operation: ``digits<T>(bytes, amount)`` are the numbers of fewer
+    than 8 bits that begin at a bit of every byte, as floats."""
+    if scalar.op is ops.CAST and scalar.dtype == f32:
+        (number,) = scalar.operands
+        if number.op is ops.CAST and number.dtype.is_integer and number.dtype.bits < 8:
+            (shifted,) = number.operands
+            if shifted.op is ops.SHR and shifted.dtype == u8:
+                return f"digits<{ctype(number.dtype)}>", shifted.operands
+    return function(scalar)
 
 
 def _is_bound(scalar: Scalar) -> bool:

@@ -23,7 +23,7 @@ from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, gain, stride
 from luminal.core.schedule.stream import Stream
-from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous, product_of
+from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous, loaded, loops_of_b
 from luminal.core.schedule.transforms import (
     Parallelise,
     Reorder,
@@ -147,7 +147,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     only_a, only_b = _sides(state)
     state.refine(frozenset(loop.axis.name for loop in state.loops() if loop.axis not in only_a))
     reduction = _reduction(state)
-    _, b = product_of(reduction)
+    _, b, computed = loaded(reduction)
     only_a, only_b = _sides(state)
     loops = [loop.axis for loop in state.loops()]
     if not only_b:
@@ -157,7 +157,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     n = state.join([v.name for v in only_b])
     order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -stride(b.offset, v))
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
-    outer = _sum_blocks(state, [loop.axis for loop in _reduction(state).loops])
+    outer = _sum_blocks(state, [loop.axis for loop in _reduction(state).loops], short=computed is not None)
     rows = state.merge([v.name for v in only_a])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
@@ -170,7 +170,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
 
 def _sides(state: Scheduler) -> tuple[list[Var], list[Var]]:
     """The outer loops that index A alone, and those that index B alone."""
-    a, b = product_of(_reduction(state))
+    a, b, _ = loaded(_reduction(state))
     in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
     loops = [loop.axis for loop in state.loops()]
     return [v for v in loops if v in in_a and v not in in_b], [v for v in loops if v in in_b and v not in in_a]
@@ -180,8 +180,9 @@ def _reduction(state: Scheduler) -> ln.Reduction:
     return next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
 
 
-def _sum_blocks(state: Scheduler, axes: list[Var]) -> int:
-    """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone."""
+def _sum_blocks(state: Scheduler, axes: list[Var], short: bool) -> int:
+    """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone, and
+    where loops are ``short``, the innermost of the outer ones, if blocks of several of its iterations are not."""
     *rest, last = axes
     length = sym.upper(last.hi + 1)
     if length is None:
@@ -192,6 +193,10 @@ def _sum_blocks(state: Scheduler, axes: list[Var]) -> int:
     outer = len(rest)
     while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS:
         outer, length = outer - 1, length * extent
+    if outer and short and isinstance(extent := rest[outer - 1].hi + 1, int):
+        count = next(n for n in range(max(1, TERMS // length), 0, -1) if extent % n == 0)
+        if count > 1:
+            state.do(Split(rest[outer - 1].name, count))
     return outer
 
 
@@ -246,6 +251,7 @@ def _least(size: Int) -> int:
 
 def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, panels: int) -> Product:
     depth = math.prod(typical(loop.extent) for loop in contract.loops)
+    read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
     own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - {loop.axis for loop in contract.loops})
     span = 1 + sum(abs(stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
     rows = contract.max_rows * row_tiles
@@ -253,7 +259,7 @@ def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, pa
         row_tiles,
         panels,
         slab=min(span, rows * depth) * contract.a_type.itemsize // row_tiles,
-        panel=contract.columns * depth * contract.b_type.itemsize,
+        panel=contract.columns * read * contract.b_type.itemsize,
         tile=_beside(state, contract, n),
     )
 

@@ -25,7 +25,8 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.grid import Grid
 from luminal.core.ir import Node
-from luminal.core.schedule import bodies
+from luminal.core.schedule import bodies, dequantise
+from luminal.core.schedule.dequantise import Prologue
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import DType
@@ -59,6 +60,7 @@ class Roles:
     b: Operand
 
 
+_ZERO: Int = 0
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
 
@@ -110,7 +112,7 @@ def roles(node: Node) -> Roles | None:
     )
     ranked = sorted(
         ((left, right), (right, left)),
-        key=lambda pair: (not _constant(pair[1].source), not _depends(pair[1], product, innermost)),
+        key=lambda pair: (not is_constant(pair[1].source), not _depends(pair[1], product, innermost)),
     )
     for a, b in ranked:
         found = _assign(node, product, a, b)
@@ -123,21 +125,30 @@ def _depends(x: Operand, product: Node, axis: int) -> bool:
     return axis >= 0 and sym.as_var(ir.axes(product.shape)[axis]) in x.variables
 
 
-_is_constant: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()
+_RUN_TIME, _POSITIONS, _CONSTANTS = range(3)  # what a node depends on: the most of these, unless it is the first
+_knowledge: WeakKeyDictionary[Node, int] = WeakKeyDictionary()
 
 
-def _constant(node: Node) -> bool:
-    """Whether ``node`` depends on constants alone."""
+def is_constant(node: Node) -> bool:
+    """Whether ``node`` depends on constants alone, and on positions."""
     stack = [node]
     while stack:
         current = stack[-1]
-        pending = [x for x in current.inputs if x not in _is_constant]
+        pending = [x for x in current.inputs if x not in _knowledge]
         stack += pending
         if not pending:
-            known = all(_is_constant[x] for x in current.inputs)
-            _is_constant[current] = current.op is ops.CONSTANT or (bool(current.inputs) and known)
+            _knowledge[current] = _known(current)
             stack.pop()
-    return _is_constant[node]
+    return _knowledge[node] == _CONSTANTS
+
+
+def _known(node: Node) -> int:
+    if node.op is ops.CONSTANT:
+        return _CONSTANTS
+    if node.op is ops.IOTA:
+        return _POSITIONS if isinstance(node.size, int) else _RUN_TIME
+    below = [_knowledge[x] for x in node.inputs]
+    return max(below) if below and min(below) != _RUN_TIME else _RUN_TIME
 
 
 def _assign(node: Node, product: Node, a: Operand, b: Operand) -> Roles | None:
@@ -190,14 +201,18 @@ def _separates(index: Int) -> bool:
 # ---- register tiles ------------------------------------------------------------------------------------------------
 
 
-def choose_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile:
+def choose_tile(
+    target: Target, node: Node, found: Roles, columns_of_b: int | None = None, prologue: Prologue | None = None
+) -> Tile:
     """The register tile for the sizes of ``node``, of as many columns as B was packed in, if it was: the one with the
-    least estimated cycles, unless the target's decisions know better.
+    least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
+    packed.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
     cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
     where the panel comes from the second-level cache. The store of a tile takes longer for each row, whose cache lines
-    are new, and for each vector. Measured against products of many shapes: see ``tests/test_blocking.py``.
+    are new, and for each vector. Measured against products of many shapes: see ``tests/test_blocking.py``. What a
+    prologue computes, and holds in registers, it does for each vector of B.
     """
     lanes, size = target.lanes(node.dtype), node.dtype.itemsize
     shape = node.inputs[0].shape
@@ -210,21 +225,23 @@ def choose_tile(target: Target, node: Node, found: Roles, columns_of_b: int | No
         height = rows / count
         near = (height + tile.columns) * depth * size <= target.l1
         step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, 4.0) + (0.0 if near else 0.1 * tile.vectors)
+        step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
         store = height * (6 + 4 * tile.vectors)
         return count * -(-columns // tile.columns) * (depth * step + store)
 
-    budget = target.registers - 1
+    budget = target.registers - (1 if prologue is None else 3)
+    held = 1 if prologue is None else 1 + prologue.held
     tiles = [
         Tile(min(r, ROWS), v, lanes)
         for v in (1, 2, 3, 4, 6, 8)
-        if (r := (budget - v) // v) >= min(rows, FEW) and v * lanes <= max(lanes, columns + lanes - 1)
+        if (r := (budget - held * v) // v) >= min(rows, FEW) and v * lanes <= max(lanes, columns + lanes - 1)
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
-    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found), fitting)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, prologue), fitting)
     return replace(chosen, asked=asked)
 
 
-def _described(node: Node, found: Roles) -> str:
+def _described(node: Node, found: Roles, prologue: Prologue | None) -> str:
     """What the steps of a contraction take to compute: its axes by role, and how they read A and B."""
     product = node.inputs[0]
     dims: dict[Var, Int] = {}
@@ -238,6 +255,9 @@ def _described(node: Node, found: Roles) -> str:
         where = "constant" if _constant(operand.source) else "computed"
         index = [text(e) for e in (*operand.source.shape, *operand.index, *operand.valid)]
         parts.append(f"{name} {where} {operand.source.dtype} {index}")
+    if prologue is not None:
+        leaves = [f"{leaf.dtype} every {leaf.every}" for leaf in prologue.leaves]
+        parts.append(f"B of {', '.join(leaves)} by {prologue.operations} operations, {prologue.held} held")
     return "\n".join([str(node.dtype), *parts, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())])
 
 
@@ -278,24 +298,25 @@ def typical(size: Int) -> int:
 # ---- preparation ---------------------------------------------------------------------------------------------------
 
 
-def panels(b: Operand, product: Node, found: Roles, columns: int) -> Node:
-    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``."""
+def panels(b: Operand, product: Node, found: Roles, columns: int, every: int = 1, first: int = 0) -> Node:
+    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K/every, columns]``,
+    of every so many positions along K the one that comes after ``first`` others."""
     shape = product.shape
     over = ir.axes(shape)
     count = sym.product(shape[k] for k in found.n)
     depth = sym.product(shape[k] for k in found.k)
     batch = tuple(shape[k] for k in found.batch)
-    result = (*batch, sym.ceildiv(count, columns), depth, columns)
+    result = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
     at = ir.axes(result)
     column = at[-3] * columns + at[-1]
     by: dict[Var, Int] = {}
     _digits(by, [over[k] for k in found.batch], list(batch), None, at[: len(batch)])
     _digits(by, [over[k] for k in found.n], [shape[k] for k in found.n], column)
-    _digits(by, [over[k] for k in found.k], [shape[k] for k in found.k], at[-2])
+    _digits(by, [over[k] for k in found.k], [shape[k] for k in found.k], at[-2] * every + first)
     index = [sym.substitute(e, by) for e in b.index]
     valid = [sym.substitute(e, by) for e in b.valid] + [count - 1 - column]
     packed = ir.unary(ops.CONTIGUOUS, ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize)))
-    if not _constant(b.source):
+    if not is_constant(b.source):
         return packed
     return interp.folded(packed)
 
@@ -316,9 +337,9 @@ def _digits(
             by[variable] = digit
 
 
-def read_panels(packed: Node, product: Node, found: Roles, columns: int) -> Node:
-    """The view of packed panels that has the product's shape."""
-    shape = product.shape
+def read_panels(packed: Node, product: Node, found: Roles, columns: int, every: int = 1) -> Node:
+    """The view of packed panels that has the product's shape, but for axes that only A has: these are 1 long."""
+    shape = tuple(1 if k in found.m else extent for k, extent in enumerate(product.shape))
     over = ir.axes(shape)
     column: Int = 0
     for k in found.n:
@@ -327,7 +348,8 @@ def read_panels(packed: Node, product: Node, found: Roles, columns: int) -> Node
     for k in found.k:
         depth = depth * shape[k] + over[k]
     batch = [over[k] for k in found.batch]
-    return ir.view(packed, shape, [*batch, sym.floordiv(column, columns), depth, sym.mod(column, columns)])
+    at = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)
+    return ir.view(packed, shape, [*batch, *at])
 
 
 def without_mask(a: Operand, product: Node) -> Node | None:
@@ -371,7 +393,7 @@ def _highest(index: Int) -> Int | None:
 
 def direct(b: Operand, product: Node, found: Roles, columns: int) -> bool:
     """Whether B can be read in place: one N axis, running along the last dimension, filling whole tiles."""
-    if len(found.n) != 1 or b.valid or _constant(b.source):
+    if len(found.n) != 1 or b.valid or is_constant(b.source):
         return False
     size = product.shape[found.n[0]]
     variable = sym.as_var(ir.axes(product.shape)[found.n[0]])
@@ -424,8 +446,9 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
             made = None if found is None else _prepared(new, found, target, packings)
         if found is not None and made is not None:
             new, tiles[made.node] = made.node, made.tile
-            if made.panel is not None and made.panel.op is ops.CONSTANT:
-                packed[made.panel] = tuple(n for n in ir.topological([found.b.source]) if n.op is ops.CONSTANT)
+            for panel, source in made.panels.items():
+                if panel.op is ops.CONSTANT:
+                    packed[panel] = tuple(n for n in ir.topological([source]) if n.op is ops.CONSTANT)
         replaced[node] = new
     results = tuple(replaced[r] for r in roots)
     shared = _read_elsewhere(results, tiles)
@@ -457,7 +480,7 @@ def _read_elsewhere(roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> set[
 class _Made:
     node: Node
     tile: Tile
-    panel: Node | None
+    panels: Mapping[Node, Node]  # each with what it was made of
 
 
 def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _Made | None:
@@ -465,11 +488,15 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     if not (found.m or target.tiles_rows):
         return None
     columns = packings.get(found.b.source)
-    tile = choose_tile(target, node, found, columns) if target.grid is None else block_tile(target.grid, node, found)
-    if _constant(found.b.source):
+    if target.grid is None:
+        prologue = _prologue(product, found)
+        tile = choose_tile(target, node, found, columns, prologue)
+    else:
+        prologue, tile = None, block_tile(target.grid, node, found)
+    if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
-    in_place = direct(found.b, product, found, tile.columns) or not (target.packs or _constant(found.b.source))
-    if not (in_place or found.m or _constant(found.b.source)):
+    in_place = direct(found.b, product, found, tile.columns) or not (target.packs or is_constant(found.b.source))
+    if not (in_place or found.m or is_constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
     narrow = found.a.source.dtype
@@ -478,15 +505,45 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     a = without_mask(found.a, product) if found.a.valid and target.pads else _read(found.a, product)
     if a is None:
         return None
-    panel = None
+    made: dict[Node, Node] = {}
     if in_place:
         b = _read(found.b, product)
+    elif prologue is not None:
+        b = _computed(prologue, product, found, tile.columns, made)
     else:
         panel = panels(found.b, product, found, tile.columns)
-        b = read_panels(panel, product, found, tile.columns)
+        made[panel] = found.b.source
+        b = ir.expand(read_panels(panel, product, found, tile.columns), product.shape)
     factors = [x if x.dtype == product.dtype else ir.cast(x, product.dtype) for x in (a, b)]
     new = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *factors), node.attr.axes)
-    return _Made(new, tile, panel)
+    return _Made(new, tile, made)
+
+
+def _prologue(product: Node, found: Roles) -> Prologue | None:
+    """What computes B where it is read, if that takes far fewer bytes than storing what it computes."""
+    if found.b.valid or found.b.source.dtype != product.dtype or not is_constant(found.b.source):
+        return None
+    over, shape = ir.axes(product.shape), product.shape
+    width = sym.product(shape[k] for k in (*found.batch, *found.n))
+    return dequantise.find(found.b.source, found.b.index, [(over[k], shape[k]) for k in found.k], width)
+
+
+def _computed(prologue: Prologue, product: Node, found: Roles, columns: int, made: dict[Node, Node]) -> Node:
+    """B as ``prologue`` computes it from panels, which ``made`` gains, each with what it was made of."""
+    over, depth = ir.axes(product.shape), _ZERO
+    for k in found.k:
+        depth = depth * product.shape[k] + over[k]
+    values: dict[dequantise.Leaf, Node] = {}
+    for leaf in prologue.leaves:
+
+        def packed(source: Node, every: int, first: int, leaf: dequantise.Leaf = leaf) -> Node:
+            return panels(Operand(source, leaf.index, (), b""), product, found, columns, every, first)
+
+        panel = dequantise.packed(leaf, packed)
+        made[panel] = leaf.source
+        read = read_panels(panel, product, found, columns, leaf.every * leaf.per)
+        values[leaf] = dequantise.unpacked(leaf, read, depth)
+    return ir.expand(prologue.value(values), product.shape)
 
 
 def _in_memory(x: Operand) -> Operand:
@@ -496,7 +553,7 @@ def _in_memory(x: Operand) -> Operand:
 
 def _narrowed(x: Operand, dtype: DType) -> Operand:
     """The operand with a source of ``dtype``, where it is of constants that this type holds exactly."""
-    if x.source.dtype == dtype or not _constant(x.source):
+    if x.source.dtype == dtype or not is_constant(x.source):
         return x
     (wide,) = interp.evaluate([x.source])
     if not np.array_equal(wide.astype(dtype.numpy).astype(wide.dtype), wide):

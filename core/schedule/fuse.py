@@ -28,7 +28,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
-from luminal.core.schedule import bodies
+from luminal.core.schedule import bodies, contraction
 from luminal.core.schedule.contraction import Tile
 from luminal.core.schedule.matching import invert
 from luminal.core.symbolic import Int, Var
@@ -144,6 +144,7 @@ class Fuser:
         self.inline: set[Node] = set()
         self.home: dict[Node, Cluster] = {}
         self.depth: dict[Node, int] = {}
+        self.prologues: dict[Node, bool] = {}
         self.clusters: list[Cluster] = []
         self.ancestors: list[int] = []
         self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
@@ -190,6 +191,8 @@ class Fuser:
             return True  # the product of a contraction exists only inside its tile operation
         if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
             return True  # operands of tile operations convert as they are loaded
+        if self._is_prologue(node):
+            return True  # and are computed from constants
         if len(users) != 1:
             return False
         (user,) = users
@@ -199,6 +202,17 @@ class Fuser:
     def _is_multiplied(self, node: Node) -> bool:
         """Whether ``node`` is a product that exists only inside tile operations."""
         return node.op is ops.MUL and all(user in self.tiles for user in self.consumers[node])
+
+    def _is_prologue(self, node: Node) -> bool:
+        """Whether ``node`` is part of what tile operations compute their right operands from, as they load it."""
+        if node not in self.prologues:
+            users = self.consumers[node]
+            whole = node.op.kind is Kind.ELEMENTWISE and bool(users) and contraction.is_constant(node)
+            self.prologues[node] = whole and all(
+                (self._is_multiplied(user) and _viewed(user.inputs[1]) is node) or self._is_prologue(user)
+                for user in users
+            )
+        return self.prologues[node]
 
     def _depth(self, node: Node, cluster: Cluster | None) -> int:
         """How many operations are one inside the other where ``node`` is computed in ``cluster``, or inline."""
@@ -441,6 +455,10 @@ def resolve(
     elif node.op.kind is Kind.ELEMENTWISE:
         for x in node.inputs:
             yield from resolve(x, index, valid, inline, home)
+
+
+def _viewed(node: Node) -> Node:
+    return node.inputs[0] if node.op is ops.VIEW else node
 
 
 def _consumers(order: list[Node]) -> dict[Node, list[Node]]:

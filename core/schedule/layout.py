@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.schedule import assemble
+from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
 from luminal.core.schedule.contraction import roles, typical
 from luminal.core.schedule.fuse import Cluster, Fusion, Read, resolve
@@ -124,6 +124,8 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
                 for x, as_b in ((contraction.a, False), (contraction.b, True)):
                     first, before = found.get(x.source, (x.index, False))
                     found[x.source] = (first, before or as_b)
+                for packed, index in dequantise.constants(contraction.b.source, contraction.b.index):
+                    found.setdefault(packed, (index, True))
     return found
 
 

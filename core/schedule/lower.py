@@ -466,6 +466,8 @@ def bound(body: tuple[ln.Statement, ...]) -> set[Var]:
             found.add(statement.axis)
         if isinstance(statement, ln.Reduction | ln.Reductions | ln.Contract):
             found |= {loop.axis for loop in statement.loops}
+        if isinstance(statement, ln.Contract) and statement.prologue is not None:
+            found.add(statement.prologue.column)
     return found
 
 
@@ -495,6 +497,7 @@ def expressions(statement: ln.Statement) -> list[Int]:
             own = [statement.a_offset, statement.a_row, statement.b_offset, statement.b_column, statement.rows]
             own += [statement.tile_offset]
             own += [statement.ahead] if statement.ahead is not None else []
+            own += scalar_expressions(statement.prologue.value) if statement.prologue is not None else []
             return own + [loop.extent for loop in statement.loops]
         case ln.If():
             return list(statement.valid)

@@ -335,6 +335,15 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class Prologue:
+    """An element of B that is computed from elements of arrays: ``value`` at ``column`` of a tile, over the axes of the
+    contract's loops. Every array is read at consecutive elements by consecutive columns."""
+
+    column: Var
+    value: Scalar
+
+
+@dataclass(frozen=True)
 class Contract:
     """A tile operation: an outer product summed over ``loops``, the accumulators in registers.
 
@@ -353,6 +362,9 @@ class Contract:
     With ``fragment``, the lanes of a warp multiply together, and a thread's part of the tile holds its elements of
     every fragment, one row of fragments after the other; ``a_offset`` and ``b_offset`` are those of the warp, and
     ``loops`` is one loop, a multiple of the fragment's depth long.
+
+    With a ``prologue``, what it computes is multiplied in place of an element of B; ``b`` is the one of its arrays that
+    is read fastest, and ``b_offset`` the first column's element of that.
 
     ``ahead``, where given, is an element of ``B`` that each step may bring into the cache for a later tile. It changes
     no value, and may lie beyond the end of ``B``.
@@ -379,6 +391,7 @@ class Contract:
     outer: int = 0
     b_column: Int = 1
     fragment: Fragment | None = None
+    prologue: Prologue | None = None
 
 
 Statement: TypeAlias = (

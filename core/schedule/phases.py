@@ -184,6 +184,8 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
             a = [statement.a_offset + statement.a_row * row] if statement.a == array else []
+            if statement.prologue is not None:
+                return a + _read(statement.prologue.value, array)
             return a + ([statement.b_offset + statement.b_column * column] if statement.b == array else [])
         case ln.Reductions():
             return [offset for _, value in statement.terms for offset in _read(value, array)]

@@ -73,7 +73,10 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}{tile} {sign} contract over {over}{by}"
             yield f"{indent}  {statement.a}[{statement.a_offset} + row*{_factor(statement)}]"
             column = "column" if statement.b_column == 1 else f"column*{statement.b_column}"
-            yield f"{indent}  {statement.b}[{statement.b_offset} + {column}]"
+            if statement.prologue is not None:
+                yield f"{indent}  {statement.prologue.value} at {statement.prologue.column} = column"
+            else:
+                yield f"{indent}  {statement.b}[{statement.b_offset} + {column}]"
             if statement.ahead is not None:
                 yield f"{indent}  fetching {statement.b}[{statement.ahead}]"
 

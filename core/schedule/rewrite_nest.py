@@ -143,6 +143,9 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                 moved = replace(moved, tile_offset=index(statement.tile_offset))
                 if statement.ahead is not None:
                     moved = replace(moved, ahead=index(statement.ahead))
+                if statement.prologue is not None:
+                    computed = replace(statement.prologue, value=scalar(statement.prologue.value))
+                    moved = replace(moved, prologue=computed)
                 loops = tuple(_loop(loop, by, ()) for loop in statement.loops)
                 result.append(replace(moved, loops=loops))
             case ln.If():

@@ -31,6 +31,7 @@ from luminal.core.schedule.nest import (
     Literal,
     Loop,
     LoopNest,
+    Prologue,
     Reduction,
     Reductions,
     Scalar,
@@ -252,7 +253,11 @@ class _Machine:
             block = np.zeros_like(total)
             for _ in self._iterate(statement.loops[statement.outer :]):
                 left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
-                right = self._strip(statement.b, statement.b_offset, self._int(statement.b_column), statement.columns)
+                if statement.prologue is not None:
+                    right = self._computed(statement.prologue, statement.columns)
+                else:
+                    column = self._int(statement.b_column)
+                    right = self._strip(statement.b, statement.b_offset, column, statement.columns)
                 left, right = (numerics.convert(x, compute) for x in (left, right))
                 if statement.fragment is not None:
                     left, right = (statement.fragment.precision.rounded(x) for x in (left, right))
@@ -273,6 +278,19 @@ class _Machine:
                 self._writes(statement.tile, position)
             tile = array[first : first + statement.columns]
             tile[:] = tile + sums if statement.accumulate else sums
+
+    def _computed(self, prologue: Prologue, columns: int) -> Array:
+        """A row of B."""
+        self.variables[prologue.column.name] = 0
+        found: dict[Scalar, Array] = {}
+        for part in postorder(prologue.value):
+            if isinstance(part.leaf, Access):
+                found[part] = self._strip(part.leaf.array, part.leaf.offset, 1, columns)
+            elif part.op is None:
+                found[part] = np.full(columns, self._leaf(part))
+            else:
+                found[part] = numerics.apply(part.op, part.attr, *(found[x] for x in part.operands))
+        return found[prologue.value]
 
     def _hold_fragments(self, statement: Contract, fragment: Fragment, total: Array) -> None:
         """Puts the thread's elements of every fragment of ``total`` into its part of the tile."""

@@ -9,7 +9,16 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.rewrite_nest import Body, prefix, replace_leaves, replace_scalars, substitute, wrap
+from luminal.core.schedule.lower import accesses
+from luminal.core.schedule.rewrite_nest import (
+    Body,
+    prefix,
+    replace_leaves,
+    replace_scalars,
+    substitute,
+    substitute_scalar,
+    wrap,
+)
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -44,7 +53,9 @@ class Tensorise:
         m_loop = next((loop for loop in loops if loop.axis.name == self.m), None)
         if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or n_loop is None:
             raise ScheduleError("tensorise: the nest is not a sum over a product inside a loop over the columns")
-        a, b = factors_of(reduction, n_loop.axis)
+        a, b, computed = loaded(reduction)
+        if computed is None:
+            a, b = factors_of(reduction, n_loop.axis)
         column = sym.axis(f"{self.n}_0", self.columns)
         panel = sym.axis(f"{self.n}_1", sym.ceildiv(n_loop.extent, self.columns))
         by = {n_loop.axis: panel * self.columns + column}
@@ -55,6 +66,8 @@ class Tensorise:
         self._check_linear("B", b_start, reduced)
         if m_loop is not None and m_loop.axis in sym.variables(b_start):
             raise ScheduleError(f"tensorise: B depends on {self.m!r}")
+
+        prologue = None if computed is None else self._prologue(computed, column, by, reduced)
 
         tile = "tile"
         width = sym.minimum(self.columns, n_loop.extent - panel * self.columns)
@@ -69,7 +82,7 @@ class Tensorise:
         contract = ln.Contract(
             tile, reduction.dtype, a.array, stored_type(nest, a.array), a_offset, a_row,
             b.array, stored_type(nest, b.array), b_start,
-            reduction.loops, height, self.max_rows, self.columns, self.lanes,
+            reduction.loops, height, self.max_rows, self.columns, self.lanes, prologue=prologue,
         )  # fmt: skip
         total = ln.load(tile, row * self.columns + column, reduction.dtype)
 
@@ -89,6 +102,16 @@ class Tensorise:
                 body = (ln.Loop(row_axis, height, "serial", body),)
         body = (*rows, ln.Alloc(tile, reduction.dtype, self.max_rows * self.columns), contract, *body)
         return replace(nest, body=wrap(self._grid(loops, n_loop, panel, m_loop, sym.variables(b_start)), body))
+
+    def _prologue(self, computed: ln.Scalar, column: Int, by: dict[Var, Int], reduced: list[Var]) -> ln.Prologue:
+        value = substitute_scalar(computed, by, {})
+        for access in accesses(value):
+            self._check_linear("B", panel_start(access.offset, column, self.columns), reduced)
+            if sym.as_var(column) is None or self.m in {v.name for v in sym.variables(access.offset)}:
+                raise ScheduleError(f"tensorise: B depends on {self.m!r}")
+        axis = sym.as_var(column)
+        assert axis is not None
+        return ln.Prologue(axis, value)
 
     def _rows(self, m_loop: ln.Loop | None) -> tuple[Int, Int, Int, Body]:
         """First row and height of a tile, the row within it, and the statements that name the two."""
@@ -146,6 +169,26 @@ def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
     if not isinstance(a, ln.Access) or not isinstance(b, ln.Access):
         raise ScheduleError("the sum is not over a product of two array elements")
     return a, b
+
+
+def loaded(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
+    """A and B as ``product_of`` gives them; where B is computed from several elements, the one of the largest array,
+    and what computes it. Raises ScheduleError where something else is summed."""
+    computed = reduction.value.operands[1] if reduction.value.op is ops.MUL else None
+    if computed is None or _is_element(computed):
+        return (*product_of(reduction), None)
+    read = accesses(computed)
+    a = accesses(reduction.value.operands[0])
+    if reduction.op is not ops.SUM_REDUCE or reduction.before or not _is_element(reduction.value.operands[0]) or not a:
+        raise ScheduleError("the sum is not over a product of an array element and what is computed from such")
+    if not read or any(x.valid for x in (*a, *read)):
+        raise ScheduleError("what is multiplied is computed from masked elements, or from none")
+    return a[0], max(read, key=lambda x: sym.upper(x.offset) or 0), computed
+
+
+def _is_element(value: ln.Scalar) -> bool:
+    """Whether ``value`` is an element of an array, converted or not."""
+    return value.op is None or (value.op is ops.CAST and value.operands[0].op is None)
 
 
 def factors_of(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
@@ -228,7 +271,7 @@ class FetchAhead:
             raise ScheduleError(f"fetch ahead: B moves with {', '.join(sorted(v.name for v in moving))} too")
         if not contiguous(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
-        steps = _flat(contract.loops)
+        steps = _flat(loops_of_b(contract))
         panel = sym.substitute(start, {panels.axis: sym.expr(panels.axis) + 1}) - start
         count = sym.product(loop.extent for loop in tiles)
         # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
@@ -241,7 +284,14 @@ class FetchAhead:
 def contiguous(contract: ln.Contract) -> bool:
     """Whether each step of a tile reads the columns of B that follow those of the step before."""
     start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
-    return contract.b_offset - start == _flat(contract.loops) * contract.columns
+    return contract.b_offset - start == _flat(loops_of_b(contract)) * contract.columns
+
+
+def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
+    """The loops that move B. Elements of several steps that share a byte lie inside them."""
+    if contract.prologue is None:
+        return list(contract.loops)
+    return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
 
 
 def _flat(loops: Sequence[ln.Loop]) -> Int:

@@ -45,7 +45,10 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
             case ln.Contract():
                 steps = times * math.prod(_most(loop.extent, dims) for loop in statement.loops)
                 found[statement.a] += steps * _most(statement.rows, dims)
-                found[statement.b] += steps * statement.columns
+                if statement.prologue is not None:
+                    _value(statement.prologue.value, steps * statement.columns, found)
+                else:
+                    found[statement.b] += steps * statement.columns
 
 
 def _value(value: ln.Scalar, times: int, found: Counter[str]) -> None:

@@ -1,6 +1,7 @@
 // A tile of a contraction: an outer product summed over steps, in registers.
 #pragma once
 
+#include "luminal/digits.hpp"
 #include "luminal/simd.hpp"
 
 #define LM_NOINLINE __attribute__((noinline))
@@ -33,6 +34,11 @@ template <class T, int Rows, int Vectors, int Lanes> class Tile {
         vec<T, Lanes> right[Vectors];
 #pragma GCC unroll 64
         for (int j = 0; j < Vectors; ++j) right[j] = convert<compute_t<T>>(load<Lanes>(b + j * Lanes));
+        multiply(a, a_row, right);
+    }
+
+    /// sum[i, j] += a[i * a_row] * right[j]
+    template <class A> LM_INLINE void multiply(const A* a, int64_t a_row, const vec<T, Lanes> (&right)[Vectors]) {
 #pragma GCC unroll 64
         for (int i = 0; i < Rows; ++i) {
             const vec<T, Lanes> left = broadcast<Lanes>(convert<compute_t<T>>(load<1>(a + i * a_row)));

@@ -1,0 +1,125 @@
+"""Weights that stay narrow: the prologue of a contraction, against the interpreter and onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import luminal
+from luminal.core import interp, ir, movement, types
+from luminal.core import target as targets
+from luminal.core.decompose import contraction
+from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.program import Program
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.lower import statements
+from luminal.core.types import DType
+from luminal.module import Module
+from tests.schedule_support import run_program
+
+Array = np.ndarray
+
+
+def integers(dtype: DType, *shape: int, seed: int = 0) -> Array:
+    """Every value of ``dtype``, its ends among them."""
+    found = np.random.default_rng(seed).integers(int(dtype.min), int(dtype.max) + 1, shape)
+    found.reshape(-1)[:2] = dtype.min, dtype.max
+    return found.astype(np.int16).astype(dtype.numpy)
+
+
+def dequantised(weight: Array, group: int, *, zero: DType | None = None, scale: DType = types.f32) -> Node:
+    """``[N, K]`` real weights: ``(weight - zero) * scale``, with a scale and a zero point for each ``group`` of K."""
+    columns, depth = weight.shape
+    rng = np.random.default_rng(1)
+    grouped = movement.reshape(ir.constant(weight), [columns, depth // group, group])
+    whole = ir.cast(grouped, types.f32)
+    if zero is not None:
+        whole = whole - ir.cast(ir.constant(integers(zero, columns, depth // group, 1)), types.f32)
+    scales = rng.uniform(0.5, 2.0, (columns, depth // group, 1)).astype(scale.numpy)
+    return movement.reshape(whole * ir.cast(ir.constant(scales), types.f32), [columns, depth])
+
+
+def product(rows: int, weight: Node) -> Graph:
+    x = ir.input_("x", (rows, weight.shape[1]), types.f32)
+    result = contraction.matmul(x, movement.transpose(weight, 0, 1))
+    return Graph("product", (x,), (("y", result),), ())
+
+
+def arrays(program: Program) -> dict[str, tuple[DType, int]]:
+    """The constants of a program: type and bytes."""
+    return {b.name: (b.dtype, b.size) for b in program.buffers if b.space == "constant"}
+
+
+def prologues(program: Program) -> list[ln.Prologue]:
+    found = [s for kernel in program.kernels for s in statements(kernel.nest.body) if isinstance(s, ln.Contract)]
+    return [s.prologue for s in found if s.prologue is not None]
+
+
+def check(graph: Graph, program: Program, weight: Node) -> None:
+    """Rows of the unit matrix read the weights out, bit for bit; others are summed as the interpreter sums them."""
+    (x,) = graph.inputs
+    rows, depth = x.shape
+    unit = np.zeros((rows, depth), np.float32)
+    at = np.linspace(0, depth - 1, rows).astype(int)
+    unit[np.arange(rows), at] = 1
+    (exact,) = interp.evaluate([weight])
+    np.testing.assert_array_equal(run_program(program, {"x": unit})["y"], exact[:, at].T)
+    values = np.random.default_rng(2).standard_normal((rows, depth)).astype(np.float32)
+    (expected,) = interp.run(graph, {"x": values}).outputs
+    found = run_program(program, {"x": values})["y"]
+    assert np.abs(found - expected).max() <= 4 * np.sqrt(depth) * types.f32.eps * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("target", [targets.X86_64, targets.AVX512], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    ("dtype", "group", "zero", "rows"),
+    [
+        (types.i8, 128, None, 1), (types.i8, 32, types.i8, 3), (types.u8, 16, types.u8, 1),
+        (types.i4, 32, None, 1), (types.u4, 64, types.u4, 2), (types.i2, 16, None, 1), (types.u2, 128, types.u2, 1),
+        (types.f8e4m3fn, 32, None, 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_nest_reads_narrow_weights(
+    dtype: DType, group: int, zero: DType | None, rows: int, target: targets.Target
+) -> None:
+    weight = dequantised(integers(dtype, 150, 128) if dtype.is_integer else floats(dtype, 150, 128), group, zero=zero)
+    graph = product(rows, weight)
+    program = compile_graph(graph, target)
+    assert len(prologues(program)) == 1
+    columns = next(iter(arrays(program).values()))
+    assert sum(size for _, size in arrays(program).values()) < 150 * 128 * 4 / 2, columns
+    check(graph, program, weight)
+
+
+def floats(dtype: DType, *shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)
+
+
+# ---- the library ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["host", "avx2", "x86-64"])
+def test_the_library_reads_weights_out_exactly(target: str) -> None:
+    """All types in one library, each at a row and at several; columns that fill no vector."""
+    cases = [(types.i8, None, 1), (types.i4, None, 17), (types.u4, types.u4, 1), (types.i2, None, 1)]
+    weights = [dequantised(integers(dtype, 150, 128), 32, zero=zero) for dtype, zero, _ in cases]
+    inputs = [ir.input_(f"x{k}", (rows, 128), types.f32) for k, (_, _, rows) in enumerate(cases)]
+    outputs = [contraction.matmul(x, movement.transpose(w, 0, 1)) for x, w in zip(inputs, weights, strict=True)]
+    graph = Graph("narrow", tuple(inputs), tuple((f"y{k}", y) for k, y in enumerate(outputs)), ())
+    if not targets.supported(targets.parse(target)):
+        pytest.skip(f"this machine does not run {target}")
+    module = luminal.compile(graph, target=target, threads=1)
+    assert isinstance(module, Module)
+    assert len(prologues(module.program)) >= 3
+    for at in (0, 31, 32, 127):
+        rows = [np.zeros(x.shape, np.float32) for x in inputs]
+        for row in rows:
+            row[:, at] = 1
+        for found, weight in zip(module(*rows), interp.evaluate(weights), strict=True):
+            np.testing.assert_array_equal(found, np.broadcast_to(weight[:, at], found.shape))
+    values = [np.random.default_rng(3).standard_normal(x.shape).astype(np.float32) for x in inputs]
+    expected = interp.run(graph, {f"x{k}": value for k, value in enumerate(values)}).outputs
+    for found, wanted in zip(module(*values), expected, strict=True):
+        assert np.abs(found - wanted).max() <= 4 * np.sqrt(128) * types.f32.eps * np.abs(wanted).max()
