@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import luminal
 from luminal.core import interp, ir, movement, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
 from luminal.core.ir import Graph, Node
-from luminal.core.pipeline import compile_graph
+from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.program import Program
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.dequantise import narrowest
 from luminal.core.schedule.lower import statements
 from luminal.core.types import DType
+from luminal.frontends.onnx import importer
 from luminal.module import Module
+from tests import onnx_models
 from tests.schedule_support import run_program
 
 Array = np.ndarray
@@ -123,3 +131,114 @@ def test_the_library_reads_weights_out_exactly(target: str) -> None:
     expected = interp.run(graph, {f"x{k}": value for k, value in enumerate(values)}).outputs
     for found, wanted in zip(module(*values), expected, strict=True):
         assert np.abs(found - wanted).max() <= 4 * np.sqrt(128) * types.f32.eps * np.abs(wanted).max()
+
+
+# ---- front ends ----------------------------------------------------------------------------------------------------
+
+
+def bits_model(bits: int, block: int, zeros: bool, rows: int = 2) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """MatMulNBits of 150 columns, K = 160."""
+    rng = np.random.default_rng(bits)
+    blocks = 160 // block
+    packed = rng.integers(0, 256, (150, blocks, block * bits // 8)).astype(np.uint8)
+    scales = rng.uniform(0.5, 2, (150 * blocks)).astype(np.float32)
+    points = rng.integers(0, 256, 150 * -(-blocks * bits // 8)).astype(np.uint8) if zeros else None
+    x = rng.standard_normal((rows, 160)).astype(np.float32)
+    return onnx_models.one(
+        "MatMulNBits", x, packed, scales, *([points] if zeros else []), fixed=[1, 2, *([3] if zeros else [])],
+        domain="com.microsoft", K=160, N=150, bits=bits, block_size=block,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("bits", "block"), [(4, 16), (4, 32), (8, 32)])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_weights_of_few_bits_as_onnxruntime_has_them(bits: int, block: int, zeros: bool) -> None:
+    proto, inputs = bits_model(bits, block, zeros)
+    program = compile_graph(importer.load(proto), targets.AVX2)
+    assert len(prologues(program)) == 1
+    assert sum(size for _, size in arrays(program).values()) <= 160 * 160 * (bits / 8 + 8 / block)
+    found = run_program(program, inputs)["y0"]
+    onnx_models.assert_close([found], onnx_models.by_onnxruntime(proto, inputs), 1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "block", "zeros"), [(types.i8, 0, True), (types.i8, 0, False), (types.i4, 32, True)])
+def test_dequantised_weights_as_onnx_has_them(dtype: DType, block: int, zeros: bool) -> None:
+    rng = np.random.default_rng(0)
+    groups = (5, 150) if block else (150,)
+    weight = integers(dtype, 160, 150)
+    scale = rng.uniform(0.5, 2, groups).astype(np.float32)
+    names = ["w", "s", *(["z"] if zeros else [])]
+    constants = dict(zip(names, (weight, scale, integers(dtype, *groups, seed=1)), strict=False))
+    axis = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    proto = onnx_models.model(
+        [
+            onnx.helper.make_node("DequantizeLinear", names, ["r"], **axis),
+            onnx.helper.make_node("MatMul", ["x", "r"], ["y"]),
+        ],
+        [onnx_models.declared("x", np.zeros((3, 160), np.float32))],
+        ["y"],
+        initializers=constants,
+        opset=21,
+    )
+    x = {"x": rng.standard_normal((3, 160)).astype(np.float32)}
+    program = compile_graph(importer.load(proto), targets.AVX2)
+    assert len(prologues(program)) == 1
+    assert {"w", "s"} <= arrays(program).keys()
+    # Not onnxruntime's product: it rounds the activations to 8 bits, too.
+    onnx_models.assert_close([run_program(program, x)["y"]], onnx_models.by_reference(proto, x), 1e-5)
+
+
+# ---- what decides --------------------------------------------------------------------------------------------------
+
+
+@given(
+    columns=st.integers(130, 200),
+    groups=st.integers(1, 6),
+    group=st.sampled_from([16, 27, 32, 48]),
+    rows=st.integers(1, 3),
+    dtype=st.sampled_from([types.i8, types.u8, types.i4, types.u4, types.i2]),
+    zero=st.booleans(),
+    target=st.sampled_from([targets.X86_64, targets.AVX2, targets.AVX512]),
+)
+@settings(max_examples=12, deadline=None, derandomize=True)
+def test_sizes_of_any_kind(
+    columns: int, groups: int, group: int, rows: int, dtype: DType, zero: bool, target: targets.Target
+) -> None:
+    depth = group * -(-max(groups * group, 128) // group)
+    weight = dequantised(integers(dtype, columns, depth), group, zero=dtype if zero else None)
+    graph = product(rows, weight)
+    program = compile_graph(graph, target)
+    assert len(prologues(program)) == 1
+    check(graph, program, weight)
+
+
+def test_weights_that_would_take_nearly_as_many_bytes_are_computed_when_compiling() -> None:
+    weight = integers(types.i8, 150, 128)
+    for group, narrow in ((128, True), (2, False)):
+        program = compile_graph(product(1, dequantised(weight, group)), targets.AVX2)
+        assert bool(prologues(program)) == narrow
+    wide = integers(types.i16, 150, 128)
+    assert not prologues(compile_graph(product(1, dequantised(wide, 128)), targets.AVX2))
+
+
+def test_integers_are_stored_in_the_narrowest_type_that_holds_them() -> None:
+    ranges = {(0, 3): "uint2", (-2, 1): "int2", (0, 15): "uint4", (-8, 7): "int4", (-8, 8): "int8", (0, 255): "uint8"}
+    for ends, name in ranges.items():
+        assert narrowest(ir.constant(np.array(ends, np.int32))).name == name
+    assert narrowest(ir.constant(np.array([0, 1 << 20], np.int32))) == types.i32
+
+
+def test_entries_share_narrow_weights() -> None:
+    weight = dequantised(integers(types.i4, 150, 128), 32)
+    many, one = (replace(product(rows, weight), name="shared") for rows in (24, 1))
+    program = compile_graphs("shared", {"many": many, "one": one}, targets.AVX2)
+    assert len(prologues(program)) == 2
+    assert sum(size for _, size in arrays(program).values()) < 160 * 128 * (1 / 2 + 4 / 32)
+
+
+def test_a_graphics_processor_has_the_weights_as_before() -> None:
+    graph = product(3, dequantised(integers(types.i4, 150, 128), 32))
+    program = compile_graph(graph, targets.GPUS["cuda:sm_90"])
+    assert not prologues(program)
+    values = np.random.default_rng(2).standard_normal((3, 128)).astype(np.float32)
+    onnx_models.assert_close([run_program(program, {"x": values})["y"]], interp.run(graph, {"x": values}).outputs, 1e-5)
