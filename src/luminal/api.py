@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from luminal import artifact, tensors
 from luminal.codegen import interface
+from luminal.core import quantise
 from luminal.core import target as targets
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, ModelError, Unsupported
@@ -37,6 +38,7 @@ def compile(
     *,
     target: str | Target = "host",
     precision: str | None = None,
+    weights: str | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     name: str | None = None,
@@ -61,6 +63,9 @@ def compile(
     with every access to memory checked. With ``threads`` 0 there is one for each CPU that the process may use.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen, or on NVIDIA's GPUs ``tf32``, 11 significant bits. They are summed in float32.
+    ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
+    each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
+    ``luminal.core.quantise``); on CPUs they are read as such.
     ``seed`` is that of the model's random numbers, if it draws any: each call draws others, the same after each
     opening of the library (see ``luminal.core.decompose.random``). ``progress(stage, fraction)`` is called as work goes
     on.
@@ -71,22 +76,26 @@ def compile(
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
     TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
-    measured; RecordsError where what was measured cannot be read.
+    measured; RecordsError where what was measured cannot be read; ValueError for other names.
     """
     chosen = targets.parse(target, precision)
+    scheme = quantise.parse(weights)
     if search not in SEARCHES:
         raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
     if emulate and chosen.grid is None:
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model):
         return Specialised(
-            model, target=chosen, dims=dims, constants=constants, name=name, threads=threads, emulate=emulate,
-            seed=seed, search=search,
+            model, target=chosen, weights=weights, dims=dims, constants=constants, name=name, threads=threads,
+            emulate=emulate, seed=seed, search=search,
         )  # fmt: skip
     stages = Stages(progress)
     with stages("import"):
         found = _entries(model, inputs, dims, constants, name)
         graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
+    if scheme is not None:
+        with stages("quantise"):
+            graphs = {entry: quantise.quantised(graph, scheme) for entry, graph in graphs.items()}
     called = next(iter(graphs.values())).name if name is None else name
     if search == "quick":
         with stages("tune"):

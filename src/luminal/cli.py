@@ -73,6 +73,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=F
 Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that torch.export.save wrote")]
 Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.target)]
 Precision = Annotated[str | None, typer.Option(help=options.PRECISIONS, callback=options.precision)]
+Weights = Annotated[str | None, typer.Option(help=options.WEIGHTS, callback=options.weights)]
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, or NAME=SIZE to fix it")
 ]
@@ -150,6 +151,7 @@ def compile_(
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write")],
     target: Target = "host",
     precision: Precision = None,
+    weights: Weights = None,
     dim: Dims = None,
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
@@ -169,6 +171,7 @@ def compile_(
             model,
             target=target,
             precision=precision,
+            weights=weights,
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             name=name,
@@ -236,6 +239,7 @@ def diff(
     reference: Annotated[str, typer.Option(help="auto, onnxruntime, torch or interpreter")] = "auto",
     target: Target = "host",
     precision: Precision = None,
+    weights: Weights = None,
     dim: Dims = None,
     constant: Constants = None,
     seed: Annotated[int, typer.Option(help="of the inputs that are drawn")] = 0,
@@ -254,6 +258,7 @@ def diff(
             reference=reference,
             target=target,
             precision=precision,
+            weights=weights,
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             seed=seed,
@@ -274,6 +279,7 @@ def bench(
     ] = None,
     target: Target = "host",
     precision: Precision = None,
+    weights: Weights = None,
     dim: Dims = None,
     constant: Constants = None,
     runs: Annotated[int, typer.Option(min=3, help="timed runs of each")] = 21,
@@ -301,7 +307,7 @@ def bench(
                     f"--size {d.name}={sizes[d.name]}: expected {d.lo}..{upper}, the bounds of {d.name}; "
                     f"--dim {d.name}=LOW:HIGH sets others"
                 )
-        module = luminal.compile(graph, target=chosen, threads=threads, progress=display.report)
+        module = luminal.compile(graph, target=chosen, weights=weights, threads=threads, progress=display.report)
         assert isinstance(module, Module)
         values = drawing.draw(graph, sizes)
         at = ", ".join(f"{name}={value}" for name, value in sizes.items())

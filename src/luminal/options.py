@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from luminal.api import SEARCHES
 from luminal.core import precision as precisions
+from luminal.core import quantise
 from luminal.core import target as targets
 
 # The names of targets and of precisions, for help.
@@ -19,6 +20,7 @@ TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
 PRECISIONS = (
     f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
 )
+WEIGHTS = f"what large weights are rounded to: {', '.join(quantise.ALL)}; default: nothing"
 
 
 def target(name: str) -> str:
@@ -40,6 +42,13 @@ def search(name: str) -> str:
     """How schedules are searched for."""
     if name not in SEARCHES:
         raise typer.BadParameter(f"expected one of {', '.join(SEARCHES)}, found {name!r}")
+    return name
+
+
+def weights(name: str | None) -> str | None:
+    """The name of a scheme for weights."""
+    if name is not None and name not in quantise.ALL:
+        raise typer.BadParameter(f"expected one of {', '.join(quantise.ALL)}, found {name!r}")
     return name
 
 

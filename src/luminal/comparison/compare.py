@@ -14,11 +14,14 @@ from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.measure import NOWHERE, distance
 from luminal.comparison.oracle import Allowed, Oracle
+from luminal.comparison.references import Interpreter
 from luminal.comparison.report import Finding, Report, Row, Trial
 from luminal.comparison.sources import Source, open_source
+from luminal.core import quantise
 from luminal.core import target as targets
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.precision import FP32, Precision
+from luminal.core.quantise import Scheme
 from luminal.core.target import Target
 from luminal.core.types import from_numpy
 from luminal.module import Module
@@ -32,6 +35,7 @@ def diff(
     reference: str = "auto",
     target: str | Target = "host",
     precision: str | None = None,
+    weights: str | None = None,
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
@@ -57,7 +61,8 @@ def diff(
     it; a reproducer is written to the folder ``save`` (one of its own in the system's temporary folder).
 
     A GPU that this machine has not is emulated, and the report says so; likewise of a ``precision`` that was chosen,
-    whose roundings of operands are allowed for.
+    whose roundings of operands are allowed for, and of ``weights`` that are rounded: what the graph with the rounded
+    weights is away from float64 is allowed, and the table says how far that is.
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
     that do not fit and for a folder ``save`` that cannot be written, TargetError where this machine cannot run code for
@@ -73,13 +78,14 @@ def diff(
     with stages("open"):
         source = open_source(model, inputs, reference, dims, constants, threads)
     graph = source.graph
-    module = api.compile(graph, target=chosen, threads=threads, emulate=emulate, progress=progress)
+    scheme = quantise.parse(weights)
+    module = api.compile(graph, target=chosen, weights=weights, threads=threads, emulate=emulate, progress=progress)
     assert isinstance(module, Module)
     trials: list[Trial] = []
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
     for made, values in _inputs(source, seed):
         with stages(f"compare on {made} inputs"):
-            trial = _trial(made, values, module, source, tolerance, chosen.precision)
+            trial = _trial(made, values, module, source, tolerance, chosen.precision, scheme)
         trials.append(trial)
         if failed is None and not trial.ok:
             failed = (values, trial)
@@ -88,13 +94,18 @@ def diff(
         with stages("locate"):
             wrong = [k for k, row in enumerate(failed[1].rows) if not row.ok]
             try:
-                finding = locate.locate(graph, source.reference, failed[0], wrong, chosen, tolerance, save)
+                # Rounded weights are no mismatch: what is wrong besides differs from the interpreter's.
+                compiled = graph if scheme is None else quantise.quantised(graph, scheme)
+                reference_ = source.reference if scheme is None else Interpreter(compiled)
+                finding = locate.locate(compiled, reference_, failed[0], wrong, chosen, tolerance, save)
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
                 finding = Finding(None, "an unknown stage", failed[1].rows[wrong[0]].distance, explanation)
     name = target if isinstance(target, str) else target.name
     chosen_precision = () if chosen.precision == FP32 else (chosen.precision.name,)
-    called = ", ".join([name, *chosen_precision, *(["emulated"] if emulate else [])])
+    called = ", ".join(
+        [name, *chosen_precision, *([f"weights of {scheme}"] if scheme else []), *(["emulated"] if emulate else [])]
+    )
     return Report(graph.name, source.reference.name, called, tuple(trials), finding)
 
 
@@ -120,9 +131,10 @@ def _trial(
     source: Source,
     tolerance: float | None,
     precision: Precision,
+    weights: Scheme | None,
 ) -> Trial:
     graph = source.graph
-    oracle = Oracle(graph, values, tolerance, precision)
+    oracle = Oracle(graph, values, tolerance, precision, weights)
     try:
         oracle.compute(graph.results)
     except (IndexError, InputError) as error:

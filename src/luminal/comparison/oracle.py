@@ -14,6 +14,7 @@ from luminal.comparison.rounded import rounded
 from luminal.core import interp
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
+from luminal.core.quantise import Scheme, quantised
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,18 @@ class Oracle:
         inputs: Mapping[str, NDArray[Any]],
         tolerance: float | None = None,
         precision: Precision = FP32,
+        weights: Scheme | None = None,
     ) -> None:
         """``tolerance`` replaces what rounding explains: between the library and the reference in all. The library
-        rounds the operands of contractions to ``precision``."""
+        rounds the operands of contractions to ``precision``, and ``weights`` as they say."""
         self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
+        self.weights = weights
         self.dims = interp.bind(graph.given, inputs, {})
         self._rounding = rounding(graph.results, self.dims)
         self._chosen = rounding(graph.results, self.dims, precision) if precision.unit else self._rounding
         self._typed: dict[Node, NDArray[Any]] = {}
         self._exact: dict[Node, NDArray[Any]] = {}
-        self._rounded: dict[Node, NDArray[Any]] = {} if precision.unit else self._typed
+        self._rounded: dict[Node, NDArray[Any]] = {} if precision.unit or weights else self._typed
 
     def compute(self, nodes: Collection[Node]) -> None:
         """Evaluate ``nodes`` at once. Raises IndexError where an index is out of range."""
@@ -56,8 +59,10 @@ class Oracle:
             for mode, values in (("typed", self._typed), ("float64", self._exact)):
                 found = interp.run(roots, self.inputs, mode).outputs
                 values.update(zip(missing, found, strict=True))
-            if self.precision.unit:
-                found = interp.run(rounded(roots, self.precision), self.inputs).outputs
+            if self.precision.unit or self.weights:
+                chosen = roots if self.weights is None else quantised(roots, self.weights)
+                chosen = rounded(chosen, self.precision) if self.precision.unit else chosen
+                found = interp.run(chosen, self.inputs).outputs
                 self._rounded.update(zip(missing, found, strict=True))
 
     def forget(self) -> None:
