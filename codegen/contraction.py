@@ -22,7 +22,8 @@ from luminal.core.schedule.nest import Contract
 from luminal.core.schedule.tensorise import loops_of_b
 from luminal.core.symbolic import Int, Var
 
-PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead
+PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead, of elements of
+PREFETCHED = 4  # bytes, or of so many more that are narrower: memory takes as long to answer
 CACHE_LINE = 64  # bytes that one fetch brings
 ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
 
@@ -182,8 +183,9 @@ def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int], 
 
 def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead_steps: Int | None = None) -> None:
     row = _per_step(contract, b_steps)
+    steps = PREFETCH_STEPS if contract.prologue is None else PREFETCH_STEPS * PREFETCHED // contract.b_type.itemsize
     if row != 0:
-        frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + row * PREFETCH_STEPS))});")
+        frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + row * steps))});")
     if ahead_steps is not None:
         line = CACHE_LINE // contract.b_type.itemsize
         part = sym.upper(_per_step(contract, ahead_steps)) or line

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,17 +142,15 @@ class _Rewriter:
         group = self.scheme.group or length
         if length % group or not source.attr.is_finite:
             return None
-
-        def made(part: int) -> Array:
-            matrix = source.attr.array if depth == 1 else source.attr.array.T
-            return self.scheme.quantised(matrix.reshape(columns, length // group, group))[part]
-
-        integers, scales = (ir.lazy_constant(partial(made, part), source.attr.depth + 1) for part in range(2))
+        matrix = source.attr.array if depth == 1 else source.attr.array.T
+        rounded = self.scheme.quantised(matrix.reshape(columns, length // group, group))
+        # Held until the library is written: what they are packed from is asked for often, and takes long to make.
+        integers, scales = map(ir.constant, rounded)
         if source in self.names:
             self.names[integers], self.names[scales] = self.names[source], f"{self.names[source]}.scale"
         real = ir.cast(integers, types.f32) * ir.cast(scales, types.f32)
-        matrix = reshape(real, [columns, length])
-        return matrix if depth == 1 else transpose(matrix, 0, 1)
+        whole = reshape(real, [columns, length])
+        return whole if depth == 1 else transpose(whole, 0, 1)
 
 
 def _depth_axis(b: Operand, along: set[sym.Var]) -> int | None:

@@ -298,9 +298,14 @@ def typical(size: Int) -> int:
 # ---- preparation ---------------------------------------------------------------------------------------------------
 
 
-def panels(b: Operand, product: Node, found: Roles, columns: int, every: int = 1, first: int = 0) -> Node:
-    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K/every, columns]``,
-    of every so many positions along K the one that comes after ``first`` others."""
+def panels(b: Operand, product: Node, found: Roles, columns: int) -> Node:
+    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``."""
+    packed = ir.unary(ops.CONTIGUOUS, in_panels(b, product, found, columns))
+    return interp.folded(packed) if is_constant(b.source) else packed
+
+
+def in_panels(b: Operand, product: Node, found: Roles, columns: int, every: int = 1, first: int = 0) -> Node:
+    """The view of B in panels: of every so many positions along K the one that comes after ``first`` others."""
     shape = product.shape
     over = ir.axes(shape)
     count = sym.product(shape[k] for k in found.n)
@@ -315,10 +320,7 @@ def panels(b: Operand, product: Node, found: Roles, columns: int, every: int = 1
     _digits(by, [over[k] for k in found.k], [shape[k] for k in found.k], at[-2] * every + first)
     index = [sym.substitute(e, by) for e in b.index]
     valid = [sym.substitute(e, by) for e in b.valid] + [count - 1 - column]
-    packed = ir.unary(ops.CONTIGUOUS, ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize)))
-    if not is_constant(b.source):
-        return packed
-    return interp.folded(packed)
+    return ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize))
 
 
 def _digits(
@@ -537,7 +539,7 @@ def _computed(prologue: Prologue, product: Node, found: Roles, columns: int, mad
     for leaf in prologue.leaves:
 
         def packed(source: Node, every: int, first: int, leaf: dequantise.Leaf = leaf) -> Node:
-            return panels(Operand(source, leaf.index, (), b""), product, found, columns, every, first)
+            return in_panels(Operand(source, leaf.index, (), b""), product, found, columns, every, first)
 
         panel = dequantise.packed(leaf, packed)
         made[panel] = leaf.source

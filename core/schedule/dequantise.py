@@ -180,17 +180,16 @@ def narrowest(node: Node) -> DType:
 
 
 def packed(leaf: Leaf, panels: Callable[[Node, int, int], Node]) -> Node:
-    """The constant that stores a leaf. ``panels`` gives the panels of a source: of every so many positions along K the
-    one after so many others."""
+    """The constant that stores a leaf. ``panels`` gives a source in panels: of every so many positions along K the one
+    after so many others."""
     if leaf.per == 1:
         narrow = leaf.source if leaf.source.dtype == leaf.dtype else ir.cast(leaf.source, leaf.dtype)
-        return panels(narrow, leaf.every, 0)
+        return interp.folded(ir.unary(ops.CONTIGUOUS, panels(narrow, leaf.every, 0)))
     digits = ir.binary(ops.AND, ir.cast(leaf.source, types.u8), _byte((1 << leaf.dtype.bits) - 1))
     whole: Node | None = None
     for number in range(leaf.per):
         digit = panels(digits, leaf.every * leaf.per, leaf.every * number)
-        digit = ir.binary(ops.SHL, digit, _byte(number * leaf.dtype.bits))
-        whole = digit if whole is None else ir.binary(ops.OR, whole, digit)
+        whole = digit if whole is None else ir.binary(ops.OR, whole, digit * (1 << number * leaf.dtype.bits))
     assert whole is not None
     return interp.folded(whole)
 
