@@ -37,8 +37,8 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     return None
 
 
-def in_prologue(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """As ``function``, in the prologue of a tile operation: ``digits<T>(bytes, amount)`` are the numbers of fewer
+def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+    """As ``function``, in kernels of tile operations: ``digits<T>(bytes, amount)`` are the numbers of fewer
     than 8 bits that begin at a bit of every byte, as floats."""
     if scalar.op is ops.CAST and scalar.dtype == f32:
         (number,) = scalar.operands

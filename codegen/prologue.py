@@ -44,7 +44,7 @@ class Row:
         pointers = {s.name: Pointer(s.name, s.name, s.dtype, False) for s in self.sources}
         indices = Indices(frame)
         threads = Threads(frame, indices, ln.LoopNest((), (), ()))
-        expressions = Expressions(frame, indices, threads, pointers, patterns.in_prologue)
+        expressions = Expressions(frame, indices, threads, pointers, patterns.beside_tiles)
         vectors: list[str] = []
         frame.scopes[0].variables[lane] = Value("0")
         for first in range(0, contract.columns, contract.lanes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luminal.codegen import products
+from luminal.codegen import patterns, products
 from luminal.codegen.contraction import Contraction, TileFunction
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Frame, Value, written
@@ -15,6 +15,7 @@ from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
 from luminal.core.errors import SpecError
 from luminal.core.ops import Failure
+from luminal.core.schedule.lower import statements as nested
 from luminal.core.schedule.nest import (
     Access,
     Alloc,
@@ -58,7 +59,9 @@ class Statements:
         self.arrays = arrays
         self.indices = Indices(frame)
         self.threads = Threads(frame, self.indices, nest)
-        self.expressions = Expressions(frame, self.indices, self.threads, arrays)
+        tiles = frame.dialect.block is None and any(isinstance(s, Contract) for s in nested(nest.body))
+        function = patterns.beside_tiles if tiles else patterns.function
+        self.expressions = Expressions(frame, self.indices, self.threads, arrays, function)
         self.loops = Loops(frame, self.indices)
         self.functions: list[TileFunction] = []
 

@@ -14,12 +14,14 @@ import luminal
 from luminal.core import interp, ir, movement, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
+from luminal.core.errors import ScheduleError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.program import Program
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.dequantise import narrowest
 from luminal.core.schedule.lower import statements
+from luminal.core.schedule.unpack import Unpack
 from luminal.core.types import DType
 from luminal.frontends.onnx import importer
 from luminal.module import Module
@@ -111,7 +113,13 @@ def floats(dtype: DType, *shape: int) -> Array:
 @pytest.mark.parametrize("target", ["host", "avx2", "x86-64"])
 def test_the_library_reads_weights_out_exactly(target: str) -> None:
     """All types in one library, each at a row and at several; columns that fill no vector."""
-    cases = [(types.i8, None, 1), (types.i4, None, 17), (types.u4, types.u4, 1), (types.i2, None, 1)]
+    cases = [
+        (types.i8, None, 1),
+        (types.i4, None, 17),
+        (types.u4, types.u4, 1),
+        (types.i2, None, 1),
+        (types.i4, None, 61),
+    ]
     weights = [dequantised(integers(dtype, 150, 128), 32, zero=zero) for dtype, zero, _ in cases]
     inputs = [ir.input_(f"x{k}", (rows, 128), types.f32) for k, (_, _, rows) in enumerate(cases)]
     outputs = [contraction.matmul(x, movement.transpose(w, 0, 1)) for x, w in zip(inputs, weights, strict=True)]
@@ -242,3 +250,22 @@ def test_a_graphics_processor_has_the_weights_as_before() -> None:
     assert not prologues(program)
     values = np.random.default_rng(2).standard_normal((3, 128)).astype(np.float32)
     onnx_models.assert_close([run_program(program, {"x": values})["y"]], interp.run(graph, {"x": values}).outputs, 1e-5)
+
+
+# ---- several tiles of rows -----------------------------------------------------------------------------------------
+
+
+def test_several_tiles_of_rows_read_a_panel_that_is_computed_once() -> None:
+    weight = dequantised(integers(types.u4, 150, 128), 32, zero=types.u4)
+    graph = product(61, weight)
+    program = compile_graph(graph, targets.AVX512)
+    assert not prologues(program)
+    assert "Unpack()" in program.kernels[0].schedule
+    assert sum(size for _, size in arrays(program).values()) < 160 * 128
+    check(graph, program, weight)
+
+
+def test_a_tile_that_computes_nothing_has_nothing_to_unpack() -> None:
+    program = compile_graph(product(61, ir.constant(np.ones((150, 128), np.float32))), targets.AVX512)
+    with pytest.raises(ScheduleError, match="no tile whose right operand is computed"):
+        Unpack()(program.kernels[0].nest)

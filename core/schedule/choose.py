@@ -14,8 +14,9 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.blocking import Product, blockings
+from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.contraction import Tile, typical
+from luminal.core.schedule.dequantise import PANEL_BYTES, TILES
 from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.jam import Jam
 from luminal.core.schedule.lower import accesses, statements
@@ -31,6 +32,7 @@ from luminal.core.schedule.transforms import (
     Split,
     Vectorise,
 )
+from luminal.core.schedule.unpack import Unpack
 from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -217,12 +219,18 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
     panels = f"{n}_1"
     batch = [name for name in loops if name != panels and loops[name].axis in sym.variables(contract.b_offset)]
     rows = [name for name in loops if name != panels and name not in batch]
+    unpacks = False
     if rows and panels in loops:
         extents = {"rows": sym.product(loops[name].extent for name in rows), "panels": loops[panels].extent}
         sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
         products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
         sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
-        blocking = state.ask("order", blockings(products, extents, state.target, TASKS, sharers), tile)
+        orders = blockings(products, extents, state.target, TASKS, sharers)
+        unpacks = _unpacks(contract, products[0].row_tiles)
+        if unpacks:
+            orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
+            orders = orders or [Blocking("rows", products[0].row_tiles)]
+        blocking = state.ask("order", orders, tile)
         by_panels = blocking.inner == "panels"
         inner, count = (panels, products[0].panels) if by_panels else (rows[-1], typical(loops[rows[-1]].extent))
         blocks: list[str] = []
@@ -236,12 +244,22 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
         else:
             order = [panels, *rows]
         state.do(Reorder((*batch, *order)))
-        if blocking.inner == "rows" and contiguous(contract):
+        if blocking.inner == "rows" and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
-    state.do(Parallelise(len(grid) if outer < TASKS and rectangular else len(grid) - 1))
+    whole = outer < TASKS and rectangular and not unpacks
+    state.do(Parallelise(len(grid) if whole else len(grid) - 1))
+    if unpacks:
+        state.do(Unpack())
+
+
+def _unpacks(contract: ln.Contract, tiles: int) -> bool:
+    """Whether so many tiles of rows that read a panel, which is computed, read it better when it has been."""
+    extent = sym.upper(sym.product(loop.extent for loop in contract.loops) * contract.columns)
+    fits = extent is not None and extent * contract.dtype.itemsize <= PANEL_BYTES
+    return contract.prologue is not None and tiles >= TILES and fits
 
 
 def _least(size: Int) -> int:

@@ -492,7 +492,7 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     columns = packings.get(found.b.source)
     if target.grid is None:
         prologue = _prologue(product, found)
-        tile = choose_tile(target, node, found, columns, prologue)
+        tile = choose_tile(target, node, found, columns, None if _is_unpacked(target, product, found) else prologue)
     else:
         prologue, tile = None, block_tile(target.grid, node, found)
     if is_constant(found.b.source):
@@ -528,6 +528,14 @@ def _prologue(product: Node, found: Roles) -> Prologue | None:
     over, shape = ir.axes(product.shape), product.shape
     width = sym.product(shape[k] for k in (*found.batch, *found.n))
     return dequantise.find(found.b.source, found.b.index, [(over[k], shape[k]) for k in found.k], width)
+
+
+def _is_unpacked(target: Target, product: Node, found: Roles) -> bool:
+    """Whether enough tiles of rows share a panel of B for it to be computed before them."""
+    rows = max((typical(product.shape[k]) for k in found.m), default=1)
+    depth = typical(sym.product(product.shape[k] for k in found.k))
+    panel = depth * 2 * target.lanes(product.dtype) * product.dtype.itemsize
+    return rows > (dequantise.TILES - 1) * ROWS and panel <= dequantise.PANEL_BYTES
 
 
 def _computed(prologue: Prologue, product: Node, found: Roles, columns: int, made: dict[Node, Node]) -> Node:

@@ -271,20 +271,20 @@ class FetchAhead:
             raise ScheduleError(f"fetch ahead: B moves with {', '.join(sorted(v.name for v in moving))} too")
         if not contiguous(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
-        steps = _flat(loops_of_b(contract))
+        steps = flat(loops_of_b(contract))
         panel = sym.substitute(start, {panels.axis: sym.expr(panels.axis) + 1}) - start
         count = sym.product(loop.extent for loop in tiles)
         # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
         distance = sym.minimum(panel, sym.maximum(NEAR * contract.columns, (count - 1) * panel))
         part = sym.ceildiv(contract.columns, count)
-        number = _flat(tiles) * sym.floordiv(panel, contract.columns) + steps
+        number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, ahead=start + distance + number * part)
 
 
 def contiguous(contract: ln.Contract) -> bool:
     """Whether each step of a tile reads the columns of B that follow those of the step before."""
     start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
-    return contract.b_offset - start == _flat(loops_of_b(contract)) * contract.columns
+    return contract.b_offset - start == flat(loops_of_b(contract)) * contract.columns
 
 
 def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
@@ -294,7 +294,7 @@ def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
     return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
 
 
-def _flat(loops: Sequence[ln.Loop]) -> Int:
+def flat(loops: Sequence[ln.Loop]) -> Int:
     """The number of an iteration of nested loops, of which only the last of an outer one's may be shorter."""
     number = _ZERO
     for loop in loops:
