@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import luminal
-from luminal.core import interp, ir, movement, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
 from luminal.core.errors import ScheduleError
@@ -19,10 +21,12 @@ from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.program import Program
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import is_constant
 from luminal.core.schedule.dequantise import narrowest
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.unpack import Unpack
 from luminal.core.types import DType
+from luminal.frontends.fx import importer as fx
 from luminal.frontends.onnx import importer
 from luminal.module import Module
 from tests import onnx_models
@@ -269,3 +273,45 @@ def test_a_tile_that_computes_nothing_has_nothing_to_unpack() -> None:
     program = compile_graph(product(61, ir.constant(np.ones((150, 128), np.float32))), targets.AVX512)
     with pytest.raises(ScheduleError, match="no tile whose right operand is computed"):
         Unpack()(program.kernels[0].nest)
+
+
+class Halves(nn.Module):
+    """Two weights to a byte, side by side along K or one behind the other, each row of 32 with a scale."""
+
+    def __init__(self, beside: bool) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.beside = beside
+        self.bytes: torch.Tensor
+        self.scale: torch.Tensor
+        self.register_buffer("bytes", torch.randint(0, 256, (300, 64), dtype=torch.uint8, generator=generator))
+        self.register_buffer("scale", torch.rand(300, 4, 1, generator=generator))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        low, high = self.bytes & 15, self.bytes >> 4
+        whole = torch.stack([low, high], -1).reshape(300, 128) if self.beside else torch.cat([low, high], 1)
+        real = (whole.reshape(300, 4, 32).float() - 8) * self.scale
+        return x @ real.reshape(300, 128).T
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_bytes_that_a_module_takes_apart_stay_bytes(beside: bool) -> None:
+    model, x = Halves(beside).eval(), torch.randn(2, 128, generator=torch.Generator().manual_seed(1))
+    graph = fx.load(model, (x,), name="halves")
+    program = compile_graph(graph, targets.AVX2)
+    assert len(prologues(program)) == 1
+    assert sum(size for _, size in arrays(program).values()) < 336 * 128 * (1 / 2 + 4 / 32) + 1
+    (name,) = (tensor.name for tensor in program.entries[0].inputs)
+    found = run_program(program, {name: x.numpy()})
+    onnx_models.assert_close(list(found.values()), [model(x).detach().numpy()], 1e-5)
+
+
+def test_a_table_of_positions_is_no_weight() -> None:
+    """What is much larger than the constants that it is computed from."""
+    picked = ir.constant(np.arange(3, 153, dtype=np.int64)[:, None])
+    table = ir.cast(ir.binary(ops.EQUAL, ir.expand(movement.reshape(ir.iota(160), [1, 160]), (150, 160)),
+                              ir.expand(picked, (150, 160))), types.f32)  # fmt: skip
+    assert not is_constant(table)
+    graph = product(2, table)
+    x = np.random.default_rng(0).standard_normal((2, 160)).astype(np.float32)
+    np.testing.assert_array_equal(run_program(compile_graph(graph, targets.AVX2), {"x": x})["y"], x[:, 3:153])

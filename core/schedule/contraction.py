@@ -125,30 +125,54 @@ def _depends(x: Operand, product: Node, axis: int) -> bool:
     return axis >= 0 and sym.as_var(ir.axes(product.shape)[axis]) in x.variables
 
 
-_RUN_TIME, _POSITIONS, _CONSTANTS = range(3)  # what a node depends on: the most of these, unless it is the first
-_knowledge: WeakKeyDictionary[Node, int] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Known:
+    """What a node depends on, where that is constants and positions alone: the elements of the largest constant, 0 for
+    none, and whether positions are among it."""
+
+    elements: int
+    positions: bool
+
+
+_knowledge: WeakKeyDictionary[Node, _Known | None] = WeakKeyDictionary()
+DIGITS = 8  # elements at most that one of a constant holds
 
 
 def is_constant(node: Node) -> bool:
-    """Whether ``node`` depends on constants alone, and on positions."""
+    """Whether ``node`` depends on constants alone; on positions too where it is not much larger than the constants."""
+    known = _known(node)
+    if known is None or not known.elements:
+        return False
+    return not known.positions or (isinstance(node.size, int) and node.size <= DIGITS * known.elements)
+
+
+def is_computed(node: Node) -> bool:
+    """Whether ``node`` depends on constants and positions alone, constants among them."""
+    known = _known(node)
+    return known is not None and known.elements > 0
+
+
+def _known(node: Node) -> _Known | None:
     stack = [node]
     while stack:
         current = stack[-1]
         pending = [x for x in current.inputs if x not in _knowledge]
         stack += pending
         if not pending:
-            _knowledge[current] = _known(current)
+            _knowledge[current] = _found(current)
             stack.pop()
-    return _knowledge[node] == _CONSTANTS
+    return _knowledge[node]
 
 
-def _known(node: Node) -> int:
+def _found(node: Node) -> _Known | None:
     if node.op is ops.CONSTANT:
-        return _CONSTANTS
+        return _Known(max(1, math.prod(node.attr.shape)), False)
     if node.op is ops.IOTA:
-        return _POSITIONS if isinstance(node.size, int) else _RUN_TIME
-    below = [_knowledge[x] for x in node.inputs]
-    return max(below) if below and min(below) != _RUN_TIME else _RUN_TIME
+        return _Known(0, True) if isinstance(node.size, int) else None
+    below = [known for x in node.inputs if (known := _knowledge[x]) is not None]
+    if not below or len(below) < len(node.inputs):
+        return None
+    return _Known(max(known.elements for known in below), any(known.positions for known in below))
 
 
 def _assign(node: Node, product: Node, a: Operand, b: Operand) -> Roles | None:

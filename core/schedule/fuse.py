@@ -207,7 +207,7 @@ class Fuser:
         """Whether ``node`` is part of what tile operations compute their right operands from, as they load it."""
         if node not in self.prologues:
             users = self.consumers[node]
-            whole = node.op.kind is Kind.ELEMENTWISE and bool(users) and contraction.is_constant(node)
+            whole = node.op.kind is Kind.ELEMENTWISE and bool(users) and contraction.is_computed(node)
             self.prologues[node] = whole and all(
                 (self._is_multiplied(user) and _viewed(user.inputs[1]) is node) or self._is_prologue(user)
                 for user in users
