@@ -276,7 +276,7 @@ def _described(node: Node, found: Roles, prologue: Prologue | None) -> str:
     axes = {v for axis in ir.axes(product.shape) if (v := sym.as_var(axis)) is not None}
     parts = [f"{role} {[text(product.shape[k]) for k in getattr(found, role)]}" for role in ("batch", "m", "n", "k")]
     for name, operand in (("A", found.a), ("B", found.b)):
-        where = "constant" if _constant(operand.source) else "computed"
+        where = "constant" if is_constant(operand.source) else "computed"
         index = [text(e) for e in (*operand.source.shape, *operand.index, *operand.valid)]
         parts.append(f"{name} {where} {operand.source.dtype} {index}")
     if prologue is not None:
