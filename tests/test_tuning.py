@@ -181,7 +181,7 @@ def test_the_reference_is_that_of_numpy() -> None:
     assert len(wanted.positions) > 8 and {0, len(y) - 1} <= set(wanted.positions.tolist())
     assert not wanted.fault(y[wanted.positions].astype(np.float32))
     wrong = y[wanted.positions].astype(np.float32)
-    wrong[3] += np.float32(0.01)
+    wrong[3] += np.float32(0.001)
     assert "1 of" in wanted.fault(wrong)
     wrong[3] = np.nan
     assert "nan" in wanted.fault(wrong)

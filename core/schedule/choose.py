@@ -345,7 +345,7 @@ def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
     if not axes:
         return [Pass("", 0, TASKS), Pass("", 0, TASKS // 4)]
     best = axes[0].name
-    neighbours = [MOST, MOST // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
+    neighbours = [MOST, MOST * 3 // 2, MOST // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
     return [
         *(Pass(best, count, TASKS) for count in neighbours),
         *(Pass(axis.name, MOST, TASKS) for axis in axes[1:]),

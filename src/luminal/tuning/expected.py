@@ -77,7 +77,7 @@ def _tolerance(values: NDArray[Any], terms: int) -> float:
     if not dtype.is_float:
         return 0.0
     magnitudes = np.abs(values.astype(np.float64))
-    scale = float(magnitudes[np.isfinite(magnitudes)].max(initial=1.0))
+    scale = float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
     return FACTOR * max(dtype.eps, types.f32.eps if dtype.bits <= 32 else 0.0) * math.sqrt(terms) * scale
 
 

@@ -17,6 +17,8 @@ from luminal.core.schedule.contraction import typical
 
 _PERIOD = 262_139  # elements, a prime: neighbours in memory, at any stride, are drawn apart
 
+DEVIATION = 0.25
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -73,8 +75,9 @@ def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject
 
 
 def drawn(argument: Argument, place: int) -> NDArray[Any]:
-    """Values for an argument: the same in every process. Floats are normal; integers are small, so that they are valid
-    indices of most arrays."""
+    """Values for an argument: the same in every process. Floats are normal, of a deviation that keeps sums of products
+    near one, as in a model (exponentials of larger ones are denormal numbers, which take long); integers are small, so
+    that they are valid indices of most arrays."""
     random = np.random.default_rng(place)
     count = min(argument.elements, _PERIOD)
     dtype = argument.numpy
@@ -83,5 +86,5 @@ def drawn(argument: Argument, place: int) -> NDArray[Any]:
     elif dtype.kind in "iu":
         values = random.integers(0, 4, count).astype(dtype)
     else:
-        values = random.standard_normal(count).astype(np.float32).astype(dtype)
+        values = (DEVIATION * random.standard_normal(count)).astype(np.float32).astype(dtype)
     return np.resize(values, argument.elements)
