@@ -315,3 +315,11 @@ def test_a_table_of_positions_is_no_weight() -> None:
     graph = product(2, table)
     x = np.random.default_rng(0).standard_normal((2, 160)).astype(np.float32)
     np.testing.assert_array_equal(run_program(compile_graph(graph, targets.AVX2), {"x": x})["y"], x[:, 3:153])
+
+
+def test_panels_of_deep_sums_are_narrow_enough_for_the_cache() -> None:
+    for depth, columns in ((2048, 32), (5632, 16)):
+        program = compile_graph(product(61, dequantised(integers(types.i8, 96, depth), depth)), targets.AVX512)
+        assert f"columns={columns}" in program.kernels[0].schedule and "Unpack()" in program.kernels[0].schedule
+    program = compile_graph(product(61, dequantised(integers(types.i8, 96, 8192), 8192)), targets.AVX512)
+    assert "Unpack()" not in program.kernels[0].schedule and len(prologues(program)) == 1

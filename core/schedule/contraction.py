@@ -226,11 +226,16 @@ def _separates(index: Int) -> bool:
 
 
 def choose_tile(
-    target: Target, node: Node, found: Roles, columns_of_b: int | None = None, prologue: Prologue | None = None
+    target: Target,
+    node: Node,
+    found: Roles,
+    columns_of_b: int | None = None,
+    prologue: Prologue | None = None,
+    widest: int = 1 << 30,
 ) -> Tile:
     """The register tile for the sizes of ``node``, of as many columns as B was packed in, if it was: the one with the
     least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
-    packed.
+    packed. It has ``widest`` columns at most, but for a vector.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
     cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
@@ -258,7 +263,8 @@ def choose_tile(
     tiles = [
         Tile(min(r, ROWS), v, lanes)
         for v in (1, 2, 3, 4, 6, 8)
-        if (r := (budget - held * v) // v) >= min(rows, FEW) and v * lanes <= max(lanes, columns + lanes - 1)
+        if (r := (budget - held * v) // v) >= min(rows, FEW)
+        and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
     chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, prologue), fitting)
@@ -516,7 +522,11 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     columns = packings.get(found.b.source)
     if target.grid is None:
         prologue = _prologue(product, found)
-        tile = choose_tile(target, node, found, columns, None if _is_unpacked(target, product, found) else prologue)
+        widest = _unpacked_columns(product, found)
+        if prologue is not None and widest >= target.lanes(product.dtype):
+            tile = choose_tile(target, node, found, columns, widest=widest)
+        else:
+            tile = choose_tile(target, node, found, columns, prologue)
     else:
         prologue, tile = None, block_tile(target.grid, node, found)
     if is_constant(found.b.source):
@@ -554,12 +564,13 @@ def _prologue(product: Node, found: Roles) -> Prologue | None:
     return dequantise.find(found.b.source, found.b.index, [(over[k], shape[k]) for k in found.k], width)
 
 
-def _is_unpacked(target: Target, product: Node, found: Roles) -> bool:
-    """Whether enough tiles of rows share a panel of B for it to be computed before them."""
+def _unpacked_columns(product: Node, found: Roles) -> int:
+    """The columns of the widest panel of B that is computed before the tiles of rows that share it; 0 where too few
+    share one."""
     rows = max((typical(product.shape[k]) for k in found.m), default=1)
     depth = typical(sym.product(product.shape[k] for k in found.k))
-    panel = depth * 2 * target.lanes(product.dtype) * product.dtype.itemsize
-    return rows > (dequantise.TILES - 1) * ROWS and panel <= dequantise.PANEL_BYTES
+    shared = rows > (dequantise.TILES - 1) * ROWS
+    return dequantise.PANEL_BYTES // (depth * product.dtype.itemsize) if shared else 0
 
 
 def _computed(prologue: Prologue, product: Node, found: Roles, columns: int, made: dict[Node, Node]) -> Node:

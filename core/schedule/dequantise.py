@@ -25,7 +25,7 @@ from luminal.core.types import DType
 
 LEAST = 2  # times fewer bytes, for which weights stay narrow
 TILES = 4  # of rows that read a panel, for which it is computed once, before them, if it takes no more than these
-PANEL_BYTES = 256 << 10  # of the stack, and of the second-level cache
+PANEL_BYTES = 384 << 10  # of the stack, and of the second-level cache
 
 _INTEGERS = (types.u2, types.i2, types.u4, types.i4, types.u8, types.i8, types.u16, types.i16)
 
