@@ -10,7 +10,8 @@ import numpy as np
 
 from luminal.codegen.cpp import ctype
 from luminal.core import ops
-from luminal.core.schedule.nest import Literal, Scalar
+from luminal.core import symbolic as sym
+from luminal.core.schedule.nest import Index, Literal, Scalar
 from luminal.core.types import f32, u8
 
 Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
@@ -44,9 +45,16 @@ def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
         (number,) = scalar.operands
         if number.op is ops.CAST and number.dtype.is_integer and number.dtype.bits < 8:
             (shifted,) = number.operands
-            if shifted.op is ops.SHR and shifted.dtype == u8:
+            if shifted.op is ops.SHR and shifted.dtype == u8 and _begins_in_byte(shifted.operands[1]):
                 return f"digits<{ctype(number.dtype)}>", shifted.operands
     return function(scalar)
+
+
+def _begins_in_byte(amount: Scalar) -> bool:
+    """Whether a scalar is the number of one of 8 bits."""
+    leaf = amount.operands[0].leaf if amount.op is ops.CAST else amount.leaf
+    highest = sym.upper(leaf.value) if isinstance(leaf, Index) else None
+    return highest is not None and highest < 8
 
 
 def _is_bound(scalar: Scalar) -> bool:
