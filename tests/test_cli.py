@@ -307,6 +307,13 @@ def test_precision(model: Path, tmp_path: Path) -> None:
     assert result.exit_code == 2 and "tf32" in result.output and "Traceback" not in result.output
 
 
+def test_weights(model: Path, tmp_path: Path) -> None:
+    result = luminal_("diff", model, "--weights", "int8", "--dim", "batch=4")
+    assert result.exit_code == 0 and "weights of int8" in result.output
+    result = luminal_("compile", model, "--weights", "int3", "-o", tmp_path / "folder")
+    assert result.exit_code == 2 and "int4-128" in result.output
+
+
 def test_bench(model: Path) -> None:
     result = luminal_("bench", model, "--size", "batch=5", "--runs", 3, "--threads", 1)
     assert result.exit_code == 0 and "batch=5" in result.output and "onnxruntime" in result.output
