@@ -46,7 +46,7 @@ PREFIX = "decoding/"
 class Step:
     """Seconds of a step, medians and minimums, of luminal and of llama.cpp; the ``bytes`` that luminal reads and writes
     at least, and the bytes a second of ``reading`` as many; luminal's largest ``error`` from PyTorch with the same
-    weights, relative to the largest logit."""
+    weights, relative to the largest logit; and the ``version`` of llama.cpp's package."""
 
     layers: int
     luminal: float
@@ -56,6 +56,7 @@ class Step:
     bytes: int
     reading: float
     error: float
+    version: str
 
 
 def measure(kind: str, layers: int, threads: int, runs: int, display: Display) -> Step:
@@ -94,7 +95,7 @@ def measure(kind: str, layers: int, threads: int, runs: int, display: Display) -
         times = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
         ours, theirs = times["luminal"], times["llama.cpp"]
         reading = max(reading, probe.read(needed))
-        return Step(layers, ours.median, ours.best, theirs.median, theirs.best, needed, reading, error)
+        return Step(layers, ours.median, ours.best, theirs.median, theirs.best, needed, reading, error, llama.version())
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
@@ -156,7 +157,8 @@ def section(found: Results) -> list[str]:
         steps = {kind: step for (kind, n), step in measured.items() if n == threads}
         layers = sorted({step.layers for step in steps.values()})
         count = " and ".join(map(str, layers))
-        lines += [f"{threads} thread{'s' if threads > 1 else ''}, {count} of {zoo.LAYERS} layers:", ""]
+        versions = " and ".join(sorted({step.version for step in steps.values()}))
+        lines += [f"{threads} thread{'s' if threads > 1 else ''}, {count} of {zoo.LAYERS} layers, {versions}:", ""]
         lines += [*tables.markdown(HEADINGS, cells(steps), left=1), ""]
     return lines
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,11 @@ KINDS = ("q8_0", "q4_0", "bf16", "f32")
 def missing() -> list[str]:
     """The packages that are not installed."""
     return [name for name in ("llama_cpp", "gguf") if importlib.util.find_spec(name) is None]
+
+
+def version() -> str:
+    """The package that is installed."""
+    return f"llama-cpp-python {importlib.metadata.version('llama-cpp-python')}"
 
 
 def write(path: Path, kind: str, layers: int) -> Path:

@@ -212,6 +212,7 @@ ABOUT_ERRORS = (
     "bfloat16."
 )
 SHOWN = 8  # kernels of a model that does not reach its number
+NAMED = 3  # operators that a kernel was made for
 
 
 def write(found: Results, page: Path) -> None:
@@ -307,13 +308,16 @@ def missed(result: Result) -> bool:
 def _where(found: Sample) -> str:
     """How the time divides between what is near its ceiling and what is not."""
     parts = [(k.seconds / found.kernel_seconds, min(k.ceiling(found.peak)[0], 1.0)) for k in found.kernels]
+    together = sum(share for share, _ in parts)
     far = sum(share for share, part in parts if part < 0.5)
     average = sum(share * part for share, part in parts)
     return (
-        f"Of its {text(found.kernel_seconds)}, these kernels would need {average:.0%} at their ceilings; those that "
-        f"reach less than half of theirs take {far:.0%}."
+        f"Its kernels take {text(found.kernel_seconds)}. The {len(parts)} that take the most take {together:.0%} of "
+        f"that, and would need {average:.0%} at their ceilings; those that reach less than half of theirs take "
+        f"{far:.0%}."
     )
 
 
 def _made_for(kernel: profile.KernelTime) -> str:
-    return ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))
+    names = list(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

@@ -24,11 +24,11 @@ float sum(const Vector (&values)[CHAINS]) {
     return total;
 }
 
-constexpr int TILE_BYTES = 1024;  // 16 rows of 64 bytes
-constexpr int TILES = 4;          // that sums are kept in: covers the latency of a product
+constexpr int TILES = 4;  // that sums are kept in: covers the latency of a product
 
-// The system header of the instructions' names is older than some compilers that know them: the assembler does.
 #ifdef __x86_64__
+constexpr int TILE_BYTES = 1024;  // 16 rows of 64 bytes
+
 struct alignas(64) TileConfiguration {
     uint8_t palette = 1;
     uint8_t start = 0;
@@ -37,6 +37,7 @@ struct alignas(64) TileConfiguration {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// In the assembler's words, which need no flags of a compiler: only machines that have the instructions come here.
 void load_ones(const void* ones) {
     const TileConfiguration configuration;
     asm volatile("ldtilecfg %0" ::"m"(configuration));
@@ -74,7 +75,7 @@ int lm_matrix_units() {
 extern const int64_t lm_tile_operations = int64_t{2} * TILES * 16 * 16 * 32;
 
 /// Rounds of independent products of tiles of ones, where lm_matrix_units says that there are; an element of a sum.
-float lm_multiply_tiles_bf16(int64_t rounds) {
+float lm_multiply_tiles_bf16([[maybe_unused]] int64_t rounds) {
 #ifdef __x86_64__
     alignas(64) uint16_t ones[TILE_BYTES / 2];
     alignas(64) float sums[TILE_BYTES / 4];
@@ -88,12 +89,12 @@ float lm_multiply_tiles_bf16(int64_t rounds) {
     take_sums(sums);
     return sums[TILE_BYTES / 4 - 1];
 #else
-    return static_cast<float>(rounds * 0);
+    return 0;
 #endif
 }
 
 /// The same of int8.
-float lm_multiply_tiles_int8(int64_t rounds) {
+float lm_multiply_tiles_int8([[maybe_unused]] int64_t rounds) {
 #ifdef __x86_64__
     alignas(64) int8_t ones[TILE_BYTES];
     alignas(64) int32_t sums[TILE_BYTES / 4];
@@ -107,7 +108,7 @@ float lm_multiply_tiles_int8(int64_t rounds) {
     take_sums(sums);
     return static_cast<float>(sums[TILE_BYTES / 4 - 1]);
 #else
-    return static_cast<float>(rounds * 0);
+    return 0;
 #endif
 }
 

@@ -147,7 +147,7 @@ def test_the_page_and_its_charts(tmp_path: Path) -> None:
     results = measured(("minilm", MAIN, [found(1e-2, 2e-2)]), ("gpt2", MAIN, [found(4e-2, 2e-2)]))
     head = attention.Result("plain", {"luminal": 1.0, "torch": 4.0}, (2**20, 2**30), (1e-6, 2e-6))
     results.put(f"{report.ATTENTION}2", [asdict(head)])
-    step = decoding.Step(22, 0.05, 0.049, 0.073, 0.07, 2**30, 2.5e10, 1e-6)
+    step = decoding.Step(22, 0.05, 0.049, 0.073, 0.07, 2**30, 2.5e10, 1e-6, "llama-cpp-python 1.2")
     results.put(f"{decoding.PREFIX}q8_0/2", asdict(step))
     rows = [products.Row(64, 128, 256, 1e-3, 2e-3, 0.8, 1e-7), products.Row(64, 64, 64, 1e-3, 1e-3, 0.9, 2e-7)]
     results.put(f"{products.PREFIX}matrices/fp32/2", [asdict(row) for row in rows])
@@ -159,6 +159,7 @@ def test_the_page_and_its_charts(tmp_path: Path) -> None:
     assert "luminal's | at least 1.22 | 1.46 (50 ms, 73 ms) | yes |" in page
     assert "part of the peak of multiply-adds, geometric mean | at least 82% | 84.9% | yes |" in page
     assert page.index("| 64 x 128 x 256 |") < page.index("| 64 x 64 x 64 |")  # the farthest from the peak first
+    assert "2 threads, 22 of 22 layers, llama-cpp-python 1.2:" in page
     short = page[page.index("## What does not reach its number") :]
     assert "### GPT-2, 256 tokens; float32" in short and "MiniLM" not in short
     assert "| slow | MatMul, Add | 2 | 2 | 30 ms | 75.0% | 1 | 33.3 | 8% FMA |" in short
