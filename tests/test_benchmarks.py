@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -26,6 +27,7 @@ from benchmarks import (
     goals,
     llama,
     machine,
+    measure,
     products,
     progress,
     report,
@@ -112,6 +114,21 @@ def test_bfloat16_is_compared_with_its_own_peak_and_peers() -> None:
     assert row == ("ViT-B/16, 224", "1.0e-03", "1.0e-03", "1.0e-03", "")
     page = report.text_of(measured(("vit", NARROW, [sample])), {})
     assert "ViT-B/16, 224: torch does not run (RuntimeError: no)." in page and "### Bfloat16, batch 1" in page
+
+
+def test_errors_are_the_worst_of_the_outputs() -> None:
+    """Relative to the largest magnitude of an output, of results in any of the forms that contenders return."""
+
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, 2 * x
+
+    model = zoo.Model(Two(), (torch.tensor([1.0, -4.0]),), {})
+    runs = {
+        "near": lambda: [np.float32([1, -4]), np.float32([2, -7])],
+        "exact": lambda: (torch.tensor([1, -4]).bfloat16(), torch.tensor([2, -8]).bfloat16()),
+    }
+    assert measure._errors(model, runs) == {"near": 0.125, "exact": 0.0}
 
 
 def test_verdicts() -> None:
