@@ -41,6 +41,8 @@ class Fit:
 
     ``constant``, rounded to the type, is the ``c`` of a quotient ``P / (c*x*P + Q)``;
     ``first`` is the constant term of its ``Q``: just above a power of two, roundings weigh the most.
+    Where ``alone``, each coefficient is rounded for itself: in a domain around 0, where the constant term alone counts,
+    no other can make its rounding good.
     ``nodes`` puts grid points, given as ``-1 .. 1``, into the domain where an even spread is not the best.
     """
 
@@ -52,6 +54,7 @@ class Fit:
     constant: Real = 1
     nodes: Callable[[Real, Real, Real], Real] | None = None
     first: Real = 1
+    alone: bool = False
 
 
 def _rounded(value: Real, bits: int) -> Real:
@@ -163,6 +166,8 @@ def fit_polynomials(fit: Fit, dtype: str) -> tuple[list[list[Real]], Real]:
         weights = [v / t for v, t in zip(values, tops, strict=True)]
         values = [t / v - constant * x * t for x, t, v in zip(xs, tops, values, strict=True)]
     done: list[Real] = []
+    if fit.alone:
+        done = [_rounded(c, bits) for c in _minimax(xs, values, weights, [], interval.degrees[-1] + 1)]
     while len(done) <= interval.degrees[-1]:
         done.append(_rounded(_minimax(xs, values, weights, done, interval.degrees[-1] + 1)[len(done)], bits))
     found.append(done)
@@ -204,6 +209,36 @@ def _scaled_normal(v: Real) -> Real:
     return mpmath.exp(v * v / 2) * mpmath.erfc(-v / mpmath.sqrt(2)) / 2
 
 
+def _between(function: Callable[[Real], Real], zeros: Sequence[Real], middle: Real) -> Callable[[Real], Real]:
+    """``function`` over the product of ``x - zero``, of ``t = (x - middle)/(x + middle)``."""
+
+    def quotient(t: Real) -> Real:
+        x = middle * (1 + t) / (1 - t)
+        if min(abs(x - zero) for zero in zeros) < 1e-20:
+            x += mpmath.mpf(10) ** -20
+        return function(x) / mpmath.fprod(x - zero for zero in zeros)
+
+    return quotient
+
+
+def _ends(lo: Real, hi: Real, middle: Real) -> tuple[Real, Real]:
+    """An interval of ``x``, as one of that ``t``."""
+    return (lo - middle) / (lo + middle), (hi - middle) / (hi + middle)
+
+
+def _lgamma_tail(v: Real) -> Real:
+    if v == 0:
+        return mpmath.mpf(1) / 12
+    x = 1 / mpmath.sqrt(v)
+    main = (x - mpmath.mpf(1) / 2) * (mpmath.log(x) - 1) + (mpmath.log(2 * mpmath.pi) - 1) / 2
+    return (mpmath.loggamma(x) - main) * x
+
+
+def _digamma_tail(v: Real) -> Real:
+    x = 1 / mpmath.sqrt(v) if v else mpmath.mpf(0)
+    return (mpmath.log(x) - 1 / (2 * x) - mpmath.digamma(x)) / v if v else mpmath.mpf(1) / 12
+
+
 def _crowded(c: Real, lo: Real, hi: Real) -> Real:
     """Grid points crowded towards zero, where a function that falls off like ``1/v`` bends."""
     far, near = 2 / (2 - lo), 2 / (2 - hi)
@@ -241,6 +276,15 @@ FITS = (
     Fit("NORMAL", "exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from 0 down to where it is 0",
         _scaled_normal, {"f32": Interval((5, 4), -15, 0), "f64": Interval((10, 9), -39, 0)},
         constant=-mpmath.sqrt(2 * mpmath.pi), first=1.5, nodes=_crowded),
+    Fit("LGAMMA", "lgamma(x) = (x - 1)*(x - 2)*P((x - 1.5)/(x + 1.5)), 3/4 <= x <= 3",
+        _between(mpmath.loggamma, (1, 2), mpmath.mpf("1.5")), _both((9,), (21,), *_ends(0.75, 3, 1.5)), alone=True),
+    Fit("LGAMMA_TAIL", "lgamma(x) = (x - 1/2)*(log(x) - 1) + log(2*pi)/2 - 1/2 + P(1/x**2)/x, x >= 8",
+        _lgamma_tail, _both((2,), (6,), 0, 1 / 64)),
+    Fit("DIGAMMA", "digamma(x) = (x - x0)*P((x - 1.75)/(x + 1.75)), 1 <= x <= 3",
+        _between(mpmath.digamma, (mpmath.findroot(mpmath.digamma, 1.46),), mpmath.mpf("1.75")),
+        _both((8,), (18,), *_ends(1, 3, 1.75)), alone=True),
+    Fit("DIGAMMA_TAIL", "digamma(x) = log(x) - 1/(2*x) - P(1/x**2)/x**2, x >= 8", _digamma_tail,
+        _both((2,), (6,), 0, 1 / 64)),
 )  # fmt: skip
 
 

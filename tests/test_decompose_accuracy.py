@@ -14,6 +14,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+import torch
 
 from luminal.core.decompose import activation, math, power
 from luminal.core.types import DType, bf16, f16, f32, f64
@@ -153,6 +154,55 @@ def test_power(dtype: DType) -> None:
     y = (generator.uniform(-reach, reach, 2 * count) / np.log2(x.astype(np.float64))).astype(dtype.numpy)
     distance = accuracy.ulps(accuracy.run(power.pow_, x, y), accuracy.exact(mpmath.power, x, y), dtype)
     assert distance.max() <= LIMIT
+
+
+def _of_gamma(name: str, x: Any) -> Any:
+    """mpmath has no logarithm of the magnitude of a gamma function that is negative."""
+    if name == "digamma":
+        return mpmath.digamma(x)
+    return mpmath.loggamma(x) if x > 0 else mpmath.log(abs(mpmath.pi / mpmath.sinpi(x))) - mpmath.loggamma(1 - x)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=repr)
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_functions_of_gamma_above_zero(name: str, dtype: DType) -> None:
+    intervals = [(0, 3), (0.9, 1.1), (1.4, 1.5), (1.9, 2.1), (3, 8.2), (8, 100)]
+    x = np.abs(accuracy.points(dtype, intervals, 200))
+    wide = x.astype(np.float64)
+    x = x[(wide > 1e-300) & (wide < 1e300)]
+    found = accuracy.run(getattr(math, name), x)
+    distance = accuracy.ulps(found, accuracy.exact(lambda v: _of_gamma(name, v), x), dtype)
+    worst = int(distance.argmax())
+    assert distance[worst] <= LIMIT, f"{name}({x[worst]!r}) = {found[worst]!r}, {distance[worst]:.2f} ULP off"
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=repr)
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_functions_of_gamma_below_zero(name: str, dtype: DType) -> None:
+    intervals = [(-1, 0), (-0.6, -0.4), (-20, 0), (-200, 0), (-3.001, -2.999)]
+    x = np.concatenate([accuracy.sweep(dtype, low, high, 200) for low, high in intervals])
+    x = x[np.round(x) != x]
+    real = accuracy.exact(lambda v: _of_gamma(name, v), x)
+    above = accuracy.exact(lambda v: _of_gamma(name, 1 - v), x)
+    terms = np.maximum(np.abs(above), np.abs(real + above if name == "lgamma" else real - above))
+    error = np.abs(accuracy.run(getattr(math, name), x) - real) / (dtype.eps * np.maximum(terms, 1))
+    assert error.max() <= LIMIT
+
+
+def test_functions_of_gamma_at_special_values() -> None:
+    x = np.array([0.0, -0.0, 1, 2, -1, -2, -1e9, -1e308, 1e308, np.inf, -np.inf, np.nan])
+    for name in ("lgamma", "digamma"):
+        expected = getattr(torch, name)(torch.tensor(x)).numpy()
+        np.testing.assert_allclose(accuracy.run(getattr(math, name), x), expected, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=repr)
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_functions_of_gamma_of_16_bits_are_rounded_once(name: str, dtype: DType) -> None:
+    x = accuracy.every_number(dtype)
+    x = x[~(x < 0)]
+    found = accuracy.run(getattr(math, name), x)
+    assert accuracy.ulps(found, accuracy.run(getattr(math, name), x.astype(np.float64)), dtype).max() <= 0.501
 
 
 @pytest.mark.parametrize("exponent", [-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 5, 6, 2.5])

@@ -23,8 +23,8 @@ def named(*names: str, of: Any = torch) -> Family:
 # ---- pointwise --------------------------------------------------------------------------------------
 
 REAL = named(
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc",
-    "exp", "exp2", "expm1", "log", "log10", "log1p", "log2",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "digamma", "erf",
+    "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log10", "log1p", "log2",
     "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
 SAME_TYPE = named("abs", "neg", "sign", "relu", "square", "ceil", "floor", "trunc", "round", "logical_not")

@@ -72,6 +72,7 @@ from luminal.core.decompose.compare import (
 )  # fmt: skip
 from luminal.core.decompose.error_function import erf, erfc
 from luminal.core.decompose.exponential import exp, exp2, expm1, log, log1p, log2, log10
+from luminal.core.decompose.gamma import digamma, lgamma
 from luminal.core.decompose.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from luminal.core.decompose.power import hypot, pow_
 from luminal.core.decompose.trigonometric import acos, asin, atan, atan2, cos, sin, tan
@@ -92,6 +93,7 @@ __all__ = [
     "copysign",
     "cos",
     "cosh",
+    "digamma",
     "elu",
     "equal",
     "erf",
@@ -118,6 +120,7 @@ __all__ = [
     "leaky_relu",
     "less",
     "less_equal",
+    "lgamma",
     "log",
     "log1p",
     "log2",
