@@ -112,7 +112,8 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 # By the overloads that take the same arguments. Trailing arguments are left out wherever the schema allows it.
 POINTWISE: dict[str, Call] = {
     """acos arccos asin arcsin asinh arcsinh atan arctan atanh arctanh cos cosh erf special_erf erfc special_erfc exp
-    exp2 special_exp2 expm1 special_expm1 reciprocal sigmoid special_expit sin sinh tan tanh abs absolute frac neg
+    exp2 special_exp2 expm1 special_expm1 digamma special_digamma special_psi lgamma special_gammaln
+    reciprocal sigmoid special_expit sin sinh tan tanh abs absolute frac neg
     negative relu relu6 sign sgn hardsigmoid hardswish mish selu silu square isfinite isinf isnan isposinf isneginf
     logical_not ceil floor trunc fix round nan_to_num gelu hardtanh leaky_relu elu celu softplus hardshrink softshrink
     log_sigmoid glu""": _example(X),
