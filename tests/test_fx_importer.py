@@ -269,8 +269,35 @@ def test_an_input_that_decides_a_shape_is_a_parameter() -> None:
     assert [node.attr.name for node in graph.inputs] == ["args_0"]
     assert graph.structure["inputs"]["tuple"][0]["tuple"] == [{"leaf": 0}, {"fixed": "args_1"}]
     np.testing.assert_array_equal(run(graph, (X,))[0], repeated(X, times).numpy())
-    with pytest.raises(UnsupportedError, match="fix that input with constants"):
-        importer.load(Call(repeated), (X, times))
+
+
+def test_a_number_off_a_tensor_is_a_size_within_the_bounds_that_the_model_states() -> None:
+    def function(x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        longest, first = lengths.max().item(), lengths[0].item()
+        torch._check(longest >= 2)
+        torch._check(longest <= 4)
+        torch._check(first >= 0)
+        torch._check(first <= 3)
+        valid = torch.arange(longest)[None] < lengths[:, None]
+        return x[:, :longest] * 2, valid, x[first:], longest, x.new_zeros(first)
+
+    lengths = torch.tensor([1, 3, 2])
+    others = [(X, torch.tensor(values)) for values in ([0, 2], [3, 4, 1, 1], [2, 2])]
+    graph = check(function, X, lengths, others=others, dims={"n": (1, 8), "args_1": {0: "n"}})
+    for wrong in ([1, 5], [1, 1]):
+        with pytest.raises(IndexError, match="item"):
+            run(graph, (X, torch.tensor(wrong)))
+
+
+def unbounded(x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+    count = times.item()
+    torch._check(count >= 1)
+    return x.unsqueeze(0).expand(count, -1, -1)
+
+
+def test_a_number_without_a_bound_is_no_size() -> None:
+    with pytest.raises(UnsupportedError, match=r"torch\._check\(n <= MOST\).* fix that input with constants"):
+        importer.load(Call(unbounded), (X, torch.tensor(5)))
 
 
 def checked(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

@@ -116,6 +116,14 @@ class Symbols:
                         f"export it with a dynamic dimension to get {name!r} in {low}..{high}"
                     )
 
+    def bounds(self, size: Any) -> tuple[int, int] | None:
+        """The least and the largest that a number read off a tensor can be, where the model states both
+        (``torch._check``) and they are those of a size."""
+        found = self._constraints.get(str(size.node.expr)) if isinstance(size, torch.SymInt) else None
+        if found is None or not 0 <= found.lower <= found.upper < 1 << 31:
+            return None
+        return int(found.lower), int(found.upper)
+
     def convert(self, size: Any) -> Int:
         """A size as PyTorch states it (an int or a SymInt) as an int or expression."""
         return int(size) if isinstance(size, int) else self._expression(size.node.expr)

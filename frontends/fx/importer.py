@@ -387,6 +387,8 @@ class _Importer:
             )
         if "random" in entry.wants:
             arguments["random"] = self.random
+        if "within" in entry.wants:
+            arguments["within"] = self.symbols.bounds(node.meta.get("val"))
         if "result" in entry.wants:
             first = node.meta["val"]
             first = first[0] if isinstance(first, tuple | list) else first

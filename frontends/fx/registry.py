@@ -4,7 +4,8 @@ A handler takes the operator's own arguments under its schema's names, already c
 ``int`` or symbolic expressions, element types are ``DType``, lists are Python lists. A handler that declares the
 keyword ``result`` is also given the element type of the operator's first result, as PyTorch computed it; one that
 declares ``contiguous``, whether PyTorch stores its tensors in row-major order, each from the start of its memory; one
-that declares ``random``, the draws of the model.
+that declares ``random``, the draws of the model; one that declares ``within``, the least and the largest that the
+number which it gives can be, or None.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COMPLEX: dict[str, Entry] = {}
 def enter(entries: dict[str, Entry], name: str, handler: Callable[..., Any]) -> None:
     """Enter one operator by its full name; a name can be entered once."""
     assert name not in entries, f"{name} is registered twice"
-    wants = {"result", "contiguous", "random"} & inspect.signature(handler).parameters.keys()
+    wants = {"result", "contiguous", "random", "within"} & inspect.signature(handler).parameters.keys()
     entries[name] = Entry(handler, frozenset(wants))
 
 

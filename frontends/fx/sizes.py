@@ -11,10 +11,12 @@ from typing import Any, TypeAlias
 
 from luminal.core import interp, symval
 from luminal.core import symbolic as sym
+from luminal.core.decompose import selection
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node
+from luminal.core.ir import Node, cast, gather, iota
+from luminal.core.movement import reshape
 from luminal.core.symbolic import Expr, Int
-from luminal.core.types import DType
+from luminal.core.types import DType, i64
 from luminal.frontends.fx.registry import aten, register
 
 Number: TypeAlias = Int | float
@@ -233,14 +235,20 @@ def storage_offset(self: Node, *, contiguous: bool) -> Int:
 
 
 @aten("item", "_local_scalar_dense")
-def item(self: Node) -> Number:
+def item(self: Node, *, within: tuple[int, int] | None = None) -> Number:
+    """A number: known when compiling, or a size ``within`` bounds that the run finds; it fails at others."""
     value: Number | None = symval.scalar(self)
     if value is None and (constant := interp.constant_value(self)) is not None:
         value = constant.item()
+    if value is None and within is not None and self.dtype.is_integer:
+        low, high = within
+        number = reshape(cast(self, i64), ()) - low
+        return selection.measured(gather(iota(high - low + 1), number, 0), high - low, "number") + low
     if value is None:
         raise UnsupportedError(
-            "a Python number is read off a tensor whose value is not known when compiling; if it comes from an input "
-            "that decides shapes, fix that input with constants={...}"
+            "a Python number is read off a tensor whose value is not known when compiling; if it is a size, bound it, "
+            "torch._check(n >= 0) and torch._check(n <= MOST); if it comes from an input that decides shapes, fix that "
+            "input with constants={...}"
         )
     return bool(value) if self.dtype.is_bool and isinstance(value, int) else value
 
