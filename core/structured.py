@@ -138,7 +138,11 @@ def cond(condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[]
             raise ShapeError(f"Cond: one branch has {len(yes)} results, the other {len(no)}")
         for number, (a, b) in enumerate(zip(yes, no, strict=True)):
             if a.shape != b.shape:
-                raise ShapeError(f"Cond: result {number} has shape {list(a.shape)} or {list(b.shape)}")
+                shapes = f"{list(a.shape)} where the condition holds, else {list(b.shape)}"
+                raise ShapeError(
+                    f"Cond: result {number} has shape {shapes}; give both branches one shape, or fix when compiling "
+                    "what the condition depends on"
+                )
             if a.dtype != b.dtype:
                 raise DTypeError(f"Cond: result {number} is {a.dtype} or {b.dtype}")
         _check_results("Cond", yes, inside_yes)

@@ -230,7 +230,7 @@ def node(*shape: int, dtype: types.DType = types.f32) -> Node:
         ),
         (
             lambda: structured.cond(node(dtype=types.bool_), lambda: [node(2)], lambda: [node(3)]),
-            ShapeError, r"Cond: result 0 has shape \[2\] or \[3\]",
+            ShapeError, r"Cond: result 0 has shape \[2\] where the condition holds, else \[3\]",
         ),
         (
             lambda: structured.cond(node(dtype=types.bool_), lambda: [node(2)], list),

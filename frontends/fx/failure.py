@@ -50,7 +50,8 @@ def _advice(error: Exception, found: str) -> tuple[str, str]:
     """What the exporter expected, and what the user can do."""
     if isinstance(error, GuardOnDataDependentSymNode):
         return "branches and sizes that do not depend on the values of tensors", (
-            "Choose between values with torch.where, bound a size with torch._check, or decide outside the model."
+            "Choose between values with torch.where or torch.cond, bound a size with torch._check, or decide outside "
+            "the model."
         )
     if found.startswith("Constraints violated"):
         return "axes that may vary as dims declares", (

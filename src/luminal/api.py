@@ -242,9 +242,10 @@ def _front_end(model: Any) -> Any:
         from luminal.frontends.onnx import importer as onnx
 
         return onnx
+    hint = "; make a function the forward of a module" if callable(model) else ""
     raise ModelError(
         "expected the path, bytes or ModelProto of an ONNX model, a torch.nn.Module, an ExportedProgram or a "
-        f"GraphModule, found {type(model).__name__}"
+        f"GraphModule, found {type(model).__name__}{hint}"
     )
 
 
