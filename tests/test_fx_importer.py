@@ -289,6 +289,27 @@ def test_a_number_off_a_tensor_is_a_size_within_the_bounds_that_the_model_states
             run(graph, (X, torch.tensor(wrong)))
 
 
+def test_rows_as_often_as_data_says() -> None:
+    def function(x: torch.Tensor, times: torch.Tensor) -> Any:
+        rows = torch.repeat_interleave(x, times, 0)
+        torch._check(rows.shape[0] <= 12)
+        return rows, torch.repeat_interleave(x, torch.tensor([2, 0, 1]), 0)
+
+    others = [(X, torch.tensor(times)) for times in ([0, 0, 0], [4, 4, 4], [0, 5, 0])]
+    graph = check(function, X, torch.tensor([1, 3, 2]), others=others)
+    with pytest.raises(IndexError, match="repeat_interleave"):
+        run(graph, (X, torch.tensor([5, 5, 3])))
+
+
+def test_a_stated_number_of_rows_that_is_wrong_makes_the_run_fail() -> None:
+    graph = check(lambda x, times: torch.repeat_interleave(x, times, 0, output_size=6), X, torch.tensor([1, 3, 2]))
+    for wrong in ([1, 3, 1], [1, 3, 3]):
+        with pytest.raises(IndexError, match="repeat_interleave"):
+            run(graph, (X, torch.tensor(wrong)))
+    with pytest.raises(UnsupportedError, match="output_size=SIZE"):
+        importer.load(Call(lambda x, times: torch.repeat_interleave(x, times, 0)), (X, torch.tensor([1, 3, 2])))
+
+
 def unbounded(x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
     count = times.item()
     torch._check(count >= 1)

@@ -214,6 +214,7 @@ MOVEMENT: dict[str, Call] = {
     "broadcast_tensors": _example([X, ROW]),
     "repeat tile": _example(X, [2, 3]),
     "repeat_interleave.self_int": _example(X, 2),
+    "repeat_interleave.Tensor": _example(torch.tensor([2, 0, 1]), output_size=3),
     "narrow narrow_copy": _example(X, 1, 1, 2),
     "select.int select_copy.int": _example(X, 1, -2),
     "split_with_sizes split.sizes split_with_sizes_copy": _example(X, [1, 2]),

@@ -388,7 +388,8 @@ class _Importer:
         if "random" in entry.wants:
             arguments["random"] = self.random
         if "within" in entry.wants:
-            arguments["within"] = self.symbols.bounds(node.meta.get("val"))
+            value = node.meta.get("val")
+            arguments["within"] = self.symbols.bounds(value.shape[0] if isinstance(value, torch.Tensor) else value)
         if "result" in entry.wants:
             first = node.meta["val"]
             first = first[0] if isinstance(first, tuple | list) else first

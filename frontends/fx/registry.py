@@ -5,7 +5,7 @@ A handler takes the operator's own arguments under its schema's names, already c
 keyword ``result`` is also given the element type of the operator's first result, as PyTorch computed it; one that
 declares ``contiguous``, whether PyTorch stores its tensors in row-major order, each from the start of its memory; one
 that declares ``random``, the draws of the model; one that declares ``within``, the least and the largest that the
-number which it gives can be, or None.
+number, or the size of the vector, which it gives can be, or None.
 """
 
 from __future__ import annotations

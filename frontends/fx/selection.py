@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from luminal.core.decompose import distinct, indexing, selection
-from luminal.core.ir import Node, constant
-from luminal.core.movement import permute, reshape, slice_
+from luminal.core import interp
+from luminal.core.decompose import distinct, indexing, selection, sorting
+from luminal.core.decompose.cumulative import cumsum
+from luminal.core.decompose.reduction import sum_
+from luminal.core.errors import UnsupportedError
+from luminal.core.ir import Node, cast, constant, dim, gather, iota
+from luminal.core.movement import permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int
+from luminal.core.types import i64
+from luminal.frontends.fx import sizes
 from luminal.frontends.fx.registry import aten
 
 _NOTHING = constant(np.empty(0, np.int64))  # in the place of a result that is not asked for
@@ -31,6 +37,26 @@ def nonzero_static(self: Node, *, size: Int, fill_value: int = -1) -> Node:
 @aten("masked_select")
 def masked_select(self: Node, mask: Node) -> Node:
     return selection.masked_select(self, mask)
+
+
+@aten("repeat_interleave.Tensor")
+def repeated_positions(repeats: Node, *, output_size: Int | None = None, within: tuple[int, int] | None = None) -> Node:
+    """The position of each element of a vector, as often as the element says. How many these are in all is stated, and
+    then the run fails where it is wrong, or known, or bounded."""
+    total = sum_(cast(repeats, i64), 0)
+    known = interp.constant_value(total)
+    if output_size is None and known is None and within is None:
+        raise UnsupportedError(
+            "the data of a call decides how long the result is: state it, output_size=SIZE, or bound it, "
+            "torch._check(result.shape[0] <= MOST)"
+        )
+    if output_size is None:
+        output_size = int(known) if known is not None else sizes.found(total, within or (0, 0))
+    ends = cumsum(cast(repeats, i64), 0)
+    positions = cast(sorting.searchsorted(ends, iota(output_size), right=True), repeats.dtype)
+    # There is a position 0 alone: where the size is as stated.
+    stated = constant(output_size, i64) if isinstance(output_size, int) else dim(output_size)
+    return gather(unsqueeze(positions, [0]), total - stated, 0)
 
 
 @aten("_unique2")

@@ -234,6 +234,13 @@ def storage_offset(self: Node, *, contiguous: bool) -> Int:
     return 0
 
 
+def found(number: Node, within: tuple[int, int]) -> Int:
+    """A size that is a ``number`` of a run (one integer), which fails where that is not ``within`` these bounds."""
+    low, high = within
+    above = reshape(cast(number, i64), ()) - low
+    return selection.measured(gather(iota(high - low + 1), above, 0), high - low, "number") + low
+
+
 @aten("item", "_local_scalar_dense")
 def item(self: Node, *, within: tuple[int, int] | None = None) -> Number:
     """A number: known when compiling, or a size ``within`` bounds that the run finds; it fails at others."""
@@ -241,9 +248,7 @@ def item(self: Node, *, within: tuple[int, int] | None = None) -> Number:
     if value is None and (constant := interp.constant_value(self)) is not None:
         value = constant.item()
     if value is None and within is not None and self.dtype.is_integer:
-        low, high = within
-        number = reshape(cast(self, i64), ()) - low
-        return selection.measured(gather(iota(high - low + 1), number, 0), high - low, "number") + low
+        return found(self, within)
     if value is None:
         raise UnsupportedError(
             "a Python number is read off a tensor whose value is not known when compiling; if it is a size, bound it, "
