@@ -637,6 +637,45 @@ def test_trees_that_are_refused(changed: dict[str, Any], message: str) -> None:
         importer.load(proto)
 
 
+def support(sizes: Sequence[int], **options: Any) -> dict[str, Any]:
+    count, vectors = len(sizes), sum(sizes)
+    return {
+        "domain": "ai.onnx.ml", "vectors_per_class": sizes, "support_vectors": floats(vectors * 3, seed=4).tolist(),
+        "coefficients": floats((count - 1) * vectors, seed=5).tolist(), "kernel_params": [0.3, 0.2, 3.0],
+        "rho": (floats(count * (count - 1) // 2, seed=6) * 0.1).tolist(),
+        "classlabels_ints": [*range(7, 7 + count)], **options,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "RBF"])
+@pytest.mark.parametrize(
+    ("sizes", "how"),
+    [((3, 2), "NONE"), ((1, 4), "LOGISTIC"), ((3, 1, 2), "NONE"), ((2, 2, 1, 3), "LOGISTIC"), ((1, 2, 3), "SOFTMAX")],
+)
+def test_classes_that_support_vectors_tell_apart(sizes: Sequence[int], how: str, kernel: str) -> None:
+    attributes = support(sizes, kernel_type=kernel, post_transform=how)
+    proto, given = models.one("SVMClassifier", floats(60, 3, seed=7) * 2, outputs=2, **attributes)
+    found = models.imported(proto, given)
+    models.assert_close(found, models.by_onnxruntime(proto, given), tolerance=3e-6)
+    assert len({*found[0].tolist()}) > 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "changed", "message"),
+    [
+        ((2, 2), {"prob_a": [-1.0], "prob_b": [0.5]}, "without prob_a and prob_b"),
+        ((2, 2), {"vectors_per_class": [4]}, r"of 2 classes, found \[4\]"),
+        ((2, 2), {"post_transform": "SOFTMAX"}, "SOFTMAX of 2 classes"),
+        ((2, 2), {"coefficients": [1.0]}, "expected 1 x 4 numbers, found 1"),
+        ((2, 2), {"post_transform": "PROBIT"}, "PROBIT"),
+    ],
+)
+def test_support_vectors_that_are_refused(sizes: Sequence[int], changed: dict[str, Any], message: str) -> None:
+    proto, _ = models.one("SVMClassifier", floats(5, 3), outputs=2, **(support(sizes) | changed))
+    with pytest.raises(LuminalError, match=message):
+        importer.load(proto)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int32, np.int64])
 def test_features_of_other_types(dtype: type) -> None:
     """onnxruntime has not all of these; numbers that float32 holds give the same."""

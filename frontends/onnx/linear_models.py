@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 
-from luminal.core.decompose import contraction, math, reduction
-from luminal.core.errors import ModelError
-from luminal.core.ir import Node, constant, select
+from luminal.core.decompose import contraction, indexing, math, reduction
+from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.ir import Node, cast, constant, select
 from luminal.core.movement import unsqueeze
 from luminal.core.symbolic import Int
+from luminal.core.types import f32
 from luminal.frontends.onnx import scores
 from luminal.frontends.onnx.registry import Call, operator
 from luminal.frontends.onnx.scores import DOMAIN
@@ -87,3 +90,43 @@ def _svm_regressor(call: Call) -> Node:
     if call.flag("one_class"):
         found = select(math.less(0, found), constant(1, found.dtype), -1)
     return scores.targets(found, scores.transform(call))
+
+
+@operator("SVMClassifier", domain=DOMAIN)
+def _svm_classifier(call: Call) -> tuple[Node, Node]:
+    """Each two classes are told apart by a sum of kernels of their support vectors; the class that wins most often, the
+    first of equals, is the label. Scores are those sums, or of two classes the sum and its opposite."""
+    (classes, count), how = scores.labels(call), scores.transform(call)
+    sizes = call.integers("vectors_per_class")
+    if call.numbers("prob_a") or call.numbers("prob_b"):
+        raise UnsupportedError("probabilities of support vector classifiers are not supported: give the model without "
+                               "prob_a and prob_b, as of sklearn.svm.SVC(probability=False)")  # fmt: skip
+    if not sizes or len(sizes) != count or min(sizes) < 0:
+        raise UnsupportedError(f"expected the numbers of support vectors of {count} classes, found {sizes}")
+    if count < 2 or (count == 2 and how not in ("NONE", "LOGISTIC")):
+        raise UnsupportedError(f"the transform {how} of {count} classes is not supported")
+    x, total = scores.features(call[0]), sum(sizes)
+    kernels = _kernel(call, x, _matrix(call, "support_vectors", total, x.shape[1]))
+    pairs = list(combinations(range(count), 2))
+    weight = _pairwise(_matrix(call, "coefficients", count - 1, total), sizes, pairs)
+    offset = _matrix(call, "rho", 1, len(pairs))
+    apart = contraction.linear(kernels, constant(weight)) + constant(offset)
+    first, second = (np.eye(count, dtype=np.float32)[[pair[k] for pair in pairs]] for k in (0, 1))
+    won = cast(math.less(0, apart), f32)
+    votes = contraction.linear(won, constant((first - second).T.copy())) + constant(second.sum(0))
+    label = indexing.take(classes, reduction.argmax(votes, 1))
+    if count > 2:
+        return label, scores.transformed(apart, how)
+    return label, scores.binary(reduction.sum_(apart, 1), how, classes, complement=False)[1]
+
+
+def _pairwise(coefficients: Array, sizes: list[int], pairs: list[tuple[int, int]]) -> Array:
+    """The weight of each support vector for each pair of classes. Row ``k`` of the coefficients of a class is for the
+    ``k``-th of the other classes."""
+    starts = np.cumsum([0, *sizes])
+    weight = np.zeros((len(pairs), coefficients.shape[1]), np.float32)
+    for row, (a, b) in zip(weight, pairs, strict=True):
+        for one, other in ((a, b - 1), (b, a)):
+            own = slice(starts[one], starts[one + 1])
+            row[own] = coefficients[other, own]
+    return weight
