@@ -304,7 +304,7 @@ def undecided(node: Node, position: int) -> LuminalError:
     found = ", ".join(map(repr, sources))
     return InputError(
         f"input {position} decides axes or shapes, but it depends on the data of {found}: "
-        f"give a value when compiling, constants={{{sources[0]!r}: array}}"
+        f"give a value when compiling, constants={{{sources[0]!r}: array}} or --constant {sources[0]}=FILE.npy"
     )
 
 
