@@ -18,6 +18,7 @@ from luminal.codegen.prologue import Row, computed_row, split
 from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
+from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.nest import Contract
 from luminal.core.schedule.tensorise import loops_of_b
 from luminal.core.symbolic import Int, Var
@@ -25,6 +26,7 @@ from luminal.core.symbolic import Int, Var
 PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead, of elements of
 PREFETCHED = 4  # bytes, or of so many more that are narrower: memory takes as long to answer
 CACHE_LINE = 64  # bytes that one fetch brings
+REGISTERS = "matrix_registers"  # of a kernel: all its tiles on a matrix unit share them
 ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
 
 
@@ -66,6 +68,9 @@ class Contraction:
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
+        if contract.unit is not None:
+            self._call_unit(contract, contract.unit, counts, name, arguments)
+            return function
         if len(counts) == 1:
             self.frame.line(f"{name}<{counts[0]}>{call}")
             return function
@@ -75,6 +80,25 @@ class Contraction:
         self.frame.line("    default: __builtin_trap();")
         self.frame.line("}")
         return function
+
+    def _call_unit(
+        self, contract: Contract, unit: MatrixUnit, counts: Sequence[int], name: str, arguments: Sequence[str]
+    ) -> None:
+        """The call of the instance for as many registers one below the other as the rows take."""
+        declaration = f"MatrixRegisters {REGISTERS};"
+        if declaration not in self.frame.scopes[0].lines:
+            self.frame.line(declaration, depth=0)
+        rows = self.indices.text(contract.rows)
+        call = f"({', '.join([REGISTERS, rows, *arguments])});"
+        highs = sorted({-(-count // unit.rows) for count in counts})
+        if len(highs) == 1:
+            self.frame.line(f"{name}<{highs[0]}>{call}")
+            return
+        self.frame.line(f"switch (({rows} + {unit.rows - 1}) / {unit.rows}) {{")
+        for high in highs:
+            self.frame.line(f"    case {high}: {name}<{high}>{call} break;")
+        self.frame.line("    default: __builtin_trap();")
+        self.frame.line("}")
 
     def _place(self, contract: Contract) -> str:
         """The address of the tile's first element."""
@@ -122,25 +146,34 @@ def tile_function(
     )
     parameters = tuple(sorted(used - axes, key=lambda v: v.name))
     others = () if computed is None else computed.sources[1:]
-    frame = Frame(Names(frozenset({"tile", "a", "b", "ahead", "sum", "Rows", *(source.name for source in others)})))
-    vectors = contract.columns // contract.lanes
+    own = {"tile", "a", "b", "ahead", "sum", "rows", "Rows", "High", REGISTERS}
+    frame = Frame(Names(frozenset({*own, *(source.name for source in others)})))
     with frame.open("") as scope:
-        types = [f"{ctype(contract.dtype)}* __restrict tile"]
+        types = [f"MatrixRegisters& {REGISTERS}", "int64_t rows"] if contract.unit is not None else []
+        types += [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
         types += [f"const {ctype(source.dtype)}* __restrict {source.name}" for source in others]
         types += [f"const {ctype(contract.b_type)}* ahead"] if ahead_steps is not None else []
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
         row = contract.tile_row or contract.columns
-        start = f"(tile, {row})" if contract.accumulate else ""
-        frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
-        if contract.outer:
+        if contract.unit is not None:
+            start = f", tile, {row}" if contract.accumulate else ""
+            shape = f"High, {contract.columns // contract.lanes}, {contract.depth}"
+            frame.line(f"MatrixTile<{shape}> sum({REGISTERS}, rows{start});")
+            _loops(frame, contract, 0, steps, None)
             frame.line(f"sum.store(tile, {row});")
-        _loops(frame, contract, 0, steps, computed)
-        if not contract.outer:
-            frame.line(f"sum.store(tile, {row});")
+        else:
+            start = f"(tile, {row})" if contract.accumulate else ""
+            vectors = contract.columns // contract.lanes
+            frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
+            if contract.outer:
+                frame.line(f"sum.store(tile, {row});")
+            _loops(frame, contract, 0, steps, computed)
+            if not contract.outer:
+                frame.line(f"sum.store(tile, {row});")
     lines = (
         f"// tile[i, j] {'+=' if contract.accumulate else '='} {_meaning(contract)}, {contract.columns} columns.",
-        "template <int Rows>",
+        f"template <int {'Rows' if contract.unit is None else 'High'}>",
         f"LM_NOINLINE static void {name}({', '.join(types)}) {{",
         *("    " + line for line in scope.lines),
         "}",
@@ -169,6 +202,9 @@ def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int], 
             frame.line(f"sum.multiply({a}, {a_row}, {computed.render(frame, contract)});")
         return
     loop = contract.loops[number]
+    if contract.unit is not None and loop is contract.loops[-1]:
+        _steps(frame, indices, contract, contract.unit, steps)
+        return
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
     head = f"for (int64_t {axis} = 0; {axis} < {extent}; ++{axis}) {{"
@@ -179,6 +215,30 @@ def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int], 
         _loops(frame, contract, number + 1, steps, computed)
         if number + 1 == contract.outer:
             frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
+
+
+def _steps(frame: Frame, indices: Indices, contract: Contract, unit: MatrixUnit, starts: Sequence[Int]) -> None:
+    """The innermost loop, in the steps of a matrix unit."""
+    loop, depth = contract.loops[-1], contract.depth
+    k = sym.expr(loop.axis)
+    whole = sym.floordiv(loop.extent, depth) * depth
+    rest = loop.extent - whole
+    row = indices.text(contract.a_row)
+
+    def operands(k: Int) -> str:
+        a, b = (sym.substitute(e, {loop.axis: k}) for e in starts[:2])
+        return f"{_plus('a', indices.text(a))}, {row}, {_plus('b', indices.text(b + k * contract.columns))}"
+
+    axis = frame.names.like(loop.axis.name)
+    with frame.open(f"for (int64_t {axis} = 0; {axis} < {indices.text(whole)}; {axis} += {depth}) {{", certain=False):
+        frame.bind(loop.axis, Value(axis))
+        frame.line(f"sum.step({operands(k)});")
+    if isinstance(rest, int):
+        if rest:
+            frame.line(f"sum.last({operands(whole)}, {rest});")
+    else:
+        terms = indices.text(rest)
+        frame.line(f"if ({terms} != 0) sum.last({operands(whole)}, {terms});")
 
 
 def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead_steps: Int | None = None) -> None:

@@ -14,9 +14,10 @@ from luminal.codegen.frame import Frame, Value, written
 from luminal.codegen.signature import Signature
 from luminal.codegen.statements import Statements
 from luminal.core import symbolic as sym
+from luminal.core.matrix import MatrixUnit
 from luminal.core.program import Kernel
 from luminal.core.schedule.lower import statements as nested
-from luminal.core.schedule.nest import Alloc, Loop, LoopNest, Sort
+from luminal.core.schedule.nest import Alloc, Contract, Loop, LoopNest, Sort
 from luminal.core.symbolic import Int
 
 
@@ -35,6 +36,12 @@ class KernelText:
     def sorts(self) -> bool:
         """Whether it puts elements in order."""
         return any(isinstance(s, Sort) for s in nested(self.kernel.nest.body))
+
+    @property
+    def units(self) -> tuple[MatrixUnit, ...]:
+        """The matrix units that it uses."""
+        contracts = (s for s in nested(self.kernel.nest.body) if isinstance(s, Contract))
+        return tuple(dict.fromkeys(s.unit for s in contracts if s.unit is not None))
 
 
 def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> KernelText:

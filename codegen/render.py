@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -169,6 +169,8 @@ def assemble(
     themselves."""
     face = library.interface_of(program)
     texts = list(kernels.values())
+    used = dict.fromkeys(feature for text in texts for unit in text.units for feature in unit.features)
+    target = replace(target, features=(*target.features, *used))
     plan = weights.plan([(name, program.buffer(name).size) for name in program.constants])
     context: dict[str, Any] = {
         "interface": face,

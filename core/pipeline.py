@@ -13,7 +13,7 @@ from luminal.core.ir import Graph, Origins, State
 from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import arrangement, bodies, contraction
+from luminal.core.schedule import arrangement, bodies, contraction, rounding
 from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
@@ -56,6 +56,8 @@ def _source(entry: str, graph: Graph, target: Target, packings: contraction.Pack
     check_graph(graph)
     watch("graph", graph)
     graph = simplify(graph)
+    if target.precision.stored is not None:
+        graph = rounding.rounded(graph, target.precision)
     check_graph(graph)
     watch("canonical", graph)
     graph, prepared = prepare(graph, target, packings)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from luminal.core.types import DType, bf16
+
 Array = np.ndarray[Any, Any]
 
 _BITS = 24  # significant bits of a float32
@@ -16,11 +18,13 @@ _BITS = 24  # significant bits of a float32
 class Precision:
     """A precision that float32 operands of contractions may be rounded to, each once; they are summed in float32.
 
-    An operand keeps ``digits`` significant bits: it is rounded to nearest, ties away from zero.
+    An operand keeps ``digits`` significant bits. It is rounded to nearest: where it is multiplied, ties away from zero;
+    or, with ``stored``, before it is stored in that type, ties to even.
     """
 
     name: str
     digits: int
+    stored: DType | None = None
 
     def __repr__(self) -> str:
         return self.name
@@ -39,6 +43,8 @@ class Precision:
         """float32 ``values`` as operands, in float32; infinities and NaN stay."""
         if not self.lost:
             return values
+        if self.stored is not None:
+            return values.astype(self.stored.numpy).astype(np.float32)
         bits = np.ascontiguousarray(values).view(np.uint32)
         half, mask = np.uint32(1 << (self.lost - 1)), np.uint32(2**32 - (1 << self.lost))
         return np.where(np.isfinite(values), ((bits + half) & mask).view(np.float32), values)
@@ -46,5 +52,6 @@ class Precision:
 
 FP32 = Precision("fp32", _BITS)  # exact: what a target does unless another is chosen
 TF32 = Precision("tf32", 11)  # NVIDIA's, PTX ISA, "cvt.rna.tf32.f32": the exponents of float32
+BF16 = Precision("bf16", 8, bf16)  # the exponents of float32 too
 
-ALL = {precision.name: precision for precision in (FP32, TF32)}
+ALL = {precision.name: precision for precision in (FP32, TF32, BF16)}

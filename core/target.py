@@ -13,7 +13,8 @@ from luminal.core import precision as precisions
 from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
-from luminal.core.precision import FP32, Precision
+from luminal.core.matrix import AMX, MatrixUnit
+from luminal.core.precision import BF16, FP32, Precision
 from luminal.core.types import DType, f32
 
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
@@ -33,7 +34,10 @@ class Target:
 
     A GPU has a ``grid``; its registers are those of a thread. ``dialect`` names the language of its kernels.
 
-    ``precision`` is what contractions round operands of float32 to, where the machine has products that do.
+    ``units`` are the products of small matrices that a core computes in one instruction; code that uses none of them
+    runs without their features.
+
+    ``precision`` is what contractions round operands of float32 to.
     ``decisions`` choose among schedules: what was measured on the machine, if anything was.
     """
 
@@ -49,6 +53,7 @@ class Target:
     l3: int = 8 << 20
     dialect: str = "cpp"
     grid: Grid | None = None
+    units: tuple[MatrixUnit, ...] = ()
     precision: Precision = FP32
     decisions: Decisions = field(default=FORMULA, repr=False)
 
@@ -83,11 +88,16 @@ class Target:
         """The product of small matrices of these types, where there is one."""
         return None if self.grid is None else self.grid.fragment(a, b, self.precision)
 
+    def unit(self, a: DType, b: DType, total: DType) -> MatrixUnit | None:
+        """The matrix unit that multiplies these types and sums in ``total``, where there is one."""
+        return next((unit for unit in self.units if a == b == unit.operand and total == unit.sum), None)
+
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Those that can be chosen: exact, and those of the products that its warps compute."""
+        """Those that can be chosen: exact, those of the products that its warps compute, and that of operands which are
+        stored in fewer bits: products of these are exact, and any machine sums them."""
         fragments = () if self.grid is None else self.grid.fragments
-        return tuple(dict.fromkeys((FP32, *(f.precision for f in fragments if f.dtype == f32))))
+        return tuple(dict.fromkeys((FP32, *(f.precision for f in fragments if f.dtype == f32), BF16)))
 
     def lanes(self, dtype: DType) -> int:
         """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of
@@ -114,6 +124,7 @@ AVX512 = Target(
     l1=48 << 10,
     l2=1 << 20,
 )
+AVX512_AMX = replace(AVX512, name="amx", l2=2 << 20, units=AMX)
 
 # Every 64-bit Arm core has the vector instructions that Linux calls asimd, and their compilers use them unasked.
 AARCH64 = Target(
@@ -142,7 +153,7 @@ GPUS = {
 }  # fmt: skip
 
 # For each architecture from the most portable to the best.
-ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AARCH64)}
+ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AVX512_AMX, AARCH64)}
 # What else they are called.
 ALIASES = {
     "neon": "aarch64", "arm64": "aarch64", "aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86-64",
@@ -160,7 +171,8 @@ def obstacle(target: Target) -> str:
         return device.missing(target.dialect, target.features)
     if target.architecture != architecture():
         return f"it is for {target.architecture}, and this machine is {architecture()}"
-    missing = [feature for feature in target.features if feature not in _cpu_features()]
+    needed = (*target.features, *(feature for unit in target.units for feature in unit.features))
+    missing = [feature for feature in needed if feature not in _cpu_features()]
     return f"it is for machines with {', '.join(missing)}, which this one lacks" if missing else ""
 
 

@@ -258,9 +258,11 @@ def test_no_operator_or_model_is_known_after_decomposition() -> None:
     assert not wrong, "names of operators or models where only structure may count:\n" + "\n".join(wrong)
 
 
-TARGETS = frozenset({"cuda", "nvidia", "metal", "apple", "sm", "neon", "avx", "avx2", "avx512", "aarch64", "x86"})
+TARGETS = frozenset(
+    {"cuda", "nvidia", "metal", "apple", "sm", "neon", "avx", "avx2", "avx512", "amx", "aarch64", "x86"}
+)
 # The descriptions of targets, what this machine has, and switches of the environment.
-DESCRIPTIONS = ("core/target.py", "core/device.py", "core/config.py")
+DESCRIPTIONS = ("core/target.py", "core/matrix.py", "core/device.py", "core/config.py")
 
 
 def test_no_pass_knows_a_target_by_name() -> None:

@@ -13,7 +13,6 @@ from torch import nn
 import luminal
 from luminal.comparison.measure import rounding
 from luminal.comparison.oracle import Oracle
-from luminal.comparison.rounded import rounded
 from luminal.core import interp, ir, ops, structured, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -23,6 +22,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.precision import FP32, TF32
 from luminal.core.schedule import lower
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.rounding import rounded
 from luminal.module import Module
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,8 @@ from tests.stream_support import (
 def streamed(made: Made, block: int = 1, group: int = 1, rows: int = 2, first_rows: int = 0) -> ln.LoopNest:
     """The nest with ``block`` panels to a block."""
     assert made.cluster.chain is not None and made.cluster.tile is not None
-    columns, tile = made.cluster.chain.tile.columns, made.cluster.tile
-    widths = columns, tile.columns, tile.lanes, block * columns
-    return Stream("k0", "a1", rows, first_rows or rows, *widths, group)(made.lowered.nest)
+    first, last = replace(made.cluster.chain.tile, rows=first_rows or rows), replace(made.cluster.tile, rows=rows)
+    return Stream("k0", "a1", first, last, block * first.columns, group)(made.lowered.nest)
 
 
 # ---- the transform -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings
-from luminal.core.schedule.contraction import Tile, typical
+from luminal.core.schedule.contraction import Tile, step_depth, typical
 from luminal.core.schedule.dequantise import PANEL_BYTES, TILES
 from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.jam import Jam
@@ -119,8 +119,8 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK * 2, GROUP), (BLOCK, GROUP // 2), (BLOCK, GROUP * 2))
     block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
     names = chain.along.name, outer[-1].axis.name
-    rows = min(first.rows, height)
-    state.do(Stream(*names, height, rows, first.columns, tile.columns, tile.lanes, block.columns, block.tiles))
+    first, last = replace(first, rows=min(first.rows, height)), replace(tile, rows=height)
+    state.do(Stream(*names, first, last, block.columns, block.tiles, target.precision.stored))
     state.do(Parallelise(len(state.loops())))
     return state.finish()
 
@@ -147,7 +147,12 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
 def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state = Scheduler(nest, target, tile.asked)
     only_a, only_b = _sides(state)
-    state.refine(frozenset(loop.axis.name for loop in state.loops() if loop.axis not in only_a))
+    fixed = [loop.axis.name for loop in state.loops() if loop.axis not in only_a]
+    if tile.unit is None:
+        state.refine(frozenset(fixed))
+    else:  # the index of B divides terms into groups, and a result may be one: neither may divide rows or runs
+        a, *_ = loaded(_reduction(state))
+        state.refine(frozenset(fixed), of=(a.offset,))
     reduction = _reduction(state)
     _, b, computed = loaded(reduction)
     only_a, only_b = _sides(state)
@@ -157,13 +162,17 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     shared = [v for v in loops if v not in only_a and v not in only_b]
     state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
     n = state.join([v.name for v in only_b])
-    order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -stride(b.offset, v))
+    order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -(stride(b.offset, v) or tile.group - 1))
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
-    outer = _sum_blocks(state, [loop.axis for loop in _reduction(state).loops], short=computed is not None)
+    axes = [loop.axis for loop in _reduction(state).loops]
+    outer = 0 if tile.unit else _sum_blocks(state, axes, short=computed is not None)
     rows = state.merge([v.name for v in only_a])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
-    state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes))
+    depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _reduction(state).loops])
+    if depth == 0:
+        raise ScheduleError(f"no steps of {tile.unit} divide the terms that lie side by side")
+    state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth))
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
     _block(state, n, tile)

@@ -7,13 +7,15 @@ that index one operand dimension together are a window, so a convolution is a co
 ``prepare`` rewrites each contraction so that B is read in panels ``[batch.., N/columns, K, columns]``, zero beyond N,
 and A without a mask, as far as the target asks for it (``Target.packs``, ``Target.pads``). Both rewrites are ordinary
 views made real with ``Contiguous``: for constants they fold into the packed weights at compile time, for activations
-they are a copy kernel, whose pad or transpose the producer may absorb.
+they are a copy kernel, whose pad or transpose the producer may absorb. Panels that a matrix unit reads are
+``[batch.., N/columns, K/group, columns, group]``, zero beyond K up to a whole step.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -25,6 +27,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.grid import Grid
 from luminal.core.ir import Node
+from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule import bodies, dequantise
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.symbolic import Int, Var
@@ -62,25 +65,35 @@ class Roles:
 
 _ZERO: Int = 0
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
+FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B. ``asked`` is the
-    question that it answers, where that is to be noted."""
+    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
+    ``unit`` computes it, ``depth`` terms of the sum at a time. ``asked`` is the question that it answers, where that is
+    to be noted."""
 
     rows: int
     vectors: int
     lanes: int
+    unit: MatrixUnit | None = None
+    depth: int = 1
     asked: Asked | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}"
+        unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}"
 
     @property
     def columns(self) -> int:
         return self.vectors * self.lanes
+
+    @property
+    def group(self) -> int:
+        """Elements of a column that lie side by side in panels."""
+        return 1 if self.unit is None else self.unit.group
 
 
 def operand(node: Node) -> Operand:
@@ -298,6 +311,49 @@ def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
     return dims
 
 
+def unit_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile | None:
+    """The tile of a matrix unit for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where no
+    unit multiplies them, or where the terms of a sum lie in runs that it cannot take in equal steps.
+
+    Each product of two registers reads one of each, of which those of the shorter side of the tile stay.
+    """
+    unit = target.unit(found.a.source.dtype, found.b.source.dtype, node.dtype)
+    depth = 0 if unit is None or not found.m else step_depth(unit, [node.inputs[0].shape[k] for k in found.k])
+    if unit is None or depth == 0:
+        return None
+    shape = node.inputs[0].shape
+    rows = max(typical(shape[k]) for k in found.m)
+    columns = typical(sym.product(shape[k] for k in found.n))
+
+    def products(tile: Tile) -> float:
+        """Products of registers that it takes, a load counted as a half."""
+        high, wide = tile.rows // unit.rows, tile.vectors
+        return -(-rows // tile.rows) * -(-columns // tile.columns) * (high * wide + (high + wide) / 2)
+
+    tiles = [
+        Tile(high * unit.rows, wide, unit.columns, unit, depth)
+        for high, wide in itertools.product(range(1, unit.registers), repeat=2)
+        if high <= wide and high * wide + high + 1 <= unit.registers
+    ]
+    return min([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
+
+
+def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
+    """How many terms a step takes of the innermost of axes of these sizes; 0 where steps do not suit them.
+
+    The last step along a single axis may be shorter; else steps divide the innermost axis, each run of which begins
+    where those before it end.
+    """
+    *outer, run = sizes
+    divisors = [d for d in range(unit.group, unit.depth + 1, unit.group) if isinstance(run, int) and run % d == 0]
+    depth = max(divisors, default=0)
+    if depth == run or (depth > unit.depth // 2 and typical(run) <= FEW_STEPS * unit.depth):
+        return depth
+    if all(size == 1 for size in outer):
+        return min(unit.depth, -(-run // unit.group) * unit.group) if isinstance(run, int) else unit.depth
+    return depth if depth >= unit.depth // 2 else 0
+
+
 # Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.
 RATES = {4: 0.7, 8: 1.0}
 
@@ -328,28 +384,34 @@ def typical(size: Int) -> int:
 # ---- preparation ---------------------------------------------------------------------------------------------------
 
 
-def panels(b: Operand, product: Node, found: Roles, columns: int) -> Node:
-    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``."""
-    packed = ir.unary(ops.CONTIGUOUS, in_panels(b, product, found, columns))
+def panels(b: Operand, product: Node, found: Roles, tile: Tile) -> Node:
+    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``, or
+    with neighbours along K side by side."""
+    packed = ir.unary(ops.CONTIGUOUS, in_panels(b, product, found, tile))
     return interp.folded(packed) if is_constant(b.source) else packed
 
 
-def in_panels(b: Operand, product: Node, found: Roles, columns: int, every: int = 1, first: int = 0) -> Node:
+def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 1, first: int = 0) -> Node:
     """The view of B in panels: of every so many positions along K the one that comes after ``first`` others."""
+    columns, group = tile.columns, tile.group
     shape = product.shape
     over = ir.axes(shape)
     count = sym.product(shape[k] for k in found.n)
     depth = sym.product(shape[k] for k in found.k)
     batch = tuple(shape[k] for k in found.batch)
-    result = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
+    result: tuple[Int, ...] = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
+    if tile.unit is not None:
+        result = (*result[:-2], sym.ceildiv(depth, tile.depth) * (tile.depth // group), columns, group)
     at = ir.axes(result)
-    column = at[-3] * columns + at[-1]
+    panel, row, inner, *beside = at[len(batch) :]
+    column = panel * columns + inner
+    row = row * group + beside[0] if beside else row
     by: dict[Var, Int] = {}
     _digits(by, [over[k] for k in found.batch], list(batch), None, at[: len(batch)])
     _digits(by, [over[k] for k in found.n], [shape[k] for k in found.n], column)
-    _digits(by, [over[k] for k in found.k], [shape[k] for k in found.k], at[-2] * every + first)
+    _digits(by, [over[k] for k in found.k], [shape[k] for k in found.k], row * every + first)
     index = [sym.substitute(e, by) for e in b.index]
-    valid = [sym.substitute(e, by) for e in b.valid] + [count - 1 - column]
+    valid = [*(sym.substitute(e, by) for e in b.valid), count - 1 - column, depth - 1 - row * every - first]
     return ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize))
 
 
@@ -369,8 +431,9 @@ def _digits(
             by[variable] = digit
 
 
-def read_panels(packed: Node, product: Node, found: Roles, columns: int, every: int = 1) -> Node:
+def read_panels(packed: Node, product: Node, found: Roles, tile: Tile, every: int = 1) -> Node:
     """The view of packed panels that has the product's shape, but for axes that only A has: these are 1 long."""
+    columns, group = tile.columns, tile.group
     shape = tuple(1 if k in found.m else extent for k, extent in enumerate(product.shape))
     over = ir.axes(shape)
     column: Int = 0
@@ -380,8 +443,10 @@ def read_panels(packed: Node, product: Node, found: Roles, columns: int, every: 
     for k in found.k:
         depth = depth * shape[k] + over[k]
     batch = [over[k] for k in found.batch]
-    at = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)
-    return ir.view(packed, shape, [*batch, *at])
+    panel, row, inner = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)
+    if tile.unit is None:
+        return ir.view(packed, shape, [*batch, panel, row, inner])
+    return ir.view(packed, shape, [*batch, panel, sym.floordiv(row, group), inner, sym.mod(row, group)])
 
 
 def without_mask(a: Operand, product: Node) -> Node | None:
@@ -520,18 +585,12 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     if not (found.m or target.tiles_rows):
         return None
     columns = packings.get(found.b.source)
-    if target.grid is None:
-        prologue = _prologue(product, found)
-        widest = _unpacked_columns(product, found)
-        if prologue is not None and widest >= target.lanes(product.dtype):
-            tile = choose_tile(target, node, found, columns, widest=widest)
-        else:
-            tile = choose_tile(target, node, found, columns, prologue)
-    else:
-        prologue, tile = None, block_tile(target.grid, node, found)
+    prologue = _prologue(product, found) if target.grid is None else None
+    tile = _tile(target, node, found, columns, prologue)
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
-    in_place = direct(found.b, product, found, tile.columns) or not (target.packs or is_constant(found.b.source))
+    in_place = not (target.packs or is_constant(found.b.source))
+    in_place = in_place or (tile.unit is None and direct(found.b, product, found, tile.columns))
     if not (in_place or found.m or is_constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
@@ -545,11 +604,11 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     if in_place:
         b = _read(found.b, product)
     elif prologue is not None:
-        b = _computed(prologue, product, found, tile.columns, made)
+        b = _computed(prologue, product, found, tile, made)
     else:
-        panel = panels(found.b, product, found, tile.columns)
+        panel = panels(found.b, product, found, tile)
         made[panel] = found.b.source
-        b = ir.expand(read_panels(panel, product, found, tile.columns), product.shape)
+        b = ir.expand(read_panels(panel, product, found, tile), product.shape)
     factors = [x if x.dtype == product.dtype else ir.cast(x, product.dtype) for x in (a, b)]
     new = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *factors), node.attr.axes)
     return _Made(new, tile, made)
@@ -564,6 +623,17 @@ def _prologue(product: Node, found: Roles) -> Prologue | None:
     return dequantise.find(found.b.source, found.b.index, [(over[k], shape[k]) for k in found.k], width)
 
 
+def _tile(target: Target, node: Node, found: Roles, columns: int | None, prologue: Prologue | None) -> Tile:
+    if target.grid is not None:
+        return block_tile(target.grid, node, found)
+    if prologue is None:
+        return unit_tile(target, node, found, columns) or choose_tile(target, node, found, columns)
+    widest = _unpacked_columns(node.inputs[0], found)
+    if widest >= target.lanes(node.dtype):
+        return choose_tile(target, node, found, columns, widest=widest)
+    return choose_tile(target, node, found, columns, prologue)
+
+
 def _unpacked_columns(product: Node, found: Roles) -> int:
     """The columns of the widest panel of B that is computed before the tiles of rows that share it; 0 where too few
     share one."""
@@ -573,7 +643,7 @@ def _unpacked_columns(product: Node, found: Roles) -> int:
     return dequantise.PANEL_BYTES // (depth * product.dtype.itemsize) if shared else 0
 
 
-def _computed(prologue: Prologue, product: Node, found: Roles, columns: int, made: dict[Node, Node]) -> Node:
+def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made: dict[Node, Node]) -> Node:
     """B as ``prologue`` computes it from panels, which ``made`` gains, each with what it was made of."""
     over, depth = ir.axes(product.shape), _ZERO
     for k in found.k:
@@ -582,11 +652,11 @@ def _computed(prologue: Prologue, product: Node, found: Roles, columns: int, mad
     for leaf in prologue.leaves:
 
         def packed(source: Node, every: int, first: int, leaf: dequantise.Leaf = leaf) -> Node:
-            return in_panels(Operand(source, leaf.index, (), b""), product, found, columns, every, first)
+            return in_panels(Operand(source, leaf.index, (), b""), product, found, tile, every, first)
 
         panel = dequantise.packed(leaf, packed)
         made[panel] = leaf.source
-        read = read_panels(panel, product, found, columns, leaf.every * leaf.per)
+        read = read_panels(panel, product, found, tile, leaf.every * leaf.per)
         values[leaf] = dequantise.unpacked(leaf, read, depth)
     return ir.expand(prologue.value(values), product.shape)
 

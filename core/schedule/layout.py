@@ -51,6 +51,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
+    runs = _runs(fusion)
     settled = set(fusion.kept) | panels | {n for n in home if n.op is ops.SORT}  # a row to sort lies along memory
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
@@ -62,6 +63,8 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
                 order = _contraction_order(cluster, node, index, read_by_contraction.get(node))
             else:
                 order = _followed_order(cluster, node, index, fusion, home, layouts)
+            if owner in runs:
+                order = (*(axis for axis in order if axis != runs[owner]), runs[owner])
             if order != tuple(range(node.rank)):
                 layouts.orders[owner] = order
     _order_constants(fusion, home, layouts, fusion.kept.union(read_by_contraction))
@@ -126,6 +129,22 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
                     found[x.source] = (first, before or as_b)
                 for packed, index in dequantise.constants(contraction.b.source, contraction.b.index):
                     found.setdefault(packed, (index, True))
+    return found
+
+
+def _runs(fusion: Fusion) -> Mapping[Node, int]:
+    """For each value that matrix units read as A, the axis along which they read terms that lie side by side."""
+    found: dict[Node, int] = {}
+    for cluster in fusion.clusters:
+        for total in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
+            contraction = roles(total)
+            if contraction is not None:
+                product = total.inputs[0]
+                term = sym.as_var(ir.axes(product.shape)[next(k for k in contraction.k[::-1] if product.shape[k] != 1)])
+                for axis, index in enumerate(contraction.a.index):
+                    linear = sym.coefficient(index, term) if term is not None else None
+                    if linear is not None and linear[0] == 1:
+                        found.setdefault(contraction.a.source, axis)
     return found
 
 

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from luminal.core.grid import Fragment
+from luminal.core.matrix import MatrixUnit
 from luminal.core.ops import SELECT, Failure, Op
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bool_, i64
@@ -363,6 +364,13 @@ class Contract:
     every fragment, one row of fragments after the other; ``a_offset`` and ``b_offset`` are those of the warp, and
     ``loops`` is one loop, a multiple of the fragment's depth long.
 
+    With ``unit``, a matrix unit multiplies, in steps of ``depth`` terms along the last of ``loops``, ``k``: ``A`` has
+    these side by side, and ``B`` in groups, so that what stands for ``B`` above is, with ``g`` the unit's group::
+
+        B[b_offset + k//g * columns*g + j*g + k%g]
+
+    ``b_offset`` is then not over ``k``. What a last, shorter step leaves of ``depth`` is zero in ``B``.
+
     With a ``prologue``, what it computes is multiplied in place of an element of B; ``b`` is the one of its arrays that
     is read fastest, and ``b_offset`` the first column's element of that.
 
@@ -391,6 +399,8 @@ class Contract:
     outer: int = 0
     b_column: Int = 1
     fragment: Fragment | None = None
+    unit: MatrixUnit | None = None
+    depth: int = 1
     prologue: Prologue | None = None
 
 

@@ -15,7 +15,7 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.online import Carried
 from luminal.core.schedule.rewrite_nest import Body, prefix, replace_leaves, replace_scalars, substitute_scalar
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import bool_
+from luminal.core.types import DType, bool_
 
 
 class OnePass:
@@ -29,11 +29,12 @@ class OnePass:
             for n < N:
                 stores of the last sum, over t, of a value of row[t] and the states times C[t,n]
 
-    Raises ScheduleError where the nest is something else, where N is not a number, and where a reduction does not
-    follow those before it by a factor.
+    Operands of the last sum may be rounded to the type ``operand``, where one is given: then ``left`` leaves that to
+    the caller. Raises ScheduleError where the nest is something else, where N is not a number, and where a reduction
+    does not follow those before it by a factor.
     """
 
-    def __init__(self, nest: ln.LoopNest, axis: str, m: str) -> None:
+    def __init__(self, nest: ln.LoopNest, axis: str, m: str, operand: DType | None = None) -> None:
         self.before = nest
         self.loops, inside = prefix(nest.body)
         match inside:
@@ -54,7 +55,7 @@ class OnePass:
         (self.element,) = (s.value for s in along.body if isinstance(s, ln.Store))
         self.m = self._loop(self.loops, m)
         self._loop([along], axis)
-        *self.states, self.result = online.derive([*reductions, last], self.t.axis)
+        *self.states, self.result = online.derive([*reductions, last], self.t.axis, operand)
         self.dtype = last.dtype
 
     @staticmethod

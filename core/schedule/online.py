@@ -21,7 +21,7 @@ from luminal.core.schedule import conditions
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.rewrite_nest import replace_leaves
 from luminal.core.symbolic import Var
-from luminal.core.types import bool_
+from luminal.core.types import DType, bool_
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,21 @@ class Carried:
     conditions: tuple[ln.Scalar, ...] = ()
 
 
-def derive(reductions: Sequence[ln.Reduction], axis: Var) -> tuple[Carried, ...]:
+def derive(reductions: Sequence[ln.Reduction], axis: Var, operand: DType | None = None) -> tuple[Carried, ...]:
     """``reductions`` along ``axis``, each of which may read those before it, in a form that one pass can carry.
+
+    A factor that is rounded to ``operand`` counts as what is rounded: where operands of contractions may be, it does
+    not matter which factors are multiplied before. What ``inside`` then leaves unrounded has to be rounded later.
 
     Raises ScheduleError where moving a state does not act by a factor.
     """
     found: dict[str, Carried] = {}
     for reduction in reductions:
-        found[reduction.name] = _carried(reduction, axis, found)
+        found[reduction.name] = _carried(reduction, axis, found, operand)
     return tuple(found.values())
 
 
-def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried]) -> Carried:
+def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried], operand: DType | None = None) -> Carried:
     if reduction.op is ops.MAX_REDUCE:
         if reads(reduction.value) & before.keys():
             raise ScheduleError(f"stream: the maximum {reduction.name} reads another reduction along {axis}")
@@ -69,27 +72,32 @@ def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried]) -> 
     inside: list[ln.Scalar] = []
     outside: list[ln.Scalar] = []
     holds: list[ln.Scalar] = []
-    rest = factors(reduction.value)
+    rest = factors(reduction.value, operand)
     while rest:
         factor = rest.pop(0)
         chosen = _chosen(factor, axis, before)
         if chosen is not None:
             condition, value = chosen
             holds.append(condition)
-            rest = [*factors(value), *rest]
+            rest = [*factors(value, operand), *rest]
         else:
             (inside if axis in variables(factor) else outside).append(factor)
     moves = [move for factor in inside for move in _moves(factor, reduction.name, before)]
     return Carried(reduction.name, reduction.op, tuple(inside), tuple(outside), tuple(moves), tuple(holds))
 
 
-def factors(value: ln.Scalar) -> list[ln.Scalar]:
-    """The factors of a product; a division counts as a product with the reciprocal."""
+def factors(value: ln.Scalar, operand: DType | None = None) -> list[ln.Scalar]:
+    """The factors of a product; a division counts as a product with the reciprocal, and what is rounded to the type
+    ``operand`` as it is before."""
+    if operand is not None and value.op is ops.CAST and value.operands[0].op is ops.CAST:
+        (narrow,) = value.operands
+        if narrow.dtype == operand and narrow.operands[0].dtype == value.dtype:
+            return factors(narrow.operands[0], operand)
     if value.op is ops.MUL:
-        return [f for operand in value.operands for f in factors(operand)]
+        return [f for x in value.operands for f in factors(x, operand)]
     if value.op is ops.DIV and value.dtype.is_float:
         numerator, denominator = value.operands
-        return [*factors(numerator), ln.apply(ops.RECIP, (denominator,), None, value.dtype)]
+        return [*factors(numerator, operand), ln.apply(ops.RECIP, (denominator,), None, value.dtype)]
     return [value]
 
 

@@ -253,11 +253,15 @@ class _Machine:
             block = np.zeros_like(total)
             for _ in self._iterate(statement.loops[statement.outer :]):
                 left = self._strip(statement.a, statement.a_offset, self._int(statement.a_row), rows)
+                b_offset, b_column = statement.b_offset, self._int(statement.b_column)
+                if statement.unit is not None:
+                    group, k = statement.unit.group, self._int(sym.expr(statement.loops[-1].axis))
+                    b_offset = b_offset + k // group * group * statement.columns + k % group
+                    b_column = group
                 if statement.prologue is not None:
                     right = self._computed(statement.prologue, statement.columns)
                 else:
-                    column = self._int(statement.b_column)
-                    right = self._strip(statement.b, statement.b_offset, column, statement.columns)
+                    right = self._strip(statement.b, b_offset, b_column, statement.columns)
                 left, right = (numerics.convert(x, compute) for x in (left, right))
                 if statement.fragment is not None:
                     left, right = (statement.fragment.precision.rounded(x) for x in (left, right))

@@ -95,12 +95,13 @@ class Scheduler:
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
-    def refine(self, skip: frozenset[str] = frozenset()) -> None:
-        """Split axes where indices divide them, so that no quotient or remainder of an axis is left."""
+    def refine(self, skip: frozenset[str] = frozenset(), of: tuple[Int, ...] | None = None) -> None:
+        """Split axes where indices divide them, so that no quotient or remainder of an axis is left; where only those
+        in ``of`` count, none in these."""
         for axis in [loop.axis for loop in self.loops()] + self.inner_axes():
             if axis.name in skip:
                 continue
-            at = cuts(axis, self.expressions())
+            at = cuts(axis, self.expressions() if of is None else of)
             if at and digits(axis, axis.hi + 1, at, "") is not None:
                 for cut in reversed(at):
                     self.do(Split(axis.name, cut))

@@ -9,11 +9,13 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import Tile
 from luminal.core.schedule.one_pass import Block, OnePass, over
 from luminal.core.schedule.online import Carried
 from luminal.core.schedule.rewrite_nest import Body, replace_leaves, substitute, substitute_scalar, wrap
-from luminal.core.schedule.tensorise import factors_of, panel_start, stored_type
+from luminal.core.schedule.tensorise import check_run, factors_of, grouped_start, panel_start, stored_type
 from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
 
 
 @dataclass(frozen=True)
@@ -31,23 +33,22 @@ class Stream:
                                                               store g(r) * sum
 
     The columns ``t`` (``axis``) are taken ``block`` at a time, and the reductions along them carried from block to
-    block (``online.derive``). A task has ``group`` tiles of up to ``rows`` rows, so that a block of B and C is read
-    once for all of them; the first contraction takes up to ``first_rows`` of them at once. Blocks in which every value
-    is -inf by structure are not visited.
+    block (``online.derive``). A task has ``group`` tiles as high as the ``last`` contraction's, so that a block of B
+    and C is read once for all of them; the ``first`` may take fewer rows at once. Blocks in which every value is -inf
+    by structure are not visited. Operands of the last contraction may be rounded to the type ``operand``, where one is
+    given; P is where a matrix unit multiplies it.
 
-    Legal where both sums are contractions (as for ``Tensorise``; ``columns`` and ``width`` are those of B and C), where
-    N is a number, and where each reduction follows those before it by a factor.
+    Legal where both sums are contractions (as for ``Tensorise``), where N is a number, and where each reduction follows
+    those before it by a factor.
     """
 
     axis: str
     m: str
-    rows: int
-    first_rows: int
-    columns: int
-    width: int
-    lanes: int
+    first: Tile
+    last: Tile
     block: int
     group: int
+    operand: DType | None = None
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _Streamed(self, nest).nest()
@@ -57,14 +58,18 @@ class _Streamed(OnePass):
     """One application of the transform."""
 
     def __init__(self, by: Stream, nest: ln.LoopNest) -> None:
-        super().__init__(nest, by.axis, by.m)
+        super().__init__(nest, by.axis, by.m, by.operand)
+        if by.last.unit is not None and by.last.unit.operand != by.operand:
+            raise ScheduleError(f"stream: {by.last.unit.name} multiplies {by.last.unit.operand}, which P is not")
         self.by = by
-        self.stride = -(-self.width // by.width) * by.width  # elements between the rows of the running sum
+        self.rows = by.last.rows
+        self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
+        self.weights = "tile" if by.last.unit is None else "weights"
 
     def nest(self) -> ln.LoopNest:
         """Groups of tiles as the tasks; in each, the states, the blocks, and the stores."""
         by, m = self.by, self.m
-        tiles = sym.ceildiv(m.extent, by.rows)
+        tiles = sym.ceildiv(m.extent, self.rows)
         groups = sym.ceildiv(tiles, by.group)
         group = sym.axis(f"{by.m}_2", groups)
         lead: list[ln.Statement] = []
@@ -72,8 +77,8 @@ class _Streamed(OnePass):
         count = self.named(lead, m, "tiles", sym.floordiv((group + 1) * tiles, groups) - low, 1, by.group)
         begin = self.named(lead, m, "begin", sym.floordiv(low * m.extent, tiles), 0, m.axis.hi)
         end = sym.floordiv((low + count) * m.extent, tiles)
-        height = self.named(lead, m, "height", end - begin, 1, by.group * by.rows)
-        row = sym.var(f"{by.m}_row", 0, by.group * by.rows - 1)
+        height = self.named(lead, m, "height", end - begin, 1, by.group * self.rows)
+        row = sym.var(f"{by.m}_row", 0, by.group * self.rows - 1)
         body = (
             *lead,
             *self._allocations(),
@@ -90,10 +95,11 @@ class _Streamed(OnePass):
 
     def _allocations(self) -> list[ln.Statement]:
         by = self.by
-        rows = by.group * by.rows
+        rows = by.group * self.rows
         return [
-            ln.Alloc("tile", self.dtype, by.rows * by.block),
-            ln.Alloc(self.row.name, self.row.dtype, by.rows * by.block),
+            ln.Alloc("tile", self.dtype, self.rows * by.block),
+            *([] if by.last.unit is None else [ln.Alloc(self.weights, by.last.unit.operand, self.rows * by.block)]),
+            ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block),
             ln.Alloc(self.result.name, self.dtype, rows * self.stride),
             *(ln.Alloc(state.name, self.dtype, rows) for state in self.states),
         ]
@@ -104,7 +110,7 @@ class _Streamed(OnePass):
 
     def _final(self, begin: Int, row: Int) -> Body:
         """The stores of a row of the group."""
-        loop = ln.Loop(self.n.axis, self.width, "vector", self.final(row, self._sum(row)), self.by.lanes)
+        loop = ln.Loop(self.n.axis, self.width, "vector", self.final(row, self._sum(row)), self.by.last.lanes)
         return (ln.Assign(self.m.axis, begin + row), loop)
 
     def _sum(self, row: Int) -> ln.Scalar:
@@ -114,7 +120,7 @@ class _Streamed(OnePass):
     def _columns(self, extent: int, array: str, row: Int, value: ln.Scalar) -> ln.Loop:
         """``value`` stored to ``extent`` columns of a row of the group."""
         store = ln.Store(array, row * self.stride + sym.expr(self.n.axis), value)
-        return ln.Loop(self.n.axis, extent, "vector", (store,), self.by.lanes)
+        return ln.Loop(self.n.axis, extent, "vector", (store,), self.by.last.lanes)
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
 
@@ -132,7 +138,7 @@ class _Streamed(OnePass):
         tile = sym.axis(f"{by.m}_1", by.group)
         body: list[ln.Statement] = []
         first_row = self.named(body, m, "first", start(tile), 0, m.axis.hi)
-        rows = self.named(body, m, "rows", start(tile + 1) - start(tile), 1, by.rows)
+        rows = self.named(body, m, "rows", start(tile + 1) - start(tile), 1, self.rows)
         body += self._first_contraction(first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
         body += self._last_contraction(rows, first_row - begin, block * by.block, width)
@@ -145,46 +151,51 @@ class _Streamed(OnePass):
         a, b = factors_of(self.first, t.axis)
         if self.m.axis in sym.variables(b.offset) or t.axis in sym.variables(a.offset):
             raise ScheduleError("stream: the operands of the first contraction do not have rows and columns apart")
-        panel = sym.axis(f"{by.axis}_2", by.block // by.columns)
-        column = sym.axis(f"{by.axis}_0", by.columns)
-        start = (block * (by.block // by.columns) + panel) * by.columns
-        b_offset = panel_start(sym.substitute(b.offset, {t.axis: start + column}), column, by.columns)
-        parts = 1 if by.rows <= by.first_rows else sym.ceildiv(rows, by.first_rows)
-        part = sym.axis(f"{by.m}_3", -(-by.rows // by.first_rows))
+        panel = sym.axis(f"{by.axis}_2", by.block // by.first.columns)
+        column = sym.axis(f"{by.axis}_0", by.first.columns)
+        start = (block * (by.block // by.first.columns) + panel) * by.first.columns
+        reduced = [loop.axis for loop in self.first.loops]
+        b_offset = _start(by.first, sym.substitute(b.offset, {t.axis: start + column}), reduced[-1], column)
+        parts = 1 if self.rows <= by.first.rows else sym.ceildiv(rows, by.first.rows)
+        part = sym.axis(f"{by.m}_3", -(-self.rows // by.first.rows))
         top = sym.floordiv(part * rows, parts)
         height: list[ln.Statement] = []
-        taken = self.named(height, self.m, "taken", sym.floordiv((part + 1) * rows, parts) - top, 1, by.first_rows)
+        taken = self.named(height, self.m, "taken", sym.floordiv((part + 1) * rows, parts) - top, 1, by.first.rows)
         a_row, a_offset = self._linear("A", a.offset, self.m.axis)
-        for loop in self.first.loops:
-            self._linear("A", a.offset, loop.axis)
-            self._linear("B", b_offset, loop.axis)
+        for axis in reduced:
+            self._linear("A", a.offset, axis)
+            self._linear("B", b_offset, axis)
+        if by.first.unit is not None:
+            check_run(a_offset, reduced[-1])
         contract = ln.Contract(
             "tile", self.first.dtype, a.array, stored_type(self.before, a.array),
             a_offset + a_row * (first_row + top), a_row, b.array, stored_type(self.before, b.array), b_offset,
-            self.first.loops, taken, by.first_rows, by.columns, by.lanes,
-            tile_offset=panel * by.columns + top * by.block, tile_row=by.block,
+            self.first.loops, taken, by.first.rows, by.first.columns, by.first.lanes,
+            tile_offset=panel * by.first.columns + top * by.block, tile_row=by.block,
+            unit=by.first.unit, depth=by.first.depth,
         )  # fmt: skip
-        return over(panel, sym.ceildiv(width, by.columns), over(part, parts, (*height, contract)))
+        return over(panel, sym.ceildiv(width, by.first.columns), over(part, parts, (*height, contract)))
 
     def _last_contraction(self, rows: Int, local: Int, position: Int, width: Int) -> Body:
         """The second contraction, onto the running sum."""
-        by = self.by
+        by, last = self.by, self.by.last
         other = self.right()
         if other.valid:
             raise ScheduleError("stream: the right operand of the last sum is masked")
         step = Var(f"{by.axis}_4", 0, by.block - 1)
-        panel = sym.axis(f"{self.n.axis.name}_1", self.stride // by.width)
-        column = sym.axis(f"{self.n.axis.name}_0", by.width)
-        where = {self.t.axis: position + sym.expr(step), self.n.axis: panel * by.width + column}
-        b_offset = panel_start(sym.substitute(other.offset, where), column, by.width)
+        panel = sym.axis(f"{self.n.axis.name}_1", self.stride // last.columns)
+        column = sym.axis(f"{self.n.axis.name}_0", last.columns)
+        where = {self.t.axis: position + sym.expr(step), self.n.axis: panel * last.columns + column}
+        b_offset = _start(last, sym.substitute(other.offset, where), step, column)
         self._linear("C", b_offset, step)
         contract = ln.Contract(
-            self.result.name, self.dtype, "tile", self.dtype, sym.expr(step), by.block,
-            other.array, stored_type(self.before, other.array), b_offset, (ln.Loop(step, width, "serial", ()),),
-            rows, by.rows, by.width, by.lanes,
-            tile_offset=local * self.stride + panel * by.width, tile_row=self.stride, accumulate=True,
+            self.result.name, self.dtype, self.weights, self.dtype if last.unit is None else last.unit.operand,
+            sym.expr(step), by.block, other.array, stored_type(self.before, other.array), b_offset,
+            (ln.Loop(step, width, "serial", ()),), rows, self.rows, last.columns, last.lanes,
+            tile_offset=local * self.stride + panel * last.columns, tile_row=self.stride, accumulate=True,
+            unit=last.unit, depth=last.depth,
         )  # fmt: skip
-        return over(panel, self.stride // by.width, (contract,))
+        return over(panel, self.stride // last.columns, (contract,))
 
     @staticmethod
     def _linear(which: str, offset: Int, axis: Var) -> tuple[Int, Int]:
@@ -199,10 +210,10 @@ class _Streamed(OnePass):
         """For each row of a tile: the maxima moved on, what follows them, and in the tile the left operand of
         the last sum."""
         by = self.by
-        row = sym.axis(f"{by.m}_0", by.rows)
+        row = sym.axis(f"{by.m}_0", self.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
         place = row * by.block + sym.expr(at)
-        loop = ln.Loop(at, width, "vector", (), by.lanes)
+        loop = ln.Loop(at, width, "vector", (), by.last.lanes)
         where = {self.t.axis: position + sym.expr(at)}
         block = _Block(self, loop, where, ln.load(self.row.name, place, self.row.dtype))
         tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
@@ -212,7 +223,10 @@ class _Streamed(OnePass):
         for state in self.maxima:
             body += block.maximum(state, local + row, kept, element if kept else block.row)
             kept = ()
-        kept = (ln.Store("tile", place, block.value(self.left(), block.row)),)
+        left = block.value(self.left(), block.row)
+        if by.last.unit is not None:
+            left = ln.apply(ops.CAST, (left,), ops.To(by.last.unit.operand), by.last.unit.operand)
+        kept = (ln.Store(self.weights, place, left),)
         for state in self.sums:
             body += block.sum(state, local + row, kept)
             kept = ()
@@ -222,6 +236,13 @@ class _Streamed(OnePass):
             moved = self.times(self._sum(local + row), block.factor(self.result))
             body.append(self._columns(self.width, self.result.name, local + row, moved))
         return over(row, rows, tuple(body))
+
+
+def _start(tile: Tile, offset: Int, k: Var, column: Int) -> Int:
+    """``offset`` of the right operand at its first column, and where a matrix unit reads it at the first term."""
+    if tile.unit is None:
+        return panel_start(offset, column, tile.columns)
+    return grouped_start(offset, k, column, tile.columns, tile.unit)
 
 
 class _Block(Block):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import accesses
 from luminal.core.schedule.rewrite_nest import (
@@ -38,6 +39,10 @@ class Tensorise:
     where ``A`` is linear in ``m`` and in the reduced axes and does not depend on ``n``, and ``B`` is linear in the
     reduced axes, does not depend on ``m``, and holds ``columns`` consecutive values of ``n`` side by side.
     ``m`` is empty where no row axis exists.
+
+    With ``unit``, a matrix unit computes the tile, ``depth`` terms at a time, and all parts but the last are equally
+    high: another height takes time to set. Legal where the terms along the last reduced axis lie side by side in ``A``,
+    and in the groups of the unit in ``B``.
     """
 
     m: str
@@ -45,6 +50,8 @@ class Tensorise:
     max_rows: int
     columns: int
     lanes: int
+    unit: MatrixUnit | None = None
+    depth: int = 1
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, inside = prefix(nest.body)
@@ -60,8 +67,12 @@ class Tensorise:
         panel = sym.axis(f"{self.n}_1", sym.ceildiv(n_loop.extent, self.columns))
         by = {n_loop.axis: panel * self.columns + column}
         b_offset = sym.substitute(b.offset, by)
-        b_start = panel_start(b_offset, column, self.columns)
         reduced = [loop.axis for loop in reduction.loops]
+        if self.unit is None:
+            b_start = panel_start(b_offset, column, self.columns)
+        else:
+            b_start = grouped_start(b_offset, reduced[-1], column, self.columns, self.unit)
+            check_run(a.offset, reduced[-1])
         self._check_linear("A", a.offset, reduced + ([m_loop.axis] if m_loop else []))
         self._check_linear("B", b_start, reduced)
         if m_loop is not None and m_loop.axis in sym.variables(b_start):
@@ -82,7 +93,8 @@ class Tensorise:
         contract = ln.Contract(
             tile, reduction.dtype, a.array, stored_type(nest, a.array), a_offset, a_row,
             b.array, stored_type(nest, b.array), b_start,
-            reduction.loops, height, self.max_rows, self.columns, self.lanes, prologue=prologue,
+            reduction.loops, height, self.max_rows, self.columns, self.lanes,
+            unit=self.unit, depth=self.depth, prologue=prologue,
         )  # fmt: skip
         total = ln.load(tile, row * self.columns + column, reduction.dtype)
 
@@ -120,8 +132,13 @@ class Tensorise:
             return first, 1, 0, ()
         tiles = sym.ceildiv(m_loop.extent, self.max_rows)
         number = sym.axis(f"{self.m}_1", tiles)
-        start = sym.floordiv(number * m_loop.extent, tiles)
-        end = sym.floordiv((number + 1) * m_loop.extent, tiles)
+        if self.unit is None:
+            start = sym.floordiv(number * m_loop.extent, tiles)
+            end = sym.floordiv((number + 1) * m_loop.extent, tiles)
+        else:
+            highest = sym.ceildiv(m_loop.extent, tiles)
+            start = number * highest
+            end = sym.minimum(start + highest, m_loop.extent)
         first_row = Var(f"{self.m}_first", 0, m_loop.axis.hi)
         height = Var(f"{self.m}_rows", 1, self.max_rows)
         row = sym.axis(f"{self.m}_0", sym.expr(height))
@@ -158,6 +175,24 @@ def panel_start(offset: Int, column: Int, columns: int) -> Int:
     if linear is None or linear[0] != 1:
         raise ScheduleError(f"tensorise: {columns} columns of B do not lie side by side at {offset}")
     return linear[1]
+
+
+def grouped_start(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit) -> Int:
+    """``offset`` at the first of ``columns`` columns and of the terms along ``k``, which lie as ``unit`` reads them."""
+    variable, group = sym.as_var(column), unit.group
+    start = sym.substitute(offset, {k: _ZERO} if variable is None else {k: _ZERO, variable: _ZERO})
+    term = sym.expr(k)
+    within = sym.floordiv(term, group) * (columns * group) + sym.mod(term, group) + group * column
+    if offset != start + within:
+        raise ScheduleError(f"tensorise: {columns} columns of B do not lie in groups of {group} along {k} at {offset}")
+    return start
+
+
+def check_run(offset: Int, k: Var) -> None:
+    """Raises ScheduleError where terms along ``k`` do not lie side by side in A."""
+    linear = sym.coefficient(offset, k)
+    if linear is None or linear[0] != 1:
+        raise ScheduleError(f"tensorise: terms along {k} do not lie side by side in A at {offset}")
 
 
 def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
@@ -283,6 +318,8 @@ class FetchAhead:
 
 def contiguous(contract: ln.Contract) -> bool:
     """Whether each step of a tile reads the columns of B that follow those of the step before."""
+    if contract.unit is not None:
+        return False
     start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
     return contract.b_offset - start == flat(loops_of_b(contract)) * contract.columns
 

@@ -57,12 +57,13 @@ def compile(
     mapping too, and ``module["decode"]`` is the entry of that name.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
-    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512`` or ``aarch64``,
+    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``, ``amx`` or ``aarch64``,
     or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or ``metal``. A module for a machine
     unlike this one can be exported, not called; but with ``emulate``, a GPU is emulated on this machine: slowly, and
     with every access to memory checked. With ``threads`` 0 there is one for each CPU that the process may use.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
-    chosen, or on NVIDIA's GPUs ``tf32``, 11 significant bits. They are summed in float32.
+    chosen; ``bf16``, 8 significant bits, in which they are stored; or on NVIDIA's GPUs ``tf32``, 11 significant bits.
+    They are summed in float32.
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
     ``luminal.core.quantise``); on CPUs they are read as such.

@@ -7,6 +7,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -29,11 +33,13 @@ struct CpuFeature {
 
 inline constexpr uint64_t STATE_YMM = 0x6;
 inline constexpr uint64_t STATE_ZMM = 0xe6;
+inline constexpr uint64_t STATE_TILES = 0x60000;
 
 inline constexpr CpuFeature CPU_FEATURES[] = {
     {"fma", 1, 2, 12, STATE_YMM},      {"f16c", 1, 2, 29, STATE_YMM},     {"avx2", 7, 1, 5, STATE_YMM},
     {"bmi2", 7, 1, 8, 0},              {"avx512f", 7, 1, 16, STATE_ZMM},  {"avx512dq", 7, 1, 17, STATE_ZMM},
-    {"avx512bw", 7, 1, 30, STATE_ZMM}, {"avx512vl", 7, 1, 31, STATE_ZMM},
+    {"avx512bw", 7, 1, 30, STATE_ZMM}, {"avx512vl", 7, 1, 31, STATE_ZMM}, {"amx_bf16", 7, 3, 22, STATE_TILES},
+    {"amx_tile", 7, 3, 24, STATE_TILES},
 };
 
 /// Register states that the system saves.
@@ -46,14 +52,27 @@ inline uint64_t saved_states() {
     return static_cast<uint64_t>(high) << 32 | low;
 }
 
+/// Whether this process may use the states. Linux saves those of tiles only for processes that asked for them: it may
+/// be asked again, and grants them to all threads.
+inline bool allowed(uint64_t states) {
+#if defined(__linux__)
+    constexpr long REQUEST_PERMISSION = 0x1023;  // ARCH_REQ_XCOMP_PERM
+    constexpr long TILE_DATA = 18;
+    if ((states & STATE_TILES) != 0) return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#endif
+    (void)states;
+    return true;
+}
+
 /// Whether code that uses the feature (by its name in /proc/cpuinfo) runs here; false for names that are not known.
+/// After it said so of those that have states of their own, this process may use them.
 inline bool cpu_supports(const char* name) {
     for (const CpuFeature& feature : CPU_FEATURES) {
         if (strcmp(feature.name, name) != 0) continue;
         uint32_t words[4] = {};
         if (__get_cpuid_count(feature.leaf, 0, &words[0], &words[1], &words[2], &words[3]) == 0) return false;
         const bool present = (words[feature.word] >> feature.bit & 1) != 0;
-        return present && (saved_states() & feature.state) == feature.state;
+        return present && (saved_states() & feature.state) == feature.state && allowed(feature.state);
     }
     return false;
 }

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal.comparison.rounded import holds_rounded
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.precision import FP32, Precision
+from luminal.core.schedule.rounding import holds_rounded
 from luminal.core.symbolic import Int
 from luminal.core.texts import is_texts
 from luminal.core.types import DType, f32, from_numpy

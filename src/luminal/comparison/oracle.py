@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.comparison.measure import FACTOR, distance, rounding
-from luminal.comparison.rounded import rounded
 from luminal.core import interp
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
 from luminal.core.quantise import Scheme, quantised
+from luminal.core.schedule.rounding import rounded
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""A graph whose contractions round their operands: what a chosen precision may do to the values of a model."""
+"""A graph whose contractions round their operands: what a chosen precision does to the values of a model.
+
+Where operands are stored rounded (``Precision.stored``), this is what is compiled; where the product rounds them, it
+says what that computes.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +34,27 @@ def holds_rounded(node: Node) -> bool:
 
 def rounded(graph: Graph, precision: Precision) -> Graph:
     """``graph`` with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept."""
-    results = _rounded(graph.results, precision)
-    return replace(graph, outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=True)))
+    origins: ir.Origins = dict(graph.origins)
+    results = _rounded(graph.roots, precision, origins)
+    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=False))
+    measured = dict(zip(graph.measured, results[len(outputs) :], strict=True))
+    return replace(graph, outputs=outputs, measured=measured, origins=origins)
 
 
-def _rounded(roots: Iterable[Node], precision: Precision) -> tuple[Node, ...]:
+def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -> tuple[Node, ...]:
     roots = tuple(roots)
     made: dict[Node, Node] = {}
     for node in ir.topological(roots):
         operands = [made[x] for x in node.inputs]
-        if node.op.kind is Kind.STRUCTURED:
-            bodies = (_rounded(body, precision) for body in node.attr.bodies)
-            made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
-            continue
-        if is_rounded(node):
-            product = operands[0]
-            operands = [ir.rebuild(product, [_operand(x, precision) for x in product.inputs])]
-        made[node] = ir.rebuild(node, operands) if operands else node
+        with ir.originating(origins, *origins.get(node, ())):
+            if node.op.kind is Kind.STRUCTURED:
+                bodies = (_rounded(body, precision, origins) for body in node.attr.bodies)
+                made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
+                continue
+            if is_rounded(node):
+                product = operands[0]
+                operands = [ir.rebuild(product, [_operand(x, precision) for x in product.inputs])]
+            made[node] = ir.rebuild(node, operands) if operands else node
     return tuple(made[root] for root in roots)
 
 
@@ -56,6 +64,8 @@ def _operand(node: Node, precision: Precision) -> Node:
         return ir.rebuild(node, [_operand(node.inputs[0], precision)])
     if node.op is ops.CAST and node.inputs[0].dtype.bits < f32.bits:
         return node
+    if precision.stored is not None:
+        return ir.cast(ir.cast(node, precision.stored), f32)
     bits = ir.bitcast(node, u32)
     magnitude = ir.binary(ops.AND, bits, 2**31 - 1)
     up = ir.binary(ops.ADD, bits, 1 << (precision.lost - 1))

@@ -1,0 +1,267 @@
+"""Products on the matrix units of CPUs, and contractions whose operands are stored in bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import luminal
+from luminal.core import interp, ir, movement, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction as decompose
+from luminal.core.decompose.reduction import softmax
+from luminal.core.errors import ScheduleError
+from luminal.core.matrix import AMX
+from luminal.core.pipeline import compile_graph
+from luminal.core.precision import BF16
+from luminal.core.program import Program
+from luminal.core.schedule import lower
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.contraction import step_depth
+from luminal.core.schedule.rounding import rounded
+from luminal.core.schedule.tensorise import check_run, grouped_start
+from luminal.core.symbolic import Int
+from luminal.module import Module
+from tests.schedule_graphs import Source
+from tests.schedule_support import run_program
+
+Array = np.ndarray[Any, Any]
+
+(UNIT,) = AMX
+TARGET = targets.parse("amx", "bf16")
+here = pytest.mark.skipif(not targets.supported(TARGET), reason=targets.obstacle(TARGET) or "supported")
+
+
+def product(rows: Int, depth: int, columns: int) -> ir.Graph:
+    x = ir.input_("x0", (rows, depth), types.f32)
+    y = decompose.matmul(x, Source().weight(depth, columns))
+    return ir.Graph("product", (x,), (("y", y),), tuple(sym.variables(rows)))
+
+
+def contracts(program: Program) -> list[ln.Contract]:
+    found = (s for kernel in program.kernels for s in lower.statements(kernel.nest.body))
+    return [s for s in found if isinstance(s, ln.Contract)]
+
+
+def values(graph: ir.Graph, sizes: dict[str, int] | None = None, seed: int = 0) -> dict[str, Array]:
+    random = np.random.default_rng(seed)
+    shapes = {n.attr.name: [sym.evaluate(size, sizes or {}) for size in n.shape] for n in graph.inputs}
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def assert_rounded_product(graph: ir.Graph, inputs: dict[str, Array], found: Array, depth: int) -> None:
+    """``found`` is the product of the rounded operands: as near as a sum of ``depth`` terms in float32 is."""
+    (exact,) = interp.run(rounded(graph, BF16), inputs).outputs
+    scale = max(1.0, float(np.abs(exact).max(initial=0.0)))
+    assert np.abs(found - exact).max(initial=0.0) <= 4 * np.sqrt(depth) * types.f32.eps * scale
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "depth"),
+    [
+        ((768,), 32), ((48,), 24), ((16,), 16), ((24,), 24), ((6,), 6), ((37,), 32), ((5,), 6),
+        ((1500,), 32), ((197,), 32), ((3, 64), 32),
+        ((3, 3, 24), 24), ((2, 80), 20), ((3, 3, 3), 0), ((7, 74), 0), ((1, 37), 32), ((1, 197), 32),
+    ],
+)  # fmt: skip
+def test_a_step_takes_whole_groups_and_ends_where_a_run_does(sizes: tuple[int, ...], depth: int) -> None:
+    found = step_depth(UNIT, list(sizes))
+    assert found == depth and found % UNIT.group == 0
+    assert found == 0 or all(size == 1 for size in sizes[:-1]) or sizes[-1] % found == 0
+
+
+def test_a_size_that_is_not_fixed_is_taken_in_whole_steps() -> None:
+    size = sym.var("n", 1, 100)
+    assert step_depth(UNIT, [size]) == UNIT.depth and step_depth(UNIT, [3, size]) == 0
+
+
+def test_terms_that_lie_elsewhere_are_refused() -> None:
+    k, n = sym.var("k", 0, 63), sym.var("n", 0, 31)
+    axis = sym.as_var(k)
+    assert axis is not None
+    offset = 7 + sym.floordiv(k, 2) * 64 + 2 * n + sym.mod(k, 2)
+    assert grouped_start(offset, axis, n, 32, UNIT) == 7
+    for wrong in (7 + 32 * k + n, offset + n, offset + 64 * k):
+        with pytest.raises(ScheduleError, match="32 columns of B do not lie in groups of 2 along k"):
+            grouped_start(wrong, axis, n, 32, UNIT)
+    check_run(3 + k, axis)
+    with pytest.raises(ScheduleError, match="terms along k do not lie side by side in A"):
+        check_run(3 + 5 * k, axis)
+
+
+# ---- nests -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 40), st.integers(2, 40), st.integers(2, 40))
+def test_a_product_of_any_size_is_that_of_the_rounded_operands(rows: int, depth: int, columns: int) -> None:
+    graph = product(rows, depth, columns)
+    program = compile_graph(graph, TARGET)
+    assert [c.unit for c in contracts(program)] == [UNIT]
+    inputs = values(graph)
+    assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], depth)
+
+
+def test_rows_of_any_number_are_multiplied() -> None:
+    rows = sym.var("rows", 1, 70)
+    graph = product(rows, 20, 24)
+    program = compile_graph(graph, TARGET)
+    assert [c.unit for c in contracts(program)] == [UNIT]
+    for count in (1, 16, 33):
+        inputs = values(graph, {"rows": count})
+        assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], 20)
+
+
+def windows(s: Source) -> ir.Node:
+    x = s.input(1, 4, 7, 6)
+    return decompose.conv(x, s.weight(6, 4, 3, 3), None, pads_begin=(1, 1), pads_end=(1, 1))
+
+
+def attention(s: Source) -> ir.Node:
+    q, k, v = (s.input(2, 11, 6) for _ in range(3))
+    return decompose.matmul(softmax(decompose.matmul(q, movement.transpose(k, 1, 2)), 2), v)
+
+
+@pytest.mark.parametrize("build", [windows, attention])
+def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source], ir.Node]) -> None:
+    source = Source()
+    y = build(source)
+    graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
+    program = compile_graph(graph, TARGET)
+    found = contracts(program)
+    assert found and all(c.unit == UNIT for c in found)
+    (exact,) = interp.run(graph, source.arrays, "float64").outputs
+    result = run_program(program, source.arrays)["y"]
+    error = np.abs(result - exact).max() / np.abs(exact).max()
+    # Both operands of each product are rounded, and independently: errors of single terms average out.
+    assert types.f32.eps * 100 < error < 4 * BF16.unit
+
+
+def test_a_chain_rounds_its_weights_where_the_precision_was_chosen() -> None:
+    source = Source()
+    y = attention(source)
+    graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
+    chosen = [k for k in compile_graph(graph, TARGET).kernels if "Stream(" in k.schedule]
+    assert len(chosen) == 1 and "operand=bfloat16" in chosen[0].schedule
+    exact = rounded(graph, BF16)  # the same roundings, but those of the model itself
+    assert not any("Stream(" in k.schedule for k in compile_graph(exact, targets.parse("amx")).kernels)
+
+
+def test_groups_in_another_order_give_another_product() -> None:
+    graph = product(5, 8, 12)
+    program = compile_graph(graph, TARGET)
+    inputs = values(graph)
+    right = run_program(program, inputs)["y"]
+    other = replace(UNIT, group=1)
+
+    def change(body: tuple[ln.Statement, ...]) -> tuple[ln.Statement, ...]:
+        inner = (replace(s, body=change(s.body)) if isinstance(s, ln.Loop | ln.If) else s for s in body)
+        return tuple(replace(s, unit=other) if isinstance(s, ln.Contract) else s for s in inner)
+
+    kernels = tuple(replace(k, nest=replace(k.nest, body=change(k.nest.body))) for k in program.kernels)
+    assert not np.allclose(run_program(replace(program, kernels=kernels), inputs)["y"], right, rtol=0.05)
+
+
+def test_other_cpus_store_operands_in_bfloat16_too() -> None:
+    graph = product(5, 8, 12)
+    inputs = values(graph)
+    for name in ("x86-64", "avx2", "aarch64"):
+        program = compile_graph(graph, targets.parse(name, "bf16"))
+        assert [c.unit for c in contracts(program)] == [None]
+        assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], 8)
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
+
+
+class Model(nn.Module):
+    """Products of every kind: rows and terms that leave tails, heads, windows, attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv1d(24, 40, 3, padding=1)
+        self.qkv, self.out, self.up = nn.Linear(40, 120), nn.Linear(40, 37), nn.Linear(37, 50)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.relu(self.conv(x)).transpose(1, 2)
+        q, k, v = (part.unflatten(-1, (2, 20)).transpose(1, 2) for part in self.qkv(h).chunk(3, -1))
+        seen = nn.functional.scaled_dot_product_attention(q, k, v)
+        return h, self.up(self.out(seen.transpose(1, 2).flatten(2)))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Module:
+    module = luminal.compile(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target="amx")
+    assert isinstance(module, Module)
+    return module
+
+
+@here
+def test_a_library_computes_what_its_nests_do(compiled: Module) -> None:
+    assert compiled.program is not None and compiled.graph is not None
+    assert {c.unit for c in contracts(compiled.program)} == {UNIT}
+    (name,) = compiled.input_names
+    x = torch.randn(2, 24, 45, generator=torch.Generator().manual_seed(1))
+    found = compiled.run({name: x.numpy()})
+    expected = run_program(compile_graph(compiled.graph, TARGET), {name: x.numpy()})
+    for key, value in expected.items():
+        scale = np.abs(value).max()
+        # A sum that is rounded to bfloat16 again may fall on the other side.
+        assert np.abs(found[key] - value).max() <= 4 * BF16.unit * scale
+    first = compiled.output_names[0]
+    np.testing.assert_allclose(found[first], expected[first], atol=1e-5)
+
+
+@here
+def test_results_do_not_depend_on_the_number_of_threads(compiled: Module) -> None:
+    (name,) = compiled.input_names
+    x = {name: torch.randn(2, 24, 45, generator=torch.Generator().manual_seed(1)).numpy()}
+    one = luminal.load(compiled.folder, threads=1).run(x)
+    for key, value in compiled.run(x).items():
+        np.testing.assert_array_equal(one[key], value)
+
+
+@here
+def test_what_lies_beyond_a_row_does_not_count() -> None:
+    """The last step of a row of 37 terms reads none of the next row, which may hold anything."""
+    graph = product(20, 37, 24)
+    module = luminal.compile(Linear(37, 24).eval(), (torch.randn(20, 37),), precision="bf16", target="amx")
+    assert isinstance(module, Module)
+    inputs = values(graph)["x0"]
+    expected = module.run({module.input_names[0]: inputs})[module.output_names[0]]
+    inputs[1::2] = np.array([np.inf, np.nan], np.float32)[np.arange(10) % 2, None]
+    found = module.run({module.input_names[0]: inputs})[module.output_names[0]]
+    np.testing.assert_array_equal(found[::2], expected[::2])
+    assert not np.isfinite(found[1::2]).any()
+
+
+class Linear(nn.Linear):
+    """A layer of random weights."""
+
+
+@here
+def test_the_library_asks_for_the_unit_only_where_it_is_used(compiled: Module) -> None:
+    exact = luminal.compile(Linear(8, 8).eval(), (torch.randn(4, 8),), target="amx")
+    assert isinstance(exact, Module)
+    assert set(UNIT.features) <= set(compiled.manifest["target"]["features"])
+    assert not set(UNIT.features) & set(exact.manifest["target"]["features"])
+    assert compiled.manifest["target"]["precision"] == "bf16"
+
+
+@here
+def test_diff_allows_for_the_precision() -> None:
+    report = luminal.diff(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target="amx")
+    assert report.ok and "for amx, bf16" in str(report)
