@@ -205,6 +205,16 @@ def test_functions_of_gamma_of_16_bits_are_rounded_once(name: str, dtype: DType)
     assert accuracy.ulps(found, accuracy.run(getattr(math, name), x.astype(np.float64)), dtype).max() <= 0.501
 
 
+@pytest.mark.parametrize("dtype", [f32, f64], ids=repr)
+def test_powers_that_the_type_holds_are_exact(dtype: DType) -> None:
+    """So that truncating 3**1 gives 3, not 2."""
+    base, exponent = np.meshgrid(np.arange(1, 40), np.arange(-3, 9))
+    expected = base.astype(np.float64) ** exponent
+    exact = (exponent >= 0) & (base.astype(object) ** np.abs(exponent) < int(2 / dtype.eps)) | (base & (base - 1) == 0)
+    x, y = (values[exact].astype(dtype.numpy) for values in (base, exponent))
+    np.testing.assert_array_equal(accuracy.run(power.pow_, x, y), expected[exact].astype(dtype.numpy))
+
+
 @pytest.mark.parametrize("exponent", [-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 5, 6, 2.5])
 def test_constant_power(exponent: float) -> None:
     x = np.abs(accuracy.points(f32, [(0, 4)], 20000))

@@ -7,12 +7,12 @@ import math
 from luminal.core import ops
 from luminal.core.decompose import twofloat
 from luminal.core.decompose.arithmetic import abs_, reciprocal, rsqrt, sqrt, trunc
-from luminal.core.decompose.coefficients import ATANH
+from luminal.core.decompose.coefficients import ATANH, EXPM1
 from luminal.core.decompose.common import horner, number, widened
 from luminal.core.decompose.compare import clamp, equal, isinf, less, logical_not, maximum, minimum, not_equal
-from luminal.core.decompose.exponential import exp2
+from luminal.core.decompose.exponential import power_of_two
 from luminal.core.decompose.twofloat import TwoFloat
-from luminal.core.ir import Node, Operand, binary, bitcast, broadcast, cast, constant, expand, lift, select
+from luminal.core.ir import Node, Operand, binary, bitcast, broadcast, cast, constant, expand, lift, select, unary
 from luminal.core.types import DType, f32, f64, i32, i64
 
 # A product of n factors has n-1 roundings, of n reciprocals 2n-1: within 4 ULP up to these.
@@ -98,6 +98,9 @@ _SMALLEST_NORMAL = {f32: 2.0**-126, f64: 2.0**-1022}
 _EXPONENT_LIMIT = {f32: 2.0**40, f64: 2.0**70}
 # 2/ln(2) and 1/3 in two parts.
 _TWO_OVER_LN_2 = {f32: (2.885390043258667, 3.851925502932318e-08), f64: (2.8853900817779268, 4.0710547481862066e-17)}
+# ln(2) in two parts, and an exponent beyond those of the type, of which half is none.
+_LN_2 = {f32: (0.6931471824645996, -1.9046542121259336e-09), f64: (0.6931471805599453, 2.3190468138462996e-17)}
+_FARTHEST = {f32: 250.0, f64: 2040.0}
 _THIRD = {f32: (0.3333333432674408, -9.934107481068821e-09), f64: (0.3333333333333333, 1.850371707708594e-17)}
 
 
@@ -132,6 +135,29 @@ def _log2(x: Node) -> TwoFloat:
     return twofloat.ordered_sum(high, low + log_m[1])
 
 
+def _exp2(high: Node, low: Node) -> Node:
+    """``2**(high + low)`` for a finite ``high`` and a ``low`` of up to some units in its last place, within about 0.8
+    ULP: powers that the type holds, as of whole numbers, are exact.
+
+    ``high = k + f``, and with ``r = (f + low)*ln(2)`` in two parts, ``e**r = 1 + r + r**2*P(r)``; all but the last sum
+    is small beside 1.
+    """
+    dtype = high.dtype
+    far = _FARTHEST[dtype]
+    k = unary(ops.ROUND, high, ops.Rounding("even"))
+    f = high - k
+    ln_2, ln_2_rest = _LN_2[dtype]
+    r, r_rest = twofloat.product(f, lift(ln_2, high))
+    r_rest = r_rest + f * ln_2_rest + select(less(abs_(high), 2 * far), low, 0) * ln_2
+    whole, lost = twofloat.ordered_sum(lift(1.0, high), r)
+    curved = r * r * horner(r, EXPM1[dtype])
+    value = whole + (lost + curved + r_rest * (1 + (r + curved)))
+    # Scaled in two steps, of which only the second may round.
+    k = clamp(k, -far, far)
+    half = trunc(k * 0.5)
+    return value * power_of_two(half) * power_of_two(k - half)
+
+
 def _square(s: Node, rest: Node) -> TwoFloat:
     total, low = twofloat.product(s, s)
     return total, low + s * rest * 2
@@ -149,11 +175,7 @@ def _float_power(x: Node, y: Node) -> Node:
     limit = _EXPONENT_LIMIT[x.dtype]
     bounded = clamp(y, -limit, limit)
     high, low = twofloat.product(bounded, logarithm)
-    # 2**(high + low), the second factor to first order; it means nothing where the first overflows. One is taken off
-    # large exponents, because the rounded one may overflow where the power does not.
-    large = less(1, high)
-    correction = select(less(abs_(high), 2048), (low + bounded * rest) * math.log(2), 0) + 1
-    power = exp2(select(large, high - 1, high)) * correction * select(large, lift(2, x), lift(1, x))
+    power = _exp2(high, low + bounded * rest)
     # Zero and infinity: themselves, or their reciprocals; NaN itself.
     power = select(ordinary, power, select(less(y, 0), reciprocal(magnitude), magnitude))
 
