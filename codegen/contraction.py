@@ -232,6 +232,11 @@ def _steps(frame: Frame, indices: Indices, contract: Contract, unit: MatrixUnit,
     axis = frame.names.like(loop.axis.name)
     with frame.open(f"for (int64_t {axis} = 0; {axis} < {indices.text(whole)}; {axis} += {depth}) {{", certain=False):
         frame.bind(loop.axis, Value(axis))
+        for ahead in starts[2:]:
+            linear = sym.coefficient(ahead, loop.axis)
+            part = sym.upper(linear[0]) or 1 if linear is not None else 1
+            lines = -(-part * depth * contract.b_type.itemsize // CACHE_LINE)
+            frame.line(f"sum.template fetch<{lines}>({_plus('ahead', indices.text(ahead))});")
         frame.line(f"sum.step({operands(k)});")
     if isinstance(rest, int):
         if rest:

@@ -25,13 +25,15 @@ def product(kernels: Sequence[Kernel], target: Target) -> Product:
     common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
     units: dict[str, Unit] = {}
     signatures = []
+    features: dict[str, None] = {}
     for number, kernel in enumerate(kernels):
         named = replace(kernel, name=f"kernel{number}")
         text = emit(named, {dim.name: place for place, dim in enumerate(kernel.nest.dims)})
         signatures.append(text.signature)
+        features |= dict.fromkeys(feature for unit in text.units for feature in unit.features)
         units[f"kernels/{named.name}.cpp"] = Unit(
             render.kernel_text(text), (*target.flags, *render.COMMON_FLAGS, *common), named
         )
-    table = render.environment().get_template("timed.cpp.j2").render(signatures=signatures)
+    table = render.environment().get_template("timed.cpp.j2").render(signatures=signatures, features=features)
     units["timed.cpp"] = Unit(table, (*render.LIBRARY_FLAGS, *common))
     return Product("libtimed.so", toolchain.find(target.architecture), units, _LINKS)

@@ -1,4 +1,4 @@
-"""GPUs: whether this machine has one that code for a target can run on."""
+"""What of this machine code can run on, asked of the system: GPUs, and matrix units of its CPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ import platform
 from collections.abc import Callable, Sequence
 
 from luminal.core import config
+
+
+def may_use_tiles() -> bool:
+    """Whether Linux lets this process use the matrix registers of an x86-64 CPU, which it does where it is asked, but
+    for sandboxes and threads whose signal stacks are too small for them."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def missing(dialect: str, features: Sequence[str]) -> str:

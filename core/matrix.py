@@ -13,7 +13,8 @@ class MatrixUnit:
     columns`` elements of ``operand``, summed in ``sum``.
 
     ``group`` neighbouring rows of B lie interleaved, so that those of one column are side by side. There are
-    ``registers`` for all three. Code that uses it needs ``features``, in the names of ``/proc/cpuinfo``.
+    ``registers`` for all three, and a product takes ``cycles``. Code that uses it needs ``features``, in the names of
+    ``/proc/cpuinfo``.
     """
 
     name: str
@@ -25,6 +26,7 @@ class MatrixUnit:
     depth: int
     group: int
     registers: int
+    cycles: int
 
     def __repr__(self) -> str:
         return f"{self.name}[{self.operand}]"
@@ -32,4 +34,8 @@ class MatrixUnit:
 
 # Intel's Advanced Matrix Extensions: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter
 # 18. Operands and sums that are subnormal count as zeros.
-AMX = (MatrixUnit("amx", ("amx_tile", "amx_bf16"), bf16, f32, rows=16, columns=16, depth=32, group=2, registers=8),)
+AMX = (
+    MatrixUnit(
+        "amx", ("amx_tile", "amx_bf16"), bf16, f32, rows=16, columns=16, depth=32, group=2, registers=8, cycles=16
+    ),
+)

@@ -18,6 +18,12 @@ _FEW = 8  # elements of a constant that are written out
 _ORIGINS = 3  # source operators that are named for one node
 
 
+def brief(value: Any) -> str:
+    """A dataclass as its fields that differ from their defaults; those without ``repr`` are left out."""
+    shown = (f for f in fields(value) if f.repr and getattr(value, f.name) != f.default)
+    return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in shown)})"
+
+
 def text(graph: Graph) -> str:
     """``graph`` in single assignment form: dimension symbols, a line for each node, the outputs.
 

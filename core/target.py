@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from luminal.core import device
@@ -236,13 +237,17 @@ def _named(name: str | Target) -> Target:
     return found
 
 
+@cache
 def _cpu_features() -> frozenset[str]:
+    """Those of this machine that a process may use."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except FileNotFoundError:
         return frozenset()
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return frozenset(flags.group(1).split()) if flags else frozenset()
+    found = frozenset(flags.group(1).split()) if flags else frozenset()
+    unusable = () if device.may_use_tiles() else (feature for unit in AMX for feature in unit.features)
+    return found - set(unusable)
 
 
 def _cache_sizes() -> dict[int, int]:

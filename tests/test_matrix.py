@@ -149,6 +149,47 @@ def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source],
     assert types.f32.eps * 100 < error < 4 * BF16.unit
 
 
+def transposed_too(s: Source) -> ir.Node:
+    h = s.input(20, 20) * 2
+    first, second = (decompose.matmul(x, s.weight(20, 24)) for x in (h, movement.transpose(h, 0, 1)))
+    return first + second
+
+
+def a_transposed_input(s: Source) -> ir.Node:
+    return decompose.matmul(
+        movement.transpose(s.input(20, 28, dtype=types.bf16), 0, 1), s.weight(20, 24, dtype=types.bf16)
+    )
+
+
+@pytest.mark.parametrize("build", [transposed_too, a_transposed_input])
+def test_what_is_read_along_two_axes_is_copied(build: Callable[[Source], ir.Node]) -> None:
+    source = Source()
+    y = build(source)
+    graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
+    program = compile_graph(graph, TARGET)
+    assert not any("not tiled" in kernel.schedule for kernel in program.kernels)
+    assert all(c.unit == UNIT for c in contracts(program)) and contracts(program)
+    (expected,) = interp.run(rounded(graph, BF16), source.arrays).outputs
+    found = run_program(program, source.arrays)["y"].astype(np.float64)
+    eps = max(y.dtype.eps, types.f32.eps)
+    np.testing.assert_allclose(found, expected.astype(np.float64), atol=eps * 4 * 20**0.5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("keys", [45, 130, 196])
+def test_blocks_of_a_chain_read_no_more_than_they_add(keys: int) -> None:
+    """What lies behind the last key of one sample is another's, and may be anything."""
+    source = Source()
+    q, k, v = source.input(2, 20, 12), source.input(2, keys, 12), source.input(2, keys, 12)
+    y = decompose.matmul(softmax(decompose.matmul(q, movement.transpose(k, 1, 2)), 2), v)
+    graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
+    program = compile_graph(graph, TARGET)
+    assert any("Stream(" in kernel.schedule for kernel in program.kernels)
+    source.arrays["x2"][1] = np.nan
+    (expected,) = interp.run(graph, source.arrays, "float64").outputs
+    found = run_program(program, source.arrays)["y"]
+    assert np.isnan(found[1]).all() and np.abs(found[0] - expected[0]).max() < 4 * BF16.unit * np.abs(expected[0]).max()
+
+
 def test_a_chain_rounds_its_weights_where_the_precision_was_chosen() -> None:
     source = Source()
     y = attention(source)
@@ -250,6 +291,27 @@ def test_what_lies_beyond_a_row_does_not_count() -> None:
 
 class Linear(nn.Linear):
     """A layer of random weights."""
+
+
+class Attention(nn.Module):
+    """Attention as it stands."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(1, 2), 2) @ v
+
+
+@here
+@pytest.mark.parametrize("keys", [45, 196])
+def test_a_library_s_chains_read_no_more_than_they_add(keys: int) -> None:
+    q, k, v = torch.randn(2, 20, 12), torch.randn(2, keys, 12), torch.randn(2, keys, 12)
+    module = luminal.compile(Attention(), (q, k, v), precision="bf16", target="amx")
+    assert isinstance(module, Module) and module.program is not None
+    assert any("Stream(" in kernel.schedule for kernel in module.program.kernels)
+    before = module.run({"q": q.numpy(), "k": k.numpy(), "v": v.numpy()})[module.output_names[0]]
+    v[1] = torch.nan
+    after = module.run({"q": q.numpy(), "k": k.numpy(), "v": v.numpy()})[module.output_names[0]]
+    np.testing.assert_array_equal(before[0], after[0])
+    assert np.isnan(after[1]).all()
 
 
 @here

@@ -8,7 +8,7 @@ that index one operand dimension together are a window, so a convolution is a co
 and A without a mask, as far as the target asks for it (``Target.packs``, ``Target.pads``). Both rewrites are ordinary
 views made real with ``Contiguous``: for constants they fold into the packed weights at compile time, for activations
 they are a copy kernel, whose pad or transpose the producer may absorb. Panels that a matrix unit reads are
-``[batch.., N/columns, K/group, columns, group]``, zero beyond K up to a whole step.
+``[batch.., N/columns, K/group, columns, group]``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from luminal.core.decisions import Asked
 from luminal.core.grid import Grid
 from luminal.core.ir import Node
 from luminal.core.matrix import MatrixUnit
+from luminal.core.movement import permute
+from luminal.core.printer import brief
 from luminal.core.schedule import bodies, dequantise
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.symbolic import Int, Var
@@ -69,7 +71,7 @@ FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts les
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tile:
     """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
     ``unit`` computes it, ``depth`` terms of the sum at a time. ``asked`` is the question that it answers, where that is
@@ -81,6 +83,8 @@ class Tile:
     unit: MatrixUnit | None = None
     depth: int = 1
     asked: Asked | None = field(default=None, compare=False, repr=False)
+
+    __repr__ = brief
 
     def __str__(self) -> str:
         unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
@@ -401,7 +405,7 @@ def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 
     batch = tuple(shape[k] for k in found.batch)
     result: tuple[Int, ...] = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
     if tile.unit is not None:
-        result = (*result[:-2], sym.ceildiv(depth, tile.depth) * (tile.depth // group), columns, group)
+        result = (*result[:-2], sym.ceildiv(depth, group), columns, group)
     at = ir.axes(result)
     panel, row, inner, *beside = at[len(batch) :]
     column = panel * columns + inner
@@ -521,6 +525,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
     tiles: dict[Node, Tile] = {}
     packed: dict[Node, tuple[Node, ...]] = {}
     loops: dict[Node, Node] = {}  # prepared, by the first of their results
+    runs = {root: root.rank - 1 for root in roots}  # outputs are row-major
     taken = set(ir.topological(roots))
     for node in ir.topological(roots):
         with ir.originating(origins, *origins.get(node, ())):
@@ -540,7 +545,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
                 replaced[node] = bodies.in_memory(new, taken)
                 continue
             found = roles(new)
-            made = None if found is None else _prepared(new, found, target, packings)
+            made = None if found is None else _prepared(new, found, target, packings, runs)
         if found is not None and made is not None:
             new, tiles[made.node] = made.node, made.tile
             for panel, source in made.panels.items():
@@ -580,12 +585,12 @@ class _Made:
     panels: Mapping[Node, Node]  # each with what it was made of
 
 
-def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _Made | None:
+def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs: dict[Node, int]) -> _Made | None:
     product = node.inputs[0]
     if not (found.m or target.tiles_rows):
         return None
     columns = packings.get(found.b.source)
-    prologue = _prologue(product, found) if target.grid is None else None
+    prologue = narrow_weights(product, found) if target.grid is None else None
     tile = _tile(target, node, found, columns, prologue)
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
@@ -594,6 +599,8 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     if not (in_place or found.m or is_constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
+    if tile.unit is not None and not found.a.valid:
+        found = replace(found, a=_along_its_run(found.a, run_axis(product, found), runs))
     narrow = found.a.source.dtype
     if target.fragment(narrow, narrow) is not None:
         found = replace(found, b=_narrowed(found.b, narrow))
@@ -614,7 +621,7 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings) -> _
     return _Made(new, tile, made)
 
 
-def _prologue(product: Node, found: Roles) -> Prologue | None:
+def narrow_weights(product: Node, found: Roles) -> Prologue | None:
     """What computes B where it is read, if that takes far fewer bytes than storing what it computes."""
     if found.b.valid or found.b.source.dtype != product.dtype or not is_constant(found.b.source):
         return None
@@ -659,6 +666,25 @@ def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made:
         read = read_panels(panel, product, found, tile, leaf.every * leaf.per)
         values[leaf] = dequantise.unpacked(leaf, read, depth)
     return ir.expand(prologue.value(values), product.shape)
+
+
+def run_axis(product: Node, found: Roles) -> int | None:
+    """The axis of A's source along which a matrix unit reads terms that lie side by side."""
+    term = sym.as_var(ir.axes(product.shape)[next(k for k in found.k[::-1] if product.shape[k] != 1)])
+    if term is None:
+        return None
+    linear = (sym.coefficient(index, term) for index in found.a.index)
+    return next((axis for axis, x in enumerate(linear) if x is not None and x[0] == 1), None)
+
+
+def _along_its_run(x: Operand, axis: int | None, runs: dict[Node, int]) -> Operand:
+    """The operand with a source that can lie along ``axis``: itself, or a copy where it lies otherwise already."""
+    first = x.source.rank - 1 if x.source.op is ops.INPUT else axis
+    if axis is None or runs.setdefault(x.source, first or 0) == axis:
+        return x
+    order = [*(k for k in range(x.source.rank) if k != axis), axis]
+    copied = ir.unary(ops.CONTIGUOUS, permute(x.source, order))
+    return Operand(copied, tuple(x.index[k] for k in order), x.valid, x.fill)
 
 
 def _in_memory(x: Operand) -> Operand:

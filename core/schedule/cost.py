@@ -47,7 +47,10 @@ def _statement(statement: ln.Statement) -> float:
             return _value(statement.value)
         case ln.Contract():
             steps = math.prod(typical(loop.extent) for loop in statement.loops)
-            return steps * statement.max_rows * statement.columns / (2 * statement.lanes)
+            products = steps * statement.max_rows * statement.columns
+            if (unit := statement.unit) is not None:
+                return products * unit.cycles / (unit.rows * unit.columns * unit.depth)
+            return products / (2 * statement.lanes)
         case ln.Sort():
             extent = typical(statement.extent)
             return _COMPARED * extent * extent.bit_length()

@@ -144,7 +144,7 @@ class Fuser:
         self.inline: set[Node] = set()
         self.home: dict[Node, Cluster] = {}
         self.depth: dict[Node, int] = {}
-        self.prologues: dict[Node, bool] = {}
+        self.prologues = self._find_prologues()
         self.clusters: list[Cluster] = []
         self.ancestors: list[int] = []
         self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
@@ -191,7 +191,7 @@ class Fuser:
             return True  # the product of a contraction exists only inside its tile operation
         if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
             return True  # operands of tile operations convert as they are loaded
-        if self._is_prologue(node):
+        if node in self.prologues:
             return True  # and are computed from constants
         if len(users) != 1:
             return False
@@ -203,16 +203,16 @@ class Fuser:
         """Whether ``node`` is a product that exists only inside tile operations."""
         return node.op is ops.MUL and all(user in self.tiles for user in self.consumers[node])
 
-    def _is_prologue(self, node: Node) -> bool:
-        """Whether ``node`` is part of what tile operations compute their right operands from, as they load it."""
-        if node not in self.prologues:
+    def _find_prologues(self) -> set[Node]:
+        """The nodes that are part of what tile operations compute their right operands from, as they load it."""
+        found: set[Node] = set()
+        for node in reversed(self.order):
             users = self.consumers[node]
-            whole = node.op.kind is Kind.ELEMENTWISE and bool(users) and contraction.is_computed(node)
-            self.prologues[node] = whole and all(
-                (self._is_multiplied(user) and _viewed(user.inputs[1]) is node) or self._is_prologue(user)
-                for user in users
-            )
-        return self.prologues[node]
+            if node.op.kind is not Kind.ELEMENTWISE or not users or not contraction.is_computed(node):
+                continue
+            if all((self._is_multiplied(u) and _viewed(u.inputs[1]) is node) or u in found for u in users):
+                found.add(node)
+        return found
 
     def _depth(self, node: Node, cluster: Cluster | None) -> int:
         """How many operations are one inside the other where ``node`` is computed in ``cluster``, or inline."""

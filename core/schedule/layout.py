@@ -16,7 +16,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
-from luminal.core.schedule.contraction import roles, typical
+from luminal.core.schedule.contraction import roles, run_axis, typical
 from luminal.core.schedule.fuse import Cluster, Fusion, Read, resolve
 from luminal.core.symbolic import Int, Var
 
@@ -138,13 +138,9 @@ def _runs(fusion: Fusion) -> Mapping[Node, int]:
     for cluster in fusion.clusters:
         for total in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
             contraction = roles(total)
-            if contraction is not None:
-                product = total.inputs[0]
-                term = sym.as_var(ir.axes(product.shape)[next(k for k in contraction.k[::-1] if product.shape[k] != 1)])
-                for axis, index in enumerate(contraction.a.index):
-                    linear = sym.coefficient(index, term) if term is not None else None
-                    if linear is not None and linear[0] == 1:
-                        found.setdefault(contraction.a.source, axis)
+            axis = None if contraction is None else run_axis(total.inputs[0], contraction)
+            if contraction is not None and axis is not None:
+                found.setdefault(contraction.a.source, axis)
     return found
 
 

@@ -369,7 +369,7 @@ class Contract:
 
         B[b_offset + k//g * columns*g + j*g + k%g]
 
-    ``b_offset`` is then not over ``k``. What a last, shorter step leaves of ``depth`` is zero in ``B``.
+    ``b_offset`` is then not over ``k``. A last step may be shorter.
 
     With a ``prologue``, what it computes is multiplied in place of an element of B; ``b`` is the one of its arrays that
     is read fastest, and ``b_offset`` the first column's element of that.

@@ -186,7 +186,12 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
             a = [statement.a_offset + statement.a_row * row] if statement.a == array else []
             if statement.prologue is not None:
                 return a + _read(statement.prologue.value, array)
-            return a + ([statement.b_offset + statement.b_column * column] if statement.b == array else [])
+            b = statement.b_offset + statement.b_column * column
+            if statement.unit is not None:
+                k, group = sym.expr(statement.loops[-1].axis), statement.unit.group
+                b = statement.b_offset + sym.floordiv(k, group) * (statement.columns * group) + column * group
+                b = b + sym.mod(k, group)
+            return a + ([b] if statement.b == array else [])
         case ln.Reductions():
             return [offset for _, value in statement.terms for offset in _read(value, array)]
         case ln.Loop() | ln.If() | ln.Alloc() | ln.Barrier() | ln.Assign():

@@ -6,6 +6,7 @@ says what that computes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -15,8 +16,8 @@ from luminal.core import ir, ops
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
-from luminal.core.schedule.contraction import roles
-from luminal.core.types import f32, u32
+from luminal.core.schedule.contraction import narrow_weights, operand, roles
+from luminal.core.types import DType, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
 
@@ -52,17 +53,33 @@ def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -
                 made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
                 continue
             if is_rounded(node):
-                product = operands[0]
-                operands = [ir.rebuild(product, [_operand(x, precision) for x in product.inputs])]
+                operands = [_product(node, operands[0], precision)]
             made[node] = ir.rebuild(node, operands) if operands else node
     return tuple(made[root] for root in roots)
+
+
+def _product(node: Node, product: Node, precision: Precision) -> Node:
+    """The ``product`` that the contraction ``node`` sums, of rounded operands; weights that stay narrow are exact."""
+    found = roles(node)
+    assert found is not None
+    exact = found.b if narrow_weights(node.inputs[0], found) is not None else None
+    factors = [
+        x if operand(before) == exact else _operand(x, precision)
+        for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)
+    ]
+    return ir.rebuild(product, factors)
+
+
+def _digits(dtype: DType) -> int:
+    """The most significant bits of a value."""
+    return 1 - round(math.log2(dtype.eps)) if dtype.is_float else dtype.bits
 
 
 def _operand(node: Node, precision: Precision) -> Node:
     """``node`` rounded, before the view that repeats its elements."""
     if node.op is ops.VIEW:
         return ir.rebuild(node, [_operand(node.inputs[0], precision)])
-    if node.op is ops.CAST and node.inputs[0].dtype.bits < f32.bits:
+    if node.op is ops.CAST and _digits(node.inputs[0].dtype) <= precision.digits:
         return node
     if precision.stored is not None:
         return ir.cast(ir.cast(node, precision.stored), f32)

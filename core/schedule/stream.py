@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.printer import brief
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import Tile
 from luminal.core.schedule.one_pass import Block, OnePass, over
@@ -18,7 +19,7 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stream:
     """::
 
@@ -49,6 +50,8 @@ class Stream:
     block: int
     group: int
     operand: DType | None = None
+
+    __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _Streamed(self, nest).nest()

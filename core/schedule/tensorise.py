@@ -9,6 +9,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.matrix import MatrixUnit
+from luminal.core.printer import brief
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import accesses
 from luminal.core.schedule.rewrite_nest import (
@@ -26,7 +27,7 @@ from luminal.core.types import DType
 _ZERO: Int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tensorise:
     """::
 
@@ -52,6 +53,8 @@ class Tensorise:
     lanes: int
     unit: MatrixUnit | None = None
     depth: int = 1
+
+    __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, inside = prefix(nest.body)
@@ -272,6 +275,7 @@ class SumInBlocks:
         return replace(contract, outer=self.outer)
 
 
+NEAR_STEPS = 2  # of a matrix unit, and else
 NEAR = 16  # steps by which a stream is fetched ahead
 
 
@@ -310,7 +314,8 @@ class FetchAhead:
         panel = sym.substitute(start, {panels.axis: sym.expr(panels.axis) + 1}) - start
         count = sym.product(loop.extent for loop in tiles)
         # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
-        distance = sym.minimum(panel, sym.maximum(NEAR * contract.columns, (count - 1) * panel))
+        near = NEAR if contract.unit is None else NEAR_STEPS * contract.depth
+        distance = sym.minimum(panel, sym.maximum(near * contract.columns, (count - 1) * panel))
         part = sym.ceildiv(contract.columns, count)
         number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, ahead=start + distance + number * part)
@@ -318,10 +323,9 @@ class FetchAhead:
 
 def contiguous(contract: ln.Contract) -> bool:
     """Whether each step of a tile reads the columns of B that follow those of the step before."""
-    if contract.unit is not None:
-        return False
     start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
-    return contract.b_offset - start == flat(loops_of_b(contract)) * contract.columns
+    run = _ZERO if contract.unit is None else sym.expr(contract.loops[-1].axis) * contract.columns
+    return contract.b_offset - start + run == flat(loops_of_b(contract)) * contract.columns
 
 
 def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:

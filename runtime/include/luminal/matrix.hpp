@@ -90,13 +90,21 @@ template <int High, int Wide, int Depth> class MatrixTile {
         multiply(b, std::make_integer_sequence<int, Wide>());
     }
 
-    /// A step of which only the first `terms` are added.
+    /// A step of which only the first `terms` are added: nothing else is read.
     LM_INLINE void last(const bfloat16* a, int64_t a_row, const bfloat16* b, int64_t terms) {
-        alignas(64) bfloat16 part[High * SIDE * Depth] = {};
-        for (int64_t i = 0; i < rows_; ++i) {
-            memcpy(part + i * Depth, a + i * a_row, static_cast<size_t>(terms) * sizeof(bfloat16));
-        }
-        step(part, Depth, b);
+        alignas(64) bfloat16 left[High * SIDE * Depth] = {};
+        alignas(64) bfloat16 right[Depth * COLUMNS] = {};
+        for (int64_t i = 0; i < rows_; ++i) copy(left + i * Depth, a + i * a_row, terms);
+        const int64_t pairs = terms / 2 * 2 * COLUMNS;
+        copy(right, b, pairs);
+        for (int64_t j = 0; terms % 2 != 0 && j < COLUMNS; ++j) right[pairs + 2 * j] = b[pairs + 2 * j];
+        step(left, Depth, right);
+    }
+
+    /// What lies from b on for later steps, `Lines` cache lines of it, into the cache.
+    template <int Lines> LM_INLINE static void fetch(const bfloat16* b) {
+#pragma GCC unroll 64
+        for (int i = 0; i < Lines; ++i) prefetch(b + 32 * i);
     }
 
     /// tile[i*row + j] = sum[i, j]
@@ -106,9 +114,14 @@ template <int High, int Wide, int Depth> class MatrixTile {
 
   private:
     static constexpr int SIDE = MatrixRegisters::SIDE;
+    static constexpr int COLUMNS = Wide * SIDE;
     static constexpr int SUMS = High * Wide;
     static constexpr int RIGHT = SUMS + High;  // the first register through which b passes
     static_assert(RIGHT < MatrixRegisters::COUNT, "a tile that takes more registers than there are");
+
+    LM_INLINE static void copy(bfloat16* to, const bfloat16* from, int64_t count) {
+        memcpy(to, from, static_cast<size_t>(count) * sizeof(bfloat16));
+    }
 
     template <int R> LM_INLINE static void load(const void* first, int64_t row_bytes) {
         asm volatile("tileloadd (%0, %1, 1), %%tmm%c2" ::"r"(first), "r"(row_bytes), "i"(R) : "memory");
@@ -147,7 +160,7 @@ template <int High, int Wide, int Depth> class MatrixTile {
     /// The sums in the column J of registers.
     template <int J, int... I> LM_INLINE static void column(const bfloat16* b, std::integer_sequence<int, I...>) {
         constexpr int right = RIGHT + J % (MatrixRegisters::COUNT - RIGHT);
-        load<right>(b + 2 * J * SIDE, 4 * Wide * SIDE);
+        load<right>(b + 2 * J * SIDE, 4 * COLUMNS);
         (product<I * Wide + J, SUMS + I, right>(), ...);
     }
 

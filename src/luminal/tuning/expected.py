@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core import types
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule import run_nest
 from luminal.core.schedule.contraction import typical
@@ -53,7 +53,7 @@ def expected(serial: ln.LoopNest, of: Subject) -> dict[int, Expected]:
     """By their place, what the arrays that ``serial`` writes hold at some positions.
 
     Floats may differ as sums of the same terms in another order do: with the square root of their number, at the scale
-    of the array.
+    of the array; and where the nest rounds to a narrower type on the way, as one such rounding elsewhere makes them.
     """
     sizes = {dim.name: size for dim, size in zip(serial.dims, of.sizes, strict=True)}
     arrays: dict[str, NDArray[Any]] = {}
@@ -68,17 +68,26 @@ def expected(serial: ln.LoopNest, of: Subject) -> dict[int, Expected]:
         if array.name in found:
             positions, values = zip(*sorted(found[array.name].items()), strict=True)
             held = np.array(values, array.dtype.numpy)
-            result[place] = Expected(np.array(positions, np.int64), held, _tolerance(held, terms))
+            tolerance = _tolerance(held, terms, _coarsest(serial))
+            result[place] = Expected(np.array(positions, np.int64), held, tolerance)
     return result
 
 
-def _tolerance(values: NDArray[Any], terms: int) -> float:
+def _coarsest(nest: ln.LoopNest) -> float:
+    """The largest distance from 1 to the next number, of the types of floats that values are rounded to."""
+    kinds = (ln.Store, ln.Define, ln.Reduction)
+    values = (s for x in statements(nest.body) if isinstance(x, kinds) for s in ln.postorder(x.value))
+    return max((s.dtype.eps for s in values if s.op is ops.CAST and s.dtype.is_float), default=0.0)
+
+
+def _tolerance(values: NDArray[Any], terms: int, coarsest: float) -> float:
     dtype = types.from_numpy(values.dtype)
     if not dtype.is_float:
         return 0.0
     magnitudes = np.abs(values.astype(np.float64))
     scale = float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
-    return FACTOR * max(dtype.eps, types.f32.eps if dtype.bits <= 32 else 0.0) * math.sqrt(terms) * scale
+    exact = FACTOR * max(dtype.eps, types.f32.eps if dtype.bits <= 32 else 0.0) * math.sqrt(terms)
+    return max(exact, coarsest) * scale
 
 
 def _terms(reduction: ln.Reduction, sizes: Mapping[str, int]) -> int:
