@@ -36,9 +36,9 @@ from luminal.core.program import (
 )
 from luminal.core.schedule import arrangement, cost, keep, lower, phases, plan
 from luminal.core.schedule.arrangement import Arrangement
-from luminal.core.schedule.contraction import Prepared
 from luminal.core.schedule.fuse import Cluster
 from luminal.core.schedule.nest import LoopNest, names_axis
+from luminal.core.schedule.preparation import Prepared
 from luminal.core.schedule.scheduler import Chosen
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target

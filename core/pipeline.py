@@ -13,7 +13,7 @@ from luminal.core.ir import Graph, Origins, State
 from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import arrangement, bodies, contraction, rounding
+from luminal.core.schedule import arrangement, bodies, preparation, rounding
 from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
@@ -41,7 +41,7 @@ def compile_graphs(
     graphs = _told_apart(graphs)
     _check_dims(graphs)
     _check_states(graphs)
-    packings: contraction.Packings = {}
+    packings: preparation.Packings = {}
     sources = [_source(entry, graph, target, packings, watch) for entry, graph in graphs.items()]
     program = assembly.assemble(name, sources, target)
     check_program(program)
@@ -49,7 +49,7 @@ def compile_graphs(
     return program
 
 
-def _source(entry: str, graph: Graph, target: Target, packings: contraction.Packings, watch: Watch) -> assembly.Source:
+def _source(entry: str, graph: Graph, target: Target, packings: preparation.Packings, watch: Watch) -> assembly.Source:
     _check_names(graph)
     _check_sizes(graph)
     _check_texts(graph, target)
@@ -138,10 +138,10 @@ def _check_texts(graph: Graph, target: Target) -> None:
         raise UnsupportedError(f"{where}: texts are not supported on GPUs; compile the model, or this part, for a CPU")
 
 
-def prepare(graph: Graph, target: Target, packings: contraction.Packings) -> tuple[Graph, contraction.Prepared]:
+def prepare(graph: Graph, target: Target, packings: preparation.Packings) -> tuple[Graph, preparation.Prepared]:
     """Contractions in the form in which a tile operation reads them, and outputs that own their storage."""
     origins: Origins = dict(graph.origins)
-    prepared = contraction.prepare(graph.roots, target, origins, packings)
+    prepared = preparation.prepare(graph.roots, target, origins, packings)
     names = dict(graph.names)
     for packed, sources in prepared.packed.items():
         named = [graph.names[s] for s in sources if s in graph.names]

@@ -14,8 +14,7 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import compare, contraction, exponential, hyperbolic, reduction
 from luminal.core.ir import Node
-from luminal.core.schedule import chain, fuse, layout, lower, run_nest
-from luminal.core.schedule import contraction as roles
+from luminal.core.schedule import chain, fuse, layout, lower, preparation, run_nest
 from luminal.core.schedule import nest as ln
 from tests.schedule_graphs import Source
 
@@ -108,7 +107,7 @@ def make(
     q, k, v = (source.input(HEADS, n, d) for n, d in ((ROWS, DEPTH), (COLUMNS, DEPTH), (COLUMNS, WIDTH)))
     source.arrays |= arrays or {}
     graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
-    prepared = roles.prepare(graph.results, target, {})
+    prepared = preparation.prepare(graph.results, target, {})
     fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
     layouts = layout.assign(fusion)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)

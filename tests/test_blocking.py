@@ -18,8 +18,9 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, choose_blocking
-from luminal.core.schedule.contraction import choose_tile, roles, typical
+from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise
+from luminal.core.schedule.tile import choose_tile, typical
 
 F32 = types.f32
 

@@ -26,9 +26,9 @@ from luminal.core.precision import BF16
 from luminal.core.program import Program
 from luminal.core.schedule import lower
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import step_depth
 from luminal.core.schedule.rounding import rounded
 from luminal.core.schedule.tensorise import check_run, grouped_start
+from luminal.core.schedule.tile import step_depth
 from luminal.core.symbolic import Int
 from luminal.module import Module
 from tests.schedule_graphs import Source

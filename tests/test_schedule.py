@@ -16,9 +16,10 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.program import Loop
 from luminal.core.schedule import choose, fuse, layout, lower, plan, sorting, tensorise, threads, transforms
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import Tile, prepare
+from luminal.core.schedule.preparation import prepare
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.tensorise import Tensorise
+from luminal.core.schedule.tile import Tile
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import check_outputs, run_program
 

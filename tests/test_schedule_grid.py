@@ -20,8 +20,8 @@ from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, BlockLimits, Fragme
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import fuse, layout, lower, run_nest
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import prepare
 from luminal.core.schedule.parts import Square, Warps
+from luminal.core.schedule.preparation import prepare
 from luminal.core.schedule.stage import Stage
 from luminal.core.schedule.threads import Divide, Share
 from luminal.core.schedule.transforms import Transform, apply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,6 +80,9 @@ def run_all(listed: Mapping[Kind, Sequence[int]], jobs: int, minutes: float = ma
     with closing(each(every, results_of, workers)) as done:
         for _, results in done:
             found += results
+            for result in results:
+                if result.failed:
+                    print(*result.kind, result.number, result.failed, file=sys.stderr)
             progress.step(f"{len(found)} cases, {sum(not result.passed for result in found)} fail")
             if progress.minutes > minutes:
                 break

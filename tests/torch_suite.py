@@ -136,7 +136,7 @@ def main() -> int:
     if options.compiled:
         chosen = {kind: numbers for kind, numbers in listed().items() if options.only in kind[0]}
         results = torch_compiled.run_all(chosen, options.jobs, options.minutes)
-        report(results, named=True)
+        report(results, named=False)  # they were named as they failed
         if not options.only:
             coverage_page.write(torch_page.compiled_page(results, len(chosen), machine()))
         return int(not all(result.passed for result in results))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Node
 from luminal.core.schedule import chain, choose, choose_grid, fuse, layout, lower
-from luminal.core.schedule.contraction import Prepared
 from luminal.core.schedule.fuse import Cluster, Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
+from luminal.core.schedule.preparation import Prepared
 from luminal.core.schedule.scheduler import Chosen
 from luminal.core.symbolic import Var
 from luminal.core.target import Target

@@ -15,7 +15,6 @@ from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings
-from luminal.core.schedule.contraction import Tile, step_depth, typical
 from luminal.core.schedule.dequantise import PANEL_BYTES, TILES
 from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.jam import Jam
@@ -25,6 +24,7 @@ from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, gain, stride
 from luminal.core.schedule.stream import Stream
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous, loaded, loops_of_b
+from luminal.core.schedule.tile import Tile, step_depth, typical
 from luminal.core.schedule.transforms import (
     Parallelise,
     Reorder,

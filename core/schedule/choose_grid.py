@@ -13,7 +13,6 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import Tile, typical
 from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.parts import Rectangle, Square, Warps
@@ -24,6 +23,7 @@ from luminal.core.schedule.stage import Stage
 from luminal.core.schedule.stream_staged import StreamStaged
 from luminal.core.schedule.tensorise import product_of, stored_type
 from luminal.core.schedule.threads import Divide, Share
+from luminal.core.schedule.tile import Tile, typical
 from luminal.core.schedule.transforms import Parallelise, Reorder, Split, Vectorise
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target

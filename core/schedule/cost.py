@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import typical
 from luminal.core.schedule.fuse import COSTLY
+from luminal.core.schedule.tile import typical
 
 WAKE = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
 _COMPARED = 4  # cycles of a comparison with what follows from it, on average

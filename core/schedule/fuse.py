@@ -29,8 +29,8 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.schedule import bodies, contraction
-from luminal.core.schedule.contraction import Tile
 from luminal.core.schedule.matching import invert
+from luminal.core.schedule.tile import Tile
 from luminal.core.symbolic import Int, Var
 
 DEEPEST = 100  # operations one inside the other that one expression holds

@@ -16,8 +16,9 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
-from luminal.core.schedule.contraction import roles, run_axis, typical
+from luminal.core.schedule.contraction import roles, run_axis
 from luminal.core.schedule.fuse import Cluster, Fusion, Read, resolve
+from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 
 

@@ -16,8 +16,8 @@ from itertools import chain
 from luminal.core import symbolic as sym
 from luminal.core.program import Phase
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import typical
 from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 
 SHARES = 32  # as few as this are enough to divide among the threads of a desktop machine

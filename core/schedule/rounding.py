@@ -16,7 +16,8 @@ from luminal.core import ir, ops
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
-from luminal.core.schedule.contraction import narrow_weights, operand, roles
+from luminal.core.schedule.contraction import operand, roles
+from luminal.core.schedule.preparation import narrow_weights
 from luminal.core.types import DType, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))

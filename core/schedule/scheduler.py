@@ -12,11 +12,11 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import typical
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.matching import cuts, digits
 from luminal.core.schedule.printer import nest_text
 from luminal.core.schedule.rewrite_nest import prefix, substitute
+from luminal.core.schedule.tile import typical
 from luminal.core.schedule.transforms import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target

@@ -10,11 +10,11 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import Tile
 from luminal.core.schedule.one_pass import Block, OnePass, over
 from luminal.core.schedule.online import Carried
 from luminal.core.schedule.rewrite_nest import Body, replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.tensorise import check_run, factors_of, grouped_start, panel_start, stored_type
+from luminal.core.schedule.tile import Tile
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 

@@ -14,9 +14,9 @@ from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule import run_nest
-from luminal.core.schedule.contraction import typical
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.tile import typical
 from luminal.tuning import subject
 from luminal.tuning.subject import Subject
 

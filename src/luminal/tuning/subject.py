@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from luminal.core import symbolic as sym
 from luminal.core.program import Kernel, Launch, Program
 from luminal.core.schedule import cost
-from luminal.core.schedule.contraction import typical
+from luminal.core.schedule.tile import typical
 
 _PERIOD = 262_139  # elements, a prime: neighbours in memory, at any stride, are drawn apart
 

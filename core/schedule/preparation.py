@@ -1,0 +1,228 @@
+"""The graph with each contraction in the form in which a tile reads it.
+
+B is read in panels and A without a mask (see ``luminal.core.schedule.panels``), as far as the target asks for it
+(``Target.packs``, ``Target.pads``). Both are ordinary views made real with ``Contiguous``: for constants they fold into
+the packed weights at compile time, for activations they are a copy kernel, whose pad or transpose the producer may
+absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from luminal.core import interp, ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.movement import permute
+from luminal.core.schedule import bodies, dequantise
+from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axis
+from luminal.core.schedule.dequantise import Prologue
+from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
+from luminal.core.schedule.tile import ROWS, Tile, block_tile, choose_tile, typical, unit_tile
+from luminal.core.symbolic import Int
+from luminal.core.target import Target
+from luminal.core.types import DType
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The graph with every contraction in readable form, the tile chosen for each, and the weights that were packed:
+    each packed constant with the constants it was made of."""
+
+    roots: tuple[Node, ...]
+    tiles: Mapping[Node, Tile]
+    packed: Mapping[Node, tuple[Node, ...]]
+
+
+Packings: TypeAlias = dict[Node, int]  # in how many columns constants were packed
+
+
+def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packings: Packings | None = None) -> Prepared:
+    """Bring every contraction into readable form; ``origins`` gains those of the new nodes. Constants that were packed
+    before, as ``packings`` says, are packed alike again: so entries of one program share them."""
+    packings = {} if packings is None else packings
+    replaced: dict[Node, Node] = {}
+    tiles: dict[Node, Tile] = {}
+    packed: dict[Node, tuple[Node, ...]] = {}
+    loops: dict[Node, Node] = {}  # prepared, by the first of their results
+    runs = {root: root.rank - 1 for root in roots}  # outputs are row-major
+    taken = set(ir.topological(roots))
+    for node in ir.topological(roots):
+        with ir.originating(origins, *origins.get(node, ())):
+            new = ir.rebuild(node, [replaced[x] for x in node.inputs])
+            if bodies.is_steps(new):
+                first = ir.structured(new.op, new.inputs, replace(new.attr, result=0))
+                if first not in loops:
+                    taken |= bodies.copies(replaced[root] for root in roots if root in replaced)
+                    loops[first], inside = _prepared_steps(first, target, origins, taken, packings)
+                    tiles |= inside.tiles
+                    packed |= inside.packed
+                replaced[node] = ir.structured(
+                    new.op, loops[first].inputs, replace(loops[first].attr, result=new.attr.result)
+                )
+                continue
+            if new.op is ops.HOST:
+                replaced[node] = bodies.in_memory(new, taken)
+                continue
+            found = roles(new)
+            made = None if found is None else _prepared(new, found, target, packings, runs)
+        if found is not None and made is not None:
+            new, tiles[made.node] = made.node, made.tile
+            for panel, source in made.panels.items():
+                if panel.op is ops.CONSTANT:
+                    packed[panel] = tuple(n for n in ir.topological([source]) if n.op is ops.CONSTANT)
+        replaced[node] = new
+    results = tuple(replaced[r] for r in roots)
+    shared = _read_elsewhere(results, tiles)
+    return Prepared(results, {n: t for n, t in tiles.items() if n.inputs[0] not in shared}, packed)
+
+
+def _prepared_steps(
+    node: Node, target: Target, origins: ir.Origins, taken: set[Node], packings: Packings
+) -> tuple[Node, Prepared]:
+    """A loop or branch with its bodies in readable form and its operands in memory, and what was chosen inside it."""
+    inside = [prepare(body, target, origins, packings) for body in node.attr.bodies]
+    tiles = {n: tile for body in inside for n, tile in body.tiles.items()}
+    packed = {n: sources for body in inside for n, sources in body.packed.items()}
+    node = ir.structured(node.op, node.inputs, node.attr.over(*(body.roots for body in inside)))
+    node, moved = bodies.hoisted(node, tiles)
+    carries = node.attr.carries if node.op is not ops.COND else ()
+    *others, last = node.attr.bodies
+    owned = [tuple(bodies.owned(body)) for body in others] + [tuple(bodies.owned(last, carries))]
+    node = ir.structured(node.op, node.inputs, node.attr.over(*owned))
+    return bodies.in_memory(node, taken), Prepared((), {**tiles, **moved}, packed)
+
+
+def _read_elsewhere(roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> set[Node]:
+    """What is an output, or read by anything but a contraction: a product among it has to be stored as it is."""
+    return set(roots) | {x for n in ir.topological(roots) if n not in tiles for x in n.inputs}
+
+
+@dataclass(frozen=True)
+class _Made:
+    node: Node
+    tile: Tile
+    panels: Mapping[Node, Node]  # each with what it was made of
+
+
+def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs: dict[Node, int]) -> _Made | None:
+    product = node.inputs[0]
+    if not (found.m or target.tiles_rows):
+        return None
+    columns = packings.get(found.b.source)
+    prologue = narrow_weights(product, found) if target.grid is None else None
+    tile = _tile(target, node, found, columns, prologue)
+    if is_constant(found.b.source):
+        packings.setdefault(found.b.source, tile.columns)
+    in_place = not (target.packs or is_constant(found.b.source))
+    in_place = in_place or (tile.unit is None and direct(found.b, product, found, tile.columns))
+    if not (in_place or found.m or is_constant(found.b.source)):
+        return None  # packing B for a single row costs more than the row
+    found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
+    if tile.unit is not None and not found.a.valid:
+        found = replace(found, a=_along_its_run(found.a, run_axis(product, found), runs))
+    narrow = found.a.source.dtype
+    if target.fragment(narrow, narrow) is not None:
+        found = replace(found, b=_narrowed(found.b, narrow))
+    a = without_mask(found.a, product) if found.a.valid and target.pads else _read(found.a, product)
+    if a is None:
+        return None
+    made: dict[Node, Node] = {}
+    if in_place:
+        b = _read(found.b, product)
+    elif prologue is not None:
+        b = _computed(prologue, product, found, tile, made)
+    else:
+        panel = panels(found.b, product, found, tile)
+        made[panel] = found.b.source
+        b = ir.expand(read_panels(panel, product, found, tile), product.shape)
+    factors = [x if x.dtype == product.dtype else ir.cast(x, product.dtype) for x in (a, b)]
+    new = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *factors), node.attr.axes)
+    return _Made(new, tile, made)
+
+
+def narrow_weights(product: Node, found: Roles) -> Prologue | None:
+    """What computes B where it is read, if that takes far fewer bytes than storing what it computes."""
+    if found.b.valid or found.b.source.dtype != product.dtype or not is_constant(found.b.source):
+        return None
+    over, shape = ir.axes(product.shape), product.shape
+    width = sym.product(shape[k] for k in (*found.batch, *found.n))
+    return dequantise.find(found.b.source, found.b.index, [(over[k], shape[k]) for k in found.k], width)
+
+
+def _tile(target: Target, node: Node, found: Roles, columns: int | None, prologue: Prologue | None) -> Tile:
+    if target.grid is not None:
+        return block_tile(target.grid, node, found)
+    if prologue is None:
+        return unit_tile(target, node, found, columns) or choose_tile(target, node, found, columns)
+    widest = _unpacked_columns(node.inputs[0], found)
+    if widest >= target.lanes(node.dtype):
+        return choose_tile(target, node, found, columns, widest=widest)
+    return choose_tile(target, node, found, columns, prologue)
+
+
+def _unpacked_columns(product: Node, found: Roles) -> int:
+    """The columns of the widest panel of B that is computed before the tiles of rows that share it; 0 where too few
+    share one."""
+    rows = max((typical(product.shape[k]) for k in found.m), default=1)
+    depth = typical(sym.product(product.shape[k] for k in found.k))
+    shared = rows > (dequantise.TILES - 1) * ROWS
+    return dequantise.PANEL_BYTES // (depth * product.dtype.itemsize) if shared else 0
+
+
+def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made: dict[Node, Node]) -> Node:
+    """B as ``prologue`` computes it from panels, which ``made`` gains, each with what it was made of."""
+    over = ir.axes(product.shape)
+    depth: Int = 0
+    for k in found.k:
+        depth = depth * product.shape[k] + over[k]
+    values: dict[dequantise.Leaf, Node] = {}
+    for leaf in prologue.leaves:
+
+        def packed(source: Node, every: int, first: int, leaf: dequantise.Leaf = leaf) -> Node:
+            return in_panels(Operand(source, leaf.index, (), b""), product, found, tile, every, first)
+
+        panel = dequantise.packed(leaf, packed)
+        made[panel] = leaf.source
+        read = read_panels(panel, product, found, tile, leaf.every * leaf.per)
+        values[leaf] = dequantise.unpacked(leaf, read, depth)
+    return ir.expand(prologue.value(values), product.shape)
+
+
+def _along_its_run(x: Operand, axis: int | None, runs: dict[Node, int]) -> Operand:
+    """The operand with a source that can lie along ``axis``: itself, or a copy where it lies otherwise already."""
+    first = x.source.rank - 1 if x.source.op is ops.INPUT else axis
+    if axis is None or runs.setdefault(x.source, first or 0) == axis:
+        return x
+    order = [*(k for k in range(x.source.rank) if k != axis), axis]
+    copied = ir.unary(ops.CONTIGUOUS, permute(x.source, order))
+    return Operand(copied, tuple(x.index[k] for k in order), x.valid, x.fill)
+
+
+def _in_memory(x: Operand) -> Operand:
+    """The operand with a source that is stored, where it was a number or a formula of positions."""
+    return x if _is_stored(x.source) else replace(x, source=ir.unary(ops.CONTIGUOUS, x.source))
+
+
+def _narrowed(x: Operand, dtype: DType) -> Operand:
+    """The operand with a source of ``dtype``, where it is of constants that this type holds exactly."""
+    if x.source.dtype == dtype or not is_constant(x.source):
+        return x
+    (wide,) = interp.evaluate([x.source])
+    if not np.array_equal(wide.astype(dtype.numpy).astype(wide.dtype), wide):
+        return x
+    return replace(x, source=interp.folded(ir.cast(x.source, dtype)), fill=bytes(dtype.itemsize) if x.valid else b"")
+
+
+def _is_stored(node: Node) -> bool:
+    if node.op is ops.VIEW or (node.op.kind is ops.Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS):
+        return any(_is_stored(x) for x in node.inputs)
+    return node.op not in (ops.IOTA, ops.DIM) and not (node.op is ops.CONSTANT and node.size == 1)
+
+
+def _read(x: Operand, product: Node) -> Node:
+    return ir.view(x.source, product.shape, x.index, x.valid, x.fill)

@@ -1,0 +1,196 @@
+"""Tiles: the parts of a contraction that are summed in registers, and which of them suits its sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from luminal.core import ir
+from luminal.core import symbolic as sym
+from luminal.core.decisions import Asked
+from luminal.core.grid import Grid
+from luminal.core.ir import Node
+from luminal.core.matrix import MatrixUnit
+from luminal.core.printer import brief
+from luminal.core.schedule.contraction import Roles, is_constant
+from luminal.core.schedule.dequantise import Prologue
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+
+ROWS = 14  # more rows of A than this take more registers for addresses than there are
+FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
+FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
+
+
+@dataclass(frozen=True, repr=False)
+class Tile:
+    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
+    ``unit`` computes it, ``depth`` terms of the sum at a time. ``asked`` is the question that it answers, where that is
+    to be noted."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    unit: MatrixUnit | None = None
+    depth: int = 1
+    asked: Asked | None = field(default=None, compare=False, repr=False)
+
+    __repr__ = brief
+
+    def __str__(self) -> str:
+        unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}"
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def group(self) -> int:
+        """Elements of a column that lie side by side in panels."""
+        return 1 if self.unit is None else self.unit.group
+
+
+def choose_tile(
+    target: Target,
+    node: Node,
+    found: Roles,
+    columns_of_b: int | None = None,
+    prologue: Prologue | None = None,
+    widest: int = 1 << 30,
+) -> Tile:
+    """The register tile for the sizes of ``node``, of as many columns as B was packed in, if it was: the one with the
+    least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
+    packed. It has ``widest`` columns at most, but for a vector.
+
+    A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
+    cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
+    where the panel comes from the second-level cache. The store of a tile takes longer for each row, whose cache lines
+    are new, and for each vector. Measured against products of many shapes: see ``tests/test_blocking.py``. What a
+    prologue computes, and holds in registers, it does for each vector of B.
+    """
+    lanes, size = target.lanes(node.dtype), node.dtype.itemsize
+    shape = node.inputs[0].shape
+    rows = max((typical(shape[k]) for k in found.m), default=1)
+    columns = typical(sym.product(shape[k] for k in found.n))
+    depth = typical(sym.product(shape[k] for k in found.k))
+
+    def cycles(tile: Tile) -> float:
+        count = -(-rows // tile.rows)
+        height = rows / count
+        near = (height + tile.columns) * depth * size <= target.l1
+        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, 4.0) + (0.0 if near else 0.1 * tile.vectors)
+        step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
+        store = height * (6 + 4 * tile.vectors)
+        return count * -(-columns // tile.columns) * (depth * step + store)
+
+    budget = target.registers - (1 if prologue is None else 3)
+    held = 1 if prologue is None else 1 + prologue.held
+    tiles = [
+        Tile(min(r, ROWS), v, lanes)
+        for v in (1, 2, 3, 4, 6, 8)
+        if (r := (budget - held * v) // v) >= min(rows, FEW)
+        and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
+    ]
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, prologue), fitting)
+    return replace(chosen, asked=asked)
+
+
+def _described(node: Node, found: Roles, prologue: Prologue | None) -> str:
+    """What the steps of a contraction take to compute: its axes by role, and how they read A and B."""
+    product = node.inputs[0]
+    dims: dict[Var, Int] = {}
+
+    def text(value: Int) -> str:
+        return str(sym.substitute(value, _numbered(dims, sym.variables(value) - axes)))
+
+    axes = {v for axis in ir.axes(product.shape) if (v := sym.as_var(axis)) is not None}
+    parts = [f"{role} {[text(product.shape[k]) for k in getattr(found, role)]}" for role in ("batch", "m", "n", "k")]
+    for name, operand in (("A", found.a), ("B", found.b)):
+        where = "constant" if is_constant(operand.source) else "computed"
+        index = [text(e) for e in (*operand.source.shape, *operand.index, *operand.valid)]
+        parts.append(f"{name} {where} {operand.source.dtype} {index}")
+    if prologue is not None:
+        leaves = [f"{leaf.dtype} every {leaf.every}" for leaf in prologue.leaves]
+        parts.append(f"B of {', '.join(leaves)} by {prologue.operations} operations, {prologue.held} held")
+    return "\n".join([str(node.dtype), *parts, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())])
+
+
+def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
+    """``dims``, which gives dimensions names of their own, with those of ``variables`` in it."""
+    for v in sorted(variables - dims.keys(), key=lambda v: (v.lo, sym.upper(v.hi) or 0, v.name)):
+        dims[v] = sym.var(f"d{len(dims)}", v.lo, v.hi)
+    return dims
+
+
+def unit_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile | None:
+    """The tile of a matrix unit for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where no
+    unit multiplies them, or where the terms of a sum lie in runs that it cannot take in equal steps.
+
+    Each product of two registers reads one of each, of which those of the shorter side of the tile stay.
+    """
+    unit = target.unit(found.a.source.dtype, found.b.source.dtype, node.dtype)
+    depth = 0 if unit is None or not found.m else step_depth(unit, [node.inputs[0].shape[k] for k in found.k])
+    if unit is None or depth == 0:
+        return None
+    shape = node.inputs[0].shape
+    rows = max(typical(shape[k]) for k in found.m)
+    columns = typical(sym.product(shape[k] for k in found.n))
+
+    def products(tile: Tile) -> float:
+        """Products of registers that it takes, a load counted as a half."""
+        high, wide = tile.rows // unit.rows, tile.vectors
+        return -(-rows // tile.rows) * -(-columns // tile.columns) * (high * wide + (high + wide) / 2)
+
+    tiles = [
+        Tile(high * unit.rows, wide, unit.columns, unit, depth)
+        for high, wide in itertools.product(range(1, unit.registers), repeat=2)
+        if high <= wide and high * wide + high + 1 <= unit.registers
+    ]
+    return min([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
+
+
+def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
+    """How many terms a step takes of the innermost of axes of these sizes; 0 where steps do not suit them.
+
+    The last step along a single axis may be shorter; else steps divide the innermost axis, each run of which begins
+    where those before it end.
+    """
+    *outer, run = sizes
+    divisors = [d for d in range(unit.group, unit.depth + 1, unit.group) if isinstance(run, int) and run % d == 0]
+    depth = max(divisors, default=0)
+    if depth == run or (depth > unit.depth // 2 and typical(run) <= FEW_STEPS * unit.depth):
+        return depth
+    if all(size == 1 for size in outer):
+        return min(unit.depth, -(-run // unit.group) * unit.group) if isinstance(run, int) else unit.depth
+    return depth if depth >= unit.depth // 2 else 0
+
+
+# Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.
+RATES = {4: 0.7, 8: 1.0}
+
+
+def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
+    """The tile of a block of threads: the one whose blocks, all processors working on them at once, are done first.
+    Each thread has ``lanes`` rows and as many columns of it."""
+    shape = node.inputs[0].shape
+    batch, rows, columns = (typical(sym.product(shape[k] for k in axes)) for axes in (found.batch, found.m, found.n))
+
+    def time(tile: Tile) -> float:
+        blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+        return -(-blocks // grid.processors) * tile.rows * tile.columns / RATES[tile.lanes]
+
+    return min((Tile(64, 16, 4), Tile(128, 16, 8), Tile(32, 8, 4)), key=time)
+
+
+def typical(size: Int) -> int:
+    """A representative number for a size: itself, or the geometric mean of its bounds."""
+    if isinstance(size, int):
+        return size
+    low, high = sym.lower(size), sym.upper(size)
+    if low is None or high is None:
+        return 128
+    return max(1, math.isqrt(max(1, low) * max(1, high)))
