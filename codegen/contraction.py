@@ -68,7 +68,7 @@ class Contraction:
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
-        if contract.unit is not None:
+        if contract.unit is not None and not contract.unit.in_vectors:
             self._call_unit(contract, contract.unit, counts, name, arguments)
             return function
         if len(counts) == 1:
@@ -146,26 +146,30 @@ def tile_function(
     )
     parameters = tuple(sorted(used - axes, key=lambda v: v.name))
     others = () if computed is None else computed.sources[1:]
+    matrices = contract.unit is not None and not contract.unit.in_vectors
     own = {"tile", "a", "b", "ahead", "sum", "rows", "Rows", "High", REGISTERS}
     frame = Frame(Names(frozenset({*own, *(source.name for source in others)})))
     with frame.open("") as scope:
-        types = [f"MatrixRegisters& {REGISTERS}", "int64_t rows"] if contract.unit is not None else []
+        types = [f"MatrixRegisters& {REGISTERS}", "int64_t rows"] if matrices else []
         types += [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
         types += [f"const {ctype(source.dtype)}* __restrict {source.name}" for source in others]
         types += [f"const {ctype(contract.b_type)}* ahead"] if ahead_steps is not None else []
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
         row = contract.tile_row or contract.columns
-        if contract.unit is not None:
+        vectors = contract.columns // contract.lanes
+        if matrices:
             start = f", tile, {row}" if contract.accumulate else ""
-            shape = f"High, {contract.columns // contract.lanes}, {contract.depth}"
+            shape = f"High, {vectors}, {contract.depth}"
             frame.line(f"MatrixTile<{shape}> sum({REGISTERS}, rows{start});")
             _loops(frame, contract, 0, steps, None)
             frame.line(f"sum.store(tile, {row});")
         else:
             start = f"(tile, {row})" if contract.accumulate else ""
-            vectors = contract.columns // contract.lanes
-            frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
+            if contract.unit is None:
+                frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum{start};")
+            else:
+                frame.line(f"DotTile<{contract.unit.name}, Rows, {vectors}> sum{start};")
             if contract.outer:
                 frame.line(f"sum.store(tile, {row});")
             _loops(frame, contract, 0, steps, computed)
@@ -173,7 +177,7 @@ def tile_function(
                 frame.line(f"sum.store(tile, {row});")
     lines = (
         f"// tile[i, j] {'+=' if contract.accumulate else '='} {_meaning(contract)}, {contract.columns} columns.",
-        f"template <int {'Rows' if contract.unit is None else 'High'}>",
+        f"template <int {'High' if matrices else 'Rows'}>",
         f"LM_NOINLINE static void {name}({', '.join(types)}) {{",
         *("    " + line for line in scope.lines),
         "}",
@@ -237,6 +241,9 @@ def _steps(frame: Frame, indices: Indices, contract: Contract, unit: MatrixUnit,
             part = sym.upper(linear[0]) or 1 if linear is not None else 1
             lines = -(-part * depth * contract.b_type.itemsize // CACHE_LINE)
             frame.line(f"sum.template fetch<{lines}>({_plus('ahead', indices.text(ahead))});")
+        if unit.in_vectors:
+            near = sym.substitute(starts[1], {loop.axis: k}) + (k + PREFETCH_STEPS * depth) * contract.columns
+            frame.line(f"sum.template fetch<{contract.columns // contract.lanes}>({_plus('b', indices.text(near))});")
         frame.line(f"sum.step({operands(k)});")
     if isinstance(rest, int):
         if rest:

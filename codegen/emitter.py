@@ -43,6 +43,12 @@ class KernelText:
         contracts = (s for s in nested(self.kernel.nest.body) if isinstance(s, Contract))
         return tuple(dict.fromkeys(s.unit for s in contracts if s.unit is not None))
 
+    @property
+    def tiles(self) -> tuple[str, ...]:
+        """The headers that define the tiles of its functions."""
+        special = dict.fromkeys("dot.hpp" if unit.in_vectors else "matrix.hpp" for unit in self.units)
+        return tuple(special) or (("tile.hpp",) if self.functions else ())
+
 
 def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> KernelText:
     """Renders a kernel in ``dialect``. ``dims`` numbers the program's dimensions, as the library passes their sizes.

@@ -37,7 +37,7 @@ from luminal.core.program import (
 from luminal.core.schedule import arrangement, cost, keep, lower, phases, plan
 from luminal.core.schedule.arrangement import Arrangement
 from luminal.core.schedule.fuse import Cluster
-from luminal.core.schedule.nest import LoopNest, names_axis
+from luminal.core.schedule.nest import LoopNest, names_axis, one_after_the_other
 from luminal.core.schedule.preparation import Prepared
 from luminal.core.schedule.scheduler import Chosen
 from luminal.core.symbolic import Int, Var
@@ -262,9 +262,7 @@ class _Region:
             chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
             if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
                 before = result.pop()[1]
-                dims = tuple(sorted({*before.nest.dims, *chosen.nest.dims}, key=lambda v: v.name))
-                joined = replace(before.nest, dims=dims, body=before.nest.body + chosen.nest.body)
-                chosen = Chosen(before.schedule + chosen.schedule, joined)
+                chosen = Chosen(before.schedule + chosen.schedule, one_after_the_other(before.nest, chosen.nest))
             result.append((lowered.arguments, chosen))
         return result
 

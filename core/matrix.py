@@ -4,38 +4,52 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from luminal.core.types import DType, bf16, f32
+from luminal.core.types import DType, bf16, f32, i8, i32, u8
 
 
 @dataclass(frozen=True, repr=False)
 class MatrixUnit:
-    """Registers that hold matrices, and products of them: ``C += A B`` with at most ``rows x depth`` and ``depth x
-    columns`` elements of ``operand``, summed in ``sum``.
+    """Registers that hold matrices, and products of them: ``C += A B`` with at most ``rows x depth`` elements of
+    ``left`` and ``depth x columns`` of ``right``, summed in ``sum``.
 
     ``group`` neighbouring rows of B lie interleaved, so that those of one column are side by side. There are
-    ``registers`` for all three, and a product takes ``cycles``. Code that uses it needs ``features``, in the names of
-    ``/proc/cpuinfo``.
+    ``registers`` for all three; a product takes ``cycles``, and its sum can be added to after ``latency``. Code that
+    uses it needs ``features``, in the names of ``/proc/cpuinfo``.
     """
 
     name: str
     features: tuple[str, ...]
-    operand: DType
+    left: DType
+    right: DType
     sum: DType
     rows: int
     columns: int
     depth: int
     group: int
     registers: int
-    cycles: int
+    cycles: float
+    latency: int
 
     def __repr__(self) -> str:
-        return f"{self.name}[{self.operand}]"
+        return f"{self.name}[{self.left}]" if self.left == self.right else f"{self.name}[{self.left}, {self.right}]"
+
+    @property
+    def in_vectors(self) -> bool:
+        """Whether it multiplies a row, and its registers are those of vectors: A is broadcast to all columns."""
+        return self.rows == 1
 
 
-# Intel's Advanced Matrix Extensions: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter
-# 18. Operands and sums that are subnormal count as zeros.
-AMX = (
-    MatrixUnit(
-        "amx", ("amx_tile", "amx_bf16"), bf16, f32, rows=16, columns=16, depth=32, group=2, registers=8, cycles=16
-    ),
-)
+# Intel 64 and IA-32 Architectures Software Developer's Manual. Its volume 1, chapter 18, are the Advanced Matrix
+# Extensions. Operands and sums of bfloat16 that are subnormal count as zeros in all of them; integers wrap.
+AMX_BF16 = MatrixUnit(
+    "amx", ("amx_tile", "amx_bf16"), bf16, bf16, f32,
+    rows=16, columns=16, depth=32, group=2, registers=8, cycles=16, latency=52,
+)  # fmt: skip
+DOT_BF16 = MatrixUnit(
+    "vdpbf16ps", ("avx512_bf16",), bf16, bf16, f32,
+    rows=1, columns=16, depth=2, group=2, registers=32, cycles=0.5, latency=6,
+)  # fmt: skip
+DOT_INT8 = MatrixUnit(
+    "vpdpbusd", ("avx512_vnni",), u8, i8, i32,
+    rows=1, columns=16, depth=4, group=4, registers=32, cycles=0.5, latency=4,
+)  # fmt: skip

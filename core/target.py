@@ -14,7 +14,7 @@ from luminal.core import precision as precisions
 from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
-from luminal.core.matrix import AMX, MatrixUnit
+from luminal.core.matrix import AMX_BF16, DOT_BF16, DOT_INT8, MatrixUnit
 from luminal.core.precision import BF16, FP32, Precision
 from luminal.core.types import DType, f32
 
@@ -35,8 +35,8 @@ class Target:
 
     A GPU has a ``grid``; its registers are those of a thread. ``dialect`` names the language of its kernels.
 
-    ``units`` are the products of small matrices that a core computes in one instruction; code that uses none of them
-    runs without their features.
+    ``units`` are the products of small matrices that a core computes in one instruction, the fastest first; code that
+    uses none of them runs without their features.
 
     ``precision`` is what contractions round operands of float32 to.
     ``decisions`` choose among schedules: what was measured on the machine, if anything was.
@@ -89,9 +89,9 @@ class Target:
         """The product of small matrices of these types, where there is one."""
         return None if self.grid is None else self.grid.fragment(a, b, self.precision)
 
-    def unit(self, a: DType, b: DType, total: DType) -> MatrixUnit | None:
-        """The matrix unit that multiplies these types and sums in ``total``, where there is one."""
-        return next((unit for unit in self.units if a == b == unit.operand and total == unit.sum), None)
+    def units_of(self, a: DType, b: DType, total: DType) -> tuple[MatrixUnit, ...]:
+        """The matrix units that multiply these types and sum in ``total``, the fastest first."""
+        return tuple(unit for unit in self.units if (unit.left, unit.right, unit.sum) == (a, b, total))
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -125,7 +125,9 @@ AVX512 = Target(
     l1=48 << 10,
     l2=1 << 20,
 )
-AVX512_AMX = replace(AVX512, name="amx", l2=2 << 20, units=AMX)
+AVX512_VNNI = replace(AVX512, name="avx512-vnni", units=(DOT_INT8,))
+AVX512_BF16 = replace(AVX512, name="avx512-bf16", units=(DOT_BF16, DOT_INT8))
+AVX512_AMX = replace(AVX512, name="amx", l2=2 << 20, units=(AMX_BF16, DOT_BF16, DOT_INT8))
 
 # Every 64-bit Arm core has the vector instructions that Linux calls asimd, and their compilers use them unasked.
 AARCH64 = Target(
@@ -154,7 +156,7 @@ GPUS = {
 }  # fmt: skip
 
 # For each architecture from the most portable to the best.
-ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AVX512_AMX, AARCH64)}
+ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX, AARCH64)}
 # What else they are called.
 ALIASES = {
     "neon": "aarch64", "arm64": "aarch64", "aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86-64",
@@ -246,7 +248,7 @@ def _cpu_features() -> frozenset[str]:
         return frozenset()
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     found = frozenset(flags.group(1).split()) if flags else frozenset()
-    unusable = () if device.may_use_tiles() else (feature for unit in AMX for feature in unit.features)
+    unusable = () if device.may_use_tiles() else AMX_BF16.features
     return found - set(unusable)
 
 

@@ -1,13 +1,7 @@
-// What one thread of this machine can do at most: multiply-adds between registers, products of tiles where it has
-// matrix units, and reading memory in a stream. Compiled with the flags of a target; LM_REGISTER_BYTES is the size of
-// its vector registers.
+// What one thread of this machine can do at most: multiply-adds between registers, products on its matrix units, and
+// reading memory in a stream. Compiled with the flags of a target; LM_REGISTER_BYTES is the size of its vector
+// registers.
 #include <stdint.h>
-
-#ifdef __x86_64__
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 typedef float Vector __attribute__((vector_size(LM_REGISTER_BYTES)));
 
@@ -24,93 +18,71 @@ float sum(const Vector (&values)[CHAINS]) {
     return total;
 }
 
-constexpr int TILES = 4;  // that sums are kept in: covers the latency of a product
+}  // namespace
+
+extern "C" {
+
+// Products on matrix units, in the assembler's words, which need no flags of a compiler: they are called where the
+// target has the unit, by its name. Each does `rounds` of lm_products products of ones with ones, in several sums, and
+// returns an element of one.
+
+extern const int64_t lm_products = CHAINS;
 
 #ifdef __x86_64__
-constexpr int TILE_BYTES = 1024;  // 16 rows of 64 bytes
-
-struct alignas(64) TileConfiguration {
-    uint8_t palette = 1;
-    uint8_t start = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// In the assembler's words, which need no flags of a compiler: only machines that have the instructions come here.
-void load_ones(const void* ones) {
-    const TileConfiguration configuration;
-    asm volatile("ldtilecfg %0" ::"m"(configuration));
+float lm_products_amx(int64_t rounds) {
+    struct alignas(64) {
+        uint8_t palette = 1;
+        uint8_t start = 0;
+        uint8_t reserved[14] = {};
+        uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } const shapes;
+    alignas(64) uint16_t ones[16 * 32];
+    alignas(64) float sums[16 * 16];
+    for (uint16_t& one : ones) one = 0x3f80;
+    asm volatile("ldtilecfg %0" ::"m"(shapes));
     asm volatile(
         "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"
         "tileloadd (%0,%1,1), %%tmm4\n\ttileloadd (%0,%1,1), %%tmm5\n\t"
         "tileloadd (%0,%1,1), %%tmm6\n\ttileloadd (%0,%1,1), %%tmm7" ::"r"(ones),
         "r"(int64_t{64})
         : "memory");
-}
-
-void take_sums(void* sums) {
+    for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 3
+        for (int i = 0; i < CHAINS; i += 4) {
+            asm volatile(
+                "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
+                "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
+        }
+    }
     asm volatile("tilestored %%tmm3, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t{64}) : "memory");
+    return sums[0];
 }
 #endif
 
-}  // namespace
-
-extern "C" {
-
-/// Whether this machine multiplies tiles, and the system lets this process do it: 1 for bfloat16, 2 for int8, or both.
-int lm_matrix_units() {
-#ifdef __x86_64__
-    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 24 & 1)) return 0;
-    if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) != 0) return 0;
-    return static_cast<int>((d >> 22 & 1) | (d >> 25 & 1) << 1);
-#else
-    return 0;
-#endif
-}
-
-/// Operations of one round of lm_multiply_tiles_bf16: a tile has 16 rows of 32 numbers. Of int8 it has twice as many.
-extern const int64_t lm_tile_operations = int64_t{2} * TILES * 16 * 16 * 32;
-
-/// Rounds of independent products of tiles of ones, where lm_matrix_units says that there are; an element of a sum.
-float lm_multiply_tiles_bf16([[maybe_unused]] int64_t rounds) {
-#ifdef __x86_64__
-    alignas(64) uint16_t ones[TILE_BYTES / 2];
-    alignas(64) float sums[TILE_BYTES / 4];
-    for (uint16_t& one : ones) one = 0x3f80;
-    load_ones(ones);
+#if LM_REGISTER_BYTES == 64
+float lm_products_vdpbf16ps(int64_t rounds) {
+    typedef uint32_t Pairs __attribute__((vector_size(64)));
+    Vector sums[CHAINS] = {};
+    const Pairs ones = Pairs{} + 0x3f803f80;
     for (int64_t round = 0; round < rounds; ++round) {
-        asm volatile(
-            "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
-            "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; ++i) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sums[i]) : "v"(ones));
     }
-    take_sums(sums);
-    return sums[TILE_BYTES / 4 - 1];
-#else
-    return 0;
-#endif
+    return sums[0][0];
 }
 
-/// The same of int8.
-float lm_multiply_tiles_int8([[maybe_unused]] int64_t rounds) {
-#ifdef __x86_64__
-    alignas(64) int8_t ones[TILE_BYTES];
-    alignas(64) int32_t sums[TILE_BYTES / 4];
-    for (int8_t& one : ones) one = 1;
-    load_ones(ones);
+float lm_products_vpdpbusd(int64_t rounds) {
+    typedef int32_t Sums __attribute__((vector_size(64)));
+    Sums sums[CHAINS] = {};
+    const Sums ones = Sums{} + 0x01010101;
     for (int64_t round = 0; round < rounds; ++round) {
-        asm volatile(
-            "tdpbssd %tmm6, %tmm4, %tmm0\n\ttdpbssd %tmm7, %tmm4, %tmm1\n\t"
-            "tdpbssd %tmm6, %tmm5, %tmm2\n\ttdpbssd %tmm7, %tmm5, %tmm3");
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; ++i) asm volatile("vpdpbusd %1, %1, %0" : "+v"(sums[i]) : "v"(ones));
     }
-    take_sums(sums);
-    return static_cast<float>(sums[TILE_BYTES / 4 - 1]);
-#else
-    return 0;
-#endif
+    return static_cast<float>(sums[0][0]);
 }
+#endif
 
 /// Floating-point operations of one round of lm_multiply_add.
 extern const int64_t lm_round_operations = int64_t{2} * CHAINS * LANES;

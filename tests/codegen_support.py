@@ -24,7 +24,7 @@ from luminal.core.target import Target
 from luminal.core.types import DType
 from tests import emulation
 
-HOST_TARGETS = [target for target in targets.ALL.values() if targets.supported(target)]
+HOST_TARGETS = [target for target in emulation.INSTRUCTION_SETS if targets.supported(target)]
 
 # ---- building nests -------------------------------------------------------------------------------------------------
 

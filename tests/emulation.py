@@ -22,6 +22,8 @@ from luminal.core.target import Target
 Array = np.ndarray[Any, Any]
 
 NATIVE = Path(__file__).parent / "native"
+# Of targets that are compiled with the same flags the first: the others differ in what the scheduler chooses.
+INSTRUCTION_SETS = tuple({target.flags: target for target in reversed(targets.ALL.values())}.values())[::-1]
 
 
 def missing(target: Target) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from luminal.core import target as targets
 from luminal.core.target import Target
 from tests import emulation
 from tests.codegen_cases import CASES
@@ -23,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
 
 
-@pytest.mark.parametrize("target", emulation.each(*targets.ALL.values()))
+@pytest.mark.parametrize("target", emulation.each(*emulation.INSTRUCTION_SETS))
 @pytest.mark.parametrize("name", CASES)
 def test_kernel(name: str, target: Target, folder: Path) -> None:
     case = CASES[name]

@@ -80,3 +80,13 @@ def test_compiled() -> None:
             x = inputs(seed)
             for value, wanted in zip(flat(module[name](x)), flat(model(x)), strict=True):
                 torch.testing.assert_close(value, wanted)
+
+
+def test_what_is_too_small_for_tasks_is_compiled() -> None:
+    """The zeros and what is put over them are one kernel, which checks where."""
+    models = {"pairs": Function(lambda x: torch.combinations(x, 1)), "turns": Function(torch.unique_consecutive)}
+    module = luminal.compile(models, {name: (torch.ones(1),) for name in models}, name="few")
+    assert isinstance(module, Module)
+    for name, model in models.items():
+        for value, wanted in zip(flat(module[name](torch.ones(1))), flat(model(torch.ones(1))), strict=True):
+            torch.testing.assert_close(value, wanted)

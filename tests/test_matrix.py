@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.reduction import softmax
 from luminal.core.errors import ScheduleError
-from luminal.core.matrix import AMX
+from luminal.core.matrix import AMX_BF16, DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16
 from luminal.core.program import Program
@@ -36,9 +37,15 @@ from tests.schedule_support import run_program
 
 Array = np.ndarray[Any, Any]
 
-(UNIT,) = AMX
-TARGET = targets.parse("amx", "bf16")
-here = pytest.mark.skipif(not targets.supported(TARGET), reason=targets.obstacle(TARGET) or "supported")
+UNIT = AMX_BF16
+UNITS = {"amx": AMX_BF16, "avx512-bf16": DOT_BF16}  # each target's, and what multiplies bfloat16 there
+TARGETS = {name: targets.parse(name, "bf16") for name in UNITS}
+HERE = [
+    pytest.param(name, marks=pytest.mark.skipif(not targets.supported(target), reason=targets.obstacle(target) or "-"))
+    for name, target in TARGETS.items()
+]
+on_each = pytest.mark.parametrize("target", UNITS)
+here = pytest.mark.parametrize("target", HERE)
 
 
 def product(rows: Int, depth: int, columns: int) -> ir.Graph:
@@ -104,21 +111,25 @@ def test_terms_that_lie_elsewhere_are_refused() -> None:
 # ---- nests -----------------------------------------------------------------------------------------------------------
 
 
+@on_each
 @settings(max_examples=12, deadline=None)
 @given(st.integers(2, 40), st.integers(2, 40), st.integers(2, 40))
-def test_a_product_of_any_size_is_that_of_the_rounded_operands(rows: int, depth: int, columns: int) -> None:
+def test_a_product_of_any_size_is_that_of_the_rounded_operands(
+    target: str, rows: int, depth: int, columns: int
+) -> None:
     graph = product(rows, depth, columns)
-    program = compile_graph(graph, TARGET)
-    assert [c.unit for c in contracts(program)] == [UNIT]
+    program = compile_graph(graph, TARGETS[target])
+    assert [c.unit for c in contracts(program)] == [UNITS[target]]
     inputs = values(graph)
     assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], depth)
 
 
-def test_rows_of_any_number_are_multiplied() -> None:
+@on_each
+def test_rows_of_any_number_are_multiplied(target: str) -> None:
     rows = sym.var("rows", 1, 70)
     graph = product(rows, 20, 24)
-    program = compile_graph(graph, TARGET)
-    assert [c.unit for c in contracts(program)] == [UNIT]
+    program = compile_graph(graph, TARGETS[target])
+    assert [c.unit for c in contracts(program)] == [UNITS[target]]
     for count in (1, 16, 33):
         inputs = values(graph, {"rows": count})
         assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], 20)
@@ -134,14 +145,15 @@ def attention(s: Source) -> ir.Node:
     return decompose.matmul(softmax(decompose.matmul(q, movement.transpose(k, 1, 2)), 2), v)
 
 
+@on_each
 @pytest.mark.parametrize("build", [windows, attention])
-def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source], ir.Node]) -> None:
+def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source], ir.Node], target: str) -> None:
     source = Source()
     y = build(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
-    program = compile_graph(graph, TARGET)
+    program = compile_graph(graph, TARGETS[target])
     found = contracts(program)
-    assert found and all(c.unit == UNIT for c in found)
+    assert found and all(c.unit == UNITS[target] for c in found)
     (exact,) = interp.run(graph, source.arrays, "float64").outputs
     result = run_program(program, source.arrays)["y"]
     error = np.abs(result - exact).max() / np.abs(exact).max()
@@ -161,28 +173,30 @@ def a_transposed_input(s: Source) -> ir.Node:
     )
 
 
+@on_each
 @pytest.mark.parametrize("build", [transposed_too, a_transposed_input])
-def test_what_is_read_along_two_axes_is_copied(build: Callable[[Source], ir.Node]) -> None:
+def test_what_is_read_along_two_axes_is_copied(build: Callable[[Source], ir.Node], target: str) -> None:
     source = Source()
     y = build(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
-    program = compile_graph(graph, TARGET)
+    program = compile_graph(graph, TARGETS[target])
     assert not any("not tiled" in kernel.schedule for kernel in program.kernels)
-    assert all(c.unit == UNIT for c in contracts(program)) and contracts(program)
+    assert all(c.unit == UNITS[target] for c in contracts(program)) and contracts(program)
     (expected,) = interp.run(rounded(graph, BF16), source.arrays).outputs
     found = run_program(program, source.arrays)["y"].astype(np.float64)
     eps = max(y.dtype.eps, types.f32.eps)
     np.testing.assert_allclose(found, expected.astype(np.float64), atol=eps * 4 * 20**0.5 * np.abs(expected).max())
 
 
+@on_each
 @pytest.mark.parametrize("keys", [45, 130, 196])
-def test_blocks_of_a_chain_read_no_more_than_they_add(keys: int) -> None:
+def test_blocks_of_a_chain_read_no_more_than_they_add(keys: int, target: str) -> None:
     """What lies behind the last key of one sample is another's, and may be anything."""
     source = Source()
     q, k, v = source.input(2, 20, 12), source.input(2, keys, 12), source.input(2, keys, 12)
     y = decompose.matmul(softmax(decompose.matmul(q, movement.transpose(k, 1, 2)), 2), v)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
-    program = compile_graph(graph, TARGET)
+    program = compile_graph(graph, TARGETS[target])
     assert any("Stream(" in kernel.schedule for kernel in program.kernels)
     source.arrays["x2"][1] = np.nan
     (expected,) = interp.run(graph, source.arrays, "float64").outputs
@@ -190,22 +204,24 @@ def test_blocks_of_a_chain_read_no_more_than_they_add(keys: int) -> None:
     assert np.isnan(found[1]).all() and np.abs(found[0] - expected[0]).max() < 4 * BF16.unit * np.abs(expected[0]).max()
 
 
-def test_a_chain_rounds_its_weights_where_the_precision_was_chosen() -> None:
+@on_each
+def test_a_chain_rounds_its_weights_where_the_precision_was_chosen(target: str) -> None:
     source = Source()
     y = attention(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
-    chosen = [k for k in compile_graph(graph, TARGET).kernels if "Stream(" in k.schedule]
+    chosen = [k for k in compile_graph(graph, TARGETS[target]).kernels if "Stream(" in k.schedule]
     assert len(chosen) == 1 and "operand=bfloat16" in chosen[0].schedule
     exact = rounded(graph, BF16)  # the same roundings, but those of the model itself
-    assert not any("Stream(" in k.schedule for k in compile_graph(exact, targets.parse("amx")).kernels)
+    assert not any("Stream(" in k.schedule for k in compile_graph(exact, targets.parse(target)).kernels)
 
 
-def test_groups_in_another_order_give_another_product() -> None:
+@on_each
+def test_groups_in_another_order_give_another_product(target: str) -> None:
     graph = product(5, 8, 12)
-    program = compile_graph(graph, TARGET)
+    program = compile_graph(graph, TARGETS[target])
     inputs = values(graph)
     right = run_program(program, inputs)["y"]
-    other = replace(UNIT, group=1)
+    other = replace(UNITS[target], group=1)
 
     def change(body: tuple[ln.Statement, ...]) -> tuple[ln.Statement, ...]:
         inner = (replace(s, body=change(s.body)) if isinstance(s, ln.Loop | ln.If) else s for s in body)
@@ -243,43 +259,45 @@ class Model(nn.Module):
         return h, self.up(self.out(seen.transpose(1, 2).flatten(2)))
 
 
-@pytest.fixture(scope="module")
-def compiled() -> Module:
-    module = luminal.compile(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target="amx")
+@cache
+def compiled(target: str) -> Module:
+    module = luminal.compile(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target=target)
     assert isinstance(module, Module)
     return module
 
 
 @here
-def test_a_library_computes_what_its_nests_do(compiled: Module) -> None:
-    assert compiled.program is not None and compiled.graph is not None
-    assert {c.unit for c in contracts(compiled.program)} == {UNIT}
-    (name,) = compiled.input_names
+def test_a_library_computes_what_its_nests_do(target: str) -> None:
+    module = compiled(target)
+    assert module.program is not None and module.graph is not None
+    assert {c.unit for c in contracts(module.program)} == {UNITS[target]}
+    (name,) = module.input_names
     x = torch.randn(2, 24, 45, generator=torch.Generator().manual_seed(1))
-    found = compiled.run({name: x.numpy()})
-    expected = run_program(compile_graph(compiled.graph, TARGET), {name: x.numpy()})
+    found = module.run({name: x.numpy()})
+    expected = run_program(compile_graph(module.graph, TARGETS[target]), {name: x.numpy()})
     for key, value in expected.items():
         scale = np.abs(value).max()
         # A sum that is rounded to bfloat16 again may fall on the other side.
         assert np.abs(found[key] - value).max() <= 4 * BF16.unit * scale
-    first = compiled.output_names[0]
+    first = module.output_names[0]
     np.testing.assert_allclose(found[first], expected[first], atol=1e-5)
 
 
 @here
-def test_results_do_not_depend_on_the_number_of_threads(compiled: Module) -> None:
-    (name,) = compiled.input_names
+def test_results_do_not_depend_on_the_number_of_threads(target: str) -> None:
+    module = compiled(target)
+    (name,) = module.input_names
     x = {name: torch.randn(2, 24, 45, generator=torch.Generator().manual_seed(1)).numpy()}
-    one = luminal.load(compiled.folder, threads=1).run(x)
-    for key, value in compiled.run(x).items():
+    one = luminal.load(module.folder, threads=1).run(x)
+    for key, value in module.run(x).items():
         np.testing.assert_array_equal(one[key], value)
 
 
 @here
-def test_what_lies_beyond_a_row_does_not_count() -> None:
+def test_what_lies_beyond_a_row_does_not_count(target: str) -> None:
     """The last step of a row of 37 terms reads none of the next row, which may hold anything."""
     graph = product(20, 37, 24)
-    module = luminal.compile(Linear(37, 24).eval(), (torch.randn(20, 37),), precision="bf16", target="amx")
+    module = luminal.compile(Linear(37, 24).eval(), (torch.randn(20, 37),), precision="bf16", target=target)
     assert isinstance(module, Module)
     inputs = values(graph)["x0"]
     expected = module.run({module.input_names[0]: inputs})[module.output_names[0]]
@@ -302,9 +320,9 @@ class Attention(nn.Module):
 
 @here
 @pytest.mark.parametrize("keys", [45, 196])
-def test_a_library_s_chains_read_no_more_than_they_add(keys: int) -> None:
+def test_a_library_s_chains_read_no_more_than_they_add(keys: int, target: str) -> None:
     q, k, v = torch.randn(2, 20, 12), torch.randn(2, keys, 12), torch.randn(2, keys, 12)
-    module = luminal.compile(Attention(), (q, k, v), precision="bf16", target="amx")
+    module = luminal.compile(Attention(), (q, k, v), precision="bf16", target=target)
     assert isinstance(module, Module) and module.program is not None
     assert any("Stream(" in kernel.schedule for kernel in module.program.kernels)
     before = module.run({"q": q.numpy(), "k": k.numpy(), "v": v.numpy()})[module.output_names[0]]
@@ -315,15 +333,16 @@ def test_a_library_s_chains_read_no_more_than_they_add(keys: int) -> None:
 
 
 @here
-def test_the_library_asks_for_the_unit_only_where_it_is_used(compiled: Module) -> None:
-    exact = luminal.compile(Linear(8, 8).eval(), (torch.randn(4, 8),), target="amx")
+def test_the_library_asks_for_the_unit_only_where_it_is_used(target: str) -> None:
+    module = compiled(target)
+    exact = luminal.compile(Linear(8, 8).eval(), (torch.randn(4, 8),), target=target)
     assert isinstance(exact, Module)
-    assert set(UNIT.features) <= set(compiled.manifest["target"]["features"])
-    assert not set(UNIT.features) & set(exact.manifest["target"]["features"])
-    assert compiled.manifest["target"]["precision"] == "bf16"
+    assert set(UNITS[target].features) <= set(module.manifest["target"]["features"])
+    assert not set(UNITS[target].features) & set(exact.manifest["target"]["features"])
+    assert module.manifest["target"]["precision"] == "bf16"
 
 
 @here
-def test_diff_allows_for_the_precision() -> None:
-    report = luminal.diff(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target="amx")
-    assert report.ok and "for amx, bf16" in str(report)
+def test_diff_allows_for_the_precision(target: str) -> None:
+    report = luminal.diff(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target=target)
+    assert report.ok and f"for {target}, bf16" in str(report)

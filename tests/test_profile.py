@@ -13,6 +13,7 @@ from torch import nn
 import luminal
 from luminal import peak, profile
 from luminal.core import target as targets
+from luminal.core.matrix import AMX_BF16, DOT_BF16, DOT_INT8, MatrixUnit
 from luminal.module import Module
 from luminal.peak import Peak
 
@@ -84,14 +85,16 @@ def test_the_probe_computes_and_reads_everything() -> None:
     assert library.lm_read(data.ctypes.data, data.size // lanes, 3) == 3 * data.sum()
 
 
-def test_the_probe_multiplies_tiles() -> None:
-    """Every element of a sum of products of ones counts the terms: 32 in a tile of bfloat16, 64 of int8."""
-    library = peak._compile(targets.detect())
-    units = library.lm_matrix_units()
-    flags = Path("/proc/cpuinfo").read_text().split()
-    assert units == ("amx_bf16" in flags) + 2 * ("amx_int8" in flags)
-    assert not units & 1 or library.lm_multiply_tiles_bf16(5) == 5 * 32
-    assert not units & 2 or library.lm_multiply_tiles_int8(5) == 5 * 64
+@pytest.mark.parametrize("unit", [AMX_BF16, DOT_BF16, DOT_INT8], ids=lambda unit: unit.name)
+def test_the_probe_multiplies_on_units(unit: MatrixUnit) -> None:
+    """Every element of a sum of products of ones counts the terms."""
+    target = next(target for target in targets.ALL.values() if unit in target.units)
+    if not targets.supported(target):
+        pytest.skip(targets.obstacle(target))
+    library = peak._compile(target)
+    sums = 12 if unit.in_vectors else 4  # of the products of a round
+    count = ctypes.c_int64.in_dll(library, "lm_products").value
+    assert peak.products_of(library, unit)(5) == 5 * count // sums * unit.depth
 
 
 def test_peak_of_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:

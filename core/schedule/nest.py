@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -446,3 +446,13 @@ class LoopNest:
             loops.append(body[0])
             body = body[0].body
         return tuple(loops)
+
+
+def one_after_the_other(first: LoopNest, second: LoopNest) -> LoopNest:
+    """Both nests as one kernel: they have the same array arguments and no tasks."""
+    arrays = tuple(
+        replace(a, written=a.written or b.written, finite=a.finite or b.finite, aligned=a.aligned and b.aligned)
+        for a, b in zip(first.arrays, second.arrays, strict=True)
+    )
+    dims = tuple(sorted({*first.dims, *second.dims}, key=lambda v: v.name))
+    return LoopNest(arrays, dims, first.body + second.body, first.checked or second.checked)

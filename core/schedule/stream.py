@@ -62,8 +62,8 @@ class _Streamed(OnePass):
 
     def __init__(self, by: Stream, nest: ln.LoopNest) -> None:
         super().__init__(nest, by.axis, by.m, by.operand)
-        if by.last.unit is not None and by.last.unit.operand != by.operand:
-            raise ScheduleError(f"stream: {by.last.unit.name} multiplies {by.last.unit.operand}, which P is not")
+        if by.last.unit is not None and by.last.unit.left != by.operand:
+            raise ScheduleError(f"stream: {by.last.unit.name} multiplies {by.last.unit.left}, which P is not")
         self.by = by
         self.rows = by.last.rows
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
@@ -101,7 +101,7 @@ class _Streamed(OnePass):
         rows = by.group * self.rows
         return [
             ln.Alloc("tile", self.dtype, self.rows * by.block),
-            *([] if by.last.unit is None else [ln.Alloc(self.weights, by.last.unit.operand, self.rows * by.block)]),
+            *([] if by.last.unit is None else [ln.Alloc(self.weights, by.last.unit.left, self.rows * by.block)]),
             ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block),
             ln.Alloc(self.result.name, self.dtype, rows * self.stride),
             *(ln.Alloc(state.name, self.dtype, rows) for state in self.states),
@@ -192,7 +192,7 @@ class _Streamed(OnePass):
         b_offset = _start(last, sym.substitute(other.offset, where), step, column)
         self._linear("C", b_offset, step)
         contract = ln.Contract(
-            self.result.name, self.dtype, self.weights, self.dtype if last.unit is None else last.unit.operand,
+            self.result.name, self.dtype, self.weights, self.dtype if last.unit is None else last.unit.left,
             sym.expr(step), by.block, other.array, stored_type(self.before, other.array), b_offset,
             (ln.Loop(step, width, "serial", ()),), rows, self.rows, last.columns, last.lanes,
             tile_offset=local * self.stride + panel * last.columns, tile_row=self.stride, accumulate=True,
@@ -228,7 +228,7 @@ class _Streamed(OnePass):
             kept = ()
         left = block.value(self.left(), block.row)
         if by.last.unit is not None:
-            left = ln.apply(ops.CAST, (left,), ops.To(by.last.unit.operand), by.last.unit.operand)
+            left = ln.apply(ops.CAST, (left,), ops.To(by.last.unit.left), by.last.unit.left)
         kept = (ln.Store(self.weights, place, left),)
         for state in self.sums:
             body += block.sum(state, local + row, kept)

@@ -41,9 +41,9 @@ class Tensorise:
     reduced axes, does not depend on ``m``, and holds ``columns`` consecutive values of ``n`` side by side.
     ``m`` is empty where no row axis exists.
 
-    With ``unit``, a matrix unit computes the tile, ``depth`` terms at a time, and all parts but the last are equally
-    high: another height takes time to set. Legal where the terms along the last reduced axis lie side by side in ``A``,
-    and in the groups of the unit in ``B``.
+    With ``unit``, a matrix unit computes the tile, ``depth`` terms at a time; unless its registers are vectors, all
+    parts but the last are equally high: another height takes time to set. Legal where the terms along the last reduced
+    axis lie side by side in ``A``, and in the groups of the unit in ``B``.
     """
 
     m: str
@@ -135,7 +135,7 @@ class Tensorise:
             return first, 1, 0, ()
         tiles = sym.ceildiv(m_loop.extent, self.max_rows)
         number = sym.axis(f"{self.m}_1", tiles)
-        if self.unit is None:
+        if self.unit is None or self.unit.in_vectors:
             start = sym.floordiv(number * m_loop.extent, tiles)
             end = sym.floordiv((number + 1) * m_loop.extent, tiles)
         else:
@@ -314,7 +314,8 @@ class FetchAhead:
         panel = sym.substitute(start, {panels.axis: sym.expr(panels.axis) + 1}) - start
         count = sym.product(loop.extent for loop in tiles)
         # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
-        near = NEAR if contract.unit is None else NEAR_STEPS * contract.depth
+        unit = contract.unit
+        near = NEAR * contract.depth if unit is None or unit.in_vectors else NEAR_STEPS * contract.depth
         distance = sym.minimum(panel, sym.maximum(near * contract.columns, (count - 1) * panel))
         part = sym.ceildiv(contract.columns, count)
         number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps

@@ -19,6 +19,7 @@ from luminal.core.schedule.dequantise import Prologue
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
+LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
@@ -60,36 +61,40 @@ def choose_tile(
     columns_of_b: int | None = None,
     prologue: Prologue | None = None,
     widest: int = 1 << 30,
+    unit: MatrixUnit | None = None,
 ) -> Tile:
     """The register tile for the sizes of ``node``, of as many columns as B was packed in, if it was: the one with the
     least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
-    packed. It has ``widest`` columns at most, but for a vector.
+    packed, ``unit`` one of vectors that multiplies. It has ``widest`` columns at most, but for a vector.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
-    cycle, and no less than the four cycles that a multiply-add takes to come back to its accumulator; a little more
-    where the panel comes from the second-level cache. The store of a tile takes longer for each row, whose cache lines
-    are new, and for each vector. Measured against products of many shapes: see ``tests/test_blocking.py``. What a
-    prologue computes, and holds in registers, it does for each vector of B.
+    cycle, and no less than the cycles that a multiply-add takes to come back to its accumulator; a little more where
+    the panel comes from the second-level cache. The store of a tile takes longer for each row, whose cache lines are
+    new, and for each vector. Measured against products of many shapes: see ``tests/test_blocking.py``. What a prologue
+    computes, and holds in registers, it does for each vector of B.
     """
-    lanes, size = target.lanes(node.dtype), node.dtype.itemsize
+    lanes = target.lanes(node.dtype) if unit is None else unit.columns
+    group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
+    size = node.dtype.itemsize if unit is None else group * unit.right.itemsize
     shape = node.inputs[0].shape
     rows = max((typical(shape[k]) for k in found.m), default=1)
     columns = typical(sym.product(shape[k] for k in found.n))
-    depth = typical(sym.product(shape[k] for k in found.k))
+    steps = -(-typical(sym.product(shape[k] for k in found.k)) // group)
 
     def cycles(tile: Tile) -> float:
         count = -(-rows // tile.rows)
         height = rows / count
-        near = (height + tile.columns) * depth * size <= target.l1
-        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, 4.0) + (0.0 if near else 0.1 * tile.vectors)
+        near = (height + tile.columns) * steps * size <= target.l1
+        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency)
+        step += 0.0 if near else 0.1 * tile.vectors
         step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
         store = height * (6 + 4 * tile.vectors)
-        return count * -(-columns // tile.columns) * (depth * step + store)
+        return count * -(-columns // tile.columns) * (steps * step + store)
 
     budget = target.registers - (1 if prologue is None else 3)
     held = 1 if prologue is None else 1 + prologue.held
     tiles = [
-        Tile(min(r, ROWS), v, lanes)
+        Tile(min(r, ROWS), v, lanes, unit, group)
         for v in (1, 2, 3, 4, 6, 8)
         if (r := (budget - held * v) // v) >= min(rows, FEW)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
@@ -128,14 +133,18 @@ def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
 
 def unit_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile | None:
     """The tile of a matrix unit for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where no
-    unit multiplies them, or where the terms of a sum lie in runs that it cannot take in equal steps.
+    unit multiplies them, or where the terms of a sum lie in runs that it cannot take in equal steps."""
+    for unit in target.units_of(found.a.source.dtype, found.b.source.dtype, node.dtype):
+        depth = step_depth(unit, [node.inputs[0].shape[k] for k in found.k])
+        if depth and unit.in_vectors:
+            return choose_tile(target, node, found, columns_of_b, unit=unit)
+        if depth and found.m:
+            return _matrix_tile(unit, depth, node, found, columns_of_b)
+    return None
 
-    Each product of two registers reads one of each, of which those of the shorter side of the tile stay.
-    """
-    unit = target.unit(found.a.source.dtype, found.b.source.dtype, node.dtype)
-    depth = 0 if unit is None or not found.m else step_depth(unit, [node.inputs[0].shape[k] for k in found.k])
-    if unit is None or depth == 0:
-        return None
+
+def _matrix_tile(unit: MatrixUnit, depth: int, node: Node, found: Roles, columns_of_b: int | None) -> Tile:
+    """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
     shape = node.inputs[0].shape
     rows = max(typical(shape[k]) for k in found.m)
     columns = typical(sym.product(shape[k] for k in found.n))

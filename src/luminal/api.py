@@ -57,8 +57,9 @@ def compile(
     mapping too, and ``module["decode"]`` is the entry of that name.
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
-    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``, ``amx`` (that
-    and matrix units) or ``aarch64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or
+    within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``,
+    ``avx512-vnni`` (that and dot products of int8), ``avx512-bf16`` (and of bfloat16), ``amx`` (and matrix units) or
+    ``aarch64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or
     ``metal``. A module for a machine unlike this one can be exported, not called; but with ``emulate``, a GPU is
     emulated on this machine: slowly, and with every access to memory checked. With ``threads`` 0 there is one for each
     CPU that the process may use.

@@ -417,7 +417,7 @@ def _kernel_table(
 
 def _ceilings(total: float, peak: Peak, threads: int) -> str:
     """What the percentages of a table of kernels are of."""
-    units = {"multiply-adds": peak.operations, "bf16 tiles": peak.bf16, "int8 tiles": peak.int8}
+    units = {"multiply-adds": peak.operations, "bf16 products": peak.bf16, "int8 products": peak.int8}
     reached = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {unit}" for unit, rate in units.items() if rate)
     return (
         f"{text(total)} in all; {threads} {'thread reaches' if threads == 1 else 'threads reach'} {reached}, "

@@ -10,26 +10,28 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from luminal import runtime
 from luminal.codegen import toolchain
 from luminal.core.errors import BuildError
+from luminal.core.matrix import MatrixUnit
 from luminal.core.target import Target
+from luminal.core.types import DType, bf16, u8
 
 SOURCE = Path(runtime.__file__).parent / "peak.cpp"
 STREAM = 512 << 20  # bytes that all threads read together: more than caches hold
 LEAST = 1 << 20  # bytes that they read together at least: less takes no longer than to begin
 ROUND_SECONDS = 0.01
-UNITS = {"bf16": 1, "int8": 2}  # the bits of lm_matrix_units, and what a tile holds of each, relative to bfloat16
 
 
 @dataclass(frozen=True)
 class Peak:
     """Ceilings of some threads together: float32 operations a second (a multiply-add is two) between registers, bytes a
-    second read from memory in a stream, and operations a second on tiles of bfloat16 and of int8; 0 where the machine
-    does not multiply tiles."""
+    second read from memory in a stream, and operations a second of units that multiply bfloat16, and integers of 8
+    bits; 0 where the target has none."""
 
     operations: float
     bytes: float
@@ -41,8 +43,8 @@ class Peak:
         return Peak(*map(max, astuple(self), astuple(other)))
 
     def computing(self, unit: str) -> float:
-        """Operations a second of a unit: of ``bf16`` and ``int8`` products of tiles, where there are such; of all
-        others multiply-adds of float32."""
+        """Operations a second of a unit: of ``bf16`` and ``int8`` products, where there are such; of all others
+        multiply-adds of float32."""
         return {"bf16": self.bf16, "int8": self.int8}.get(unit, 0.0) or self.operations
 
 
@@ -57,28 +59,28 @@ class Probe:
         self._threads = threads
         self._stream = stream or STREAM
         self._library = _compile(target)
-        self._units = self._library.lm_matrix_units()
+        self._units = target.units
         self._register = target.register_bytes
         room = self._stream // threads + self._register  # some for the alignment
         self._shares = [np.ones(room // 4, np.float32) for _ in range(threads)]
 
     def measure(self, runs: int = 7) -> Peak:
         """The best of some short runs of each."""
-        tiles = (self.tiles(unit, runs) for unit in UNITS)
-        return Peak(self.multiply_adds(runs), self.read(self._stream, runs), *tiles)
+        units = (self.products(dtype, runs) for dtype in (bf16, u8))
+        return Peak(self.multiply_adds(runs), self.read(self._stream, runs), *units)
 
     def multiply_adds(self, runs: int = 7) -> float:
         """float32 operations a second."""
         operations = self._number("lm_round_operations")
         return self._rate(lambda thread, rounds: self._library.lm_multiply_add(rounds, 0.5, 1.0), operations, runs)
 
-    def tiles(self, unit: str, runs: int = 7) -> float:
-        """Operations a second on tiles of ``bf16`` or ``int8``; 0 where this machine does not multiply them."""
-        if not self._units & UNITS[unit]:
+    def products(self, dtype: DType, runs: int = 7) -> float:
+        """Operations a second of the fastest unit that multiplies rows of ``dtype``; 0 where the target has none."""
+        unit = next((unit for unit in self._units if unit.left == dtype), None)
+        if unit is None:
             return 0.0
-        multiply = getattr(self._library, f"lm_multiply_tiles_{unit}")
-        operations = self._number("lm_tile_operations") * UNITS[unit]
-        return self._rate(lambda thread, rounds: multiply(rounds), operations, runs)
+        operations = self._number("lm_products") * 2 * unit.rows * unit.columns * unit.depth
+        return self._rate(lambda thread, rounds: products_of(self._library, unit)(rounds), operations, runs)
 
     def read(self, size: int, runs: int = 7) -> float:
         """Bytes a second, where all threads together read the same ``size`` bytes again and again: what is not much
@@ -136,8 +138,14 @@ def _compile(target: Target) -> ctypes.CDLL:
             raise BuildError(f"{SOURCE.name} did not compile:\n{done.stderr}")
         library = ctypes.CDLL(str(path))
     library.lm_multiply_add.argtypes = [ctypes.c_int64, ctypes.c_float, ctypes.c_float]
-    library.lm_multiply_tiles_bf16.argtypes = library.lm_multiply_tiles_int8.argtypes = [ctypes.c_int64]
     library.lm_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-    for function in ("lm_multiply_add", "lm_multiply_tiles_bf16", "lm_multiply_tiles_int8", "lm_read"):
-        getattr(library, function).restype = ctypes.c_float
+    for function in (library.lm_multiply_add, library.lm_read):
+        function.restype = ctypes.c_float
     return library
+
+
+def products_of(library: ctypes.CDLL, unit: MatrixUnit) -> Callable[[int], float]:
+    """The function of ``peak.cpp`` that multiplies ones on ``unit`` in so many rounds."""
+    function = getattr(library, f"lm_products_{unit.name}")
+    function.argtypes, function.restype = [ctypes.c_int64], ctypes.c_float
+    return cast(Callable[[int], float], function)

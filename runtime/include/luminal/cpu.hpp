@@ -26,6 +26,7 @@ inline namespace LM_NAMESPACE {
 struct CpuFeature {
     const char* name;
     uint32_t leaf;
+    uint32_t subleaf;
     int word;  // of eax, ebx, ecx, edx
     int bit;
     uint64_t state;
@@ -36,10 +37,12 @@ inline constexpr uint64_t STATE_ZMM = 0xe6;
 inline constexpr uint64_t STATE_TILES = 0x60000;
 
 inline constexpr CpuFeature CPU_FEATURES[] = {
-    {"fma", 1, 2, 12, STATE_YMM},      {"f16c", 1, 2, 29, STATE_YMM},     {"avx2", 7, 1, 5, STATE_YMM},
-    {"bmi2", 7, 1, 8, 0},              {"avx512f", 7, 1, 16, STATE_ZMM},  {"avx512dq", 7, 1, 17, STATE_ZMM},
-    {"avx512bw", 7, 1, 30, STATE_ZMM}, {"avx512vl", 7, 1, 31, STATE_ZMM}, {"amx_bf16", 7, 3, 22, STATE_TILES},
-    {"amx_tile", 7, 3, 24, STATE_TILES},
+    {"fma", 1, 0, 2, 12, STATE_YMM},        {"f16c", 1, 0, 2, 29, STATE_YMM},
+    {"avx2", 7, 0, 1, 5, STATE_YMM},        {"bmi2", 7, 0, 1, 8, 0},
+    {"avx512f", 7, 0, 1, 16, STATE_ZMM},    {"avx512dq", 7, 0, 1, 17, STATE_ZMM},
+    {"avx512bw", 7, 0, 1, 30, STATE_ZMM},   {"avx512vl", 7, 0, 1, 31, STATE_ZMM},
+    {"avx512_vnni", 7, 0, 2, 11, STATE_ZMM}, {"avx512_bf16", 7, 1, 0, 5, STATE_ZMM},
+    {"amx_bf16", 7, 0, 3, 22, STATE_TILES}, {"amx_tile", 7, 0, 3, 24, STATE_TILES},
 };
 
 /// Register states that the system saves.
@@ -70,7 +73,7 @@ inline bool cpu_supports(const char* name) {
     for (const CpuFeature& feature : CPU_FEATURES) {
         if (strcmp(feature.name, name) != 0) continue;
         uint32_t words[4] = {};
-        if (__get_cpuid_count(feature.leaf, 0, &words[0], &words[1], &words[2], &words[3]) == 0) return false;
+        if (__get_cpuid_count(feature.leaf, feature.subleaf, &words[0], &words[1], &words[2], &words[3]) == 0) return false;
         const bool present = (words[feature.word] >> feature.bit & 1) != 0;
         return present && (saved_states() & feature.state) == feature.state && allowed(feature.state);
     }

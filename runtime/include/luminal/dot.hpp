@@ -1,0 +1,114 @@
+// A tile of a contraction by dot products: vector instructions that multiply groups of neighbouring terms and add them
+// to one sum. Intel's AVX512_BF16 and AVX512_VNNI.
+#pragma once
+
+#include <string.h>
+
+#include "luminal/simd.hpp"
+#include "luminal/tile.hpp"
+
+namespace lm {
+inline namespace LM_NAMESPACE {
+
+/// sum[j] += the sum over k < 2 of a[k] * b[j][k], in float, where subnormals count as zeros.
+struct vdpbf16ps {
+    using left = bfloat16;
+    using right = bfloat16;
+    using sum = float;
+    template <class V, class Bits> LM_INLINE static void add(V& total, Bits a, Bits b) {
+        asm("vdpbf16ps %2, %1, %0" : "+v"(total) : "v"(a), "v"(b));
+    }
+};
+
+/// sum[j] += the sum over k < 4 of a[k] * b[j][k], in integers that wrap.
+struct vpdpbusd {
+    using left = uint8_t;
+    using right = int8_t;
+    using sum = int32_t;
+    template <class V, class Bits> LM_INLINE static void add(V& total, Bits a, Bits b) {
+        asm("vpdpbusd %2, %1, %0" : "+v"(total) : "v"(a), "v"(b));
+    }
+};
+
+/// Sums of products by the instruction Dot: Rows x (Vectors * 16), a group of terms at a time: as many as 4 bytes hold.
+template <class Dot, int Rows, int Vectors> class DotTile {
+  public:
+    using Left = typename Dot::left;
+    using Right = typename Dot::right;
+    using Sum = typename Dot::sum;
+
+    LM_INLINE DotTile() {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) sum_[i][j] = broadcast<LANES>(Sum{});
+        }
+    }
+
+    /// The sums that `store` left at a tile, to go on with.
+    LM_INLINE DotTile(const Sum* tile, int64_t row) {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) sum_[i][j] = lm::load<LANES>(tile + i * row + j * LANES);
+        }
+    }
+
+    /// sum[i, j] += the sum over k < GROUP of a[i*a_row + k] * b[j][k]
+    LM_INLINE void step(const Left* a, int64_t a_row, const Right* b) {
+        add(b, -1, [=](int i) { return group(a + i * a_row, GROUP); });
+    }
+
+    /// A step of which only the first `terms` are added: nothing else is read of a.
+    LM_INLINE void last(const Left* a, int64_t a_row, const Right* b, int64_t terms) {
+        const auto kept = static_cast<int32_t>((uint32_t{1} << (32 / GROUP * terms)) - 1);
+        add(b, kept, [=](int i) { return group(a + i * a_row, terms); });
+    }
+
+    /// What lies from b on for later steps, `Lines` cache lines of it, into the cache.
+    template <int Lines> LM_INLINE static void fetch(const Right* b) {
+#pragma GCC unroll 64
+        for (int i = 0; i < Lines; ++i) prefetch(b + GROUP * LANES * i);
+    }
+
+    /// tile[i*row + j] = sum[i, j]
+    LM_INLINE void store(Sum* tile, int64_t row) const {
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) lm::store(tile + i * row + j * LANES, sum_[i][j]);
+        }
+    }
+
+  private:
+    static constexpr int LANES = 16;
+    static constexpr int GROUP = 4 / static_cast<int>(sizeof(Right));
+    using Bits = vec<int32_t, LANES>;  // a group in each lane
+
+    LM_INLINE static int32_t group(const Left* a, int64_t terms) {
+        int32_t bits = 0;
+        memcpy(&bits, a, static_cast<size_t>(terms) * sizeof(Left));
+        return bits;
+    }
+
+    /// Adds the products of row i's group, `left(i)`, and of each column's, of which the bits `kept` count.
+    template <class Group> LM_INLINE void add(const Right* b, int32_t kept, Group left) {
+        Bits right[Vectors];
+#pragma GCC unroll 64
+        for (int j = 0; j < Vectors; ++j) {
+            memcpy(&right[j], b + j * GROUP * LANES, sizeof(Bits));
+            if (kept != -1) right[j] &= kept;
+        }
+#pragma GCC unroll 64
+        for (int i = 0; i < Rows; ++i) {
+            const Bits broad = broadcast<LANES>(left(i));
+#pragma GCC unroll 64
+            for (int j = 0; j < Vectors; ++j) Dot::add(sum_[i][j], broad, right[j]);
+        }
+    }
+
+    vec<Sum, LANES> sum_[Rows][Vectors];
+};
+
+}  // namespace LM_NAMESPACE
+}  // namespace lm
