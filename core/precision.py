@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core.types import DType, bf16
+from luminal.core.types import DType, bf16, f16
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +44,8 @@ class Precision:
         if not self.lost:
             return values
         if self.stored is not None:
-            return values.astype(self.stored.numpy).astype(np.float32)
+            with np.errstate(over="ignore"):
+                return values.astype(self.stored.numpy).astype(np.float32)
         bits = np.ascontiguousarray(values).view(np.uint32)
         half, mask = np.uint32(1 << (self.lost - 1)), np.uint32(2**32 - (1 << self.lost))
         return np.where(np.isfinite(values), ((bits + half) & mask).view(np.float32), values)
@@ -53,5 +54,7 @@ class Precision:
 FP32 = Precision("fp32", _BITS)  # exact: what a target does unless another is chosen
 TF32 = Precision("tf32", 11)  # NVIDIA's, PTX ISA, "cvt.rna.tf32.f32": the exponents of float32
 BF16 = Precision("bf16", 8, bf16)  # the exponents of float32 too
+FP16 = Precision("fp16", 11, f16)  # up to 65504, beyond which operands are infinite; below 2**-14 of fewer bits
 
-ALL = {precision.name: precision for precision in (FP32, TF32, BF16)}
+ALL = {precision.name: precision for precision in (FP32, TF32, FP16, BF16)}
+STORED = tuple(precision for precision in ALL.values() if precision.stored is not None)

@@ -15,7 +15,7 @@ from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
 from luminal.core.matrix import AMX_BF16, DOT_BF16, DOT_INT8, MatrixUnit
-from luminal.core.precision import BF16, FP32, Precision
+from luminal.core.precision import FP32, STORED, Precision
 from luminal.core.types import DType, f32
 
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
@@ -98,7 +98,7 @@ class Target:
         """Those that can be chosen: exact, those of the products that its warps compute, and that of operands which are
         stored in fewer bits: products of these are exact, and any machine sums them."""
         fragments = () if self.grid is None else self.grid.fragments
-        return tuple(dict.fromkeys((FP32, *(f.precision for f in fragments if f.dtype == f32), BF16)))
+        return tuple(dict.fromkeys((FP32, *(f.precision for f in fragments if f.dtype == f32), *STORED)))
 
     def lanes(self, dtype: DType) -> int:
         """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of

@@ -23,7 +23,7 @@ from luminal.core.decompose.reduction import softmax
 from luminal.core.errors import ScheduleError
 from luminal.core.matrix import AMX_BF16, DOT_BF16
 from luminal.core.pipeline import compile_graph
-from luminal.core.precision import BF16
+from luminal.core.precision import BF16, STORED, Precision
 from luminal.core.program import Program
 from luminal.core.schedule import lower
 from luminal.core.schedule import nest as ln
@@ -65,9 +65,11 @@ def values(graph: ir.Graph, sizes: dict[str, int] | None = None, seed: int = 0) 
     return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def assert_rounded_product(graph: ir.Graph, inputs: dict[str, Array], found: Array, depth: int) -> None:
+def assert_rounded_product(
+    graph: ir.Graph, inputs: dict[str, Array], found: Array, depth: int, precision: Precision = BF16
+) -> None:
     """``found`` is the product of the rounded operands: as near as a sum of ``depth`` terms in float32 is."""
-    (exact,) = interp.run(rounded(graph, BF16), inputs).outputs
+    (exact,) = interp.run(rounded(graph, precision), inputs).outputs
     scale = max(1.0, float(np.abs(exact).max(initial=0.0)))
     assert np.abs(found - exact).max(initial=0.0) <= 4 * np.sqrt(depth) * types.f32.eps * scale
 
@@ -231,13 +233,15 @@ def test_groups_in_another_order_give_another_product(target: str) -> None:
     assert not np.allclose(run_program(replace(program, kernels=kernels), inputs)["y"], right, rtol=0.05)
 
 
-def test_other_cpus_store_operands_in_bfloat16_too() -> None:
+@pytest.mark.parametrize("precision", STORED, ids=repr)
+@pytest.mark.parametrize("name", ["x86-64", "avx2", "aarch64"])
+def test_other_cpus_store_operands_in_fewer_bits_too(name: str, precision: Precision) -> None:
     graph = product(5, 8, 12)
     inputs = values(graph)
-    for name in ("x86-64", "avx2", "aarch64"):
-        program = compile_graph(graph, targets.parse(name, "bf16"))
-        assert [c.unit for c in contracts(program)] == [None]
-        assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], 8)
+    program = compile_graph(graph, targets.parse(name, precision.name))
+    (contract,) = contracts(program)
+    assert contract.unit is None and contract.a_type == contract.b_type == precision.stored
+    assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], 8, precision)
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
@@ -346,3 +350,15 @@ def test_the_library_asks_for_the_unit_only_where_it_is_used(target: str) -> Non
 def test_diff_allows_for_the_precision(target: str) -> None:
     report = luminal.diff(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target=target)
     assert report.ok and f"for {target}, bf16" in str(report)
+
+
+def test_operands_of_float16_are_nearer_and_overflow() -> None:
+    """11 significant bits, but numbers beyond 65504 are infinite: the same from the library and the interpreter."""
+    layer, x = Linear(40, 24).eval(), torch.randn(20, 40)
+    modules = {name: luminal.compile(layer, (x,), precision=name) for name in ("bf16", "fp16")}
+    with torch.no_grad():
+        error = {name: float((module(x) - layer(x)).abs().max()) for name, module in modules.items()}
+        assert 0 < error["fp16"] < error["bf16"] / 4
+        large = modules["fp16"](x * 1e5)
+        assert torch.isfinite(modules["bf16"](x * 1e5)).all() and not torch.isfinite(large).any()
+    assert luminal.diff(layer, (x,), precision="fp16").ok

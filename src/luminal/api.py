@@ -64,8 +64,8 @@ def compile(
     emulated on this machine: slowly, and with every access to memory checked. With ``threads`` 0 there is one for each
     CPU that the process may use.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
-    chosen; ``bf16``, 8 significant bits, in which they are stored; or on NVIDIA's GPUs ``tf32``, 11 significant bits.
-    They are summed in float32.
+    chosen; ``bf16``, 8 significant bits, or ``fp16``, 11 of them up to 65504, in which they are stored; or on NVIDIA's
+    GPUs ``tf32``, 11 significant bits. They are summed in float32.
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
     ``luminal.core.quantise``); on CPUs they are read as such.
