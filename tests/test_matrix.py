@@ -91,6 +91,10 @@ def test_a_step_takes_whole_groups_and_ends_where_a_run_does(sizes: tuple[int, .
     assert found == 0 or all(size == 1 for size in sizes[:-1]) or sizes[-1] % found == 0
 
 
+def test_vectors_take_runs_of_any_length() -> None:
+    assert step_depth(DOT_BF16, [3, 3, 3]) == DOT_BF16.depth and step_depth(DOT_BF16, [sym.var("n", 1, 9)]) == 2
+
+
 def test_a_size_that_is_not_fixed_is_taken_in_whole_steps() -> None:
     size = sym.var("n", 1, 100)
     assert step_depth(UNIT, [size]) == UNIT.depth and step_depth(UNIT, [3, size]) == 0
@@ -142,20 +146,31 @@ def windows(s: Source) -> ir.Node:
     return decompose.conv(x, s.weight(6, 4, 3, 3), None, pads_begin=(1, 1), pads_end=(1, 1))
 
 
+def pointwise(s: Source) -> ir.Node:
+    return decompose.conv(s.input(1, 6, 5, 5), s.weight(18, 6, 1, 1), None)
+
+
+def few_channels(s: Source) -> ir.Node:
+    """Runs of three terms, which no group of two divides."""
+    return decompose.conv(s.input(1, 3, 9, 9), s.weight(20, 3, 3, 3), None, strides=(2, 2))
+
+
 def attention(s: Source) -> ir.Node:
     q, k, v = (s.input(2, 11, 6) for _ in range(3))
     return decompose.matmul(softmax(decompose.matmul(q, movement.transpose(k, 1, 2)), 2), v)
 
 
 @on_each
-@pytest.mark.parametrize("build", [windows, attention])
+@pytest.mark.parametrize("build", [windows, pointwise, few_channels, attention])
 def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source], ir.Node], target: str) -> None:
     source = Source()
     y = build(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
     program = compile_graph(graph, TARGETS[target])
     found = contracts(program)
-    assert found and all(c.unit == UNITS[target] for c in found)
+    unit = DOT_BF16 if build is few_channels else UNITS[target]
+    assert found and all(c.unit == unit for c in found)
+    assert not any("not tiled" in kernel.schedule for kernel in program.kernels)
     (exact,) = interp.run(graph, source.arrays, "float64").outputs
     result = run_program(program, source.arrays)["y"]
     error = np.abs(result - exact).max() / np.abs(exact).max()

@@ -134,9 +134,14 @@ def _separates(index: Int) -> bool:
     return True
 
 
+def run_of(shape: tuple[Int, ...], found: Roles) -> int:
+    """The axis of K, of a product of this ``shape``, along which terms lie side by side."""
+    return next(k for k in reversed(found.k) if shape[k] != 1)
+
+
 def run_axis(product: Node, found: Roles) -> int | None:
     """The axis of A's source along which a matrix unit reads terms that lie side by side."""
-    term = sym.as_var(ir.axes(product.shape)[next(k for k in found.k[::-1] if product.shape[k] != 1)])
+    term = sym.as_var(ir.axes(product.shape)[run_of(product.shape, found)])
     if term is None:
         return None
     linear = (sym.coefficient(index, term) for index in found.a.index)

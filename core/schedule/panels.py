@@ -9,7 +9,7 @@ from __future__ import annotations
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.schedule.contraction import Operand, Roles, is_constant
+from luminal.core.schedule.contraction import Operand, Roles, is_constant, run_of
 from luminal.core.schedule.tile import Tile
 from luminal.core.symbolic import Int, Var
 
@@ -27,11 +27,13 @@ def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 
     shape = product.shape
     over = ir.axes(shape)
     count = sym.product(shape[k] for k in found.n)
-    depth = sym.product(shape[k] for k in found.k)
+    run = run_of(shape, found)
+    terms = _terms(shape, found, group)
+    depth = sym.product(terms)
     batch = tuple(shape[k] for k in found.batch)
     result: tuple[Int, ...] = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
     if tile.unit is not None:
-        result = (*result[:-2], sym.ceildiv(depth, group), columns, group)
+        result = (*result[:-2], sym.floordiv(depth, group), columns, group)
     at = ir.axes(result)
     panel, row, inner, *beside = at[len(batch) :]
     column = panel * columns + inner
@@ -39,10 +41,18 @@ def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 
     by: dict[Var, Int] = {}
     _digits(by, [over[k] for k in found.batch], list(batch), None, at[: len(batch)])
     _digits(by, [over[k] for k in found.n], [shape[k] for k in found.n], column)
-    _digits(by, [over[k] for k in found.k], [shape[k] for k in found.k], row * every + first)
+    _digits(by, [over[k] for k in found.k], terms, row * every + first)
     index = [sym.substitute(e, by) for e in b.index]
-    valid = [*(sym.substitute(e, by) for e in b.valid), count - 1 - column, depth - 1 - row * every - first]
+    valid = [*(sym.substitute(e, by) for e in b.valid), count - 1 - column]
+    if (term := sym.as_var(over[run])) is not None:
+        valid.append(shape[run] - 1 - by[term])
     return ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize))
+
+
+def _terms(shape: tuple[Int, ...], found: Roles, group: int) -> list[Int]:
+    """The terms along each axis of K: groups begin where a run does."""
+    run = run_of(shape, found)
+    return [sym.ceildiv(shape[k], group) * group if k == run else shape[k] for k in found.k]
 
 
 def _digits(
@@ -70,8 +80,8 @@ def read_panels(packed: Node, product: Node, found: Roles, tile: Tile, every: in
     for k in found.n:
         column = column * shape[k] + over[k]
     depth: Int = 0
-    for k in found.k:
-        depth = depth * shape[k] + over[k]
+    for k, extent in zip(found.k, _terms(shape, found, group), strict=True):
+        depth = depth * extent + over[k]
     batch = [over[k] for k in found.batch]
     panel, row, inner = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)
     if tile.unit is None:

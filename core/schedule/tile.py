@@ -165,9 +165,11 @@ def _matrix_tile(unit: MatrixUnit, depth: int, node: Node, found: Roles, columns
 def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
     """How many terms a step takes of the innermost of axes of these sizes; 0 where steps do not suit them.
 
-    The last step along a single axis may be shorter; else steps divide the innermost axis, each run of which begins
-    where those before it end.
+    The last step of a run may be shorter, which costs little in vectors. Else it copies what it reads: several runs are
+    taken in steps that divide them.
     """
+    if unit.in_vectors:
+        return unit.depth
     *outer, run = sizes
     divisors = [d for d in range(unit.group, unit.depth + 1, unit.group) if isinstance(run, int) and run % d == 0]
     depth = max(divisors, default=0)
