@@ -186,9 +186,9 @@ _measuring: ContextVar[tuple[Measured, set[str]] | None] = ContextVar("measuring
 
 
 @contextmanager
-def measuring(table: Measured) -> Iterator[None]:
-    """Sizes that ``measure`` makes inside the block are noted in ``table``."""
-    token = _measuring.set((table, {size.name for size in table}))
+def measuring(table: Measured, taken: Iterable[str] = ()) -> Iterator[None]:
+    """Sizes that ``measure`` makes inside the block are noted in ``table``; none gets a name that is ``taken``."""
+    token = _measuring.set((table, {*taken, *(size.name for size in table)}))
     try:
         yield
     finally:
@@ -207,8 +207,9 @@ def measuring_inside() -> Iterator[Measured]:
         _measuring.reset(token)
 
 
-def measure(count: Node, upper: int, name: str = "found") -> Int:
-    """A size that is known when ``count`` (one int64, 0 .. ``upper``) has been computed, as a dimension of that name.
+def measure(count: Node, upper: int, name: str = "found", lower: int = 0) -> Int:
+    """A size that is known when ``count`` (one int64, ``lower .. upper``) has been computed, as a dimension of that
+    name.
 
     Raises UnsupportedError where nothing notes what is measured.
     """
@@ -219,13 +220,13 @@ def measure(count: Node, upper: int, name: str = "found") -> Int:
     if count.op is ops.CONSTANT:
         return int(count.attr.array)
     for known, node in table.items():
-        if node is count and known.hi == upper:
+        if node is count and (known.lo, known.hi) == (lower, upper):
             return sym.expr(known)
     wanted, number = name, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
     taken.add(name)
-    size = sym.Var(name, 0, upper)
+    size = sym.Var(name, lower, upper)
     table[size] = count
     return sym.expr(size)
 

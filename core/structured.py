@@ -15,7 +15,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.ir import Node
-from luminal.core.movement import slice_
+from luminal.core.movement import pad, slice_
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import i64
 
@@ -124,9 +124,16 @@ def _repeated(
     ]
 
 
-def cond(condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[], Sequence[Node]]) -> list[Node]:
+def cond(
+    condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[], Sequence[Node]], name: str = "branch"
+) -> list[Node]:
     """What ``then`` returns where ``condition`` (a bool scalar) holds, else what ``other`` returns; only one of them is
-    computed. Raises ShapeError or DTypeError where they differ in shapes or types."""
+    computed.
+
+    Where an axis has one size in ``then`` and another in ``other``, there is room for the larger, and the size is
+    measured, as ``name`` (numbered, where there are several). Raises ShapeError where results have other numbers of
+    axes or such a size has no upper bound, DTypeError where they are of other types.
+    """
     _check_condition("Cond", condition)
     with _parameters() as parameter:
         with ir.building() as built:
@@ -134,24 +141,76 @@ def cond(condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[]
                 yes = list(then())
             with ir.measuring_inside() as inside_no:
                 no = list(other())
-        if len(yes) != len(no):
-            raise ShapeError(f"Cond: one branch has {len(yes)} results, the other {len(no)}")
-        for number, (a, b) in enumerate(zip(yes, no, strict=True)):
-            if a.shape != b.shape:
-                shapes = f"{list(a.shape)} where the condition holds, else {list(b.shape)}"
-                raise ShapeError(
-                    f"Cond: result {number} has shape {shapes}; give both branches one shape, or fix when compiling "
-                    "what the condition depends on"
-                )
-            if a.dtype != b.dtype:
-                raise DTypeError(f"Cond: result {number} is {a.dtype} or {b.dtype}")
-        _check_results("Cond", yes, inside_yes)
+            _check_branches(yes, no)
+            rows = [tuple(zip(x.shape, y.shape, strict=True)) for x, y in zip(yes, no, strict=True)]
+            unlike = list(dict.fromkeys((a, b) for row in rows for a, b in row if a != b))
+            inside = {*inside_yes, *inside_no}
+            rooms = {(a, b): _room(a, b, inside) for a, b in unlike}
+            shapes = [[rooms.get(pair, pair[0]) for pair in row] for row in rows]
+            told = [(a, b) for a, b in unlike if not inside.isdisjoint(sym.variables(a) | sym.variables(b))]
+            bodies = [
+                [*map(_in_room, results, shapes), *(ir.dim(pair[k]) for pair in told)]
+                for k, results in enumerate((yes, no))
+            ]
         tables = inside_yes, inside_no
-        operands, parameters, (yes_body, no_body), measured = _closed([yes, no], tables, [], parameter, built)
-    return [
+        operands, parameters, (yes_body, no_body), measured = _closed(bodies, tables, [], parameter, built)
+    joined = [
         ir.structured(ops.COND, (condition, *operands), ops.Branches(parameters, yes_body, no_body, number, measured))
-        for number in range(len(yes))
+        for number in range(len(yes_body))
     ]
+    counts = dict(zip(told, joined[len(rows) :], strict=True))
+    sizes: dict[tuple[Int, Int], Int] = {}
+    for a, b in unlike:
+        count = counts.get((a, b)) or ir.select(condition, ir.dim(a), ir.dim(b))
+        least = min(sym.lower(a) or 0, sym.lower(b) or 0)
+        sizes[a, b] = ir.measure(count, _most(rooms[a, b]), name, max(least, 0))
+    return [
+        _first(x, [sizes.get(pair, pair[0]) for pair in row]) for x, row in zip(joined[: len(rows)], rows, strict=True)
+    ]
+
+
+def _check_branches(yes: Sequence[Node], no: Sequence[Node]) -> None:
+    if len(yes) != len(no):
+        raise ShapeError(f"Cond: one branch has {len(yes)} results, the other {len(no)}")
+    for number, (a, b) in enumerate(zip(yes, no, strict=True)):
+        if a.rank != b.rank:
+            raise ShapeError(
+                f"Cond: expected result {number} to have as many axes in both branches, found shape {list(a.shape)} "
+                f"where the condition holds, else {list(b.shape)}; reshape one of them, or fix when compiling what the "
+                "condition depends on"
+            )
+        if a.dtype != b.dtype:
+            raise DTypeError(f"Cond: result {number} is {a.dtype} or {b.dtype}")
+
+
+def _room(a: Int, b: Int, inside: Collection[Var]) -> Int:
+    """A size of ``a`` or more and of ``b`` or more that is known before the branches, which measure what is ``inside``.
+
+    Raises ShapeError where there is none with an upper bound.
+    """
+    room = sym.maximum(*(size if sym.variables(size).isdisjoint(inside) else _most(size) for size in (a, b)))
+    _most(room)
+    return room
+
+
+def _most(size: Int) -> int:
+    most = sym.upper(size)
+    if most is None:
+        raise ShapeError(
+            f"Cond: expected sizes with an upper bound where branches have results of other sizes, found {size}; "
+            "declare bounds of what it depends on (dims), or give both branches one shape"
+        )
+    return most
+
+
+def _in_room(x: Node, shape: Sequence[Int]) -> Node:
+    """``x`` with zeros behind it along each axis."""
+    return pad(x, [0] * x.rank, [room - size for room, size in zip(shape, x.shape, strict=True)])
+
+
+def _first(x: Node, shape: Sequence[Int]) -> Node:
+    """The first elements along each axis."""
+    return ir.view(x, shape, ir.axes(tuple(shape)))
 
 
 # ---- closing -------------------------------------------------------------------------------------------------------
@@ -222,7 +281,7 @@ def _check_results(what: str, results: Sequence[Node], measured: ir.Measured) ->
         if any(not sym.variables(size).isdisjoint(measured) for size in node.shape):
             raise UnsupportedError(
                 f"{what}: a result has the shape [{', '.join(map(str, node.shape))}], which data decides in a body: "
-                "outside of it no size is known that differs from one round, or one branch, to the next"
+                "outside of it no size is known that differs from one round to the next"
             )
 
 

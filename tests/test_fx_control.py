@@ -62,6 +62,11 @@ def backwards(f: Any, x: Any, h: Any) -> Any:
     return scan(lambda h, x: ((h + x).clone(), h * x), h, x, dim=1, reverse=True)
 
 
+def other_sizes(f: Any, x: Any, p: Any) -> Any:
+    y = torch.cond(p, lambda x: f(x)[:2], lambda x: torch.cat([x, x + 1]), (x,))
+    return y, y @ y.T, y.mean(0), torch.cat([y, x])
+
+
 MODELS: dict[str, tuple[Any, list[tuple[torch.Tensor, ...]], ops.Op | None]] = {
     "branch": (branch, [(X[0], torch.tensor([False, value])) for value in (True, False)], ops.COND),
     "loop": (repeated, [(X[0], torch.tensor(n)) for n in (0, 1, 4)], ops.WHILE),
@@ -73,6 +78,13 @@ MODELS: dict[str, tuple[Any, list[tuple[torch.Tensor, ...]], ops.Op | None]] = {
     "sizes inside a branch": (
         lambda f, x: torch.cond(x.sum() > 0, lambda x: x[x > 0].sum(), lambda x: f(x[x < -1].mean() + x).mean(), (x,)),
         [(X + 1,), (X - 1,)], ops.COND,
+    ),
+    "branches of other sizes": (
+        other_sizes, [(X[:, 0], torch.tensor(value)) for value in (True, False)], ops.COND,
+    ),
+    "branches of other sizes, one by data": (
+        lambda f, x: torch.cond(x.sum() > 0, lambda x: x[x[:, 0] > 0], lambda x: f(x), (x,)).sum(0),
+        [(X[0],), (-X[0],)], ops.COND,
     ),
     "associative scan": (
         lambda f, x: associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic"), [(X,)], None,
@@ -100,7 +112,7 @@ def test_agrees_with_eager(name: str) -> None:
         models.assert_close(interpreted(graph, inputs), eager(model, inputs), 1e-5)
 
 
-@pytest.mark.parametrize("name", ["branch", "branch in a loop", "scan"])
+@pytest.mark.parametrize("name", ["branch", "branches of other sizes", "branch in a loop", "scan"])
 def test_compiled(name: str) -> None:
     function, calls, _ = MODELS[name]
     model = Layer(function)
@@ -108,6 +120,16 @@ def test_compiled(name: str) -> None:
     for inputs in calls:
         found = [value.numpy() for value in torch.utils._pytree.tree_leaves(module(*inputs))]
         models.assert_close(found, eager(model, inputs), 1e-5)
+
+
+def test_branches_of_other_sizes_where_one_is_symbolic() -> None:
+    model = Layer(other_sizes)
+    graph = importer.load(model, (X[:, 0], torch.tensor(True)), dims={"inputs_0": {0: "n"}, "n": (2, 9)})
+    assert [(size.lo, size.hi) for size in graph.measured] == [(2, 18)]
+    for n in (2, 5):
+        for value in (True, False):
+            inputs = X[:n, 0], torch.tensor(value)
+            models.assert_close(interpreted(graph, inputs), eager(model, inputs), 1e-5)
 
 
 def decayed(a: Any, b: Any) -> Any:

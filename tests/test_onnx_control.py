@@ -88,15 +88,115 @@ def chosen(then: str, other: str) -> onnx.ModelProto:
     """)
 
 
-def test_branches_of_other_shapes_and_types_are_refused() -> None:
-    with pytest.raises(ShapeError, match=r"^If 'y'\(bool\[\]\): .* \[1\] where the condition holds, else \[2\]; .*fix"):
-        importer.load(chosen("a = Slice (x, one, two)", "z = Sub (one, one) a = Slice (x, z, two)"))
+def test_branches_of_other_ranks_and_types_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"^If 'y'\(bool\[\]\): .* \[1, 4\] where the condition holds, else \[4\]; .*fix"):
+        importer.load(chosen("z = Sub (one, one) a = Unsqueeze (x, z)", "a = Neg (x)"))
     with pytest.raises(DTypeError, match=r"If 'y'.* is float32 or int64"):
         importer.load(chosen("a = Neg (x)", "a = Cast <to: int = 7> (x)"))
     with pytest.raises(ModelError, match=r"^If 'y'\(bool\[\]\): the graph 'no' takes 1 inputs, but 0 are given"):
         proto = chosen("a = Neg (x)", "a = Neg (x)")
         proto.graph.node[2].attribute[1].g.input.add(name="more")
         importer.load(proto)
+
+
+# Results of the two branches whose sizes differ, read by what follows and given as outputs. The inputs are c, d (bool),
+# x float[n, 3] and w float[m, 3]; k_ are int64[1].
+UNLIKE = {
+    "sizes of inputs": ("(float[k, 3] y, float[k] z, float[3, 3] p, float[l, 3] q, float[1, 3] r, float[k] t)", """
+        y, z = If (c) <
+          then_branch: graph = yes () => (float[n, 3] a, float[n] b) { a = Neg (x)  b = ReduceSum <keepdims: int = 0> (x, k1) },
+          else_branch: graph = no () => (float[m, 3] a, float[m] b)
+            { a = Mul (w, w)  b = ReduceMax <keepdims: int = 0, axes: ints = [1]> (w) }
+        >
+        u = Transpose <perm: ints = [1, 0]> (y)  p = MatMul (u, y)  zz = Unsqueeze (z, k1)  v = Add (y, zz)
+        q = Concat <axis: int = 0> (x, v, w)  r = ReduceSum (v, k0)
+        t = If (c) <then_branch: graph = more () => (float[n] a) { a = Add (z, z) },
+                    else_branch: graph = less () => (float[m] a) { a = ReduceMax <keepdims: int = 0, axes: ints = [1]> (w) }>
+    """),
+    "numbers, and none at all": ("(float[k] y, bool[k] b, float s, float[l] t, float[1] u, float e)", """
+        f = Reshape (x, km)  g = Slice (f, k0, k3)  h = Slice (f, k0, k1)
+        y, b, s, n = If (c) <
+          then_branch: graph = yes () => (float[1] a, bool[1] p, float q, float[0] i)
+            { a = Neg (h)  p = Less (h, h)  q = Squeeze (h)  i = Slice (f, k0, k0) },
+          else_branch: graph = no () => (float[3] a, bool[3] p, float q, float[3] i)
+            { a = Neg (g)  p = Less (g, a)  q = ReduceSum <keepdims: int = 0> (g)  i = Exp (g) }
+        >
+        t = Concat <axis: int = 0> (y, n, y)  u = ReduceSum (n)  e = ReduceProd <keepdims: int = 0> (n)
+    """),
+    "sizes that data decides in a branch": ("(int64[2, k] y, int64[l] v, float[j, 3] z)", """
+        y, v, z = If (c) <
+          then_branch: graph = yes () => (int64[2, i] a, int64[i] b, float[j, 3] g)
+            { zero = Sub (k1, k1)  f = Cast <to: int = 1> (zero)  h = Greater (x, f)  a = NonZero (h)
+              e = Slice (a, k0, k1)  b = Squeeze (e, k0)  g = Gather (x, b) },
+          else_branch: graph = no () => (int64[2, i] a, int64[i] b, float[j, 3] g)
+            { a = NonZero (w)  e = Slice (a, k1, k2)  b = Squeeze (e, k0)  g = Concat <axis: int = 0> (x, w) }
+        >
+    """),
+    "branches in branches": ("(float[i, j] y, float[i] s)", """
+        y = If (c) <
+          then_branch: graph = yes () => (float[i, j] a) {
+            f = If (d) <then_branch: graph = yy () => (float[i, 3] b) { b = Neg (x) },
+                        else_branch: graph = yn () => (float[i, 3] b) { b = Concat <axis: int = 0> (x, w, x) }>
+            a = Tanh (f)
+          },
+          else_branch: graph = no () => (float[i, j] a) {
+            a = If (d) <then_branch: graph = ny () => (float[f, g] b) { b = Transpose <perm: ints = [1, 0]> (w) },
+                        else_branch: graph = nn () => (float[h, 3] b) { b = Slice (w, k0, k1) }>
+          }
+        >
+        s = ReduceSum <keepdims: int = 0> (y, k1)
+    """),
+    "branches in loops": ("(float[1, 3] last, float[r, 1, 3] all)", """
+        t = Constant <value: tensor = int64 {3}> ()  first = ReduceSum (x, k0)
+        last, all = Loop (t, c, first) <
+          body: graph = step (int64 i, bool go, float[1, 3] a) => (bool on, float[1, 3] b, float[1, 3] o) {
+            one = Constant <value: tensor = int64 {1}> ()  odd = Mod (i, k2)  is = Equal (odd, k1)  on = Identity (go)
+            z = If (is) <
+              then_branch: graph = yes () => (float[j, 3] e) { e = Add (x, a) },
+              else_branch: graph = no () => (float[j, 3] e)
+                { v = Add (w, a)  s = ReduceSum <keepdims: int = 0> (v, k1)  f = Sub (s, s)  p = Greater (s, f)
+                  e = Compress <axis: int = 0> (v, p) }
+            >
+            o = ReduceSum (z, k0)  b = Mul (o, a)
+          }
+        >
+    """),
+}  # fmt: skip
+
+
+def unlike(name: str) -> onnx.ModelProto:
+    outputs, text = UNLIKE[name]
+    numbers = "  ".join(
+        f"k{'m' if k < 0 else k} = Constant <value: tensor = int64[1] {{{k}}}> ()" for k in (-1, 0, 1, 2, 3)
+    )
+    return parsed(f"test (float[n, 3] x, float[m, 3] w, bool c, bool d) => {outputs} {{ {numbers} {text} }}")
+
+
+UNLIKE_SIZES = {"n": (1, 8), "m": (1, 8)}
+
+
+def unlike_calls(seed: int = 0) -> list[dict[str, Array]]:
+    sizes = ((4, 2), (1, 5), (8, 8))
+    return [
+        {"x": floats(n, 3, seed=seed), "w": floats(m, 3, seed=seed + 1), "c": np.array(c), "d": np.array(d)}
+        for c in (True, False) for d in (True, False) for n, m in sizes
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_branches_give_results_of_other_sizes(name: str) -> None:
+    graph = agrees(unlike(name), *unlike_calls(), dims=UNLIKE_SIZES)
+    assert ops.COND in operations(graph) or ops.COND in {node.op for node in ir.everything(graph.results)}
+
+
+def test_branches_of_other_sizes_compiled() -> None:
+    graphs = {name.replace(" ", "_").replace(",", ""): importer.load(unlike(name), dims=UNLIKE_SIZES) for name in UNLIKE}
+    module = luminal.compile(graphs, name="unlike", target="host")
+    for name, graph in graphs.items():
+        named = {node.attr.name for node in graph.inputs}
+        for inputs in unlike_calls(seed=7):
+            given = {key: array for key, array in inputs.items() if key in named}
+            models.assert_close(list(module[name].run(given).values()), models.run(graph, given))
 
 
 def test_the_condition_must_be_known_where_it_decides_how_many_tensors_there_are() -> None:

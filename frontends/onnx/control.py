@@ -61,7 +61,7 @@ def known(node: Node) -> Int | None:
 
 def if_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     """Only the branch that is taken is imported where the condition is known: exporters write such for sizes that they
-    had not resolved. Else both give as many tensors, of the same shapes and types."""
+    had not resolved. Else both give as many tensors, of the same types and numbers of axes."""
     branches = call.graph("then_branch"), call.graph("else_branch")
     condition = call[0]
     if not condition.dtype.is_bool:
@@ -77,7 +77,8 @@ def if_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
             raise undecided(condition, 0)
         return _tensors(found[-1])
 
-    joined = cond(_scalar(condition), lambda: results(branches[0]), lambda: results(branches[1]))
+    name = f"{next(name for name in call.outputs if name)}_size"
+    joined = cond(_scalar(condition), lambda: results(branches[0]), lambda: results(branches[1]), name)
     return _arranged(found[0], joined)
 
 

@@ -164,7 +164,7 @@ class _Importer:
         for input_name, value in self._inputs.held.items():
             self._scope[input_name] = value
         table: ir.Measured = {}
-        with ir.measuring(table):
+        with ir.measuring(table, [size.name for size in self._inputs.dims]):
             self._nodes(self._model.graph.node, self._scope, self._opsets, None)
         if not self.unsupported:
             self._inputs.check_dims()
