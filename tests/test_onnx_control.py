@@ -199,18 +199,39 @@ def test_branches_of_other_sizes_compiled() -> None:
             models.assert_close(list(module[name].run(given).values()), models.run(graph, given))
 
 
-def test_the_condition_must_be_known_where_it_decides_how_many_tensors_there_are() -> None:
-    proto = parsed("""
-        test (float[4] x, bool c) => (int64 n) {
-          s = If (c) <then_branch: graph = yes () => (seq(float[4]) a) { a = SequenceConstruct (x) },
-                      else_branch: graph = no () => (seq(float[4]) a) { a = SequenceConstruct (x, x) }>
-          n = SequenceLength (s)
-        }
+def choosing_sequences(then: str, other: str) -> onnx.ModelProto:
+    return parsed(f"""
+        test (float[4] x, bool c, int64 k) => (int64 n, float[4] y) {{
+          s = If (c) <then_branch: graph = yes () => (seq(float[4]) a) {{ {then} }},
+                      else_branch: graph = no () => (seq(float[4]) a) {{ {other} }}>
+          n = SequenceLength (s)  y = SequenceAt (s, k)
+        }}
     """)
-    with pytest.raises(InputError, match=r"If 's'.*depends on the data of 'c'"):
+
+
+def test_branches_give_sequences_of_other_lengths() -> None:
+    proto = choosing_sequences("a = SequenceConstruct (x)", "z = Neg (x)  a = SequenceConstruct (x, z, x)")
+    calls = [
+        {"x": floats(4), "c": np.array(c), "k": np.array(k)} for c, k in ((True, 0), (True, -1), (False, 1), (False, -2))
+    ]
+    graph = agrees(proto, *calls)
+    assert [(size.name, size.lo, size.hi) for size in graph.measured] == [("s_size", 1, 3)]
+    compiled(graph, *calls)
+    with pytest.raises(IndexError, match="index 1 is out of range for axis 0 of extent 1"):
+        models.run(graph, {"x": floats(4), "c": np.array(True), "k": np.array(1)})
+
+
+def test_the_condition_must_be_known_where_it_decides_which_tensors_there_are() -> None:
+    proto = choosing_sequences("a = SequenceConstruct (x)", "z = Concat <axis: int = 0> (x, x) a = SequenceConstruct (x, z)")
+    fixed = {"c": np.array(False), "k": np.array(0)}
+    with pytest.raises(UnsupportedError, match=r"If 's'.*one shape, found sequence\(float32\[4\], float32\[8\]\);.*constants"):
         importer.load(proto)
-    (count,) = models.run(importer.load(proto, constants={"c": np.array(False)}), {"x": floats(4)})
+    count, _ = models.run(importer.load(proto, constants=fixed), {"x": floats(4)})
     assert count == 2
+    other = choosing_sequences("a = SequenceConstruct (x)", "a = SequenceConstruct (x)")
+    other.graph.node[0].attribute[1].g.node[0].op_type = "Neg"
+    with pytest.raises(InputError, match=r"If 's'.*depends on the data of 'c'"):
+        importer.load(other)
 
 
 def test_what_a_branch_cannot_compute_is_listed() -> None:
@@ -440,6 +461,114 @@ def test_sizes_that_data_decides_inside_a_body() -> None:
     graph = agrees(proto, *calls)
     assert not graph.measured and ir.sizes_inside(graph.results)
     compiled(graph, *calls)
+
+
+# ---- sequences whose length a run decides ----------------------------------------------------------------------------
+
+# Over x float[n, 2], w float[4, 2], trips, k (int64) and split int64[3].
+GROW = "on = Identity (go)  row = Gather (x, zero)  f = Cast <to: int = 1> (i)  p = Add (row, f)"
+SEQUENCES = {
+    "a loop for as long as data says": ("(int64 l, float[a, 2] y, float[b] z, float[2] v, float[2] t)", f"""
+        e = SequenceEmpty ()
+        s, t = Loop (trips, , e, one) <body: graph = step (int64 i, bool go, seq(float[2]) u, float[2] q)
+          => (bool on, seq(float[2]) r, float[2] h) {{ {GROW}  h = Add (q, p)  r = SequenceInsert (u, h) }}>
+        l = SequenceLength (s)  v = SequenceAt (s, k)
+        y = ConcatFromSequence <axis: int = 0, new_axis: int = 1> (s)  z = ConcatFromSequence <axis: int = -1> (s)
+    """),
+    "a symbolic number of rounds": ("(int64 l, float[2, a] y, float[m, 2] all)", f"""
+        n = Size (x)  e = SequenceConstruct (one, one)
+        s, all = Loop (n, , e) <body: graph = step (int64 i, bool go, seq(float[2]) u)
+          => (bool on, seq(float[2]) r, float[2] h)
+          {{ {GROW}  h = Neg (p)  g = SequenceInsert (u, p)  r = SequenceInsert (g, h) }}>
+        l = SequenceLength (s)  y = ConcatFromSequence <axis: int = 1, new_axis: int = 1> (s)
+    """),
+    "a known number of rounds": ("(float[a] y, float[2] v)", f"""
+        three = Constant <value: tensor = int64 {{3}}> ()  e = SequenceEmpty ()
+        s = Loop (three, , e) <body: graph = step (int64 i, bool go, seq(float[2]) u) => (bool on, seq(float[2]) r)
+          {{ {GROW}  r = SequenceInsert (u, p) }}>
+        y = ConcatFromSequence <axis: int = 0> (s)  last = Constant <value: tensor = int64 {{-1}}> ()
+        v = SequenceAt (s, last)
+    """),
+    "loops in loops": ("(float[a, 2] y)", f"""
+        e = SequenceEmpty ()  n = Size (x)
+        s = Loop (trips, , e) <body: graph = step (int64 i, bool go, seq(float[2]) u) => (bool on, seq(float[2]) r) {{
+          {GROW}  g = SequenceInsert (u, p)
+          r = Loop (n, , g) <body: graph = inner (int64 j, bool more, seq(float[2]) b) => (bool again, seq(float[2]) d)
+            {{ again = Identity (more)  c = Cast <to: int = 1> (j)  o = Mul (c, p)  d = SequenceInsert (b, o) }}>
+        }}>
+        y = ConcatFromSequence <axis: int = 0, new_axis: int = 1> (s)
+    """),
+    "rows": ("(float[a, 2] y, float[2, b] z, int64 l, float[1, 2] v, float[c, 2] m)", """
+        s = SplitToSequence <keepdims: int = 0> (x)  l = SequenceLength (s)
+        y = ConcatFromSequence <axis: int = 0, new_axis: int = 1> (s)  t = SplitToSequence (x)  v = SequenceAt (t, zero)
+        z = ConcatFromSequence <axis: int = 1, new_axis: int = 1> (s)
+        e = SequenceEmpty ()
+        u = Loop (l, , e) <body: graph = step (int64 i, bool go, seq(float[2]) g) => (bool on, seq(float[2]) r)
+          { on = Identity (go)  row = SequenceAt (s, i)  p = Mul (row, one)  r = SequenceInsert (g, p) }>
+        m = ConcatFromSequence <axis: int = 0, new_axis: int = 1> (u)
+    """),
+    "parts of two": ("(float[a, 2] y, float[2, 2] v, float[2, b] z)", """
+        d = Concat <axis: int = 0> (x, x)  two = Constant <value: tensor = int64 {2}> ()
+        s = SplitToSequence <axis: int = 0> (d, two)  v = SequenceAt (s, zero)
+        t = SequenceMap (s, one) <body: graph = each (float[2, 2] a, float[2] b) => (float[2, 2] c) { c = Sub (a, b) }>
+        y = ConcatFromSequence <axis: int = 0> (t)  z = ConcatFromSequence <axis: int = -1> (t)
+    """),
+    "parts of sizes that data gives": ("(float[a, 2] y, float[b, 2] z, float[c, 2] r, int64 l)", """
+        s = SplitToSequence (w, split)  three = Constant <value: tensor = int64 {2}> ()
+        a = SequenceAt (s, zero)  y = Neg (a)  z = SequenceAt (s, three)  l = SequenceLength (s)
+        t = SequenceErase (s, zero)  u = ConcatFromSequence <axis: int = 0> (t)  r = Concat <axis: int = 0> (u, a)
+    """),
+    "tensors put in and taken out anywhere": ("(float[a] y, float[b] z, float[c] v, float[d] m)", """
+        f = Neg (one)  g = Exp (one)  s = SequenceConstruct (one, f, g)
+        t = SequenceInsert (s, f, k)  u = SequenceErase (t, k)  q = SequenceErase (u)
+        r = SplitToSequence <keepdims: int = 0> (x)  h = SequenceInsert (r, one)  j = SequenceInsert (h, g, zero)
+        y = ConcatFromSequence <axis: int = 0> (t)  z = ConcatFromSequence <axis: int = 0> (u)
+        v = ConcatFromSequence <axis: int = 0> (q)  m = ConcatFromSequence <axis: int = 0> (j)
+    """),
+}  # fmt: skip
+
+
+def with_sequences(name: str) -> onnx.ModelProto:
+    outputs, text = SEQUENCES[name]
+    return parsed(f"""
+        test (float[n, 2] x, float[4, 2] w, int64 trips, int64 k, int64[3] split) => {outputs} {{
+          one = Constant <value: tensor = float[2] {{1, 0.5}}> ()  zero = Constant <value: tensor = int64 {{0}}> () {text}
+        }}
+    """)
+
+
+SEQUENCE_CALLS = [
+    {
+        "x": floats(n, 2, seed=n), "w": floats(4, 2, seed=1), "trips": np.array(trips), "k": np.array(k),
+        "split": np.array(split),
+    }
+    for n, trips, k, split in ((1, 1, 0, [1, 3, 0]), (5, 3, -1, [0, 0, 4]), (2, 6, 1, [1, 1, 2]))
+]  # fmt: skip
+
+
+def importing_sequences(name: str) -> Graph:
+    counted = {"s_count": (0, 6)} if "Loop (trips" in SEQUENCES[name][1] else {}
+    return importer.load(with_sequences(name), dims={"n": (1, 5), **counted})
+
+
+def given_to(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {node.attr.name: inputs[node.attr.name] for node in graph.inputs}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_whose_length_or_parts_a_run_decides(name: str) -> None:
+    graph, proto = importing_sequences(name), with_sequences(name)
+    for inputs in SEQUENCE_CALLS:
+        models.assert_close(models.run(graph, given_to(graph, inputs)), models.by_onnxruntime(proto, inputs))
+
+
+def test_sequences_compiled() -> None:
+    graphs = {name.replace(" ", "_"): importing_sequences(name) for name in SEQUENCES}
+    module = luminal.compile(graphs, name="sequences", target="host")
+    for name, graph in graphs.items():
+        for inputs in SEQUENCE_CALLS:
+            given = given_to(graph, inputs)
+            models.assert_close(list(module[name].run(given).values()), models.run(graph, given))
 
 
 # ---- Scan ------------------------------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ The size of the result is known when the condition has been computed (``ir.measu
 
 from __future__ import annotations
 
-from luminal.core import interp, ir
+from luminal.core import interp, ir, limits
 from luminal.core import symbolic as sym
 from luminal.core.decompose import indexing
-from luminal.core.decompose.compare import less, not_equal
+from luminal.core.decompose.compare import equal, less, less_equal, not_equal
 from luminal.core.decompose.cumulative import cumsum
-from luminal.core.decompose.reduction import sum_
+from luminal.core.decompose.reduction import all_, sum_
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, cast, constant, expand, iota, scatter, select
+from luminal.core.ir import Node, cast, constant, dim, expand, gather, iota, scatter, select
 from luminal.core.movement import reshape, slice_
 from luminal.core.ops import DIV, MOD
 from luminal.core.symbolic import Int
@@ -92,6 +92,29 @@ def compress(x: Node, condition: Node, axis: int, name: str = "found") -> Node:
     if condition.rank != 1:
         raise ShapeError(f"expected a condition of one axis, found {list(condition.shape)}")
     return indexing.take(x, places(condition, name), axis)
+
+
+def split(x: Node, sizes: Node, axis: int, name: str = "part") -> list[Node]:
+    """``x`` cut along ``axis`` into parts as large as the integers ``sizes``, of which there is a known number, say.
+
+    A run fails where one is negative or they do not add up. Raises ShapeError where they are not along one axis of a
+    known size, or the axis that is cut has no upper bound.
+    """
+    if sizes.rank != 1 or not isinstance(sizes.shape[0], int):
+        raise ShapeError(f"{name}: expected a known number of sizes along one axis, found {list(sizes.shape)}")
+    axis %= x.rank
+    extent, parts = x.shape[axis], sizes.shape[0]
+    limits.check_parts(parts, "a split")
+    sizes = cast(sizes, i64)
+    fits = less(-1, sizes) & less_equal(sizes, dim(extent))
+    fit = all_(fits) & equal(sum_(sizes), dim(extent))
+    sizes = gather(sizes, select(fit, iota(parts), -1), 0)
+    starts = cumsum(sizes, 0, exclusive=True)
+    found: list[Node] = []
+    for k in range(parts):
+        size, start = (reshape(slice_(numbers, 0, k, 1), []) for numbers in (sizes, starts))
+        found.append(gather(x, iota(measured(size, extent, name)) + start, axis))
+    return found
 
 
 def masked_select(x: Node, condition: Node, name: str = "found") -> Node:

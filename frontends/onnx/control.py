@@ -31,7 +31,7 @@ from luminal.core.structured import collect, cond, scan
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx import sequences
 from luminal.frontends.onnx.registry import Call, exactly, undecided, wrap_axis
-from luminal.frontends.onnx.sequences import Held, Nothing, Tensors
+from luminal.frontends.onnx.sequences import Growing, Held, Nothing, Read, Stacked, Tensors, is_sequence
 
 SPELLED_OUT = 64  # iterations of a loop whose body is repeated where it cannot be a loop
 
@@ -69,16 +69,29 @@ def if_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     taken = known(condition)
     if isinstance(taken, int):
         return run(branches[0] if taken else branches[1], [])
+    try:
+        return _joined(call, branches, run)
+    except _Unlike:
+        return _joined(call, branches, run, stacking=True)
+
+
+class _Unlike(Exception):
+    """The branches give sequences of other lengths, or of lengths that a run decides."""
+
+
+def _joined(call: Call, branches: Sequence[onnx.GraphProto], run: Run, *, stacking: bool = False) -> Sequence[Held]:
     found: list[list[Held]] = []
 
     def results(branch: onnx.GraphProto) -> list[Node]:
-        found.append(run(branch, []))
-        if list(map(_kind, found[0])) != list(map(_kind, found[-1])):
-            raise undecided(condition, 0)
+        values = run(branch, [])
+        found.append([sequences.stacked(value) if stacking and is_sequence(value) else value for value in values])
+        for before, after in zip(found[0], found[-1], strict=True):
+            if _kind(before) != _kind(after):
+                raise _Unlike if is_sequence(before) and is_sequence(after) and not stacking else undecided(call[0], 0)
         return _tensors(found[-1])
 
     name = f"{next(name for name in call.outputs if name)}_size"
-    joined = cond(_scalar(condition), lambda: results(branches[0]), lambda: results(branches[1]), name)
+    joined = cond(_scalar(call[0]), lambda: results(branches[0]), lambda: results(branches[1]), name)
     return _arranged(found[0], joined)
 
 
@@ -105,19 +118,37 @@ def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     start = 1 if keep is None else known(keep)
     if start == 0:
         limit = 0
-    if limit is None and trips is not None and not all(isinstance(value, Node) for value in first):
-        raise undecided(trips, 0)  # of sequences, each iteration is spelled out
+    longer: Sequence[int] = ()
     try:
-        if limit is not None and start is not None and not _endless(limit):
+        while True:
             try:
-                return _counted(call, body, sym.maximum(limit, 0), first, run)
-            except _Asks:
-                pass
-        return _asking(call, limit, body, first, run)
-    except (LuminalError, Unfinished):
+                return _as_loop(_Body(call, body, first, run, longer), limit, start)
+            except _Grow as grow:
+                longer = grow.sequences  # more than before, so this comes to an end
+    except (LuminalError, Unfinished) as error:
+        if isinstance(error, Unfinished) and limit is None and trips is not None and any(map(is_sequence, first)):
+            raise undecided(trips, 0) from error  # for a known number, each iteration is spelled out
         if not isinstance(limit, int) or not 0 < limit <= SPELLED_OUT or start is None:
             raise
     return _spelled_out(body, limit, first, run)
+
+
+def _as_loop(body: _Body, limit: Int | None, start: Int | None) -> list[Held]:
+    try:
+        if limit is not None and start is not None and not _endless(limit):
+            try:
+                return _counted(body, sym.maximum(limit, 0))
+            except _Asks:
+                pass
+        return _asking(body, limit)
+    except Read as read:
+        if read.key not in body.growing.values():  # it is a sequence of a loop around this one
+            raise
+        raise UnsupportedError(
+            "a round reads the sequence that the loop makes longer, or adds to it under a condition or not at its end: "
+            "expected a sequence to which each round adds as many tensors of one shape; give the number of rounds when "
+            f"compiling, {SPELLED_OUT} at most, or carry a tensor instead"
+        ) from read
 
 
 def _endless(limit: Int) -> bool:
@@ -135,36 +166,113 @@ def _each(call: Call, number: Node, run: Run) -> Run:
     return in_round
 
 
-def _counted(call: Call, body: onnx.GraphProto, trips: Int, first: Sequence[Held], run: Run) -> list[Held]:
+class _Grow(Exception):
+    """These of the ``sequences`` that a loop carries become longer in a round."""
+
+    def __init__(self, sequences: Sequence[int]) -> None:
+        super().__init__("a sequence becomes longer")
+        self.sequences = sequences
+
+
+class _Body:
+    """The body of a loop over ``first`` as a function of tensors.
+
+    What a round adds to the ``longer`` of the sequences is put out, after what the model's body puts out, and the body
+    does not know what else they hold. ``gained`` are those of them to which the last round added something.
+    """
+
+    def __init__(
+        self, call: Call, graph: onnx.GraphProto, first: Sequence[Held], run: Run, longer: Sequence[int] = ()
+    ) -> None:
+        self.call, self.graph, self.first, self.run = call, graph, first, run
+        around = [k for k, value in enumerate(first) if isinstance(value, Growing)]
+        self.growing: dict[int, object] = {k: object() for k in (*longer, *around)}
+        self.carried = [value for k, value in enumerate(first) if k not in self.growing]
+        self.gained: list[int] = []
+
+    def round(self, number: Node, carried: Sequence[Node]) -> tuple[Node, list[Node], list[Node]]:
+        """Whether there is another round, what is carried on, and what is put out."""
+        others = iter(_arranged(self.carried, carried))
+        given = [Growing(self.growing[k]) if k in self.growing else next(others) for k in range(len(self.first))]
+        keep, *results = _each(self.call, number, self.run)(self.graph, [number, _TRUE, *given])
+        following, put_out = results[: len(given)], _tensors(results[len(given) :])
+        self.gained = []
+        for k, key in self.growing.items():
+            after = following[k]
+            if not isinstance(after, Growing) or after.key is not key:
+                raise Read(key)
+            if after.rows is not None:
+                self.gained.append(k)
+                put_out.append(after.rows)
+        return _tensor(keep), self._next(following), put_out
+
+    def _next(self, following: Sequence[Held]) -> list[Node]:
+        """What is carried on, laid out as what is carried first is."""
+        longer: list[int] = []
+        for k, (before, after) in enumerate(zip(self.first, following, strict=True)):
+            if k in self.growing or _alike(before, after):
+                continue
+            if not is_sequence(before) or not is_sequence(after):
+                kinds = f"{sequences.described(before)} becomes {sequences.described(after)}"
+                raise ShapeError(f"a carried value {kinds} in an iteration")
+            longer.append(k)
+        if longer:
+            raise _Grow([*longer, *self.growing])
+        return _tensors([value for k, value in enumerate(following) if k not in self.growing])
+
+    def results(self, last: Sequence[Node], put_out: Sequence[Node | None]) -> list[Held]:
+        """The results of the loop, of what it carries in the end and what its rounds put out."""
+        others = iter(_arranged(self.carried, last))
+        own = len(put_out) - len(self.gained)
+        gained = dict(zip(self.gained, put_out[own:], strict=True))
+        carried: list[Held] = []
+        for k, value in enumerate(self.first):
+            rows = gained.get(k)
+            if rows is not None:
+                flat = reshape(rows, [rows.shape[0] * rows.shape[1], *rows.shape[2:]])
+                carried.append(sequences.extended(value, flat))
+            else:
+                carried.append(value if k in self.growing else next(others))
+        return [*carried, *put_out[:own]]
+
+
+def _alike(before: Held, after: Held) -> bool:
+    """Whether one carried value may follow the other."""
+    if isinstance(before, Stacked) and isinstance(after, Stacked):
+        return before.rows.shape[0] == after.rows.shape[0]
+    return _kind(before) == _kind(after)
+
+
+def _counted(body: _Body, trips: Int) -> list[Held]:
     def step(carried: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
-        results = _each(call, element[0], run)(body, [element[0], _TRUE, *_arranged(first, carried)])
-        if known(_tensor(results[0])) != 1:
+        keep, following, put_out = body.round(element[0], carried)
+        if known(keep) != 1:
             raise _Asks
-        return _next(first, results), _tensors(results[1 + len(first) :])
+        return following, put_out
 
-    last, stacked = scan(step, _tensors(first), [iota(trips)])
-    return [*_arranged(first, last), *stacked]
+    return body.results(*scan(step, _tensors(body.carried), [iota(trips)]))
 
 
-def _asking(call: Call, limit: Int | None, body: onnx.GraphProto, first: Sequence[Held], run: Run) -> list[Held]:
+def _asking(body: _Body, limit: Int | None) -> list[Held]:
+    call, count = body.call, len(body.first)
     trips, keep = call.get(0), call.get(1)
-    put_out = len(body.output) - 1 - len(first)
-    wanted = [k for k in range(put_out) if call.wants(len(first) + k)]
-    name = f"{call.outputs[len(first) + wanted[0]]}_count" if wanted else ""
+    put_out = len(body.graph.output) - 1 - count
+    wanted = [k for k in range(put_out) if call.wants(count + k)]
+    named = [*(count + k for k in wanted), *body.growing]
+    name = f"{next((call.outputs[k] for k in named if call.wants(k)), 'rounds')}_count"
 
     def holds(number: Node, carried: Sequence[Node]) -> Node:
         return carried[0] if trips is None else carried[0] & (number < _scalar(trips))
 
     def step(number: Node, carried: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        results = _each(call, number, run)(body, [number, _TRUE, *_arranged(first, carried[1:])])
-        following = [_scalar(_tensor(results[0])), *_next(first, results)]
-        return following, [_tensor(results[1 + len(first) + k]) for k in wanted]
+        again, following, rows = body.round(number, carried[1:])
+        return [_scalar(again), *following], [*(rows[k] for k in wanted), *rows[put_out:]]
 
-    start = [_TRUE if keep is None else _scalar(keep), *_tensors(first)]
-    room = _room(call, limit, name) if wanted else 0
+    start = [_TRUE if keep is None else _scalar(keep), *_tensors(body.carried)]
+    room = _room(call, limit, name) if named else 0
     (_, *last), stacked = collect(holds, step, start, room, name)
-    rows: dict[int, Node] = dict(zip(wanted, stacked, strict=True))
-    return [*_arranged(first, last), *(rows.get(k) for k in range(put_out))]
+    rows: dict[int, Node] = dict(zip(wanted, stacked, strict=False))
+    return body.results(last, [*(rows.get(k) for k in range(put_out)), *stacked[len(wanted) :]])
 
 
 def _room(call: Call, limit: Int | None, name: str) -> Int:
@@ -198,17 +306,6 @@ def _spelled_out(body: onnx.GraphProto, trips: int, first: Sequence[Held], run: 
         if not following:
             break
     return [*carried, *(stack(column) for column in zip(*rows, strict=True))]
-
-
-def _next(first: Sequence[Held], results: Sequence[Held]) -> list[Node]:
-    """What the body carries on, laid out as ``first`` is."""
-    following = results[1 : 1 + len(first)]
-    for before, after in zip(first, following, strict=True):
-        if _kind(before) != _kind(after):
-            raise ShapeError(
-                f"a carried value {sequences.described(before)} becomes {sequences.described(after)} in an iteration"
-            )
-    return _tensors(following)
 
 
 # ---- Scan ----------------------------------------------------------------------------------------------------------
@@ -328,16 +425,35 @@ def _back(x: Node, axis: int, backward: bool) -> Node:
 def sequence_map(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
     """The graph on each element of the first sequence, and of the others, or a tensor for all."""
     body = call.graph("body")
+    if any(is_sequence(value) and sequences.items(value) is None for value in values):
+        return _mapped(call, body, values, run)
     rows: list[list[Node]] = []
-    for position in range(len(sequences.items(values, 0))):
+    for position in range(len(_items(values[0]))):
         given: list[Held] = []
         for k, value in enumerate(values):
-            parts = (value,) * (position + 1) if isinstance(value, Node) else sequences.items(values, k)
+            parts = (value,) * (position + 1) if isinstance(value, Node) else _items(value)
             if position >= len(parts):
                 raise ModelError(f"sequence {k} has fewer tensors than the first")
             given.append(parts[position])
         rows.append([_tensor(result) for result in run(body, given)])
     return [Tensors(tuple(row[k] for row in rows)) for k in range(len(body.output))]
+
+
+def _items(value: Held) -> tuple[Node, ...]:
+    return sequences.items(value) or ()
+
+
+def _mapped(call: Call, body: onnx.GraphProto, values: Sequence[Held], run: Run) -> list[Held]:
+    """The results where a run decides how many tensors there are: a scan over them."""
+
+    def one(_: Sequence[Node], element: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        *parts, number = element
+        left = iter(parts)
+        given = [next(left) if is_sequence(value) else value for value in values]
+        return (), [_tensor(result) for result in _each(call, number, run)(body, given)]
+
+    over = [sequences.stacked(value).rows for value in values if is_sequence(value)]
+    return [Stacked(rows) for rows in scan(one, [], [*over, iota(over[0].shape[0])])[1]]
 
 
 HANDLERS: dict[str, Handler] = {"If": if_, "Loop": loop, "Scan": scan_, "SequenceMap": sequence_map}
@@ -358,6 +474,8 @@ _TRUE = constant(True, types.bool_)
 
 def _kind(value: Held) -> object:
     """What does not change in a loop, and is the same in both branches: whether it is a tensor, or how many."""
+    if isinstance(value, Growing):
+        return value.key, value.rows is None
     return len(value.items) if isinstance(value, Tensors) else type(value)
 
 
@@ -369,6 +487,10 @@ def _tensors(values: Sequence[Held]) -> list[Node]:
             found.append(value)
         elif isinstance(value, Tensors):
             found += value.items
+        elif isinstance(value, Stacked):
+            found.append(value.rows)
+        elif isinstance(value, Growing):
+            found += () if value.rows is None else (value.rows,)
         elif not isinstance(value, Nothing):
             raise ModelError("a value that a graph takes or gives is left out")
     return found
@@ -377,12 +499,19 @@ def _tensors(values: Sequence[Held]) -> list[Node]:
 def _arranged(like: Sequence[Held], tensors: Sequence[Node]) -> list[Held]:
     """``tensors`` as values that are laid out as ``like``."""
     left = iter(tensors)
-    return [
-        next(left) if isinstance(value, Node)
-        else Tensors(tuple(next(left) for _ in value.items)) if isinstance(value, Tensors)
-        else value
-        for value in like
-    ]  # fmt: skip
+    arranged: list[Held] = []
+    for value in like:
+        if isinstance(value, Node):
+            arranged.append(next(left))
+        elif isinstance(value, Tensors):
+            arranged.append(Tensors(tuple(next(left) for _ in value.items)))
+        elif isinstance(value, Stacked):
+            arranged.append(Stacked(next(left)))
+        elif isinstance(value, Growing) and value.rows is not None:
+            arranged.append(Growing(value.key, next(left)))
+        else:
+            arranged.append(value)
+    return arranged
 
 
 def _tensor(value: Held) -> Node:

@@ -31,7 +31,7 @@ from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
 from luminal.frontends.onnx.registry import Call, exactly
 from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
-from luminal.frontends.onnx.sequences import Held, Tensors
+from luminal.frontends.onnx.sequences import Held, Stacked, Tensors
 from luminal.frontends.onnx.support import advice, full_name, node_name, unlisted, used
 
 _BODIES = 10_000  # graphs of control flow that are imported, each time that they are
@@ -52,7 +52,9 @@ def load(
     both inclusive, or fixes them with an int; a size without bounds is taken to be 1 to 1024, or to what the model's
     own tables allow (a position embedding of 512 rows). Under ``output_count`` stands how many rounds a loop with that
     output may make where data decides it. ``constants`` fixes inputs by name: an input whose value decides axes or
-    shapes must be given there. ``name`` defaults to the file's name, or the graph's.
+    shapes must be given there. An output that is a sequence becomes one for each tensor, ``output_0`` and so on, or one
+    with all of them along a first axis where a run decides how many there are. ``name`` defaults to the file's name, or
+    the graph's.
 
     Raises ModelError for a file that is missing, malformed or inconsistent, InputError for dims and constants that do
     not fit the model, and UnsupportedError listing every place that luminal cannot compile.
@@ -173,8 +175,11 @@ class _Importer:
             found = self._scope[value.name]
             if isinstance(found, Node):
                 outputs.append((value.name, found))
-            elif isinstance(found, Tensors):
-                outputs += [(f"{value.name}_{k}", node) for k, node in enumerate(found.items)]
+            elif isinstance(found, Tensors | Stacked):
+                items = sequences.items(found)
+                if items is None and isinstance(found, Stacked):
+                    outputs.append((value.name, found.rows))
+                outputs += [(f"{value.name}_{k}", node) for k, node in enumerate(items or ())]
         repeated = sorted({output for output, _ in outputs if [name for name, _ in outputs].count(output) > 1})
         if repeated:
             raise ModelError(f"expected outputs of different names, found {', '.join(repeated)} more than once")
@@ -329,7 +334,11 @@ class _Importer:
         for formal, value in zip(body.input, inputs, strict=True):
             inner[formal.name] = value
         reported = len(self.unsupported)
-        self._nodes(body.node, inner, opset, own)
+        try:
+            self._nodes(body.node, inner, opset, own)
+        except Exception:  # the operator may take the graph another way, and then no place of this one counts
+            del self.unsupported[reported:]
+            raise
         values = [inner[output.name] for output in body.output]
         results = [value for value in values if not isinstance(value, Missing)]
         places = self.unsupported[reported:]

@@ -1,4 +1,9 @@
-"""Sequences and optional values, which fold away: how many tensors there are is known when a model is imported."""
+"""Sequences and optional values.
+
+They fold away where it is known when a model is imported how many tensors there are. A sequence whose length only a run
+decides, or that is read at a position that it computes, is one tensor, of which its own are the rows: they have one
+shape.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +13,38 @@ from typing import TypeAlias
 
 import numpy as np
 
-from luminal.core import limits, types
-from luminal.core.decompose import indexing
+from luminal.core import ir, limits, symval, types
+from luminal.core import symbolic as sym
+from luminal.core.decompose import indexing, selection
+from luminal.core.decompose.compare import equal, less
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import Node, constant
-from luminal.core.movement import concatenate, squeeze
+from luminal.core.ir import Node, constant, gather, iota, select
+from luminal.core.movement import concatenate, permute, reshape, slice_, squeeze, unsqueeze
+from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, describe, wrap_axis
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """A sequence."""
+    """A sequence of a known number of tensors."""
 
     items: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A sequence of tensors of one shape: the slices of ``rows`` along its first axis."""
+
+    rows: Node
+
+
+@dataclass(frozen=True)
+class Growing:
+    """The sequence ``key`` of a loop, as one of its rounds knows it: ``rows`` are what the round has added at the end,
+    None for nothing. What was there before cannot be read."""
+
+    key: object
+    rows: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -28,7 +52,15 @@ class Nothing:
     """An optional value that holds nothing."""
 
 
-Held: TypeAlias = Node | Tensors | Nothing | None
+class Read(Exception):
+    """A round does more with the sequence ``key`` than add to its end."""
+
+    def __init__(self, key: object) -> None:
+        super().__init__("a round reads a sequence that grows")
+        self.key = key
+
+
+Held: TypeAlias = Node | Tensors | Stacked | Growing | Nothing | None
 # Attributes and tensor inputs are read from the call; the values hold its sequences, too.
 Handler: TypeAlias = Callable[[Call, Sequence[Held]], Held]
 
@@ -50,24 +82,79 @@ def handler(domain: str, name: str, values: Sequence[Held]) -> Handler | None:
     """
     if domain == "" and name in HANDLERS:
         return HANDLERS[name]
-    if not any(isinstance(value, Tensors | Nothing) for value in values):
+    if not any(isinstance(value, Tensors | Stacked | Growing | Nothing) for value in values):
         return None
     if domain == "" and name == "Identity":
         return lambda call, values: values[0]
     raise UnsupportedError("expected tensors, found a sequence or an optional value")
 
 
-def items(values: Sequence[Held], position: int) -> tuple[Node, ...]:
-    """The tensors of the sequence at ``position``."""
-    value = values[position] if position < len(values) else None
+def is_sequence(value: Held) -> bool:
+    return isinstance(value, Tensors | Stacked | Growing)
+
+
+def items(value: Held) -> tuple[Node, ...] | None:
+    """The tensors of a sequence of a known number of them; None where a run decides the number."""
+    if isinstance(value, Tensors):
+        return value.items
+    rows = stacked(value).rows
+    count = rows.shape[0]
+    if not isinstance(count, int):
+        return None
+    limits.check_parts(count, "a sequence")
+    return tuple(reshape(slice_(rows, 0, number, 1), rows.shape[1:]) for number in range(count))
+
+
+def stacked(value: Held) -> Stacked:
+    """A sequence as one tensor. Raises UnsupportedError where it is empty, or holds tensors of several shapes or types,
+    and Read where it is not known what it holds."""
+    if isinstance(value, Growing):
+        raise Read(value.key)
+    if isinstance(value, Stacked):
+        return value
     if not isinstance(value, Tensors):
+        raise ModelError(f"expected a sequence, found {described(value)}")
+    if len({(item.dtype, item.shape) for item in value.items}) != 1:
+        raise UnsupportedError(
+            f"a run decides the length of a sequence, or a position in it: expected tensors of one shape, found "
+            f"{described(value)}; make them equally large, or give when compiling what decides (constants=, dims=)"
+        )
+    return Stacked(indexing.stack(value.items))
+
+
+def extended(value: Held, rows: Node) -> Held:
+    """A sequence with the slices of ``rows`` at its end."""
+    if isinstance(value, Growing):
+        return Growing(value.key, rows if value.rows is None else _joined(value.rows, rows))
+    if isinstance(value, Tensors) and not value.items:
+        return Stacked(rows)
+    return Stacked(_joined(stacked(value).rows, rows))
+
+
+def _joined(first: Node, second: Node) -> Node:
+    if first.shape[1:] != second.shape[1:] or first.dtype != second.dtype:
+        raise UnsupportedError(
+            f"a run decides the length of a sequence: expected tensors of one shape, found {_element(first)} and "
+            f"{_element(second)}; make them equally large, or give when compiling what decides (constants=, dims=)"
+        )
+    return concatenate([first, second], 0)
+
+
+def _sequence(values: Sequence[Held], position: int) -> Tensors | Stacked | Growing:
+    value = values[position] if position < len(values) else None
+    if not isinstance(value, Tensors | Stacked | Growing):
         raise ModelError(f"input {position}: expected a sequence")
-    return value.items
+    return value
 
 
-def _place(call: Call, position: int, count: int, last: int) -> int:
+def _known(call: Call, position: int) -> int | None:
+    """The one element of an integer input, where it is known."""
+    found = symval.scalar(call[position])
+    return found if isinstance(found, int) else None
+
+
+def _inside(place: int, count: int, last: int) -> int:
     """A position in a sequence, counted from the end where it is negative."""
-    place = call.integer_at(position)
     if not -count <= place <= last:
         raise ModelError(f"position {place} is outside a sequence of {count} tensors")
     return place + count if place < 0 else place
@@ -89,27 +176,56 @@ def _construct(call: Call, values: Sequence[Held]) -> Held:
 
 @_handler("SequenceAt")
 def _at(call: Call, values: Sequence[Held]) -> Held:
-    found = items(values, 0)
-    return found[_place(call, 1, len(found), len(found) - 1)]
+    value, place = _sequence(values, 0), _known(call, 1)
+    if isinstance(value, Tensors) and place is not None:
+        return value.items[_inside(place, len(value.items), len(value.items) - 1)]
+    return indexing.take(stacked(value).rows, reshape(call[1], []), 0)
 
 
 @_handler("SequenceInsert")
 def _insert(call: Call, values: Sequence[Held]) -> Held:
-    found = items(values, 0)
-    place = len(found) if call.get(2) is None else _place(call, 2, len(found), len(found))
-    return Tensors((*found[:place], call[1], *found[place:]))
+    value, x = _sequence(values, 0), call[1]
+    at_end = call.get(2) is None
+    place = None if at_end else _known(call, 2)
+    if isinstance(value, Tensors) and (at_end or place is not None):
+        count = len(value.items)
+        before = count if place is None else _inside(place, count, count)
+        return Tensors((*value.items[:before], x, *value.items[before:]))
+    if at_end:
+        return extended(value, unsqueeze(x, [0]))
+    rows = stacked(value).rows
+    longer = _joined(rows, unsqueeze(x, [0]))
+    end = longer.shape[0]
+    number, at = iota(end), indexing.wrapped(reshape(call[2], []), rows.shape[0])
+    behind = select(equal(number, at), ir.dim(rows.shape[0]), number - 1)
+    return _picked(longer, at, end, select(number < at, number, behind))
 
 
 @_handler("SequenceErase")
 def _erase(call: Call, values: Sequence[Held]) -> Held:
-    found = items(values, 0)
-    place = len(found) - 1 if call.get(1) is None else _place(call, 1, len(found), len(found) - 1)
-    return Tensors((*found[:place], *found[place + 1 :]))
+    value = _sequence(values, 0)
+    place = -1 if call.get(1) is None else _known(call, 1)
+    if isinstance(value, Tensors) and place is not None:
+        found = value.items
+        place = _inside(place, len(found), len(found) - 1)
+        return Tensors((*found[:place], *found[place + 1 :]))
+    rows = stacked(value).rows
+    count = rows.shape[0]
+    position = constant(-1, types.i64) if call.get(1) is None else reshape(call[1], [])
+    number, at = iota(sym.maximum(count - 1, 0)), indexing.wrapped(position, count)
+    return _picked(rows, at, count, select(number < at, number, number + 1))
+
+
+def _picked(rows: Node, at: Node, end: Int, numbers: Node) -> Stacked:
+    """The rows of these ``numbers``; a run fails where the position ``at`` is not in ``0 .. end - 1``."""
+    inside = less(-1, at) & (at < ir.dim(end))
+    return Stacked(gather(rows, select(inside, numbers, -1), 0))
 
 
 @_handler("SequenceLength")
 def _length(call: Call, values: Sequence[Held]) -> Held:
-    return constant(len(items(values, 0)), types.i64)
+    value = _sequence(values, 0)
+    return ir.dim(len(value.items) if isinstance(value, Tensors) else stacked(value).rows.shape[0])
 
 
 @_handler("SplitToSequence")
@@ -118,10 +234,21 @@ def _split(call: Call, values: Sequence[Held]) -> Held:
     axis, keep = call.axis(x.rank, 0), call.flag("keepdims", True)
     extent = x.shape[axis]
     if call.get(1) is not None and call[1].rank == 1:
+        if symval.value(call[1]) is None:
+            return Tensors(tuple(selection.split(x, call[1], axis, f"{call.outputs[0]}_size")))
         return Tensors(tuple(indexing.split(x, call.values(1), axis)))
     each = 1 if call.get(1) is None else call.integer_at(1)
-    if not isinstance(extent, int) or each < 1:
-        raise UnsupportedError(f"a split of {extent} elements into parts of {each}: fix the size with dims=")
+    if each < 1:
+        raise ModelError(f"expected parts of one element or more, found {each}")
+    if not isinstance(extent, int):
+        if sym.mod(extent, each) != 0:
+            raise UnsupportedError(
+                f"expected a size that is a multiple of {each}, the size of a part, since tensors in a sequence whose "
+                f"length only a run decides are equally large, found {extent}: fix it with dims="
+            )
+        first = [*x.shape[:axis], sym.floordiv(extent, each), each, *x.shape[axis + 1 :]]
+        rows = permute(reshape(x, first), [axis, *(k for k in range(x.rank + 1) if k != axis)])
+        return Stacked(rows if keep or call.get(1) is not None else squeeze(rows, [axis + 1]))
     limits.check_parts(-(-extent // each), "a sequence")
     sizes = [min(each, extent - start) for start in range(0, extent, each)]
     parts = indexing.split(x, sizes, axis)
@@ -130,10 +257,20 @@ def _split(call: Call, values: Sequence[Held]) -> Held:
 
 @_handler("ConcatFromSequence")
 def _concat(call: Call, values: Sequence[Held]) -> Held:
-    parts, axis = items(values, 0), call.integer("axis")
+    value, axis, new = _sequence(values, 0), call.integer("axis"), call.flag("new_axis")
+    if not isinstance(value, Tensors):
+        rows = stacked(value).rows
+        axis = wrap_axis(axis, rows.rank if new else rows.rank - 1)
+        moved = permute(rows, [*range(1, axis + 1), 0, *range(axis + 1, rows.rank)])
+        if new:
+            return moved
+        return reshape(
+            moved, [*moved.shape[:axis], moved.shape[axis] * moved.shape[axis + 1], *moved.shape[axis + 2 :]]
+        )
+    parts = value.items
     if not parts:
         raise ModelError("a sequence of no tensors cannot be joined")
-    if call.flag("new_axis"):
+    if new:
         return indexing.stack(parts, wrap_axis(axis, parts[0].rank + 1))
     return concatenate(parts, wrap_axis(axis, parts[0].rank))
 
@@ -161,7 +298,15 @@ def _get_element(call: Call, values: Sequence[Held]) -> Held:
 
 
 def described(value: Held) -> str:
-    """``sequence(float32[2], float32[batch])``."""
+    """``sequence(float32[2], float32[batch])``, ``sequence(n of float32[2])``."""
     if isinstance(value, Tensors):
         return f"sequence({', '.join(map(describe, value.items))})"
+    if isinstance(value, Stacked):
+        return f"sequence({value.rows.shape[0]} of {_element(value.rows)})"
+    if isinstance(value, Growing):
+        return "a sequence that grows"
     return "nothing" if isinstance(value, Nothing) else "-" if value is None else describe(value)
+
+
+def _element(rows: Node) -> str:
+    return f"{rows.dtype}[{', '.join(map(str, rows.shape[1:]))}]"
