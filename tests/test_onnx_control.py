@@ -609,6 +609,18 @@ def test_a_scan_along_a_symbolic_size() -> None:
     compiled(graph, *calls)
 
 
+def test_a_scan_that_is_one_kernel_reads_a_constant() -> None:
+    proto = parsed("""
+        test (float[3] first, float[t, 3] x) => (float[3] last, float[t, 3] z) {
+          scale = Constant <value: tensor = float[3] {1, 0.5, 3}> ()
+          last, z = Scan <num_scan_inputs: int = 1, body: graph = step (float[3] s, float[3] u) => (float[3] t, float[3] w)
+            { t = Add (s, u)  w = Mul (t, scale) }> (first, x)
+        }
+    """)
+    inputs = {"first": floats(3), "x": floats(4, 3, seed=1)}
+    compiled(agrees(proto, inputs, dims={"t": (1, 8)}), inputs)
+
+
 def test_a_batch_of_sequences_of_their_own_lengths() -> None:
     """Opset 8, which alone has batches; behind the end of a sequence zeros are put out."""
     proto = parsed("""

@@ -297,7 +297,8 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
     state.given = {x: carry(k) for k, x in enumerate(step.carries)}
     state.given |= {x: slice_(k) for k, x in enumerate(step.slices)}
     state.given |= {x: shared(k) for k, x in enumerate(step.shared)}
-    state.body = frozenset(topological(step.results)) - state.given.keys()
+    computed = (node for node in topological(step.results) if node.op is not ops.CONSTANT)  # those lie in memory
+    state.body = frozenset(computed) - state.given.keys()
     names: dict[ln.Scalar, str] = {}
     stores: list[ln.Statement] = []
     for number, node in members.items():
