@@ -89,7 +89,9 @@ def chosen(then: str, other: str) -> onnx.ModelProto:
 
 
 def test_branches_of_other_ranks_and_types_are_refused() -> None:
-    with pytest.raises(ShapeError, match=r"^If 'y'\(bool\[\]\): .* \[1, 4\] where the condition holds, else \[4\]; .*fix"):
+    with pytest.raises(
+        ShapeError, match=r"^If 'y'\(bool\[\]\): .* \[1, 4\] where the condition holds, else \[4\]; .*fix"
+    ):
         importer.load(chosen("z = Sub (one, one) a = Unsqueeze (x, z)", "a = Neg (x)"))
     with pytest.raises(DTypeError, match=r"If 'y'.* is float32 or int64"):
         importer.load(chosen("a = Neg (x)", "a = Cast <to: int = 7> (x)"))
@@ -104,14 +106,16 @@ def test_branches_of_other_ranks_and_types_are_refused() -> None:
 UNLIKE = {
     "sizes of inputs": ("(float[k, 3] y, float[k] z, float[3, 3] p, float[l, 3] q, float[1, 3] r, float[k] t)", """
         y, z = If (c) <
-          then_branch: graph = yes () => (float[n, 3] a, float[n] b) { a = Neg (x)  b = ReduceSum <keepdims: int = 0> (x, k1) },
+          then_branch: graph = yes () => (float[n, 3] a, float[n] b)
+            { a = Neg (x)  b = ReduceSum <keepdims: int = 0> (x, k1) },
           else_branch: graph = no () => (float[m, 3] a, float[m] b)
             { a = Mul (w, w)  b = ReduceMax <keepdims: int = 0, axes: ints = [1]> (w) }
         >
         u = Transpose <perm: ints = [1, 0]> (y)  p = MatMul (u, y)  zz = Unsqueeze (z, k1)  v = Add (y, zz)
         q = Concat <axis: int = 0> (x, v, w)  r = ReduceSum (v, k0)
         t = If (c) <then_branch: graph = more () => (float[n] a) { a = Add (z, z) },
-                    else_branch: graph = less () => (float[m] a) { a = ReduceMax <keepdims: int = 0, axes: ints = [1]> (w) }>
+                    else_branch: graph = less () => (float[m] a)
+                      { a = ReduceMax <keepdims: int = 0, axes: ints = [1]> (w) }>
     """),
     "numbers, and none at all": ("(float[k] y, bool[k] b, float s, float[l] t, float[1] u, float e)", """
         f = Reshape (x, km)  g = Slice (f, k0, k3)  h = Slice (f, k0, k1)
@@ -190,7 +194,9 @@ def test_branches_give_results_of_other_sizes(name: str) -> None:
 
 
 def test_branches_of_other_sizes_compiled() -> None:
-    graphs = {name.replace(" ", "_").replace(",", ""): importer.load(unlike(name), dims=UNLIKE_SIZES) for name in UNLIKE}
+    graphs = {
+        name.replace(" ", "_").replace(",", ""): importer.load(unlike(name), dims=UNLIKE_SIZES) for name in UNLIKE
+    }
     module = luminal.compile(graphs, name="unlike", target="host")
     for name, graph in graphs.items():
         named = {node.attr.name for node in graph.inputs}
@@ -212,7 +218,8 @@ def choosing_sequences(then: str, other: str) -> onnx.ModelProto:
 def test_branches_give_sequences_of_other_lengths() -> None:
     proto = choosing_sequences("a = SequenceConstruct (x)", "z = Neg (x)  a = SequenceConstruct (x, z, x)")
     calls = [
-        {"x": floats(4), "c": np.array(c), "k": np.array(k)} for c, k in ((True, 0), (True, -1), (False, 1), (False, -2))
+        {"x": floats(4), "c": np.array(c), "k": np.array(k)}
+        for c, k in ((True, 0), (True, -1), (False, 1), (False, -2))
     ]
     graph = agrees(proto, *calls)
     assert [(size.name, size.lo, size.hi) for size in graph.measured] == [("s_size", 1, 3)]
@@ -222,9 +229,13 @@ def test_branches_give_sequences_of_other_lengths() -> None:
 
 
 def test_the_condition_must_be_known_where_it_decides_which_tensors_there_are() -> None:
-    proto = choosing_sequences("a = SequenceConstruct (x)", "z = Concat <axis: int = 0> (x, x) a = SequenceConstruct (x, z)")
+    proto = choosing_sequences(
+        "a = SequenceConstruct (x)", "z = Concat <axis: int = 0> (x, x) a = SequenceConstruct (x, z)"
+    )
     fixed = {"c": np.array(False), "k": np.array(0)}
-    with pytest.raises(UnsupportedError, match=r"If 's'.*one shape, found sequence\(float32\[4\], float32\[8\]\);.*constants"):
+    with pytest.raises(
+        UnsupportedError, match=r"If 's'.*one shape, found sequence\(float32\[4\], float32\[8\]\);.*constants"
+    ):
         importer.load(proto)
     count, _ = models.run(importer.load(proto, constants=fixed), {"x": floats(4)})
     assert count == 2
@@ -516,7 +527,8 @@ SEQUENCES = {
     "parts of sizes that data gives": ("(float[a, 2] y, float[b, 2] z, float[c, 2] r, int64 l)", """
         s = SplitToSequence (w, split)  three = Constant <value: tensor = int64 {2}> ()
         a = SequenceAt (s, zero)  y = Neg (a)  z = SequenceAt (s, three)  l = SequenceLength (s)
-        t = SequenceErase (s, zero)  u = ConcatFromSequence <axis: int = 0> (t)  r = Concat <axis: int = 0> (u, a)
+        t = SequenceErase (s, zero)  u = ConcatFromSequence <axis: int = 0> (t)  b1, b2, b3 = Split (w, split)
+        r = Concat <axis: int = 0> (u, a, b3, b1)
     """),
     "tensors put in and taken out anywhere": ("(float[a] y, float[b] z, float[c] v, float[d] m)", """
         f = Neg (one)  g = Exp (one)  s = SequenceConstruct (one, f, g)
@@ -532,7 +544,8 @@ def with_sequences(name: str) -> onnx.ModelProto:
     outputs, text = SEQUENCES[name]
     return parsed(f"""
         test (float[n, 2] x, float[4, 2] w, int64 trips, int64 k, int64[3] split) => {outputs} {{
-          one = Constant <value: tensor = float[2] {{1, 0.5}}> ()  zero = Constant <value: tensor = int64 {{0}}> () {text}
+          one = Constant <value: tensor = float[2] {{1, 0.5}}> ()
+          zero = Constant <value: tensor = int64 {{0}}> () {text}
         }}
     """)
 
@@ -560,6 +573,105 @@ def test_sequences_whose_length_or_parts_a_run_decides(name: str) -> None:
     graph, proto = importing_sequences(name), with_sequences(name)
     for inputs in SEQUENCE_CALLS:
         models.assert_close(models.run(graph, given_to(graph, inputs)), models.by_onnxruntime(proto, inputs))
+
+
+def test_sequences_that_are_outputs() -> None:
+    """One output for each tensor, or one for all where a run decides how many there are."""
+    for name, wanted in {
+        "a known number of rounds": ["s_0", "s_1", "s_2"],
+        "a symbolic number of rounds": ["s"],
+    }.items():
+        proto = with_sequences(name)
+        del proto.graph.output[:]
+        proto.graph.output.add(name="s")
+        graph = importer.load(proto, dims={"n": (1, 5)})
+        assert [output for output, _ in graph.outputs] == wanted
+        inputs = SEQUENCE_CALLS[1]
+        x, found = inputs["x"], models.run(graph, given_to(graph, inputs))
+        added = [sign * (x[0] + np.float32(number)) for number in range(10) for sign in (1, -1)]
+        if len(wanted) == 1:
+            np.testing.assert_array_equal(found[0], np.float32([[1, 0.5], [1, 0.5], *added]))
+        else:
+            np.testing.assert_array_equal(found, added[:6:2])
+
+
+def test_parts_that_do_not_add_up_fail() -> None:
+    graph = importing_sequences("parts of sizes that data gives")
+    module = luminal.compile(graph, target="host")
+    for split in ([1, 1, 1], [5, -2, 1], [0, 0, 0], [4, 1, 0]):
+        given = given_to(graph, {**SEQUENCE_CALLS[0], "split": np.array(split)})
+        with pytest.raises(IndexError, match="index -1 is out of range"):
+            models.run(graph, given)
+        with pytest.raises(IndexError, match="an index is out of range in step"):
+            module.run(given)
+
+
+@pytest.mark.parametrize("operation", ["r = SequenceInsert (s, one, k)", "r = SequenceErase (s, k)"])
+def test_positions_outside_a_sequence_fail(operation: str) -> None:
+    proto = parsed(f"""
+        test (float[n, 2] x, int64 k) => (float[a] y) {{
+          one = Constant <value: tensor = float[2] {{1, 0.5}}> ()
+          s = SplitToSequence <keepdims: int = 0> (x)  {operation}  y = ConcatFromSequence <axis: int = 0> (r)
+        }}
+    """)
+    graph = importer.load(proto, dims={"n": (1, 5)})
+    for k in (-4, 4):
+        with pytest.raises(IndexError, match="index -1 is out of range"):
+            models.run(graph, {"x": floats(3, 2), "k": np.array(k)})
+
+
+REFUSED = {
+    "r = SequenceInsert (u, p)  q = SequenceAt (r, zero)": "a round reads the sequence that the loop makes longer",
+    "is = Cast <to: int = 9> (i)  r = If (is) <"
+    "then_branch: graph = yes () => (seq(float[2]) a) { a = SequenceInsert (u, p) }, "
+    "else_branch: graph = no () => (seq(float[2]) a) { a = Identity (u) }>": "adds to it under a condition",
+    "h = Greater (row, one)  j = Compress <axis: int = 0> (row, h)  r = SequenceInsert (u, j)": "which data decides in",
+    "r = SequenceInsert (u, zero)": "one shape, found float32[2] and int64[]",
+}
+
+
+@pytest.mark.parametrize("step", REFUSED)
+def test_sequences_that_grow_in_other_ways_are_refused(step: str) -> None:
+    proto = parsed(f"""
+        test (float[n, 2] x, int64 trips) => (float[a] y) {{
+          one = Constant <value: tensor = float[2] {{1, 0.5}}> ()  zero = Constant <value: tensor = int64 {{0}}> ()
+          e = SequenceConstruct (one)
+          s = Loop (trips, , e) <body: graph = step (int64 i, bool go, seq(float[2]) u) => (bool on, seq(float[2]) r)
+            {{ {GROW}  {step} }}>
+          y = ConcatFromSequence <axis: int = 0> (s)
+        }}
+    """)
+    with pytest.raises(UnsupportedError, match="Loop 's'") as caught:
+        importer.load(proto, dims={"n": (1, 5), "s_count": (0, 6)})
+    assert REFUSED[step] in str(caught.value)
+
+
+def test_the_most_rounds_that_make_a_sequence_longer_are_declared() -> None:
+    proto = with_sequences("a loop for as long as data says")
+    with pytest.raises(InputError, match=r"Loop 's'.* dims=\{'s_count': \(0, MOST\)\}"):
+        importer.load(proto, dims={"n": (1, 5)})
+    graph = importer.load(proto, dims={"n": (1, 5), "s_count": (0, 2)})
+    with pytest.raises(InputError, match="more rounds than there is room for"):
+        models.run(graph, given_to(graph, SEQUENCE_CALLS[1]))
+
+
+def test_tensors_of_several_shapes_are_refused_where_a_run_decides_which() -> None:
+    proto = parsed("""
+        test (float[n, 2] x, int64 k) => (float[a, b] y) {
+          z = Transpose <perm: ints = [1, 0]> (x)  s = SequenceConstruct (x, z)  y = SequenceAt (s, k)
+        }
+    """)
+    with pytest.raises(
+        UnsupportedError, match=r"SequenceAt.* one shape, found sequence\(float32\[n, 2\], float32\[2, n\]\)"
+    ):
+        importer.load(proto, dims={"n": (1, 5)})
+    uneven = parsed("""
+        test (float[n, 2] x) => (int64 l) {
+          two = Constant <value: tensor = int64 {2}> ()  s = SplitToSequence (x, two)  l = SequenceLength (s)
+        }
+    """)
+    with pytest.raises(UnsupportedError, match=r"a multiple of 2, .* found n: fix it with dims="):
+        importer.load(uneven, dims={"n": (1, 5)})
 
 
 def test_sequences_compiled() -> None:
@@ -613,8 +725,8 @@ def test_a_scan_that_is_one_kernel_reads_a_constant() -> None:
     proto = parsed("""
         test (float[3] first, float[t, 3] x) => (float[3] last, float[t, 3] z) {
           scale = Constant <value: tensor = float[3] {1, 0.5, 3}> ()
-          last, z = Scan <num_scan_inputs: int = 1, body: graph = step (float[3] s, float[3] u) => (float[3] t, float[3] w)
-            { t = Add (s, u)  w = Mul (t, scale) }> (first, x)
+          last, z = Scan <num_scan_inputs: int = 1, body: graph = step (float[3] s, float[3] u)
+            => (float[3] t, float[3] w) { t = Add (s, u)  w = Mul (t, scale) }> (first, x)
         }
     """)
     inputs = {"first": floats(3), "x": floats(4, 3, seed=1)}

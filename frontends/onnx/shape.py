@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from luminal.core import symbolic as sym
-from luminal.core import types
-from luminal.core.decompose import indexing
+from luminal.core import symval, types
+from luminal.core.decompose import indexing, selection
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, broadcast_shape, constant, dim, expand
 from luminal.core.movement import concatenate, permute, reshape, slice_, squeeze, unsqueeze
@@ -139,6 +139,8 @@ def _split(call: Call) -> tuple[Node, ...]:
     call.ignore("num_outputs")
     sizes: Sequence[Int] | None = call.integers("split")
     if sizes is None and call.get(1) is not None:
+        if symval.value(call[1]) is None:
+            return tuple(selection.split(x, call[1], axis, f"{next(name for name in call.outputs if name)}_size"))
         sizes = call.values(1)
     if sizes is None:
         parts = call.integer("num_outputs", len(call.outputs))
