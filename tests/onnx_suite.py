@@ -79,7 +79,7 @@ def load(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Graph:
     """The model with the fewest values fixed: sequences, and small tensors without which it does not import."""
     fixed = {name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)}
     try:
-        return importer.load(model, constants=fixed)
+        return importer.load(model, constants=fixed, dims=empty(model, inputs))
     except (InputError, ShapeError):
         small = [name for name in inputs.keys() - fixed.keys() if inputs[name].size <= DECIDES]
     fixed |= {name: inputs[name] for name in small}
@@ -91,6 +91,17 @@ def load(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Graph:
         except LuminalError:
             continue
     return graph
+
+
+def empty(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Bounds of the symbolic sizes that are 0 in ``inputs``: those that nobody declares are taken to be 1 or more."""
+    found: dict[str, tuple[int, int]] = {}
+    for value in model.graph.input:
+        given = inputs.get(value.name)
+        if isinstance(given, np.ndarray):
+            sizes = zip(value.type.tensor_type.shape.dim, given.shape, strict=False)
+            found |= {size.dim_param: (0, 1024) for size, extent in sizes if size.dim_param and extent == 0}
+    return found
 
 
 def flattened(values: Sequence[Any]) -> list[Any]:

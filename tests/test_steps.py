@@ -229,8 +229,8 @@ def node(*shape: int, dtype: types.DType = types.f32) -> Node:
             DTypeError, "While: a carry of float32 becomes float64",
         ),
         (
-            lambda: structured.cond(node(dtype=types.bool_), lambda: [node(2)], lambda: [node(3)]),
-            ShapeError, r"Cond: result 0 has shape \[2\] where the condition holds, else \[3\]",
+            lambda: structured.cond(node(dtype=types.bool_), lambda: [node(2)], lambda: [node(2, 3)]),
+            ShapeError, r"Cond: expected result 0 to have as many axes in both .* \[2\] where the .*, else \[2, 3\]",
         ),
         (
             lambda: structured.cond(node(dtype=types.bool_), lambda: [node(2)], list),

@@ -85,9 +85,9 @@ def _joined(call: Call, branches: Sequence[onnx.GraphProto], run: Run, *, stacki
     def results(branch: onnx.GraphProto) -> list[Node]:
         values = run(branch, [])
         found.append([sequences.stacked(value) if stacking and is_sequence(value) else value for value in values])
-        for before, after in zip(found[0], found[-1], strict=True):
-            if _kind(before) != _kind(after):
-                raise _Unlike if is_sequence(before) and is_sequence(after) and not stacking else undecided(call[0], 0)
+        if [*map(_kind, found[0])] != [*map(_kind, found[-1])]:
+            could = [*map(is_sequence, found[0])] == [*map(is_sequence, found[-1])]
+            raise _Unlike if could and not stacking else undecided(call[0], 0)
         return _tensors(found[-1])
 
     name = f"{next(name for name in call.outputs if name)}_size"

@@ -21,7 +21,7 @@ from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, constant, gather, iota, select
 from luminal.core.movement import concatenate, permute, reshape, slice_, squeeze, unsqueeze
 from luminal.core.symbolic import Int
-from luminal.frontends.onnx.registry import Call, describe, wrap_axis
+from luminal.frontends.onnx.registry import Call, describe, undecided, wrap_axis
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,17 @@ def stacked(value: Held) -> Stacked:
         return value
     if not isinstance(value, Tensors):
         raise ModelError(f"expected a sequence, found {described(value)}")
-    if len({(item.dtype, item.shape) for item in value.items}) != 1:
+    if not _is_even(value):
         raise UnsupportedError(
-            f"a run decides the length of a sequence, or a position in it: expected tensors of one shape, found "
-            f"{described(value)}; make them equally large, or give when compiling what decides (constants=, dims=)"
+            f"a run decides the length of a sequence: expected tensors of one shape, found {described(value)}; make "
+            "them equally large, or give when compiling what decides (constants=, dims=)"
         )
     return Stacked(indexing.stack(value.items))
+
+
+def _is_even(value: Tensors) -> bool:
+    """Whether there are tensors, and of one shape and type."""
+    return len({(item.dtype, item.shape) for item in value.items}) == 1
 
 
 def extended(value: Held, rows: Node) -> Held:
@@ -153,6 +158,13 @@ def _known(call: Call, position: int) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def _rows(call: Call, value: Held, position: int) -> Node:
+    """The tensors of a sequence along a first axis, which is read where an input says."""
+    if isinstance(value, Tensors) and not _is_even(value):
+        raise undecided(call[position], position)
+    return stacked(value).rows
+
+
 def _inside(place: int, count: int, last: int) -> int:
     """A position in a sequence, counted from the end where it is negative."""
     if not -count <= place <= last:
@@ -179,7 +191,7 @@ def _at(call: Call, values: Sequence[Held]) -> Held:
     value, place = _sequence(values, 0), _known(call, 1)
     if isinstance(value, Tensors) and place is not None:
         return value.items[_inside(place, len(value.items), len(value.items) - 1)]
-    return indexing.take(stacked(value).rows, reshape(call[1], []), 0)
+    return indexing.take(_rows(call, value, 1), reshape(call[1], []), 0)
 
 
 @_handler("SequenceInsert")
@@ -193,7 +205,7 @@ def _insert(call: Call, values: Sequence[Held]) -> Held:
         return Tensors((*value.items[:before], x, *value.items[before:]))
     if at_end:
         return extended(value, unsqueeze(x, [0]))
-    rows = stacked(value).rows
+    rows = _rows(call, value, 2)
     longer = _joined(rows, unsqueeze(x, [0]))
     end = longer.shape[0]
     number, at = iota(end), indexing.wrapped(reshape(call[2], []), rows.shape[0])
@@ -209,7 +221,7 @@ def _erase(call: Call, values: Sequence[Held]) -> Held:
         found = value.items
         place = _inside(place, len(found), len(found) - 1)
         return Tensors((*found[:place], *found[place + 1 :]))
-    rows = stacked(value).rows
+    rows = _rows(call, value, 1)
     count = rows.shape[0]
     position = constant(-1, types.i64) if call.get(1) is None else reshape(call[1], [])
     number, at = iota(sym.maximum(count - 1, 0)), indexing.wrapped(position, count)
