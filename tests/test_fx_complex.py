@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import luminal
 from luminal.core.errors import InputError, UnsupportedError
@@ -31,6 +32,40 @@ def test_arithmetic_between_real_ends() -> None:
         return {**{name: torch.view_as_real(z.resolve_conj()) for name, z in made.items()}, **reals}
 
     check(function, floats(3, 4, 2), floats(3, 4, 2, seed=1))
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_parts_of_a_tensor_that_are_replaced() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        z, other, at = torch.view_as_complex(x), torch.view_as_complex(y), torch.tensor([2, 0])
+        made = {
+            name: z.clone() for name in ("copy", "real", "row", "every", "diagonal", "rows", "more", "mask", "number")
+        }
+        made["copy"].copy_(other[0])
+        made["real"].copy_(y[..., 0])
+        made["row"][1] = other[0]
+        made["every"][:, ::2] = other[:, ::2]
+        made["diagonal"].diagonal().copy_(other[0, :3])
+        made["rows"].index_copy_(0, at, other[:2])
+        made["more"].index_put_((at,), other[:2], accumulate=True)
+        made["mask"].masked_fill_(x[..., 0] > 0, 2 - 3j)
+        made["number"][0] = 4
+        real = y[..., 0].clone()
+        real.copy_(z)
+        return {"real": real, **{name: torch.view_as_real(value) for name, value in made.items()}}
+
+    check(function, floats(3, 4, 2), floats(3, 4, 2, seed=1))
+
+
+def test_real_numbers_among_complex_ones_have_no_imaginary_part() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, n: torch.Tensor) -> list[torch.Tensor]:
+        z = torch.view_as_complex(x)
+        made = torch.where(n > 0, z, y), torch.where(n > 0, n, z), torch.cat([z, y, n]), torch.stack([z, y.to(z.dtype)])
+        return [
+            torch.view_as_real(value) for value in (*made, nn.functional.pad(z, (1, 2), value=3.0), z.clone().fill_(5))
+        ]
+
+    check(function, floats(3, 2), floats(3, seed=1), torch.tensor([1, -2, 3]))
 
 
 def test_conversions_that_change_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,15 @@ from luminal.core.decompose import fourier
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast, constant, expand
 from luminal.core.types import DType
-from luminal.frontends.fx import creation, indexing, pointwise, reduction, shape, sizes  # noqa: F401 - for their lines
+from luminal.frontends.fx import (  # noqa: F401 - for their lines
+    creation,
+    indexing,
+    pointwise,
+    reduction,
+    scattering,
+    shape,
+    sizes,
+)
 from luminal.frontends.fx.promotion import Scalar, as_node
 from luminal.frontends.fx.registry import COMPLEX, TABLE, Entry, Handler, aten_name, enter
 
@@ -65,10 +74,17 @@ def _pairs(value: Operand, dtype: DType) -> Node:
 # ---- the same to both parts --------------------------------------------------------------------------------------
 
 
+# The arguments, by their names in ATen's schemas, that hold elements of the result; others are places and conditions.
+_ELEMENTS = frozenset({"self", "other", "tensors", "src", "source", "value", "values"})
+
+
 def _by_parts(entry: Entry) -> Callable[..., Any]:
+    names = tuple(inspect.signature(entry.handler).parameters)
+
     def handler(*arguments: Any, **named: Any) -> Any:
+        given = dict(zip(names, arguments, strict=False)) | named
         real, imaginary = (
-            entry.handler(*pytree.tree_map(part, arguments), **pytree.tree_map(part, named))
+            entry.handler(**{k: pytree.tree_map(part, v) if k in _ELEMENTS else v for k, v in given.items()})
             for part in (_real_part, _imaginary_part)
         )
         if isinstance(real, Node):
@@ -79,17 +95,25 @@ def _by_parts(entry: Entry) -> Callable[..., Any]:
 
 
 def _real_part(value: Any) -> Any:
-    return pairs.parts(value.pairs)[0] if isinstance(value, Complex) else value
+    if isinstance(value, Complex):
+        return pairs.parts(value.pairs)[0]
+    return value.real if isinstance(value, complex) else value
 
 
 def _imaginary_part(value: Any) -> Any:
-    return pairs.parts(value.pairs)[1] if isinstance(value, Complex) else value
+    """What is real has none: zeros of its type and shape."""
+    if isinstance(value, Complex):
+        return pairs.parts(value.pairs)[1]
+    if isinstance(value, Node):
+        return expand(constant(0, value.dtype), value.shape)
+    return value.imag if isinstance(value, int | float | complex) else value
 
 
 _BOTH = """alias clone detach lift_fresh_copy positive view reshape _unsafe_view permute transpose.int t expand squeeze
 squeeze.dim squeeze.dims unsqueeze slice.Tensor select.int unbind.int split.Tensor split_with_sizes cat stack flip roll
-repeat diagonal unfold constant_pad_nd neg sum sum.dim_IntList mean mean.dim cumsum tril triu index.Tensor index_select
-gather where.self"""
+repeat diagonal unfold pad constant_pad_nd neg sum sum.dim_IntList mean mean.dim cumsum tril triu index.Tensor
+index_select gather where.self fill.Scalar fill.Tensor masked_fill.Scalar masked_fill.Tensor slice_scatter
+select_scatter diagonal_scatter index_copy index_put"""
 for _overload in _BOTH.split():
     _entry = TABLE[aten_name(_overload)]
     COMPLEX[aten_name(_overload)] = Entry(_by_parts(_entry), _entry.wants)
@@ -146,6 +170,14 @@ def to(self: Complex | Node, *, dtype: ComplexType | DType | None = None, result
     if isinstance(dtype, DType):
         return cast(_real_part(self), dtype)
     return Complex(_pairs(self, result))
+
+
+@_complex("copy")
+def copy(self: Complex | Node, src: Complex | Node, non_blocking: bool = False, *, result: DType) -> Complex | Node:
+    """Of a complex tensor that is written into a real one, the real part."""
+    if isinstance(self, Complex):
+        return Complex(expand(_pairs(src, result), self.pairs.shape))
+    return expand(cast(_real_part(src), result), self.shape)
 
 
 @_complex("full", "zeros", "ones")
