@@ -11,7 +11,7 @@ from torch._dynamo.backends.registry import lookup_backend
 
 from luminal import dynamo
 from luminal.core.errors import ModelError
-from tests.fx_support import floats
+from tests.fx_support import floats, integers
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +60,27 @@ def test_weights_that_change_are_seen() -> None:
     torch.testing.assert_close(compiled(x), model(x))
     model.weight.mul_(2)
     torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_arguments_that_are_written_into() -> None:
+    """PyTorch copies what the graph leaves in them: sizes that vary, views, memory that arguments share."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x[:, 0] = y.sum()
+        y.mul_(2)
+        return x.t(), x.sum()
+
+    compiled = torch.compile(function, backend="luminal")
+    for rows in (3, 5, 7):
+        given = (integers(-9, 9, 2, rows).float().t(), integers(-9, 9, 4).float()[::2])
+        mine, theirs = ([x.clone() for x in given] for _ in range(2))
+        found, expected = compiled(*mine), function(*theirs)
+        assert all(map(torch.equal, [*found, *mine], [*expected, *theirs]))
+        assert found[0].data_ptr() == mine[0].data_ptr()
+    shared = torch.compile(lambda x, y: function(x, y)[1], backend="luminal")
+    mine, theirs = torch.arange(8.0).view(4, 2), torch.arange(8.0).view(4, 2)
+    assert torch.equal(shared(mine, mine[1:3, 0]), function(theirs, theirs[1:3, 0])[1])
+    assert torch.equal(mine, theirs)
 
 
 def test_gradients_are_refused() -> None:

@@ -456,9 +456,10 @@ def test_updates_of_buffers_are_states() -> None:
     assert [name for name, _ in graph.returned] == ["y"] and np.array_equal(state.initial.attr.array, [1])
 
 
-def test_updates_of_inputs_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="writes into its input 'x'"):
-        importer.load(Counter(in_place=True), (X.clone(),))
+def test_updates_of_inputs_are_outputs() -> None:
+    graph = importer.load(Counter(in_place=True), (X.clone(),))
+    assert [name for name, _ in graph.outputs] == ["y", "x.next", "count.next"]
+    assert graph.structure["inputs"]["tuple"][0]["tuple"] == [{"leaf": 0, "left": 1}]
 
 
 def test_what_differs_in_training_is_imported_or_refused() -> None:

@@ -57,6 +57,14 @@ def _advice(error: Exception, found: str) -> tuple[str, str]:
         return "axes that may vary as dims declares", (
             "Declare the sizes that the model allows, or take what fixes them out of the model."
         )
+    if "is not functional" in found or "input mutation" in found:
+        return "branches and bodies of loops that write into nothing that they are given", (
+            "Let them return the new value, and write it afterwards: x.copy_(torch.cond(...))."
+        )
+    if "num_mutated_inp_runtime_indices" in found or "set_ on a graph input" in found:
+        return "inputs whose values may change, but not their sizes, strides and storage", (
+            "Make a view of the input instead of changing the input itself: x.t(), not x.t_()."
+        )
     if "Cache" in str(error):
         return "inputs and outputs made of tensors", (
             "A model that returns its key-value cache is exported without it after model.config.use_cache = False."

@@ -34,10 +34,7 @@ _UNKNOWN = "it has no decomposition yet: compute it outside the model, or add on
 _UNKNOWN_OF_COMPLEX = "it has no decomposition for complex numbers yet; torch.view_as_real gives their parts"
 _VARIES = "a number that varies must come in a tensor, or as the size of one"
 _PARAMETERS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-_MUTATIONS = {
-    OutputKind.PARAMETER_MUTATION: "it updates the parameter {!r}; parameters of a compiled model do not change",
-    OutputKind.USER_INPUT_MUTATION: "it writes into its input {!r}; return the new value instead",
-}
+_PARAMETER_CHANGES = "it updates the parameter {!r}; parameters of a compiled model do not change"
 
 
 def load(
@@ -56,10 +53,11 @@ def load(
 
     ``dims`` declares symbolic dimensions (see ``luminal.frontends.fx.dims``); one without an upper bound is taken to
     reach 1024. ``constants`` fixes inputs by name, which then are no inputs of the graph. Buffers that the model
-    updates are states; so are those of ``states``, which others update, where the model reads them.
+    updates are states; so are those of ``states``, which others update, where the model reads them. What the model
+    leaves in an input ``x`` that it writes into is the output ``x.next``, after those that it returns.
 
-    Raises ModelError where the model cannot be exported or contradicts ``dims``, UnsupportedError with every place that
-    luminal cannot compile.
+    Raises ModelError where the model cannot be exported, contradicts ``dims`` or writes into what ``constants`` fixes,
+    UnsupportedError with every place that luminal cannot compile.
     """
     importer = _Importer(model, inputs, dims, constants, states)
     graph = importer.build(name or importer.title)
@@ -136,8 +134,9 @@ class _Importer:
         self.updated = {spec.target for spec in self.program.outputs if spec.kind is OutputKind.BUFFER_MUTATION}
         self.shared = frozenset(states)
         self.kept: dict[str, State] = {}  # by the name of the buffer
-        self.random = Random()
         self.left: dict[str, Node] = {}  # what the program leaves in it
+        self.written: dict[str, Node] = {}  # what it leaves in its inputs, by their names
+        self.random = Random()
 
     def _symbols(self, dims: Dims) -> Symbols:
         """The program's symbols, named before any of them is used."""
@@ -193,6 +192,8 @@ class _Importer:
         outputs, leaves = self._outputs()
         self._check_dims()
         described_outputs = structure.describe(self.program.outputs_tree, iter(leaves))
+        named = [*zip(_output_names(described_outputs, len(outputs)), outputs, strict=True)]
+        named += self._written_inputs(len(named))
         described_inputs = structure.describe(self.program.inputs_tree, iter(self.input_leaves))
         # A program without its module knows the order of the arguments that it was exported with by position, no more.
         by_position = list(self.program.arguments)[: len(described_inputs["tuple"][0]["tuple"])]
@@ -202,7 +203,6 @@ class _Importer:
             "defaults": structure.defaults(self.signature) if self.signature else {},
             "outputs": described_outputs,
         }
-        named = list(zip(_output_names(described_outputs, len(outputs)), outputs, strict=True))
         states = [(state, self.left.get(buffer, state.input)) for buffer, state in self.kept.items()] + [
             *self.random.states()
         ]
@@ -311,12 +311,14 @@ class _Importer:
         outputs: list[Node] = []
         leaves: list[Description] = []
         for spec, returns in zip(self.program.outputs, self.program.returned, strict=True):
-            if spec.kind is OutputKind.BUFFER_MUTATION:
+            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
                 left = self.values[returns]
-                self.left[spec.target] = left.pairs if isinstance(left, Complex) else left
+                kept = self.left if spec.kind is OutputKind.BUFFER_MUTATION else self.written
+                kept[spec.target] = left.pairs if isinstance(left, Complex) else left
                 continue
             if spec.kind is not OutputKind.USER_OUTPUT:
-                advice = _MUTATIONS.get(spec.kind, f"outputs of kind {spec.kind.name} are not supported")
+                changes = spec.kind is OutputKind.PARAMETER_MUTATION
+                advice = _PARAMETER_CHANGES if changes else f"outputs of kind {spec.kind.name} are not supported"
                 self._report(returns, "in-place update", advice.format(spec.target))
                 continue
             value = self.values[returns] if isinstance(returns, torch.fx.Node) else returns
@@ -332,6 +334,20 @@ class _Importer:
             else:
                 leaves.append({"value": value})
         return outputs, leaves
+
+    def _written_inputs(self, count: int) -> list[tuple[str, Node]]:
+        """The outputs, after the ``count`` that the program returns, with what it leaves in its inputs; the inputs are
+        described as written."""
+        fixed = sorted(set(self.fixed) & set(self.written))
+        if fixed:
+            raise ModelError(
+                f"constants fixes {', '.join(fixed)}, which the model writes into; leave it out of constants, or let "
+                "the model write into a copy"
+            )
+        places = {self.inputs[leaf["leaf"]].attr.name: leaf for leaf in self.input_leaves if "leaf" in leaf}
+        for k, name in enumerate(self.written):
+            places[name]["left"] = count + k
+        return [(f"{name}.next", node) for name, node in self.written.items()]
 
     # ---- graphs inside the graph -----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ A description is one of::
 
     {"leaf": k}                                         the k-th input or output tensor of the graph
     {"leaf": k, "complex": True}                        the same, which holds complex numbers as pairs [.., 2]
+    {"leaf": k, "left": j}                              an input that is written into: it is left the j-th output
     {"size": k}                                         the k-th output, a 0-dimensional int64, as a Python int
     {"value": v}                                        a constant: None, a bool, a number or a string
     {"fixed": name}                                     an input whose value was given when compiling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -296,7 +297,8 @@ class Specialised:
         return found
 
     def _compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Module:
-        if not any(tensors.is_torch(v) or isinstance(v, np.ndarray) for v in (*args, *kwargs.values())):
+        leaves = sys.modules["torch"].utils._pytree.tree_leaves((args, kwargs))
+        if not any(tensors.is_torch(leaf) or isinstance(leaf, np.ndarray) for leaf in leaves):
             raise InputError("a module is compiled for the tensors of its first call; found none")
         signature = inspect.signature(self.model.forward)
         try:

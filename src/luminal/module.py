@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from luminal import artifact, destination, structure, tensors
+from luminal import artifact, destination, structure, tensors, updates
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -21,6 +21,7 @@ from luminal.core.target import Target
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
 from luminal.runtime.loader import Library
+from luminal.structure import Argument
 
 
 class Module:
@@ -111,27 +112,34 @@ class Module:
         return [t.name for t in self._entry.outputs]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; results are nested as the model's own. Where the library is for NVIDIA's GPUs and an argument
-        lies on one, it is used there, and results lie there too, on PyTorch's current stream: see ``Library.run``.
+        """Run the model; results are nested as the model's own, in memory of their own. Where the library is for
+        NVIDIA's GPUs and an argument lies on one, it is used there, and results lie there too, on PyTorch's current
+        stream: see ``Library.run``. An argument that a PyTorch model writes into holds the new value afterwards; where
+        the run fails, it is as it was.
 
-        Raises InputError or ValueError for arguments that do not fit, IndexError where the model met an index out of
-        range.
+        Raises InputError or ValueError for arguments that do not fit, or cannot be written into; IndexError where the
+        model met an index out of range.
         """
-        values = structure.bind(self._structure, self.input_names, args, kwargs)
-        arrays = self._arrays(values)
+        arguments = structure.bind(self._structure, self.input_names, args, kwargs)
+        arrays = self._arrays(arguments)
+        updates.check(arguments)
         results = self.library.run(arrays, self._entry.name)
-        if any(tensors.is_torch(v) for v in values):
+        updates.write(arguments, results)
+        if any(tensors.is_torch(argument.value) for argument in arguments):
             results = [tensors.to_torch(r) for r in results]
         return structure.rebuild(self._structure, results)
 
-    def _arrays(self, values: Sequence[Any]) -> list[Any]:
+    def _arrays(self, arguments: Sequence[Argument]) -> list[Any]:
         return [
-            tensors.to_array(value, spec.name, self._device, spec.dtype == object)
-            for value, spec in zip(values, self._entry.inputs, strict=True)
+            tensors.to_array(argument.numbers, spec.name, self._device, spec.dtype == object)
+            for argument, spec in zip(arguments, self._entry.inputs, strict=True)
         ]
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run on arrays by name; results by name, nothing converted to or from PyTorch: see ``Library.run``."""
+        """Run on arrays by name; results by name, nothing converted to or from PyTorch: see ``Library.run``. Arrays
+        are left as they are: what a PyTorch model leaves in an input ``x`` that it writes into is the result
+        ``x.next``.
+        """
         return dict(zip(self.output_names, self.library.run(inputs, self._entry.name), strict=True))
 
     @property
@@ -161,8 +169,7 @@ class Module:
     def accepts(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call with these arguments fits: types, ranks, sizes and constants."""
         try:
-            values = structure.bind(self._structure, self.input_names, args, kwargs)
-            arrays = self._arrays(values)
+            arrays = self._arrays(structure.bind(self._structure, self.input_names, args, kwargs))
         except InputError:
             return False
         bounds = {d.name: (d.lower, d.upper) for d in self.interface.dims}

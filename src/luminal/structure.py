@@ -4,6 +4,7 @@ A compiled model carries a JSON description of its nested inputs and outputs, wr
 
     {"leaf": k}                      the k-th tensor        {"size": k}     the k-th output, as a Python int
     {"leaf": k, "complex": True}     the k-th tensor, whose pairs of a last axis are complex numbers to the caller
+    {"leaf": k, "left": j}           the k-th input, which is written into: it is left the j-th output
     {"value": v}                     a constant         {"fixed": name} an input whose value was given when compiling
     {"list": [..]}  {"tuple": [..]}  {"dict": [..], "keys": [..]}
     {"object": [..], "keys": [..], "type": "module:name"}      a named tuple, dataclass or mapping class
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from luminal import tensors
@@ -24,10 +26,24 @@ from luminal.core.errors import InputError
 Description = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Argument:
+    """A tensor that a call gives: ``path`` says where it stands, as in ``caches.0.keys``."""
+
+    path: str
+    value: Any
+    description: Description
+
+    @property
+    def numbers(self) -> Any:
+        """What the library takes: of complex numbers, the pairs. Raises InputError where they should be and are not."""
+        return tensors.pairs(self.value, self.path) if "complex" in self.description else self.value
+
+
 def bind(
     structure: Mapping[str, Any], names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[Any]:
-    """The arguments of a call as a list in the order of the inputs ``names``.
+) -> list[Argument]:
+    """The arguments of a call in the order of the inputs ``names``.
 
     Arguments by position go to the parameters of the model's own signature, those too that it was compiled without:
     these, and arguments that the call leaves out, have to be what the signature has as their default.
@@ -55,7 +71,7 @@ def bind(
     unknown = sorted(set(given) - set(compiled) - set(defaults))
     if unknown:
         raise InputError(f"unknown arguments {', '.join(unknown)}; the model was compiled for {', '.join(compiled)}")
-    leaves: dict[int, Any] = {}
+    leaves: dict[int, Argument] = {}
     for name, value in given.items():
         _collect(compiled.get(name, defaults.get(name, {})), value, name, leaves)
     for name in compiled:
@@ -64,7 +80,7 @@ def bind(
     return [leaves[k] for k in range(len(names))]
 
 
-def _by_name(names: Sequence[str], given: Mapping[str, Any]) -> list[Any]:
+def _by_name(names: Sequence[str], given: Mapping[str, Any]) -> list[Argument]:
     missing = [n for n in names if n not in given]
     unknown = [n for n in given if n not in names]
     if missing or unknown:
@@ -73,7 +89,7 @@ def _by_name(names: Sequence[str], given: Mapping[str, Any]) -> list[Any]:
             + (f"; missing {', '.join(missing)}" if missing else "")
             + (f"; unknown {', '.join(unknown)}" if unknown else "")
         )
-    return [given[n] for n in names]
+    return [Argument(n, given[n], {}) for n in names]
 
 
 def _check_left_out(description: Description, default: Description | None, name: str) -> None:
@@ -99,11 +115,11 @@ def _leaves(description: Description) -> Iterator[Description]:
             yield from _leaves(child)
 
 
-def _collect(description: Description, value: Any, path: str, leaves: dict[int, Any]) -> None:
+def _collect(description: Description, value: Any, path: str, leaves: dict[int, Argument]) -> None:
     if "leaf" in description:
         if value is None:
             raise InputError(f"the argument {path} is missing")
-        leaves[description["leaf"]] = tensors.pairs(value, path) if "complex" in description else value
+        leaves[description["leaf"]] = Argument(path, value, description)
     elif "fixed" in description:
         pass  # its value is part of the library; a caller may leave it out
     elif "value" in description:

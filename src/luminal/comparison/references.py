@@ -169,10 +169,9 @@ class Torch:
         import torch
         from torch.utils import _pytree as pytree
 
-        from luminal.frontends.fx import structure
-
         signature = self._program.module_call_graph[0].signature
-        args, kwargs = pytree.tree_unflatten(self._leaves(inputs), signature.in_spec)
+        given = self._leaves(inputs)
+        args, kwargs = pytree.tree_unflatten(given, signature.in_spec)
         kept = {state.output: self._buffer(state.name) for state in self._graph.states}
         before = {name: buffer.clone() for name, buffer in kept.items()}
         with torch.no_grad():
@@ -180,7 +179,7 @@ class Torch:
             after = {name: _array(buffer.clone(), name) for name, buffer in kept.items()}
             for name, buffer in kept.items():  # each run is the first
                 buffer.copy_(before[name])
-        described = [leaf for _, leaf in structure.paths(dict(self._graph.structure["outputs"]))]
+        described = _described(self._graph, "outputs")
         if len(described) != len(leaves):
             raise ModelError(f"the module returns {len(leaves)} values, its exported program {len(described)}")
         found = {
@@ -188,6 +187,8 @@ class Torch:
             for leaf, value in zip(described, leaves, strict=True)
             if "value" not in leaf
         }
+        taken = zip(_described(self._graph, "inputs"), given, strict=True)
+        found |= {leaf["left"]: value for leaf, value in taken if "left" in leaf}
         return {name: _array(found[k], name) for k, (name, _) in enumerate(self._graph.returned)} | after
 
     def _buffer(self, state: str) -> Any:
@@ -224,12 +225,22 @@ class Torch:
         """The arguments of a call, flat: arrays by name as tensors, and the constants of the exported program."""
         given = {**self._constants, **inputs}
         leaves: list[Any] = []
-        for spec in self._program.graph_signature.input_specs:
-            if spec.kind.name == "USER_INPUT":
-                fixed = not hasattr(spec.arg, "name") or spec.arg.name not in given
-                leaves.append(spec.arg.value if fixed else tensors.to_torch(np.array(given[spec.arg.name])))
+        specs = [spec for spec in self._program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+        for spec, leaf in zip(specs, _described(self._graph, "inputs"), strict=True):
+            fixed = not hasattr(spec.arg, "name") or spec.arg.name not in given
+            value = spec.arg.value if fixed else tensors.to_torch(np.array(given[spec.arg.name]))
+            leaves.append(tensors.complex_numbers(value) if "complex" in leaf else value)
         return leaves
 
 
+def _described(graph: Graph, side: str) -> list[Mapping[str, Any]]:
+    """The descriptions of the leaves of the ``inputs`` or ``outputs``."""
+    from luminal.frontends.fx import structure
+
+    return [leaf for _, leaf in structure.paths(dict(graph.structure[side]))]
+
+
 def _array(value: Any, name: str) -> NDArray[Any]:
-    return np.asarray(value, np.int64) if isinstance(value, int) else tensors.to_numpy(value, name)
+    if isinstance(value, int):
+        return np.asarray(value, np.int64)
+    return tensors.to_numpy(tensors.pairs(value, name) if value.is_complex() else value, name)

@@ -72,8 +72,8 @@ def _kind(model: Any) -> str:
 def _examples(graph: Graph, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     names = [node.attr.name for node in graph.given]
     args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (tuple(inputs), {})
-    values = structure.bind(graph.structure, names, args, kwargs)
-    arrays = {name: tensors.to_numpy(value, name) for name, value in zip(names, values, strict=True)}
+    arguments = structure.bind(graph.structure, names, args, kwargs)
+    arrays = {name: tensors.to_numpy(given.numbers, name) for name, given in zip(names, arguments, strict=True)}
     for node in graph.given:
         arrays[node.attr.name] = tensors.from_file(arrays[node.attr.name], node.dtype.numpy)
         found = arrays[node.attr.name].dtype
