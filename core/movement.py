@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, dim, iota, select, view
@@ -154,3 +155,17 @@ def along(x: Node, axis: int | None, shape: Sequence[Int]) -> Node:
     """A vector laid along ``axis`` of ``shape`` (or a scalar, with ``axis`` None), repeated over the other axes."""
     shape = tuple(shape)
     return view(x, shape, [] if axis is None else [axes(shape)[axis % len(shape)]])
+
+
+def varies(x: Node) -> list[bool]:
+    """For each axis of ``x``, whether elements may differ along it."""
+    if x.op is not ops.VIEW:
+        return [d != 1 for d in x.shape]
+    found = {v for e in (*x.attr.index, *x.attr.valid) for v in sym.variables(e)}
+    return [sym.as_var(axis) in found for axis in axes(x.shape)]
+
+
+def once(x: Node, keep: Sequence[bool]) -> Node:
+    """``x`` at position 0 of the axes that are not to ``keep``, which become of extent 1."""
+    shape = tuple(d if k else 1 for d, k in zip(x.shape, keep, strict=True))
+    return view(x, shape, [a if k else 0 for a, k in zip(axes(x.shape), keep, strict=True)])

@@ -13,11 +13,12 @@ from luminal.core.ir import Graph, Origins, State
 from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import arrangement, bodies, preparation, rounding
+from luminal.core.schedule import arrangement, bodies, integers, preparation, rounding
 from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
+from luminal.core.types import i8, i32, u8
 
 Watch = Callable[[str, Any], None]
 
@@ -55,9 +56,7 @@ def _source(entry: str, graph: Graph, target: Target, packings: preparation.Pack
     _check_texts(graph, target)
     check_graph(graph)
     watch("graph", graph)
-    graph = simplify(graph)
-    if target.precision.stored is not None:
-        graph = rounding.rounded(graph, target.precision)
+    graph = canonical(graph, target)
     check_graph(graph)
     watch("canonical", graph)
     graph, prepared = prepare(graph, target, packings)
@@ -68,6 +67,15 @@ def _source(entry: str, graph: Graph, target: Target, packings: preparation.Pack
     watch("fusion", arranged.fusion)
     watch("layouts", arranged.layouts)
     return assembly.Source(entry, graph, prepared, arranged)
+
+
+def canonical(graph: Graph, target: Target) -> Graph:
+    """``graph`` simplified, its contractions as the target computes them: of bytes in int32, where it has a unit for
+    such, before constants that they stand for fold; and of operands in its precision."""
+    if target.unit(u8, i8, i32) is not None:
+        graph = simplify(graph, (integers.RULE,))
+    graph = simplify(graph)
+    return graph if target.precision.stored is None else rounding.rounded(graph, target.precision)
 
 
 def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:

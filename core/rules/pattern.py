@@ -186,9 +186,3 @@ def rule(
                 yield instance(left, dtype, numbers, EXAMPLE_SHAPE)
 
     return Rule(equation, (left.op,), rewrite, examples)
-
-
-def depends_on(expression: sym.Int, axis: sym.Int) -> bool:
-    """Whether the canonical axis ``axis`` occurs in ``expression``."""
-    variable = sym.as_var(axis)
-    return variable is not None and variable in sym.variables(expression)

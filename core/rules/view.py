@@ -10,33 +10,19 @@ from luminal.core import ir, movement, ops, symval
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node, axes, view
 from luminal.core.ops import Kind
-from luminal.core.rules.pattern import Rule, depends_on, uniform
+from luminal.core.rules.pattern import Rule, uniform
 from luminal.core.symbolic import Int
 from luminal.core.types import f32, i64
-
-
-def _varies(node: Node) -> list[bool]:
-    """For each axis, whether elements may differ along it."""
-    if node.op is not ops.VIEW:
-        return [d != 1 for d in node.shape]
-    expressions = (*node.attr.index, *node.attr.valid)
-    return [any(depends_on(e, axis) for e in expressions) for axis in axes(node.shape)]
-
-
-def _once(node: Node, keep: list[bool]) -> Node:
-    """The view ``node`` at position 0 of the axes along which it repeats, which become of extent 1."""
-    shape = tuple(d if k else 1 for d, k in zip(node.shape, keep, strict=True))
-    return view(node, shape, [a if k else 0 for a, k in zip(axes(node.shape), keep, strict=True)])
 
 
 def _compute_before_repeating(node: Node) -> Node | None:
     """``f(expand(x), expand(y)) = expand(f(x, y))``."""
     if node.op.kind is not Kind.ELEMENTWISE or any(operand.op is not ops.VIEW for operand in node.inputs):
         return None
-    keep = [any(column) for column in zip(*map(_varies, node.inputs), strict=True)]
+    keep = [any(column) for column in zip(*map(movement.varies, node.inputs), strict=True)]
     if all(k or d == 1 for k, d in zip(keep, node.shape, strict=True)) or sym.product(node.shape) == 0:
         return None
-    operands = [_once(operand, keep) for operand in node.inputs]
+    operands = [movement.once(operand, keep) for operand in node.inputs]
     if all(uniform(operand) is not None for operand in operands):
         operands = [movement.reshape(operand, ()) for operand in operands]
     return ir.expand(ir.elementwise(node.op, *operands, attr=node.attr), node.shape)
@@ -55,7 +41,7 @@ def _repeated_work() -> Iterator[Node]:
 def _maximum_of_repeated(node: Node) -> Node | None:
     """``MaxReduce(expand(x)) = x`` over the axes that repeat, of which there is at least one element."""
     operand = node.inputs[0]
-    varies = _varies(operand)
+    varies = movement.varies(operand)
     dropped = [a for a in node.attr.axes if not varies[a] and sym.always(operand.shape[a] - 1)]
     if not dropped:
         return None

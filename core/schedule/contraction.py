@@ -51,14 +51,25 @@ def operand(node: Node) -> Operand:
     if node.op is ops.VIEW:
         attr = node.attr
         node, index, valid, fill = node.inputs[0], attr.index, attr.valid, attr.fill
-    if node.op is ops.CAST and node.dtype.is_float and node.inputs[0].dtype.is_float and not any(fill):
+    if node.op is ops.CAST and _widens(node) and not any(fill):
         inner = operand(node.inputs[0])
         by = ir.rename(node.shape, index)
         filled = inner.source.dtype.has_zero or not valid
-        if not inner.valid and filled and node.inputs[0].dtype.bits < node.dtype.bits:
+        if not inner.valid and filled:
             index = tuple(sym.substitute(e, by) for e in inner.index)
             return Operand(inner.source, index, valid, bytes(inner.source.dtype.itemsize) if valid else b"")
     return Operand(node, index, valid, fill)
+
+
+def _widens(node: Node) -> bool:
+    """Whether a cast gives every value in a wider type of the same kind; memory is read as integers of whole bytes."""
+    wide, narrow = node.dtype, node.inputs[0].dtype
+    if narrow.bits >= wide.bits:
+        return False
+    if wide.is_float:
+        return narrow.is_float
+    whole = wide.is_integer and narrow.is_integer and narrow.compute == narrow
+    return whole and wide.min <= narrow.min
 
 
 def roles(node: Node) -> Roles | None:

@@ -25,7 +25,7 @@ from luminal.core.schedule.panels import direct, in_panels, panels, read_panels,
 from luminal.core.schedule.tile import ROWS, Tile, block_tile, choose_tile, typical, unit_tile
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
-from luminal.core.types import DType
+from luminal.core.types import DType, i8, i16, u8, u16
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs
     product = node.inputs[0]
     if not (found.m or target.tiles_rows):
         return None
+    if node.dtype.is_integer:
+        found = replace(found, b=_narrowest(found.b))
     columns = packings.get(found.b.source)
     prologue = narrow_weights(product, found) if target.grid is None else None
     tile = _tile(target, node, found, columns, prologue)
@@ -216,6 +218,12 @@ def _narrowed(x: Operand, dtype: DType) -> Operand:
     if not np.array_equal(wide.astype(dtype.numpy).astype(wide.dtype), wide):
         return x
     return replace(x, source=interp.folded(ir.cast(x.source, dtype)), fill=bytes(dtype.itemsize) if x.valid else b"")
+
+
+def _narrowest(x: Operand) -> Operand:
+    """The operand with a source of the first type of few bytes that holds its constants."""
+    found = (_narrowed(x, dtype) for dtype in (i8, u8, i16, u16) if dtype.bits < x.source.dtype.bits)
+    return next((narrow for narrow in found if narrow is not x), x)
 
 
 def _is_stored(node: Node) -> bool:

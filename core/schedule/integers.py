@@ -1,0 +1,329 @@
+"""Contractions of integers of 8 bits, in the one form that dot products of bytes compute.
+
+Models say such a contraction in several ways: as sums of integers around their zero points (int32), or as sums of real
+numbers that integers stand for (float32). A factor of either is *affine* in integers of 8 bits, ``(whole + offset) *
+scale``, and the sum is brought to one of unsigned times signed bytes, in int32:
+
+    sum (a + o) (b + p)        =  sum a b  +  p sum a  +  o (sum b + K p)
+    sum (a + o) s (b + p) t    =  float32(sum (a + o) (b + p)) * s * t
+
+where ``o``, ``p``, ``s`` and ``t`` are the same all along K. An ``a`` that is signed becomes unsigned by another offset,
+and ``b`` signed; where ``p`` is then 0, nothing sums ``a``. Sums of constants fold.
+
+The first equation holds for int32 exactly, wrapping included. The second one is not that of float32 arithmetic but that
+of real numbers: it is used where the sum of integers cannot leave int32, which makes it exact, so that the result has
+four roundings (the conversion, the product of the scales, that with the sum; the product of the scales where they are
+constants), however long the sum is: ``4 u |result|`` with ``u = 2**-24``. A sum of ``K`` real factors in float32 is off
+by up to ``(K + 2) u`` times the sum of magnitudes. So models of integers are computed exactly in integers, then scaled;
+tools that train and calibrate them mean this, and other runtimes compute it. Scales are constants, but for one of the
+two, of magnitudes for which no product leaves the range of normal numbers where the result does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from luminal.core import interp, ir, ops, types
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.movement import once, squeeze, varies
+from luminal.core.ops import Op
+from luminal.core.rules.pattern import Rule
+from luminal.core.schedule.contraction import is_constant, operand, roles
+from luminal.core.schedule.panels import without_mask
+from luminal.core.types import DType, f32, i8, i32, u8
+
+EXACT = 2**24  # integers up to this are numbers of float32
+LEAST, MOST = 2.0**-60, 2.0**40  # of the magnitudes of constant scales: products with sums of int32 stay normal
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``(whole + offset) * scale``, each of one shape: integers of 8 bits; int32, or None for 0; float32, or None for
+    1."""
+
+    whole: Node
+    offset: Node | None = None
+    scale: Node | None = None
+
+    def after(self, step: Node, parameter: Node | None) -> Affine | None:
+        """What ``step`` makes of this and of a parameter that varies along fewer axes; None where it is not affine, or
+        rounds."""
+        if step.op is ops.VIEW:
+            return self._viewed(step)
+        if step.op is ops.CAST:
+            return self if _is_exact(self) else None
+        assert parameter is not None
+        if step.op is ops.MUL:
+            if self.scale is None:
+                return replace(self, scale=parameter)
+            known = is_constant(self.scale) and is_constant(parameter)
+            return replace(self, scale=_together(ops.MUL, self.scale, parameter)) if known else None
+        if step.dtype == f32:
+            whole = _whole_number(parameter) if self.scale is None else None
+            if whole is None:
+                return None
+            parameter = whole
+        moved = self._moved(parameter)
+        return moved if step.dtype == i32 or _is_exact(moved) else None
+
+    def _moved(self, offset: Node) -> Affine:
+        return replace(self, offset=offset if self.offset is None else _together(ops.ADD, self.offset, offset))
+
+    def _viewed(self, step: Node) -> Affine | None:
+        """Where ``step`` masks, its fill is 0: that is ``-offset`` as an integer, which has to be one number."""
+        attr, fill = step.attr, b""
+        if attr.valid:
+            number = 0 if self.offset is None else _number(self.offset)
+            low, high = int(self.whole.dtype.min), int(self.whole.dtype.max)
+            if any(attr.fill) or number is None or not low <= -number <= high:
+                return None
+            fill = np.array(-number, self.whole.dtype.numpy).tobytes()
+        masked = {v for e in attr.valid for v in sym.variables(e)}
+        seen: dict[str, Node | None] = {}
+        for name, parameter in (("offset", self.offset), ("scale", self.scale)):
+            new = None if parameter is None else ir.view(parameter, step.shape, attr.index)
+            if new is not None and masked & _variables(new):
+                return None
+            seen[name] = new
+        return Affine(ir.view(self.whole, step.shape, attr.index, attr.valid, fill), **seen)
+
+    def signed(self, wanted: DType) -> Affine:
+        """The same with integers of type ``wanted``, int8 or uint8."""
+        if self.whole.dtype == wanted:
+            return self
+        moved = self._moved(ir.expand(ir.constant(128 if wanted == i8 else -128, i32), self.whole.shape))
+        return replace(moved, whole=_flipped(self.whole))
+
+
+def _integral(node: Node) -> Node | None:
+    """The contraction ``node`` as one of unsigned times signed bytes; None where it is none, or is one already."""
+    product, axes = node.inputs[0], node.attr.axes
+    if product.op is not ops.MUL or node.dtype not in (i32, f32):
+        return None
+    factors = [found for x in product.inputs if (found := _affine(x)) is not None]
+    if len(factors) < 2 or any(_varies_along(p, axes) for x in factors for p in (x.offset, x.scale)):
+        return None
+    if node.dtype == f32 and not (_fits(factors, product, axes) and _are_scales(factors)):
+        return None
+    plain = [_widened(_blank(x.whole)) for x in factors]
+    found = roles(ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *plain), axes))
+    if found is None:
+        return None
+    is_left = [operand(x) == found.a for x in plain]
+    changed = [x.signed(u8 if left else i8) for x, left in zip(factors, is_left, strict=True)]
+    changed = [replace(x, offset=None if x.offset is None or _number(x.offset) == 0 else x.offset) for x in changed]
+    if node.dtype == i32 and changed == factors and all(x.offset is None for x in factors):
+        return None
+    unmasked = [_unmasked(x.whole, product) for x in changed]
+    wholes = [x for x in unmasked if x is not None]
+    if len(wholes) < 2:
+        return None
+    total = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *map(_widened, wholes)), axes)
+    depth = ir.cast(ir.dim(sym.product(product.shape[k] for k in axes)), i32)
+    first, second = (None if x.offset is None else _kept(x.offset, axes) for x in changed)
+    if second is not None:
+        total = total + second * _sum(wholes[0], axes)
+    if first is not None:
+        beside = _sum(wholes[1], axes)
+        total = total + first * (beside if second is None else beside + depth * second)
+    return total if node.dtype == i32 else _scaled(ir.cast(total, f32), factors, axes)
+
+
+# ---- reading factors -------------------------------------------------------------------------------------------------
+
+
+def _affine(node: Node) -> Affine | None:
+    """``node`` (int32 or float32) as affine in integers of 8 bits, where it is."""
+    steps: list[tuple[Node, Node | None]] = []
+    while not (node.op is ops.CAST and _is_byte(node.inputs[0].dtype)):
+        found = _step(node)
+        if found is None:
+            return None
+        steps.append((node, found[1]))
+        node = found[0]
+    if node.dtype not in (i32, f32):
+        return None
+    result: Affine | None = Affine(_byte(node.inputs[0]))
+    for step, parameter in reversed(steps):
+        result = None if result is None else result.after(step, parameter)
+    return result
+
+
+def _step(node: Node) -> tuple[Node, Node | None] | None:
+    """What ``node`` is an affine function of, and its parameter."""
+    if node.op is ops.VIEW or (node.op is ops.CAST and (node.inputs[0].dtype, node.dtype) == (i32, f32)):
+        return node.inputs[0], None
+    if (node.op is ops.ADD and node.dtype in (i32, f32)) or (node.op is ops.MUL and node.dtype == f32):
+        for x, parameter in (node.inputs, node.inputs[::-1]):
+            axes = [{k for k, v in enumerate(varies(side)) if v} for side in (x, parameter)]
+            if axes[1] < axes[0]:
+                return x, parameter
+    return None
+
+
+def _is_byte(dtype: DType) -> bool:
+    return dtype.is_integer and dtype.bits <= 8
+
+
+def _byte(node: Node) -> Node:
+    return ir.cast(node, u8 if node.dtype.kind == "u" else i8)
+
+
+# ---- parameters ------------------------------------------------------------------------------------------------------
+
+
+def _variables(node: Node) -> set[sym.Var]:
+    return {v for a, found in zip(ir.axes(node.shape), varies(node), strict=True) if found for v in sym.variables(a)}
+
+
+def _varies_along(parameter: Node | None, axes: tuple[int, ...]) -> bool:
+    return parameter is not None and any(varies(parameter)[k] for k in axes)
+
+
+def _together(op: Op, x: Node, y: Node) -> Node:
+    """A function of two parameters, computed before it repeats."""
+    keep = [any(column) for column in zip(varies(x), varies(y), strict=True)]
+    return ir.expand(ir.elementwise(op, once(x, keep), once(y, keep)), x.shape)
+
+
+def _kept(parameter: Node, axes: tuple[int, ...]) -> Node:
+    """A parameter without the ``axes`` of a sum, and 1 long where it repeats."""
+    return squeeze(once(parameter, varies(parameter)), axes)
+
+
+def _values(parameter: Node) -> np.ndarray[Any, Any] | None:
+    """The elements of a constant parameter."""
+    if not is_constant(parameter):
+        return None
+    (found,) = interp.evaluate([once(parameter, varies(parameter))])
+    return found
+
+
+def _number(parameter: Node) -> int | None:
+    """The one integer that all elements of a constant are."""
+    found = _values(parameter)
+    return None if found is None or not found.size or (found != found.flat[0]).any() else int(found.flat[0])
+
+
+def _whole_number(parameter: Node) -> Node | None:
+    """Constant float32 integers as int32."""
+    found = _values(parameter)
+    if found is None or not (np.abs(found) <= EXACT).all() or (found != np.rint(found)).any():
+        return None
+    return ir.cast(parameter, i32)
+
+
+def _bounds(node: Node) -> tuple[int, int] | None:
+    """Between what an int32 parameter lies, where that is known."""
+    found = _values(node)
+    if found is not None:
+        return int(found.min(initial=0)), int(found.max(initial=0))
+    if node.op is ops.VIEW and not node.attr.valid:
+        return _bounds(node.inputs[0])
+    if node.op is ops.CAST and node.inputs[0].dtype.is_integer and node.inputs[0].dtype.bits < 32:
+        return int(node.inputs[0].dtype.min), int(node.inputs[0].dtype.max)
+    if node.op is ops.MUL:
+        for x, y in (node.inputs, node.inputs[::-1]):
+            factor, inner = _number(y), _bounds(x)
+            if factor is not None and inner is not None and abs(factor) <= 1:
+                low, high = sorted(factor * end for end in inner)
+                return low, high
+    return None
+
+
+def _reach(x: Affine) -> int | None:
+    """The largest magnitude of ``whole + offset``."""
+    bounds = (0, 0) if x.offset is None else _bounds(x.offset)
+    if bounds is None:
+        return None
+    return max(-int(x.whole.dtype.min) - bounds[0], int(x.whole.dtype.max) + bounds[1])
+
+
+def _is_exact(x: Affine) -> bool:
+    reach = _reach(x)
+    return reach is not None and reach <= EXACT
+
+
+def _fits(factors: list[Affine], product: Node, axes: tuple[int, ...]) -> bool:
+    """Whether no sum of products leaves int32, and each has a term."""
+    depth = sym.product(product.shape[k] for k in axes)
+    most, reaches = sym.upper(depth), [_reach(x) for x in factors]
+    if most is None or None in reaches or not sym.always(depth - 1):
+        return False
+    return most * int(str(reaches[0])) * int(str(reaches[1])) < 2**31
+
+
+def _are_scales(factors: list[Affine]) -> bool:
+    """Whether the scales are constants in range, but for one."""
+    found = [_values(x.scale) for x in factors if x.scale is not None]
+    known = [np.abs(values) for values in found if values is not None]
+    in_range = (((LEAST <= x) & (x <= MOST) | (x == 0)).all() for x in known)
+    return len(found) - len(known) <= 1 and all(in_range)
+
+
+def _scaled(total: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node:
+    """``total`` times the scales: those that are constants first, together where one of them is a number."""
+    scales = [x.scale for x in factors if x.scale is not None]
+    first, *more = (_kept(x, axes) for x in sorted(scales, key=lambda x: not is_constant(x))) if scales else (None,)
+    for x in more:
+        assert first is not None
+        if is_constant(x) and 1 in (first.size, x.size):
+            first = first * x
+        else:
+            total, first = total * first, x
+    return total if first is None else total * first
+
+
+# ---- integers --------------------------------------------------------------------------------------------------------
+
+
+def _flipped(whole: Node) -> Node:
+    """Bytes with the other sign: unsigned ones are 128 more than signed ones."""
+    if whole.op is ops.VIEW:
+        attr = whole.attr
+        fill = bytes(byte ^ 0x80 for byte in attr.fill)
+        return ir.view(_flipped(whole.inputs[0]), whole.shape, attr.index, attr.valid, fill)
+    return ir.bitcast(ir.binary(ops.XOR, whole, 128), i8 if whole.dtype == u8 else u8)
+
+
+def _blank(whole: Node) -> Node:
+    """A view with zeros where its mask does not hold."""
+    if whole.op is not ops.VIEW:
+        return whole
+    return ir.view(whole.inputs[0], whole.shape, whole.attr.index, whole.attr.valid, bytes(1))
+
+
+def _widened(whole: Node) -> Node:
+    """Integers as int32, converted before the view that repeats them."""
+    if whole.op is not ops.VIEW:
+        return ir.cast(whole, i32)
+    attr = whole.attr
+    return ir.view(ir.cast(whole.inputs[0], i32), whole.shape, attr.index, attr.valid, bytes(4) if attr.valid else b"")
+
+
+def _unmasked(whole: Node, product: Node) -> Node | None:
+    """A view that has zeros where its mask does not hold: a border of other numbers is made real."""
+    if whole.op is not ops.VIEW or not any(whole.attr.fill):
+        return whole
+    return without_mask(operand(whole), product)
+
+
+def _sum(whole: Node, axes: tuple[int, ...]) -> Node:
+    """The sum along ``axes``, 1 long along others where integers repeat."""
+    return ir.reduce(ops.SUM_REDUCE, ir.cast(once(whole, varies(whole)), i32), axes)
+
+
+def _examples() -> Iterator[Node]:
+    a, b = ir.input_("a", (5, 1, 7), u8), ir.input_("b", (3, 7), i8)
+    left, right = (ir.expand(ir.cast(x, i32), (5, 3, 7)) for x in (a, b))
+    zero = ir.expand(ir.cast(ir.input_("z", (5, 1, 1), u8), i32) * -1, (5, 1, 7))
+    yield ir.reduce(ops.SUM_REDUCE, (left + ir.expand(zero, (5, 3, 7))) * right, [2])
+    yield ir.reduce(ops.SUM_REDUCE, (ir.expand(ir.cast(a, i32) + zero, (5, 3, 7))) * (right + 3), [2])
+
+
+RULE = Rule("sum (a + o) s (b + p) t = s t sum (a + o) (b + p)", (ops.SUM_REDUCE,), _integral, _examples)
