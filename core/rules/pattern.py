@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from luminal.core import ir, ops
-from luminal.core import symbolic as sym
 from luminal.core.ir import Node, Shape
 from luminal.core.ops import Op
 from luminal.core.types import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u32

@@ -7,31 +7,31 @@ scale``, and the sum is brought to one of unsigned times signed bytes, in int32:
     sum (a + o) (b + p)        =  sum a b  +  p sum a  +  o (sum b + K p)
     sum (a + o) s (b + p) t    =  float32(sum (a + o) (b + p)) * s * t
 
-where ``o``, ``p``, ``s`` and ``t`` are the same all along K. An ``a`` that is signed becomes unsigned by another offset,
-and ``b`` signed; where ``p`` is then 0, nothing sums ``a``. Sums of constants fold.
+where ``o``, ``p``, ``s`` and ``t`` are the same all along K. A signed ``a`` becomes unsigned by another offset, an
+unsigned ``b`` signed; where ``p`` is then 0, nothing sums ``a``. Sums of constants fold. Where a view puts zeros around
+``a + o``, a border of ``-o`` around ``a`` is made real.
 
-The first equation holds for int32 exactly, wrapping included. The second one is not that of float32 arithmetic but that
-of real numbers: it is used where the sum of integers cannot leave int32, which makes it exact, so that the result has
-four roundings (the conversion, the product of the scales, that with the sum; the product of the scales where they are
-constants), however long the sum is: ``4 u |result|`` with ``u = 2**-24``. A sum of ``K`` real factors in float32 is off
-by up to ``(K + 2) u`` times the sum of magnitudes. So models of integers are computed exactly in integers, then scaled;
-tools that train and calibrate them mean this, and other runtimes compute it. Scales are constants, but for one of the
-two, of magnitudes for which no product leaves the range of normal numbers where the result does not.
+The first equation holds for int32 exactly, wrapping included. The second one holds for real numbers, and so it moves
+roundings. It is used only where sums of integers are known to stay within int32: then they are exact, and the result
+has three roundings, of the conversion and of two products, however many terms there are: it is within ``3 u |result|``
+of the real number, with ``u = 2**-24``. ``K`` terms that are computed and summed in float32 may be off by ``(K + 2) u``
+times the sum of their magnitudes. A model of integers is thus computed exactly in integers and then scaled, which is
+what tools that calibrate such models assume and what other runtimes do. Scales are constants of such magnitudes that no
+product overflows or underflows unless the result does; one of the two may be known at run time only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.movement import once, squeeze, varies
-from luminal.core.ops import Op
 from luminal.core.rules.pattern import Rule
 from luminal.core.schedule.contraction import is_constant, operand, roles
 from luminal.core.schedule.panels import without_mask
@@ -62,7 +62,7 @@ class Affine:
             if self.scale is None:
                 return replace(self, scale=parameter)
             known = is_constant(self.scale) and is_constant(parameter)
-            return replace(self, scale=_together(ops.MUL, self.scale, parameter)) if known else None
+            return replace(self, scale=_once(lambda x, y: x * y, self.scale, parameter)) if known else None
         if step.dtype == f32:
             whole = _whole_number(parameter) if self.scale is None else None
             if whole is None:
@@ -72,7 +72,7 @@ class Affine:
         return moved if step.dtype == i32 or _is_exact(moved) else None
 
     def _moved(self, offset: Node) -> Affine:
-        return replace(self, offset=offset if self.offset is None else _together(ops.ADD, self.offset, offset))
+        return replace(self, offset=offset if self.offset is None else _once(lambda x, y: x + y, self.offset, offset))
 
     def _viewed(self, step: Node) -> Affine | None:
         """Where ``step`` masks, its fill is 0: that is ``-offset`` as an integer, which has to be one number."""
@@ -101,11 +101,11 @@ class Affine:
 
 
 def _integral(node: Node) -> Node | None:
-    """The contraction ``node`` as one of unsigned times signed bytes; None where it is none, or is one already."""
+    """The contraction ``node`` as one of unsigned times signed bytes, which may be itself; None where it is none."""
     product, axes = node.inputs[0], node.attr.axes
     if product.op is not ops.MUL or node.dtype not in (i32, f32):
         return None
-    factors = [found for x in product.inputs if (found := _affine(x)) is not None]
+    factors = [factor for x in product.inputs if (factor := _affine(x)) is not None]
     if len(factors) < 2 or any(_varies_along(p, axes) for x in factors for p in (x.offset, x.scale)):
         return None
     if node.dtype == f32 and not (_fits(factors, product, axes) and _are_scales(factors)):
@@ -117,8 +117,6 @@ def _integral(node: Node) -> Node | None:
     is_left = [operand(x) == found.a for x in plain]
     changed = [x.signed(u8 if left else i8) for x, left in zip(factors, is_left, strict=True)]
     changed = [replace(x, offset=None if x.offset is None or _number(x.offset) == 0 else x.offset) for x in changed]
-    if node.dtype == i32 and changed == factors and all(x.offset is None for x in factors):
-        return None
     unmasked = [_unmasked(x.whole, product) for x in changed]
     wholes = [x for x in unmasked if x is not None]
     if len(wholes) < 2:
@@ -141,11 +139,11 @@ def _affine(node: Node) -> Affine | None:
     """``node`` (int32 or float32) as affine in integers of 8 bits, where it is."""
     steps: list[tuple[Node, Node | None]] = []
     while not (node.op is ops.CAST and _is_byte(node.inputs[0].dtype)):
-        found = _step(node)
-        if found is None:
+        before = _step(node)
+        if before is None:
             return None
-        steps.append((node, found[1]))
-        node = found[0]
+        steps.append((node, before[1]))
+        node = before[0]
     if node.dtype not in (i32, f32):
         return None
     result: Affine | None = Affine(_byte(node.inputs[0]))
@@ -171,7 +169,9 @@ def _is_byte(dtype: DType) -> bool:
 
 
 def _byte(node: Node) -> Node:
-    return ir.cast(node, u8 if node.dtype.kind == "u" else i8)
+    """Integers of fewer than 8 bits are made bytes first."""
+    byte = ir.cast(node, u8 if node.dtype.kind == "u" else i8)
+    return node if byte is node else ir.unary(ops.CONTIGUOUS, byte)
 
 
 # ---- parameters ------------------------------------------------------------------------------------------------------
@@ -185,10 +185,10 @@ def _varies_along(parameter: Node | None, axes: tuple[int, ...]) -> bool:
     return parameter is not None and any(varies(parameter)[k] for k in axes)
 
 
-def _together(op: Op, x: Node, y: Node) -> Node:
-    """A function of two parameters, computed before it repeats."""
-    keep = [any(column) for column in zip(varies(x), varies(y), strict=True)]
-    return ir.expand(ir.elementwise(op, once(x, keep), once(y, keep)), x.shape)
+def _once(function: Callable[..., Node], *parameters: Node) -> Node:
+    """An elementwise function of parameters, computed before they repeat."""
+    keep = [any(column) for column in zip(*map(varies, parameters), strict=True)]
+    return ir.expand(function(*(once(x, keep) for x in parameters)), parameters[0].shape)
 
 
 def _kept(parameter: Node, axes: tuple[int, ...]) -> Node:
@@ -215,7 +215,7 @@ def _whole_number(parameter: Node) -> Node | None:
     found = _values(parameter)
     if found is None or not (np.abs(found) <= EXACT).all() or (found != np.rint(found)).any():
         return None
-    return ir.cast(parameter, i32)
+    return _once(lambda x: ir.cast(x, i32), parameter)
 
 
 def _bounds(node: Node) -> tuple[int, int] | None:
@@ -262,7 +262,7 @@ def _are_scales(factors: list[Affine]) -> bool:
     """Whether the scales are constants in range, but for one."""
     found = [_values(x.scale) for x in factors if x.scale is not None]
     known = [np.abs(values) for values in found if values is not None]
-    in_range = (((LEAST <= x) & (x <= MOST) | (x == 0)).all() for x in known)
+    in_range = (((x >= LEAST) & (x <= MOST) | (x == 0)).all() for x in known)
     return len(found) - len(known) <= 1 and all(in_range)
 
 
