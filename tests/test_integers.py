@@ -19,6 +19,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
+from luminal.core.movement import pad
 from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.rewrite import simplify
 from luminal.core.schedule import integers
@@ -263,11 +264,11 @@ def chain(values: Values, *, weights: DType = i8) -> Node:
     """Two products, and windows, of activations that are rounded to 8 bits between them."""
     x = values.node((1, 4, 7, 7), f32, False)
     scale, zero = ir.constant(0.0625, f32), ir.constant(117, u8)
-    for channels, pad in ((8, 1), (8, 0)):
+    for channels, border in ((8, 1), (8, 0)):
         q = rounded(x / scale, zero, u8)
         weight = values.node((channels, x.shape[1], 3, 3), weights, True)
         s = ir.constant((np.arange(channels * 1.0).reshape(-1, 1, 1, 1) + 1).astype(np.float32) / 1024)
-        x = decompose.conv(real(q, zero, scale), real(weight, None, s), None, None, (pad, pad), (pad, pad))
+        x = decompose.conv(real(q, zero, scale), real(weight, None, s), None, None, (border, border), (border, border))
     return rounded(x, zero, u8)
 
 
@@ -303,6 +304,11 @@ def refused() -> dict[str, Callable[[Values], Node]]:
         )
         return decompose.matmul(a, ir.view(b, (8, 4), _swapped(b)))
 
+    def beside(values: Values) -> Node:
+        """Rows of zeros around rows of a scale each."""
+        rows = real(values.node((5, 8), i8, False), None, values.node((5, 1), f32, False))
+        return decompose.matmul(pad(rows, (1, 0), (1, 0)), real(values.node((8, 6), i8, True), None, None))
+
     along = ir.constant(np.arange(1, 9, dtype=np.float32))
     return {
         "a scale along the sum": product(lambda x: real(x, None, along)),
@@ -315,6 +321,10 @@ def refused() -> dict[str, Callable[[Values], Node]]:
         "a scale that is too large": product(lambda x: real(x, None, ir.constant(2.0**41, f32))),
         "a scale that is infinite": product(lambda x: real(x, None, ir.constant(np.inf, f32))),
         "a rounding between": product(lambda x: ir.cast(ir.cast(real(x, None, None), types.f16), f32)),
+        "scales of one factor of which a run decides one": lambda values: product(
+            lambda x: real(x, None, ir.constant(0.5, f32)) * values.node((), f32, False)
+        )(values),
+        "a border along which scales differ": beside,
         "scales that are both known at run time only": both,
         "a border of a number that a run decides": padded(lambda values: values.node((), u8, False)),
         "a border of several numbers": padded(lambda _: ir.constant(np.array([[[1]], [[2]]], np.uint8))),
@@ -338,6 +348,17 @@ def test_the_longest_sum_that_fits() -> None:
     assert products(made) == [BYTES]
     (found,) = interp.run(made, values.arrays).outputs
     np.testing.assert_array_equal(found, np.full((2, 2), np.float32(depth * 128**2)))
+
+
+def test_scales_that_a_run_decides_come_last() -> None:
+    values = Values(0)
+    a, b = values.given(np.full((2, 8), 100, np.uint8)), values.given(np.full((8, 3), 100, np.int8))
+    large = values.given(np.array([[2.0**120], [2.0**-110]], np.float32))
+    small = ir.constant(np.full(3, 2.0**-50, np.float32))
+    graph = values.graph(decompose.matmul(real(a, None, large), real(b, None, small)))
+    (found,), (exact,) = interp.run(integral(graph), values.arrays).outputs, interp.run(graph, values.arrays).outputs
+    np.testing.assert_array_equal(found[0], exact[0])
+    assert np.isfinite(found).all()
 
 
 def test_symbolic_sizes_are_bounded() -> None:
