@@ -283,6 +283,19 @@ def test_rounded_activations_are_stored_in_a_byte() -> None:
     np.testing.assert_array_equal(found["y0"], expected)
 
 
+def test_what_zero_points_add_joins_the_contraction() -> None:
+    """Even where it is a product of rows and columns, which is as large as the result."""
+    values = Values(0)
+    a, b = values.node((9, 40), u8, False), values.node((40, 33), u8, True)
+    zeros = [values.node(shape, u8, True) for shape in ((9, 1), (33,))]
+    graph = integral(values.graph(decompose.matmul(centred(a, zeros[0]), centred(b, zeros[1]))))
+    seen: dict[str, Any] = {}
+    program = compile_graph(graph, AVX512, seen.__setitem__)
+    assert [cluster.kind for cluster in seen["fusion"].clusters] == ["row", "contraction"]
+    (expected,), found = interp.run(graph, values.arrays).outputs, run_program(program, values.arrays)
+    np.testing.assert_array_equal(found["y0"], expected)
+
+
 def refused() -> dict[str, Callable[[Values], Node]]:
     def product(a: Callable[[Node], Node], depth: int = 8, dtype: DType = i8) -> Callable[[Values], Node]:
         def made(values: Values) -> Node:

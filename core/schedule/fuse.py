@@ -196,8 +196,16 @@ class Fuser:
         if len(users) != 1:
             return False
         (user,) = users
+        if self._spreads(node, user, sources):
+            return True  # one operation instead of a value larger than all that it comes from
         # A reduction over overlapping windows would compute the value once for each window.
         return user.op.kind is Kind.REDUCE and user not in self.tiles and user.inputs[0].size == node.size
+
+    def _spreads(self, node: Node, user: Node, sources: list[Node]) -> bool:
+        """Whether ``node`` is cheap and larger than any of the ``sources`` that it reads, and ``user`` as large."""
+        if node.op in COSTLY or user.op.kind is not Kind.ELEMENTWISE or node not in user.inputs:
+            return False
+        return all(sym.always(node.size - source.size - 1) for source in sources)
 
     def _is_multiplied(self, node: Node) -> bool:
         """Whether ``node`` is a product that exists only inside tile operations."""
