@@ -18,7 +18,6 @@ from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
-from luminal.core.types import i8, i32, u8
 
 Watch = Callable[[str, Any], None]
 
@@ -72,9 +71,7 @@ def _source(entry: str, graph: Graph, target: Target, packings: preparation.Pack
 def canonical(graph: Graph, target: Target) -> Graph:
     """``graph`` simplified, its contractions as the target computes them: of bytes in int32, where it has a unit for
     such, before constants that they stand for fold; and of operands in its precision."""
-    if target.unit(u8, i8, i32) is not None:
-        graph = simplify(graph, (integers.RULE,))
-    graph = simplify(graph)
+    graph = simplify(integers.integral(graph, target))
     return graph if target.precision.stored is None else rounding.rounded(graph, target.precision)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import luminal
+from luminal.comparison.oracle import Oracle
 from luminal.core import interp, ir, ops, structured, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -406,10 +407,10 @@ def test_targets_with_a_unit_for_bytes_ask_for_it(monkeypatch: pytest.MonkeyPatc
     x, weight = values.node((5, 8), u8, False), values.node((8, 6), i8, True)
     scale = ir.constant(0.25, f32)
     graph = values.graph(decompose.matmul(real(x, ir.constant(3, u8), scale), real(weight, None, scale)))
-    assert products(canonical(graph, AVX512)) == [(f32, f32, f32)]
+    assert products(canonical(graph, targets.AVX2)) == [(f32, f32, f32)]
     unit = object()
     monkeypatch.setattr(Target, "unit", lambda self, a, b, total: unit if (a, b, total) == BYTES else None)
-    assert products(canonical(graph, AVX512)) == [BYTES]
+    assert products(canonical(graph, targets.AVX2)) == [BYTES]
 
 
 def test_constants_of_integer_products_are_packed_in_bytes() -> None:
@@ -424,6 +425,21 @@ def test_constants_of_integer_products_are_packed_in_bytes() -> None:
         found = run_program(program, values.arrays)["y0"]
         np.testing.assert_array_equal(found, interp.run(graph, values.arrays).outputs[0])
         values = Values(1)
+
+
+def test_what_such_a_target_rounds_otherwise_is_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales for which every second sum lies halfway between two integers, if nothing is rounded before."""
+    values = Values(0)
+    x, weight = values.node((20, 64), u8, False), values.node((64, 50), i8, True)
+    tenth, fiftieth = ir.constant(0.1, f32), ir.constant(0.02, f32)
+    total = decompose.matmul(real(x, ir.constant(128, u8), tenth), real(weight, None, tenth))
+    y = real(rounded(total / fiftieth / 64, None, i8), None, fiftieth)
+    graph = values.graph(y)
+    (found,) = interp.run(integral(graph), values.arrays).outputs
+    assert Oracle(graph, values.arrays, target=targets.AVX2).refutes(y, found)
+    monkeypatch.setattr(Target, "unit", lambda self, a, b, total: object() if (a, b, total) == BYTES else None)
+    assert not Oracle(graph, values.arrays, target=targets.AVX2).refutes(y, found)
+    assert Oracle(graph, values.arrays, target=targets.AVX2).refutes(y, found + 1)
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------

@@ -30,11 +30,13 @@ import numpy as np
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.ir import Node
+from luminal.core.ir import Graph, Node
 from luminal.core.movement import once, squeeze, varies
+from luminal.core.rewrite import simplify
 from luminal.core.rules.pattern import Rule
 from luminal.core.schedule.contraction import is_constant, operand, roles
 from luminal.core.schedule.panels import without_mask
+from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, i32, u8
 
 EXACT = 2**24  # integers up to this are numbers of float32
@@ -327,3 +329,8 @@ def _examples() -> Iterator[Node]:
 
 
 RULE = Rule("sum (a + o) s (b + p) t = s t sum (a + o) (b + p)", (ops.SUM_REDUCE,), _integral, _examples)
+
+
+def integral(graph: Graph, target: Target) -> Graph:
+    """``graph`` with its contractions of integers in the form above, where ``target`` has a unit for it."""
+    return graph if target.unit(u8, i8, i32) is None else simplify(graph, (RULE,))

@@ -20,7 +20,7 @@ from luminal.comparison.sources import Source, open_source
 from luminal.core import quantise
 from luminal.core import target as targets
 from luminal.core.errors import InputError, LuminalError
-from luminal.core.precision import FP32, Precision
+from luminal.core.precision import FP32
 from luminal.core.quantise import Scheme
 from luminal.core.target import Target
 from luminal.core.types import from_numpy
@@ -85,7 +85,7 @@ def diff(
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
     for made, values in _inputs(source, seed):
         with stages(f"compare on {made} inputs"):
-            trial = _trial(made, values, module, source, tolerance, chosen.precision, scheme)
+            trial = _trial(made, values, module, source, tolerance, chosen, scheme)
         trials.append(trial)
         if failed is None and not trial.ok:
             failed = (values, trial)
@@ -130,11 +130,11 @@ def _trial(
     module: Module,
     source: Source,
     tolerance: float | None,
-    precision: Precision,
+    target: Target,
     weights: Scheme | None,
 ) -> Trial:
     graph = source.graph
-    oracle = Oracle(graph, values, tolerance, precision, weights)
+    oracle = Oracle(graph, values, tolerance, target.precision, weights, target)
     try:
         oracle.compute(graph.results)
     except (IndexError, InputError) as error:

@@ -46,7 +46,7 @@ def locate(
     inputs = {state.name: state.initial.attr.array for state in graph.states} | dict(inputs)
     graph = replace(graph, states=())
     wrong = replace(graph, outputs=tuple(graph.outputs[k] for k in outputs))
-    oracle = Oracle(wrong, inputs, tolerance, target.precision)
+    oracle = Oracle(wrong, inputs, tolerance, target.precision, target=target)
     expected = reference.run(inputs)
     if any(oracle.refutes_reference(node, expected[name]) for name, node in wrong.outputs):
         finding, part = _front_end(oracle, reference, wrong, expected)
@@ -188,7 +188,7 @@ def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _P
     for start in range(0, len(operators), ALONE):
         group = operators[start : start + ALONE]
         part, inputs = _cut(oracle, group)
-        local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
+        local = Oracle(part, inputs, oracle.tolerance, oracle.precision, target=target)
         found = _compiled(part, target, inputs)
         wrong = [k for k, node in enumerate(part.results) if local.refutes(node, found[k])]
         if wrong:
@@ -198,7 +198,7 @@ def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _P
 
 def _operator_alone(oracle: Oracle, operator: _Operator, target: Target) -> tuple[Finding, _Part]:
     part, inputs = _cut(oracle, [operator])
-    local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
+    local = Oracle(part, inputs, oracle.tolerance, oracle.precision, target=target)
     node = part.results[0]
     found = _compiled(part, target, inputs)
     stage, explanation = stages.introduced(part, inputs, target, lambda value: local.refutes(node, value))

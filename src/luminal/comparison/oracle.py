@@ -14,7 +14,9 @@ from luminal.core import interp
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
 from luminal.core.quantise import Scheme, quantised
+from luminal.core.schedule.integers import integral
 from luminal.core.schedule.rounding import rounded
+from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,21 @@ class Oracle:
         tolerance: float | None = None,
         precision: Precision = FP32,
         weights: Scheme | None = None,
+        target: Target | None = None,
     ) -> None:
         """``tolerance`` replaces what rounding explains: between the library and the reference in all. The library
-        rounds the operands of contractions to ``precision``, and ``weights`` as they say."""
+        rounds the operands of contractions to ``precision``, and ``weights`` as they say, and computes contractions of
+        integers as ``target`` does."""
         self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
-        self.weights = weights
+        self.weights, self.target = weights, target
         self.dims = interp.bind(graph.given, inputs, {})
         self._rounding = rounding(graph.results, self.dims)
         self._chosen = rounding(graph.results, self.dims, precision) if precision.unit else self._rounding
         self._typed: dict[Node, NDArray[Any]] = {}
         self._exact: dict[Node, NDArray[Any]] = {}
-        self._rounded: dict[Node, NDArray[Any]] = {} if precision.unit or weights else self._typed
+        computed = graph if target is None else integral(graph, target)
+        self._rounds_otherwise = bool(precision.unit or weights or computed.results != graph.results)
+        self._rounded: dict[Node, NDArray[Any]] = {} if self._rounds_otherwise else self._typed
 
     def compute(self, nodes: Collection[Node]) -> None:
         """Evaluate ``nodes`` at once. Raises IndexError where an index is out of range."""
@@ -59,8 +65,9 @@ class Oracle:
             for mode, values in (("typed", self._typed), ("float64", self._exact)):
                 found = interp.run(roots, self.inputs, mode).outputs
                 values.update(zip(missing, found, strict=True))
-            if self.precision.unit or self.weights:
+            if self._rounds_otherwise:
                 chosen = roots if self.weights is None else quantised(roots, self.weights)
+                chosen = chosen if self.target is None else integral(chosen, self.target)
                 chosen = rounded(chosen, self.precision) if self.precision.unit else chosen
                 found = interp.run(chosen, self.inputs).outputs
                 self._rounded.update(zip(missing, found, strict=True))
