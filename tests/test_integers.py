@@ -25,6 +25,8 @@ from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.rewrite import simplify
 from luminal.core.schedule import integers
 from luminal.core.schedule.contraction import operand, roles
+from luminal.core.schedule.lower import statements
+from luminal.core.schedule.nest import Contract
 from luminal.core.spec import check_graph
 from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, i32, u8
@@ -37,7 +39,12 @@ Array = np.ndarray[Any, Any]
 
 UNIT_ROUNDOFF = 2.0**-24
 AVX512 = targets.AVX512
-here = pytest.mark.skipif(not targets.supported(AVX512), reason=targets.obstacle(AVX512) or "supported")
+HERE = [
+    pytest.param(
+        target, marks=pytest.mark.skipif(not targets.supported(target), reason=targets.obstacle(target) or "-")
+    )
+    for target in (AVX512, targets.AVX512_VNNI)
+]
 
 
 class Values:
@@ -402,15 +409,13 @@ def test_operands_are_seen_through_casts_that_hold_all_integers() -> None:
         assert (found.source is x) == seen and found.index == tuple(_swapped(x))
 
 
-def test_targets_with_a_unit_for_bytes_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_with_a_unit_for_bytes_ask_for_it() -> None:
     values = Values(0)
     x, weight = values.node((5, 8), u8, False), values.node((8, 6), i8, True)
     scale = ir.constant(0.25, f32)
     graph = values.graph(decompose.matmul(real(x, ir.constant(3, u8), scale), real(weight, None, scale)))
     assert products(canonical(graph, targets.AVX2)) == [(f32, f32, f32)]
-    unit = object()
-    monkeypatch.setattr(Target, "unit", lambda self, a, b, total: unit if (a, b, total) == BYTES else None)
-    assert products(canonical(graph, targets.AVX2)) == [BYTES]
+    assert products(canonical(graph, targets.AVX512_VNNI)) == [BYTES]
 
 
 def test_constants_of_integer_products_are_packed_in_bytes() -> None:
@@ -427,7 +432,7 @@ def test_constants_of_integer_products_are_packed_in_bytes() -> None:
         values = Values(1)
 
 
-def test_what_such_a_target_rounds_otherwise_is_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_such_a_target_rounds_otherwise_is_allowed_for() -> None:
     """Scales for which every second sum lies halfway between two integers, if nothing is rounded before."""
     values = Values(0)
     x, weight = values.node((20, 64), u8, False), values.node((64, 50), i8, True)
@@ -437,9 +442,8 @@ def test_what_such_a_target_rounds_otherwise_is_allowed_for(monkeypatch: pytest.
     graph = values.graph(y)
     (found,) = interp.run(integral(graph), values.arrays).outputs
     assert Oracle(graph, values.arrays, target=targets.AVX2).refutes(y, found)
-    monkeypatch.setattr(Target, "unit", lambda self, a, b, total: object() if (a, b, total) == BYTES else None)
-    assert not Oracle(graph, values.arrays, target=targets.AVX2).refutes(y, found)
-    assert Oracle(graph, values.arrays, target=targets.AVX2).refutes(y, found + 1)
+    assert not Oracle(graph, values.arrays, target=targets.AVX512_VNNI).refutes(y, found)
+    assert Oracle(graph, values.arrays, target=targets.AVX512_VNNI).refutes(y, found + 1)
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -447,8 +451,8 @@ def test_what_such_a_target_rounds_otherwise_is_allowed_for(monkeypatch: pytest.
 node = helper.make_node
 
 
-def compiled(graph: Graph) -> Module:
-    module = luminal.compile(graph, target=AVX512)
+def compiled(graph: Graph, target: Target) -> Module:
+    module = luminal.compile(graph, target=target)
     assert isinstance(module, Module)
     return module
 
@@ -561,15 +565,19 @@ MODELS = (
 )  # fmt: skip
 
 
-@here
+@pytest.mark.parametrize("target", HERE, ids=lambda target: target.name)
 @pytest.mark.parametrize("made", MODELS)
 def test_models_compile_to_what_they_are_elsewhere(
-    made: Callable[[Values], tuple[onnx.ModelProto, dict[str, Array]]],
+    made: Callable[[Values], tuple[onnx.ModelProto, dict[str, Array]]], target: Target
 ) -> None:
     proto, inputs = made(Values(5))
     graph = integral(importer.load(proto))
     assert products(graph) == [BYTES]
-    (found,) = compiled(graph).run(inputs).values()
+    module = compiled(graph, target)
+    assert module.program is not None
+    found_units = {s.unit for k in module.program.kernels for s in statements(k.nest.body) if isinstance(s, Contract)}
+    assert found_units == {*target.units, *([] if target.units else [None])}
+    (found,) = module.run(inputs).values()
     np.testing.assert_array_equal(found, interp.run(graph, inputs).outputs[0])
     (elsewhere,) = models.by_onnxruntime(proto, inputs)
     assert found.dtype == elsewhere.dtype
