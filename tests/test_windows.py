@@ -197,6 +197,15 @@ def test_windows_of_every_length(size: int, taps: int, target: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+def test_the_tiles_of_an_absurd_length_are_not_tried_one_by_one() -> None:
+    s = Source()
+    x = ir.input_("x", (1, 4, 2**40), types.f32)
+    y = contraction.conv(contraction.conv(x, s.weight(16, 4, 1)), s.weight(16, 1, 3), None, [1], [1], [1], groups=16)
+    y = contraction.conv(y, s.weight(3, 16, 1))
+    found = compile_graph(Graph("long", (x,), (("y", y),)), targets.ALL["avx2"])
+    assert any("SplitRegion(" in kernel.schedule for kernel in found.kernels)
+
+
 def test_a_maximum_over_windows_has_no_mask_and_shares_its_reads() -> None:
     s = Source()
     x = contraction.conv(s.input(1, 8, 28, 28), s.weight(32, 8, 1, 1))

@@ -19,6 +19,7 @@ from luminal.core.target import Target
 MOST = 8  # outputs side by side: enough for two multiply-adds a cycle, each of which takes four
 TERMS = 64  # written out at most
 BORDER = 3  # tiles of a border that get code of their own
+TRIED = 256  # iterations at either end, of which those without masks are sought
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,20 @@ def regions(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
     inside = statements(loop.body)
     masks = [c for s in inside if isinstance(s, ln.Reduction) for c in _masks(s.value)]
     extents = [s.extent for s in inside if isinstance(s, ln.Loop) and loop.axis in sym.variables(s.extent)]
-    full = [all(sym.substitute(e, {loop.axis: at}) == sym.upper(e) for e in extents) for at in range(count)]
     moving = [mask for mask in masks if loop.axis in sym.variables(mask)]
-    plain = [
-        full[at] and all(sym.always(sym.substitute(mask, {loop.axis: at})) for mask in moving) for at in range(count)
-    ]
-    first = plain.index(True) if any(plain) else count
-    last = count - plain[::-1].index(True) if any(plain) else count
-    places = {first, last} if full[-1] else {first, last, count - 1}
+
+    def is_full(at: int) -> bool:
+        return all(sym.substitute(e, {loop.axis: at}) == sym.upper(e) for e in extents)
+
+    def is_plain(at: int) -> bool:
+        return is_full(at) and all(sym.always(sym.substitute(mask, {loop.axis: at})) for mask in moving)
+
+    ends = range(min(count, TRIED)), range(max(0, count - TRIED), count)
+    first = next((at for at in ends[0] if is_plain(at)), count)
+    last = next((at + 1 for at in reversed(ends[1]) if is_plain(at)), first)
+    if last <= first:
+        first = last = count
+    places = {first, last} if is_full(count - 1) else {first, last, count - 1}
     if first <= BORDER:
         places |= set(range(1, first))
     if count - last <= BORDER:
