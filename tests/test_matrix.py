@@ -178,6 +178,24 @@ def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source],
     assert types.f32.eps * 100 < error < 4 * BF16.unit
 
 
+@pytest.mark.parametrize("target", ["avx512", *UNITS])
+def test_a_row_reads_a_computed_operand_where_it_lies(target: str) -> None:
+    """Packing would cost more than the row: what a step of decoding multiplies its cache with."""
+    source = Source()
+    v, y = source.input(3, 1, 64, dtype=types.bf16), source.input(3, 64, 32, dtype=types.bf16)
+    graph = ir.Graph("rows", tuple(source.nodes), (("y", decompose.matmul(v, y)),))
+    (contract,) = contracts(compile_graph(graph, targets.parse(target)))
+    assert contract.unit is None and contract.b_type == types.bf16
+
+
+def test_a_factor_that_is_computed_is_stored_for_the_tile() -> None:
+    source = Source()
+    v, x, y = source.input(3, 1, 64), source.input(3, 64, 1), source.input(3, 1, 64)
+    factor = ir.expand(x, (3, 64, 64)) + ir.expand(y, (3, 64, 64))
+    graph = ir.Graph("sums", tuple(source.nodes), (("y", decompose.matmul(v, factor)),))
+    assert len(contracts(compile_graph(graph, targets.AVX512))) == 1
+
+
 def transposed_too(s: Source) -> ir.Node:
     h = s.input(20, 20) * 2
     first, second = (decompose.matmul(x, s.weight(20, 24)) for x in (h, movement.transpose(h, 0, 1)))

@@ -205,6 +205,8 @@ class Fuser:
         """Whether ``node`` is cheap and larger than any of the ``sources`` that it reads, and ``user`` as large."""
         if node.op in COSTLY or user.op.kind is not Kind.ELEMENTWISE or node not in user.inputs:
             return False
+        if self._is_multiplied(user):
+            return False  # a tile operation reads what is stored
         return all(sym.always(node.size - source.size - 1) for source in sources)
 
     def _is_multiplied(self, node: Node) -> bool:

@@ -133,9 +133,13 @@ def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
 
 def unit_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile | None:
     """The tile of a matrix unit for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where no
-    unit multiplies them, or where the terms of a sum lie in runs that it cannot take in equal steps."""
+    unit multiplies them, where the terms of a sum lie in runs that it cannot take in equal steps, or where packing B
+    would cost more than the one row that reads it."""
+    if not (found.m or is_constant(found.b.source)):
+        return None
+    runs = [size for k in found.k if (size := node.inputs[0].shape[k]) != 1]
     for unit in target.units_of(found.a.source.dtype, found.b.source.dtype, node.dtype):
-        depth = step_depth(unit, [node.inputs[0].shape[k] for k in found.k])
+        depth = step_depth(unit, runs)
         if depth and unit.in_vectors:
             return choose_tile(target, node, found, columns_of_b, unit=unit)
         if depth and found.m:

@@ -73,7 +73,9 @@ inline bool cpu_supports(const char* name) {
     for (const CpuFeature& feature : CPU_FEATURES) {
         if (strcmp(feature.name, name) != 0) continue;
         uint32_t words[4] = {};
-        if (__get_cpuid_count(feature.leaf, feature.subleaf, &words[0], &words[1], &words[2], &words[3]) == 0) return false;
+        const bool answered =
+            __get_cpuid_count(feature.leaf, feature.subleaf, &words[0], &words[1], &words[2], &words[3]) != 0;
+        if (!answered) return false;
         const bool present = (words[feature.word] >> feature.bit & 1) != 0;
         return present && (saved_states() & feature.state) == feature.state && allowed(feature.state);
     }
