@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import luminal
-from luminal.core import interp, ir, movement, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -190,9 +190,9 @@ def test_a_row_reads_a_computed_operand_where_it_lies(target: str) -> None:
 
 def test_a_factor_that_is_computed_is_stored_for_the_tile() -> None:
     source = Source()
-    v, x, y = source.input(3, 1, 64), source.input(3, 64, 1), source.input(3, 1, 64)
-    factor = ir.expand(x, (3, 64, 64)) + ir.expand(y, (3, 64, 64))
-    graph = ir.Graph("sums", tuple(source.nodes), (("y", decompose.matmul(v, factor)),))
+    v, x, y = (ir.expand(source.input(*shape), (3, 64, 64)) for shape in ((3, 64, 1), (3, 64, 1), (3, 1, 64)))
+    total = ir.reduce(ops.SUM_REDUCE, v * (x + y), [1])
+    graph = ir.Graph("sums", tuple(source.nodes), (("y", total),))
     assert len(contracts(compile_graph(graph, targets.AVX512))) == 1
 
 
