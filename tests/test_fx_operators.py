@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
+import luminal
 from luminal.frontends.fx import importer
 from tests.fx_support import Family, check, difference, floats, integers, run, together
+from tests.torch_page import core_operators, taken_by
 
 SPECIAL = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5])
 
@@ -904,3 +906,54 @@ def test_core_aten_forms() -> None:
         expected = module(*inputs)
     for found, reference in zip(run(graph, inputs), pytree.tree_leaves(expected), strict=True):
         assert not difference(found, reference.numpy(), 4e-6)
+
+
+def test_every_core_operator_is_taken() -> None:
+    assert {taken_by(name) for name in core_operators()} == {"table", "complex", "rules"}
+
+
+def _by_groups(gradient: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    moments = x.mean((1, 2))[:, None]
+    rows, channels, length = x.shape
+    return torch.ops.aten.native_group_norm_backward(
+        gradient, x, moments, 1 / (moments.abs() + 1), torch.ones(channels), rows, channels, length, 1, [True] * 3
+    )
+
+
+def _normalised(x: torch.Tensor) -> torch.Tensor:
+    zeros, ones = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+    return torch.ops.aten._native_batch_norm_legit(x, ones, zeros, zeros.clone(), ones.clone(), True, 0.1, 1e-5)[0]
+
+
+BY_RULES = {
+    "embedding_dense_backward": (
+        lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 10, -1, False),
+        (floats(3, 4), torch.tensor([1, 2, 2])),
+    ),
+    "native_layer_norm_backward": (
+        lambda g, x: torch.ops.aten.native_layer_norm_backward(
+            g, x, [5], x.mean(-1, True), 1 / x.std(-1, keepdim=True), torch.ones(5), torch.zeros(5), [True] * 3
+        ),
+        (floats(2, 6, 5), floats(2, 6, 5)),
+    ),
+    "native_group_norm_backward": (_by_groups, (floats(2, 6, 5), floats(2, 6, 5))),
+    "_native_batch_norm_legit": (_normalised, (floats(2, 6, 5),)),
+    "atan2.out": (lambda x, y: torch.atan2(x, y, out=torch.empty(7)), (floats(7), floats(7))),
+}
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+@pytest.mark.parametrize("name", BY_RULES)
+def test_what_pytorch_s_rules_decompose(name: str) -> None:
+    function, inputs = BY_RULES[name]
+    found = run(luminal.read(Function(function), inputs), inputs)
+    for value, reference in zip(found, pytree.tree_leaves(function(*inputs)), strict=True):
+        assert not difference(value, reference.numpy(), 4e-6)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from luminal.frontends.fx.tables import TABLE
+from luminal.frontends.fx.export import rules
+from luminal.frontends.fx.tables import COMPLEX, TABLE
 from tests import coverage_page
 from tests.torch_cases import DECOMPOSED, NEARER, Result, entries, is_core
 from tests.torch_compiled import SIGNATURES, TOGETHER
@@ -23,6 +24,17 @@ def core_operators() -> list[str]:
     packets = (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten))
     overloads = [getattr(p, o) for p in packets if isinstance(p, torch._ops.OpOverloadPacket) for o in p.overloads()]
     return sorted(str(overload) for overload in overloads if is_core(overload))
+
+
+def taken_by(name: str) -> str:
+    """What of the front end takes the overload called ``name``, or ``nothing``."""
+    if name in TABLE:
+        return "table"
+    if name in COMPLEX:
+        return "complex"
+    _, packet, overload = name.split(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload)
+    return "rules" if operator._schema.is_mutable or operator in rules() else "nothing"
 
 
 def page(results: Sequence[Result], samples: int | None) -> str:
@@ -57,14 +69,16 @@ def page(results: Sequence[Result], samples: int | None) -> str:
         "",
         "## Core ATen operators",
         "",
-        "Cases are those whose trace holds the operator; types are those of the cases that pass.",
+        "Cases are those whose trace holds the operator; types are those of the cases that pass. An operator is taken "
+        "by a line of the front end's table, of its table for complex numbers, or by PyTorch's rules, which decompose "
+        "it or turn what it writes into results.",
         "",
-        "| operator | cases | types | supported |",
+        "| operator | cases | types | by |",
         "|---|---|---|---|",
     ]
     for name in core_operators():
         counted, kinds = _of_operator(name, results)
-        lines.append(f"| {name} | {counted} | {kinds} | {'yes' if name in TABLE else 'no'} |")
+        lines.append(f"| {name} | {counted} | {kinds} | {taken_by(name)} |")
     return "\n".join([*lines, *_reasons(core, rest)]) + "\n"
 
 
