@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +106,37 @@ def test_results_do_not_depend_on_the_threads(module: Module) -> None:
         library = luminal.load(module.folder, threads=threads)
         for _ in range(20):
             assert_same_bits([library(*inputs)], expected)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads take turns on one CPU")
+def test_workers_keep_off_the_cpu_of_the_caller(module: Module) -> None:
+    cpus = os.sched_getaffinity(0)
+    before = threads_of_this_process()
+    library = luminal.load(module.folder, threads=2)
+    (worker,) = threads_of_this_process() - before
+
+    def run_on(own: int) -> None:
+        os.sched_setaffinity(0, {own})
+        time.sleep(0.001)  # longer than a worker spins: it has to be woken
+        library(np.zeros((ROWS, 16), np.float32), np.zeros(ROWS, np.int64))
+
+    try:
+        for own in sorted(cpus):
+            deadline = time.monotonic() + 30.0
+            while os.sched_getaffinity(worker) != cpus - {own} and time.monotonic() < deadline:
+                run_on(own)
+            assert os.sched_getaffinity(worker) == cpus - {own}
+        os.sched_setaffinity(worker, cpus)  # by somebody who knows better
+        for own in sorted(cpus):
+            for _ in range(20):
+                run_on(own)
+        assert os.sched_getaffinity(worker) == cpus
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+
+def threads_of_this_process() -> set[int]:
+    return {int(thread) for thread in os.listdir("/proc/self/task")}
 
 
 def test_the_steps_of_a_phase_are_timed_as_one(module: Module) -> None:

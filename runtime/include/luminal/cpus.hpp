@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,34 @@ inline int cpuset_cpus() {
     }
     return 1;
 }
+
+/// CPUs that a thread may run on. Empty, which no thread's are, where the system has more than a cpu_set_t can say.
+class CpuSet {
+  public:
+    CpuSet() { CPU_ZERO(&set_); }
+
+    static CpuSet of(pthread_t thread) {
+        CpuSet result;
+        if (pthread_getaffinity_np(thread, sizeof(result.set_), &result.set_) != 0) CPU_ZERO(&result.set_);
+        return result;
+    }
+
+    CpuSet without(int cpu) const {
+        CpuSet result = *this;
+        if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &result.set_);
+        return result;
+    }
+
+    bool operator==(const CpuSet& other) const { return CPU_EQUAL(&set_, &other.set_); }
+
+    /// Lets the thread run on these alone; nothing changes if there is none.
+    void give(pthread_t thread) const {
+        if (CPU_COUNT(&set_) > 0) pthread_setaffinity_np(thread, sizeof(set_), &set_);
+    }
+
+  private:
+    cpu_set_t set_;
+};
 
 /// The beginning of a small file as text; empty if it cannot be read.
 template <size_t SIZE>

@@ -33,6 +33,7 @@ class Pool {
     /// refuses.
     bool start(int threads) {
         process_ = getpid();
+        cpus_ = CpuSet::of(pthread_self());
         threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
         // A spinning thread must not keep off the CPU the one that it waits for.
         spin_nanoseconds_ = threads <= available_cpus() ? SPIN_NANOSECONDS : 0;
@@ -136,7 +137,23 @@ class Pool {
         epoch_.store(epoch_.load_relaxed() + change);
         // A worker announces itself in sleepers_ before the kernel compares the epoch: either it is seen here, or it
         // sees the new epoch and does not sleep.
-        if (sleepers_.load() != 0) futex_wake(epoch_, INT32_MAX);
+        if (sleepers_.load() == 0) return;
+        keep_own_cpu();
+        futex_wake(epoch_, INT32_MAX);
+    }
+
+    /// Lets the workers run on any CPU but the caller's. The system would wake them where the caller is, which goes on
+    /// working or spins: milliseconds pass until it moves one of the two. Workers whose CPUs somebody else has chosen
+    /// since keep them.
+    void keep_own_cpu() {
+        const int own = sched_getcpu();
+        if (own == left_out_ || spin_nanoseconds_ == 0) return;
+        const CpuSet before = cpus_.without(left_out_);
+        const CpuSet after = cpus_.without(own);
+        left_out_ = own;
+        for (int i = 0; i < started_; ++i) {
+            if (CpuSet::of(workers_[i].thread) == before) after.give(workers_[i].thread);
+        }
     }
 
     void await_workers() {
@@ -146,6 +163,7 @@ class Pool {
             futex_wait(running_, value);
             value = running_.load_acquire();
         }
+        keep_own_cpu();  // it has been woken where the worker is
     }
 
     static void* worker_main(void* argument) {
@@ -215,6 +233,8 @@ class Pool {
     pid_t process_ = 0;
     Atomic<int> threads_;
     int64_t spin_nanoseconds_ = 0;
+    CpuSet cpus_;         // where the workers may run
+    int left_out_ = -1;   // but for this one, the caller's
 
     // Each on its own cache line: the epoch is polled by the workers, running_ by the caller.
     alignas(CACHE_LINE) Atomic<uint32_t> epoch_;
