@@ -6,9 +6,10 @@ Inside a vector loop, a scalar that all lanes share stays a scalar and is broadc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from luminal.codegen import patterns
-from luminal.codegen.dialect import Call
+from luminal.codegen.dialect import Call, round_to
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
@@ -71,7 +72,12 @@ class Expressions:
             return Value(self.frame.dialect.literal(scalar.leaf.bits, scalar.dtype))
         if isinstance(scalar.leaf, Temporary):
             return self.frame.temporary(scalar.leaf.name)
-        return self.frame.find(self.frame.key(scalar))
+        found = self.frame.find(self.frame.key(scalar))
+        if found is None or found.rounds is None:
+            return found
+        depth = self.frame.depth
+        rounded = self._define(scalar.dtype, round_to(found.text, found.rounds), found.varying, depth)
+        return self.frame.remember(self.frame.key(scalar), rounded, depth)
 
     def _broadcast(self, scalar: Scalar, value: Value) -> str:
         if isinstance(scalar.leaf, Literal):
@@ -143,12 +149,21 @@ class Expressions:
         pointer = self.array(array)
         return pointer.aligned and pointer.space in ("global", "shared") and self.indices.aligned(offset)
 
-    def stored(self, store: Store, value: Value) -> None:
-        """``value`` has just been stored: what is read from there until the next store is known."""
+    def to_store(self, scalar: Scalar) -> Scalar:
+        """What to store for ``scalar``: stores round, so what is rounded to its type for that alone need not be."""
+        if scalar.op is ops.CAST and scalar.dtype.is_float and self._known(scalar) is None:
+            (exact,) = scalar.operands
+            if exact.dtype == scalar.dtype.compute:
+                return exact
+        return scalar
+
+    def stored(self, store: Store, scalar: Scalar, value: Value) -> None:
+        """``value`` has just been stored, that of ``scalar``: what is read from there until the next store is known."""
         element = load(store.array, store.offset, store.value.dtype)
         # A literal has no name, and a value that all lanes share may be read again where they differ.
-        if value.varying == (self.indices.stride(store.offset) != 0) and not isinstance(store.value.leaf, Literal):
-            self.frame.remember(self.frame.key(element), value, self.frame.depth)
+        if value.varying == (self.indices.stride(store.offset) != 0) and not isinstance(scalar.leaf, Literal):
+            rounds = element.dtype if scalar.dtype != element.dtype else None
+            self.frame.remember(self.frame.key(element), replace(value, rounds=rounds), self.frame.depth)
 
     def array(self, name: str) -> Pointer:
         """The array of that name in the nest. Raises SpecError where it is not in scope."""

@@ -33,16 +33,19 @@ from luminal.core.schedule.nest import (
     postorder,
 )
 from luminal.core.symbolic import Atom, FloorDiv, Int, Mod, Var
+from luminal.core.types import DType
 
 INDENT = "    "
 
 
 @dataclass(frozen=True)
 class Value:
-    """The C++ text of a scalar, and whether it differs between the lanes of the open vector group."""
+    """The C++ text of a scalar, and whether it differs between the lanes of the open vector group. ``rounds`` is the
+    type to which the text has yet to be rounded to be the scalar."""
 
     text: str
     varying: bool = False
+    rounds: DType | None = None
 
 
 @dataclass(frozen=True)

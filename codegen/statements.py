@@ -206,20 +206,21 @@ class Statements:
             return
         uniform, masked = self.indices.split(statement.valid)
         stride = self.indices.stride(statement.offset)
-        value = self.expressions.value(statement.value)
+        stored = self.expressions.to_store(statement.value)
+        value = self.expressions.value(stored)
         if statement.array in self.unread:
             text = ""
         elif self.frame.group is None:
             text = self._store_one(statement, value.text)
         else:
-            text = self._store_lanes(statement, stride, masked, self.expressions.vector(statement.value))
+            text = self._store_lanes(statement, stride, masked, self.expressions.vector(stored))
         conditions = (self.threads.one(self.arrays[statement.array]), self.indices.holds(uniform))
         guard = " && ".join(filter(None, conditions))
         if text:
             self.frame.line(f"if ({guard}) {text}" if guard else text)
         self.frame.wrote(statement.array)
         if not statement.valid:
-            self.expressions.stored(statement, value)
+            self.expressions.stored(statement, stored, value)
 
     def _store_one(self, statement: Store, value: str) -> str:
         pointer = self.arrays[statement.array]

@@ -206,26 +206,66 @@ template <class V> LM_INLINE V x86_min(V a, V b) {
     }
 }
 
-template <class V> LM_INLINE V max_register(V a, V b) {
 #if defined(LM_AVX512)
-    constexpr int code = 0b0101;  // the larger, with its sign: +0 is above -0; a number beside a NaN
-    if constexpr (sizeof(V) == 64 && std::is_same_v<element_t<V>, float>) {
-        const __mmask16 unordered = _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
-        return _mm512_mask_add_ps(_mm512_range_ps(a, b, code), unordered, a, b);
-    } else if constexpr (sizeof(V) == 64) {
-        const __mmask8 unordered = _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q);
-        return _mm512_mask_add_pd(_mm512_range_pd(a, b, code), unordered, a, b);
-    } else
-#endif
-    {
-        // Both orders agree but for zeros of different signs, where `and` clears the sign, and for NaN, where all bits
-        // set are a NaN.
-        using U = uint_t<sizeof(element_t<V>)>;
-        const auto ordered = bit_and(bitcast<U>(x86_max(a, b)), bitcast<U>(x86_max(b, a)));
-        const auto a_nan = bitcast<U>(a != a), b_nan = bitcast<U>(b != b);
-        return bitcast<element_t<V>>(bit_or(ordered, bit_or(a_nan, b_nan)));
+
+/// The larger, with its sign: +0 is above -0; the number beside a NaN.
+template <class V> LM_INLINE V larger_number(V a, V b) {
+    constexpr int code = 0b0101;
+    if constexpr (std::is_same_v<element_t<V>, float>) {
+        if constexpr (sizeof(V) == 64) return _mm512_maskz_range_ps(0xffff, a, b, code);
+        if constexpr (sizeof(V) == 32) return _mm256_maskz_range_ps(0xff, a, b, code);
+        if constexpr (sizeof(V) == 16) return _mm_maskz_range_ps(0xf, a, b, code);
+    } else {
+        if constexpr (sizeof(V) == 64) return _mm512_maskz_range_pd(0xff, a, b, code);
+        if constexpr (sizeof(V) == 32) return _mm256_maskz_range_pd(0xf, a, b, code);
+        if constexpr (sizeof(V) == 16) return _mm_maskz_range_pd(0x3, a, b, code);
     }
 }
+
+/// a + b in the lanes where either is NaN, elsewhere as in `number`.
+template <class V> LM_INLINE V keep_nan(V number, V a, V b) {
+    if constexpr (std::is_same_v<element_t<V>, float>) {
+        if constexpr (sizeof(V) == 64)
+            return _mm512_mask_add_ps(number, _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q), a, b);
+        if constexpr (sizeof(V) == 32)
+            return _mm256_mask_add_ps(number, _mm256_cmp_ps_mask(a, b, _CMP_UNORD_Q), a, b);
+        if constexpr (sizeof(V) == 16) return _mm_mask_add_ps(number, _mm_cmp_ps_mask(a, b, _CMP_UNORD_Q), a, b);
+    } else {
+        if constexpr (sizeof(V) == 64)
+            return _mm512_mask_add_pd(number, _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q), a, b);
+        if constexpr (sizeof(V) == 32)
+            return _mm256_mask_add_pd(number, _mm256_cmp_pd_mask(a, b, _CMP_UNORD_Q), a, b);
+        if constexpr (sizeof(V) == 16) return _mm_mask_add_pd(number, _mm_cmp_pd_mask(a, b, _CMP_UNORD_Q), a, b);
+    }
+}
+
+template <class V> LM_INLINE V max_register(V a, V b) { return keep_nan(larger_number(a, b), a, b); }
+
+/// The largest lane, of those that are numbers.
+template <class V> LM_INLINE element_t<V> reduce_numbers(V v) {
+    if constexpr (sizeof(V) > 16) {
+        const auto half = low(v);
+        return reduce_numbers(lift_registers([](auto a, auto b) LM_LAMBDA { return larger_number(a, b); }, half, high(v)));
+    } else if constexpr (lanes<V> == 4) {
+        const V pairs = larger_number(v, V(__builtin_shufflevector(v, v, 2, 3, 0, 1)));
+        return larger_number(pairs, V(__builtin_shufflevector(pairs, pairs, 1, 0, 3, 2)))[0];
+    } else {
+        return larger_number(v, V(__builtin_shufflevector(v, v, 1, 0)))[0];
+    }
+}
+
+#else
+
+template <class V> LM_INLINE V max_register(V a, V b) {
+    // Both orders agree but for zeros of different signs, where `and` clears the sign, and for NaN, where all bits
+    // set are a NaN.
+    using U = uint_t<sizeof(element_t<V>)>;
+    const auto ordered = bit_and(bitcast<U>(x86_max(a, b)), bitcast<U>(x86_max(b, a)));
+    const auto a_nan = bitcast<U>(a != a), b_nan = bitcast<U>(b != b);
+    return bitcast<element_t<V>>(bit_or(ordered, bit_or(a_nan, b_nan)));
+}
+
+#endif
 
 #elif defined(LM_NEON)
 
@@ -408,6 +448,12 @@ template <class V> LM_INLINE element_t<V> reduce_max(V v) {
         return any(v);
     } else if constexpr (is_scalar<V>) {
         return v;
+#if defined(LM_AVX512)
+    } else if constexpr (is_float<V> && sizeof(V) >= 16) {
+        // One look for NaN instead of one at every level of the tree.
+        const auto numbers = detail::reduce_numbers(v);
+        return any(bit_not(equal(v, v))) ? static_cast<element_t<V>>(__builtin_nan("")) : numbers;
+#endif
     } else {
         return reduce_max(max(low(v), high(v)));
     }
