@@ -654,6 +654,32 @@ def four_bits() -> Case:
 
 
 @case
+def stored_halves() -> Case:
+    """What is read back has been rounded as it was stored."""
+    i, at = axis("i", 24)
+    r, row = axis("r", 4)
+    x = load("x", row * 24 + at)
+    back = op(ops.CAST, load("local", at, types.bf16), attr=ops.To(F32), dtype=F32)
+    square = op(ops.CAST, op(ops.MUL, x, x), attr=ops.To(types.bf16), dtype=types.bf16)
+    nest = ir.LoopNest(
+        (output("out"), array("x")),
+        (),
+        (
+            parallel(
+                r, 4,
+                ir.Alloc("local", types.bf16, 24),
+                vector(
+                    i, 24,
+                    ir.Store("local", at, square),
+                    ir.Store("out", row * 24 + at, op(ops.ADD, back, x)),
+                ),
+            ),
+        ),
+    )  # fmt: skip
+    return Case(nest, {"out": zeros(96), "x": normal(96)}, ulps=0)
+
+
+@case
 def half_sums() -> Case:
     """A sum of 16-bit values is carried in float and rounded once."""
     j, column = axis("j", 150)
