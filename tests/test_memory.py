@@ -1,10 +1,21 @@
-"""A model whose weights lie in a file beside it is compiled without holding them; 2.5 GB are for
-``python -m tests.large_model``."""
+"""Memory: that of weights, which lie in a file beside a model and are compiled without holding them (2.5 GB are for
+``python -m tests.large_model``), and that of results, which is used again."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import luminal
+from luminal.module import Module
+from luminal.runtime.loader import Library
 
 
 def test_large_weights_are_not_held() -> None:
@@ -12,3 +23,47 @@ def test_large_weights_are_not_held() -> None:
     command = [sys.executable, "-m", "tests.large_model", "--gigabytes", "0.3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Increment(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+def increment(x: np.ndarray[Any, Any]) -> Library:
+    module = luminal.compile(Increment(), (torch.from_numpy(x),), name="increment")
+    assert isinstance(module, Module)
+    return module.library
+
+
+def test_results_take_the_memory_of_those_that_were_dropped() -> None:
+    x = np.arange(700_000, dtype=np.float32)
+    library = increment(x)
+    (first,) = library.run([x])
+    address, part = first.ctypes.data, first[100:]
+    del first
+    (second,) = library.run([2 * x])
+    assert second.ctypes.data != address  # a view of the first one is in use
+    np.testing.assert_array_equal(part, x[100:] + 1)
+    del part
+    (third,) = library.run([3 * x])
+    assert third.ctypes.data == address
+    del library
+    np.testing.assert_array_equal(second, 2 * x + 1)
+    np.testing.assert_array_equal(third, 3 * x + 1)
+
+
+def test_the_memory_of_few_results_is_kept() -> None:
+    x = np.zeros(4 << 20, np.float32)
+    library = increment(x)
+    page = os.sysconf("SC_PAGESIZE")
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * page
+
+    library.run([x])
+    before = resident()
+    many = [library.run([x]) for _ in range(8)]
+    assert resident() - before > 6 * x.nbytes
+    del many
+    assert resident() - before < 2 * x.nbytes

@@ -21,6 +21,7 @@
 
 #include "luminal/abi.h"
 #include "luminal/dlpack.hpp"
+#include "luminal/recycled.hpp"
 #include "luminal/text_arrays.hpp"
 
 namespace luminal_python {
@@ -239,7 +240,7 @@ class Library {
                 out.push_back(texts.emplace_back(shape).value());
                 written[i] = &texts.back();
             } else {
-                outputs.push_back(py::array(entry.output_types[i], shape));
+                outputs.push_back(results_.array(entry.output_types[i], shape));
                 out.push_back(value_of(outputs.back()));
             }
         }
@@ -370,6 +371,7 @@ class Library {
     void read_metadata() {
         const py::object metadata = py::module_::import("json").attr("loads")(functions_.metadata_json());
         for (const py::handle row : metadata["dims"]) measures_ = measures_ || row.contains("measured");
+        std::size_t most = 0;  // outputs of an entry
         for (const py::handle row : metadata["entries"]) {
             Entry entry;
             entry.name = py::cast<std::string>(row["name"]);
@@ -379,8 +381,10 @@ class Library {
                 entry.output_types.push_back(dtype_named(py::cast<std::string>(output["dtype"])));
                 entry.output_ranks.push_back(py::len(output["shape"]));
             }
+            most = std::max(most, entry.outputs.size());
             entries_.push_back(std::move(entry));
         }
+        results_.keep(most);
         for (const py::handle row : metadata["states"]) {
             states_.push_back({py::cast<std::string>(row["name"]), dtype_named(py::cast<std::string>(row["dtype"])),
                                py::cast<std::vector<std::int64_t>>(row["shape"])});
@@ -391,6 +395,7 @@ class Library {
     lm_library* library_ = nullptr;
     std::vector<Entry> entries_;
     std::vector<State> states_;
+    Recycler results_;
     bool measures_ = false;  // sizes of outputs may be known after a run only
     std::mutex mutex_;
     std::condition_variable returned_;
