@@ -39,8 +39,8 @@ from luminal.core.target import Target
 from luminal.core.types import f32
 
 THREADS = 2  # that the tiles of a product are divided among, at least
-BLOCK = 128  # columns of a chain that are computed at once, and
-GROUP = 64  # rows that read them while they are in the second-level cache
+BLOCK = 768  # columns of a chain that are computed at once, and
+GROUP = 32  # rows that read them while they are in the second-level cache
 FEW_TASKS = 16  # of a chain: with fewer, some threads would wait for others
 SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
@@ -116,7 +116,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
         group = min(rows, SUMS_BYTES // bytes_of_row) // height
         return Block(panels * first.columns, max(1, min(group, tiles // FEW_TASKS)))
 
-    sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK * 2, GROUP), (BLOCK, GROUP // 2), (BLOCK, GROUP * 2))
+    sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK // 6, GROUP * 2), (BLOCK * 2, GROUP), (BLOCK, GROUP * 2))
     block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
     names = chain.along.name, outer[-1].axis.name
     first, last = replace(first, rows=min(first.rows, height)), replace(tile, rows=height)

@@ -67,6 +67,7 @@ class _Streamed(OnePass):
         self.by = by
         self.rows = by.last.rows
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
+        self.kept = "tile" if self.row.dtype == self.first.dtype else self.row.name
         self.weights = "tile" if by.last.unit is None else "weights"
 
     def nest(self) -> ln.LoopNest:
@@ -102,7 +103,7 @@ class _Streamed(OnePass):
         return [
             ln.Alloc("tile", self.dtype, self.rows * by.block),
             *([] if by.last.unit is None else [ln.Alloc(self.weights, by.last.unit.left, self.rows * by.block)]),
-            ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block),
+            *([] if self.kept == "tile" else [ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block)]),
             ln.Alloc(self.result.name, self.dtype, rows * self.stride),
             *(ln.Alloc(state.name, self.dtype, rows) for state in self.states),
         ]
@@ -218,23 +219,30 @@ class _Streamed(OnePass):
         place = row * by.block + sym.expr(at)
         loop = ln.Loop(at, width, "vector", (), by.last.lanes)
         where = {self.t.axis: position + sym.expr(at)}
-        block = _Block(self, loop, where, ln.load(self.row.name, place, self.row.dtype))
+        row_value = ln.load(self.kept, place, self.row.dtype)
+        block = _Block(self, loop, where)
         tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
         element = substitute_scalar(replace_leaves(self.element, tile), block.where, {})
-        kept: Body = (*substitute(self.lets, block.where), ln.Store(self.row.name, place, element))
+        before: Body = ()
+        if self.lets or element != row_value:
+            before = (*substitute(self.lets, block.where), ln.Store(self.kept, place, element))
         body: list[ln.Statement] = [ln.Assign(self.m.axis, first_row + row)]
         for state in self.maxima:
-            body += block.maximum(state, local + row, kept, element if kept else block.row)
-            kept = ()
-        left = block.value(self.left(), block.row)
+            body += block.maximum(state, local + row, before, element if before else row_value)
+            before = ()
+        for state in self.sums[:-1]:
+            body += block.sum(state, local + row, before, row_value)
+            before = ()
+        # What the last loop reads of a value is its own: the weight may take its place.
+        name = f"{self.row.name}_kept"
+        left = block.value(self.left(), ln.temporary(name, self.row.dtype))
         if by.last.unit is not None:
             left = ln.apply(ops.CAST, (left,), ops.To(by.last.unit.left), by.last.unit.left)
-        kept = (ln.Store(self.weights, place, left),)
-        for state in self.sums:
-            body += block.sum(state, local + row, kept)
-            kept = ()
-        if kept:
-            body.append(replace(loop, body=kept))
+        before = (*before, ln.Define(name, row_value), ln.Store(self.weights, place, left))
+        for state in self.sums[-1:]:
+            body += block.sum(state, local + row, before, ln.temporary(name, self.row.dtype))
+        if not self.sums:
+            body.append(replace(loop, body=before))
         if self.result.moves:
             moved = self.times(self._sum(local + row), block.factor(self.result))
             body.append(self._columns(self.width, self.result.name, local + row, moved))
@@ -249,12 +257,11 @@ def _start(tile: Tile, offset: Int, k: Var, column: Int) -> Int:
 
 
 class _Block(Block):
-    """The reductions of one row in one block, column by column in ``loop``; ``row`` is the kept value there."""
+    """The reductions of one row in one block, column by column in ``loop``."""
 
-    def __init__(self, chain: OnePass, loop: ln.Loop, where: dict[Var, Int], row: ln.Scalar) -> None:
+    def __init__(self, chain: OnePass, loop: ln.Loop, where: dict[Var, Int]) -> None:
         super().__init__(chain, where)
         self.loop = loop
-        self.row = row
 
     def maximum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
         """``state`` moved on by the block's maximum; ``before`` runs for each column first, and gives ``row``."""
@@ -266,9 +273,9 @@ class _Block(Block):
             ln.Store(state.name, place, self.temporary(state.name, "new")),
         )
 
-    def sum(self, state: Carried, place: Int, before: Body) -> Body:
-        """``state`` moved to the new maxima, and the block's sum added."""
-        value = self.value(state, self.row)
+    def sum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
+        """``state`` moved to the new maxima, and the block's sum added; ``before`` and ``row`` as for a maximum."""
+        value = self.value(state, row)
         total = self.added(state, ln.load(state.name, place, self.dtype), self.temporary(state.name, "block"))
         reduction = ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, value)
         return (reduction, ln.Store(state.name, place, total))
