@@ -97,6 +97,11 @@ class Expressions:
 
     def _compute(self, scalar: Scalar) -> None:
         leaf = scalar.leaf
+        if scalar.op is ops.CAST and scalar.dtype == scalar.operands[0].dtype.compute:
+            key = self.frame.key(scalar.operands[0])  # it is held in that type
+            if (known := self.frame.find(key)) is not None and known.rounds is None:
+                self.frame.remember(self.frame.key(scalar), known, self.frame.find_depth(key))
+                return
         if isinstance(leaf, Access):
             text, varying = self._load(leaf, scalar.dtype)
         elif isinstance(leaf, Index):

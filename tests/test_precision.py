@@ -82,6 +82,31 @@ def test_only_contractions_are_rounded() -> None:
     assert rounded(graph, TF32).results == graph.results
 
 
+def test_a_value_is_stored_rounded_once_for_all_that_read_it() -> None:
+    """A convolution does, a depthwise one, whose weights stay as they are, and a sum that is no product."""
+    random = np.random.default_rng(0)
+    full, depthwise = (random.standard_normal(shape).astype(np.float32) for shape in ((24, 16, 3, 3), (16, 1, 3, 3)))
+    x = ir.input_("x", (1, 16, 9, 9), types.f32)
+    value = ir.unary(ops.EXP2, x)
+    outputs = {
+        "full": decompose.conv(value, ir.constant(full), None, None, (1, 1), (1, 1)),
+        "depthwise": decompose.conv(value, ir.constant(depthwise), None, None, (1, 1), (1, 1), groups=16),
+        "total": ir.reduce(ops.SUM_REDUCE, value, (2, 3)),
+    }
+    program = compile_graph(ir.Graph("shared", (x,), tuple(outputs.items())), targets.parse("avx512-bf16", "bf16"))
+    assert {buffer.dtype for buffer in program.buffers if buffer.space == "arena"} == {types.bf16}
+    given = random.standard_normal((1, 16, 9, 9)).astype(np.float32)
+    found = {name: torch.from_numpy(array) for name, array in run_program(program, {"x": given}).items()}
+    stored = torch.from_numpy(np.exp2(given)).bfloat16().double()
+    expected = {
+        "full": torch.conv2d(stored, torch.from_numpy(full).bfloat16().double(), padding=1),
+        "depthwise": torch.conv2d(stored, torch.from_numpy(depthwise).double(), padding=1, groups=16),
+        "total": stored.sum((2, 3)),
+    }
+    for name, exact in expected.items():
+        torch.testing.assert_close(found[name].double(), exact, rtol=0, atol=144 * 2.0**-24 * float(stored.max()) * 4)
+
+
 def test_roundings_of_both_operands_are_allowed_for() -> None:
     graph, arrays = product()
     (node,) = graph.results

@@ -60,6 +60,20 @@ def test_what_reads_the_same_input_is_one_kernel() -> None:
     assert kinds(fusion) == ["map"]
 
 
+def test_memory_holds_the_narrow_value_of_which_others_are_made() -> None:
+    """Bytes, and numbers made of them that two kernels read: one sums along rows, one along columns."""
+    source = Source()
+    byte = ir.cast(source.input(40, 50) * 9.0, types.i8)
+    number = (ir.cast(byte, types.f32) - 3.0) * 0.5
+    outputs = (("rows", reduction.sum_(number, (1,))), ("columns", reduction.sum_(number, (0,))), ("bytes", byte))
+    graph = ir.Graph("narrow", tuple(source.nodes), outputs)
+    program = compile_graph(graph, targets.AVX512)
+    assert len(program.kernels) > 1 and not any(b.dtype == types.f32 for b in program.buffers if b.space == "arena")
+    expected = interp.run(graph, source.arrays)
+    for (name, found), wanted in zip(run_program(program, source.arrays).items(), expected.outputs, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-4, err_msg=name)
+
+
 def test_identical_layers_share_one_kernel() -> None:
     source = Source()
     x = source.input(4, 8)

@@ -33,6 +33,7 @@ from luminal.core.schedule.matching import invert
 from luminal.core.schedule.tile import Tile
 from luminal.core.symbolic import Int, Var
 
+DECODING = 4  # operations, at most, that make a value of a narrower one wherever it is used
 DEEPEST = 100  # operations one inside the other that one expression holds
 COSTLY = frozenset({ops.EXP2, ops.LOG2, ops.SIN, ops.DIV, ops.RECIP, ops.SQRT, ops.MOD, ops.GATHER})
 
@@ -193,6 +194,8 @@ class Fuser:
             return True  # operands of tile operations convert as they are loaded
         if node in self.prologues:
             return True  # and are computed from constants
+        if self._decodes(node, sources):
+            return True  # memory holds fewer bytes
         if len(users) != 1:
             return False
         (user,) = users
@@ -200,6 +203,17 @@ class Fuser:
             return True  # one operation instead of a value larger than all that it comes from
         # A reduction over overlapping windows would compute the value once for each window.
         return user.op.kind is Kind.REDUCE and user not in self.tiles and user.inputs[0].size == node.size
+
+    def _decodes(self, node: Node, sources: list[Node]) -> bool:
+        """Whether ``node`` is a few cheap operations on one value of fewer bytes, and nothing needs it stored."""
+        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > DECODING:
+            return False
+        narrow, users = sources[0].dtype, self.consumers[node]
+        if narrow.itemsize >= node.dtype.itemsize or not (narrow.is_integer or (narrow.is_float and narrow.bits >= 16)):
+            return False
+        if node.op is not ops.CAST and any(map(self._is_multiplied, users)):
+            return False
+        return all(user.op.kind in (Kind.ELEMENTWISE, Kind.REDUCE) and user.op is not ops.CONTIGUOUS for user in users)
 
     def _spreads(self, node: Node, user: Node, sources: list[Node]) -> bool:
         """Whether ``node`` is cheap and larger than any of the ``sources`` that it reads, and ``user`` as large."""

@@ -1,4 +1,4 @@
-"""A graph whose contractions round their operands: what a chosen precision does to the values of a model.
+"""A graph whose sums of products round their operands: what a chosen precision does to the values of a model.
 
 Where operands are stored rounded (``Precision.stored``), this is what is compiled; where the product rounds them, it
 says what that computes.
@@ -13,25 +13,39 @@ from dataclasses import replace
 import numpy as np
 
 from luminal.core import ir, ops
+from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
-from luminal.core.schedule.contraction import operand, roles
+from luminal.core.schedule.contraction import Operand, is_constant, operand, roles
 from luminal.core.schedule.preparation import narrow_weights
 from luminal.core.types import DType, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
 
 
-def is_rounded(node: Node) -> bool:
-    """Whether the operands of ``node`` may be rounded: it is a contraction of float32."""
-    return node.dtype == f32 and roles(node) is not None
+def is_rounded(node: Node, precision: Precision) -> bool:
+    """Whether operands of ``node`` are rounded: it is a contraction of float32; or, where operands are stored, another
+    sum that constants weigh, a depthwise convolution for one."""
+    return node.dtype == f32 and (roles(node) is not None or (precision.stored is not None and bool(_weights(node))))
 
 
-def holds_rounded(node: Node) -> bool:
-    """Whether ``node`` is such a contraction, or a loop or branch with one inside."""
+def _weights(node: Node) -> list[Operand]:
+    """The one factor of the products that ``node`` sums which is constant and differs along every axis that it reduces;
+    none where there is not one."""
+    if node.op is not ops.SUM_REDUCE or node.inputs[0].op is not ops.MUL:
+        return []
+    product = node.inputs[0]
+    constants = [x for x in map(operand, product.inputs) if is_constant(x.source)]
+    reduced = {sym.as_var(ir.axes(product.shape)[k]) for k in node.attr.axes} - {None}
+    return constants if len(constants) == 1 and reduced and reduced <= constants[0].variables else []
+
+
+def holds_rounded(node: Node, precision: Precision) -> bool:
+    """Whether ``node`` is such a sum, or a loop or branch with one inside."""
     bodies = node.attr.bodies if node.op.kind is Kind.STRUCTURED else ()
-    return is_rounded(node) or any(map(is_rounded, ir.everything(root for body in bodies for root in body)))
+    inside = ir.everything(root for body in bodies for root in body)
+    return any(is_rounded(one, precision) for one in (node, *inside))
 
 
 def rounded(graph: Graph, precision: Precision) -> Graph:
@@ -45,30 +59,56 @@ def rounded(graph: Graph, precision: Precision) -> Graph:
 
 def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -> tuple[Node, ...]:
     roots = tuple(roots)
-    made: dict[Node, Node] = {}
+    stored = set() if precision.stored is None else _stored(roots, precision)
+    exact: dict[Node, Node] = {}
+    made: dict[Node, Node] = {}  # what others read
     for node in ir.topological(roots):
         operands = [made[x] for x in node.inputs]
         with ir.originating(origins, *origins.get(node, ())):
             if node.op.kind is Kind.STRUCTURED:
                 bodies = (_rounded(body, precision, origins) for body in node.attr.bodies)
-                made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
+                made[node] = exact[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
                 continue
-            if is_rounded(node):
+            if is_rounded(node, precision):
                 operands = [_product(node, operands[0], precision)]
-            made[node] = ir.rebuild(node, operands) if operands else node
-    return tuple(made[root] for root in roots)
+            made[node] = exact[node] = ir.rebuild(node, operands) if operands else node
+            if node in stored:
+                made[node] = _operand(made[node], precision)
+    return tuple(exact[root] for root in roots)
+
+
+def _stored(roots: Iterable[Node], precision: Precision) -> set[Node]:
+    """The values that are stored rounded, since a sum of products reads them; so they are for all others, which would
+    need another copy."""
+    sums = [node for node in ir.topological(roots) if node.op.kind is not Kind.STRUCTURED]
+    products = [node.inputs[0] for node in sums if is_rounded(node, precision)]
+    values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
+    return {x for x in values if x.dtype == f32 and x.op is not ops.CAST and not is_constant(x)}
 
 
 def _product(node: Node, product: Node, precision: Precision) -> Node:
-    """The ``product`` that the contraction ``node`` sums, of rounded operands; weights that stay narrow are exact."""
+    """The ``product`` that ``node`` sums, of rounded operands. Weights are exact that stay narrow, and those of a sum
+    that is no contraction: no unit multiplies them, and they are few."""
     found = roles(node)
-    assert found is not None
-    exact = found.b if narrow_weights(node.inputs[0], found) is not None else None
+    if found is None:
+        exact, rounded = _weights(node), _padded_operand
+    else:
+        exact, rounded = [found.b] if narrow_weights(node.inputs[0], found) is not None else [], _operand
     factors = [
-        x if operand(before) == exact else _operand(x, precision)
+        x if operand(before) in exact else rounded(x, precision)
         for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)
     ]
     return ir.rebuild(product, factors)
+
+
+def _padded_operand(node: Node, precision: Precision) -> Node:
+    """``node`` rounded before its view and widened after it: a mask is then on what is read, not what is computed."""
+    rounded = _operand(node, precision)
+    if rounded.op is not ops.VIEW or any(rounded.attr.fill) or rounded.inputs[0].op is not ops.CAST:
+        return rounded
+    (narrow,), view = rounded.inputs[0].inputs, rounded.attr
+    fill = bytes(narrow.dtype.itemsize) if view.valid else b""
+    return ir.cast(ir.view(narrow, node.shape, view.index, view.valid, fill), f32)
 
 
 def _digits(dtype: DType) -> int:

@@ -89,9 +89,7 @@ template <class V> LM_INLINE auto float_to_float16(V v) {
 
 template <class Bits> LM_INLINE auto bfloat16_to_float(Bits h) {
     using I = rebind<uint32_t, Bits>;
-    const I word = lane_cast<uint32_t>(h) << splat<I>(16);
-    const auto number = bitcast<float>(word);
-    return bitcast<float>(select(equal(number, number), word, word | splat<I>(0x400000)));
+    return bitcast<float>(lane_cast<uint32_t>(h) << splat<I>(16));
 }
 
 // Not vcvtneps2bf16, which flushes subnormals to zero.

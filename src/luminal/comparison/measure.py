@@ -127,7 +127,7 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precisio
     coarsest: dict[Node, float] = {}
     for node in ir.topological(roots):
         unit, count = _unit(node.dtype), _roundings(node, dims)
-        operand = precision.unit if precision.unit and holds_rounded(node) else 0.0
+        operand = precision.unit if precision.unit and holds_rounded(node, precision) else 0.0
         own = count * (unit**2 + 2 * operand**2)
         variance[node] = own + max((variance[o] for o in node.inputs), default=0.0)
         coarsest[node] = max([unit, operand, *(coarsest[o] for o in node.inputs)])
