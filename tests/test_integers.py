@@ -20,6 +20,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
+from luminal.core.matrix import DOT_INT8
 from luminal.core.movement import pad
 from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.rewrite import simplify
@@ -416,6 +417,21 @@ def test_targets_with_a_unit_for_bytes_ask_for_it() -> None:
     graph = values.graph(decompose.matmul(real(x, ir.constant(3, u8), scale), real(weight, None, scale)))
     assert products(canonical(graph, targets.AVX2)) == [(f32, f32, f32)]
     assert products(canonical(graph, targets.AVX512_VNNI)) == [BYTES]
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+@pytest.mark.parametrize("channels", [2, 3])
+def test_few_channels_are_read_in_groups_with_zeros(channels: int, pad: int) -> None:
+    """Around a border the zero point is beside them, which those zeros multiply as well."""
+    values = Values(channels)
+    x, weight = values.node((1, channels, 9, 8), u8, False), values.node((20, channels, 3, 3), i8, True)
+    left = centred(x, zero_point(values, "number", u8, ()))
+    graph = values.graph(decompose.conv(left, centred(weight, None), None, None, (pad, pad), (pad, pad)))
+    program = compile_graph(graph, targets.AVX512_VNNI)
+    (contract,) = (s for k in program.kernels for s in statements(k.nest.body) if isinstance(s, Contract))
+    assert contract.unit == DOT_INT8 and contract.loops[-1].extent == (4 if pad else channels)
+    found = run_program(program, values.arrays)["y0"]
+    np.testing.assert_array_equal(found, interp.run(graph, values.arrays).outputs[0])
 
 
 def test_constants_of_integer_products_are_packed_in_bytes() -> None:

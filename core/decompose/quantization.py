@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from luminal.core import types
 from luminal.core.decompose.arithmetic import round_
-from luminal.core.decompose.compare import clamp
 from luminal.core.decompose.contraction import matmul
 from luminal.core.ir import Node, cast
 from luminal.core.types import DType
@@ -22,7 +21,6 @@ def integer_product(a: Node, a_zero: Node | None, b: Node, b_zero: Node | None) 
 
 
 def rounded(x: Node, zero: Node | None, to: DType) -> Node:
-    """``saturate(round(x) + zero)`` for floats ``x``, ties to even: integers of type ``to``."""
+    """``saturate(round(x) + zero)`` for floats ``x``, ties to even, as casts to integers do: of type ``to``."""
     whole = round_(x)
-    shifted = whole if zero is None else whole + cast(zero, types.f32)
-    return cast(clamp(shifted, float(to.min), float(to.max)), to)
+    return cast(whole if zero is None else whole + cast(zero, types.f32), to)

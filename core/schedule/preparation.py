@@ -19,7 +19,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.movement import permute
 from luminal.core.schedule import bodies, dequantise
-from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axis
+from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axis, run_of
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
 from luminal.core.schedule.tile import ROWS, Tile, block_tile, choose_tile, typical, unit_tile
@@ -125,6 +125,8 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs
     if not (in_place or found.m or is_constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
+    if tile.unit is not None:
+        found, product = _in_groups(found, product, tile.unit.group, target)
     if tile.unit is not None and not found.a.valid:
         found = replace(found, a=_along_its_run(found.a, run_axis(product, found), runs))
     narrow = found.a.source.dtype
@@ -193,6 +195,41 @@ def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made:
         read = read_panels(panel, product, found, tile, leaf.every * leaf.per)
         values[leaf] = dequantise.unpacked(leaf, read, depth)
     return ir.expand(prologue.value(values), product.shape)
+
+
+def _in_groups(found: Roles, product: Node, group: int, target: Target) -> tuple[Roles, Node]:
+    """The product with a run of fewer terms than a step takes together lengthened to as many, by zeros of B, where A is
+    copied anyway: a first convolution's three channels, of bytes."""
+    run = run_of(product.shape, found)
+    extent, term = product.shape[run], ir.axes(product.shape)[run]
+    copied = (found.a.valid and target.pads) or found.a.source.op is ops.CONTIGUOUS
+    if not isinstance(extent, int) or extent >= group or not copied or found.b.valid:
+        return found, product
+    places = [[k for k, index in enumerate(x.index) if index == term] for x in (found.a, found.b)]
+    if any(len(place) != 1 for place in places):
+        return found, product
+    shape = tuple(group if k == run else size for k, size in enumerate(product.shape))
+    by = ir.rename(product.shape, ir.axes(shape))
+    a, b = (replace(x, index=tuple(sym.substitute(e, by) for e in x.index)) for x in (found.a, found.b))
+    ((place,), (other,)) = places
+    if a.valid:
+        last = a.source.shape[place] - 1 - a.index[place]
+        a = replace(a, valid=(*(sym.substitute(v, by) for v in a.valid), last))
+    else:
+        a = replace(a, source=_lengthened(a.source.inputs[0], place, group))
+    b = replace(b, source=_lengthened(b.source, other, group))
+    factors = (ir.view(x.source, shape, x.index, x.valid, x.fill) for x in (a, b))
+    return replace(found, a=a, b=b), ir.elementwise(ops.MUL, *(ir.cast(x, product.dtype) for x in factors))
+
+
+def _lengthened(source: Node, axis: int, extent: int) -> Node:
+    """A copy of ``source``, ``extent`` long along ``axis``: numbers follow that zeros multiply. Integers are what is
+    around ``source``, so that the two make one view."""
+    shape = tuple(extent if k == axis else size for k, size in enumerate(source.shape))
+    at = ir.axes(shape)
+    around = source.dtype.is_integer and source.op is ops.VIEW and source.attr.valid
+    fill = source.attr.fill if around else bytes(source.dtype.itemsize)
+    return ir.unary(ops.CONTIGUOUS, ir.view(source, shape, at, [source.shape[axis] - 1 - at[axis]], fill))
 
 
 def _along_its_run(x: Operand, axis: int | None, runs: dict[Node, int]) -> Operand:

@@ -17,8 +17,30 @@ inline namespace LM_NAMESPACE {
 
 namespace detail {
 
+#if defined(LM_AVX512)
+
+/// 16 floats to integers of 8 or 16 bits, which the instructions saturate.
+template <class To> LM_INLINE auto saturate_short(__m512 v) {
+    constexpr __mmask16 all = 0xffff;
+    // Of a number and NaN this minimum is the second operand.
+    const __m512 bounded = _mm512_maskz_min_ps(all, _mm512_set1_ps(std::numeric_limits<To>::max()), v);
+    if constexpr (std::is_signed_v<To>) {
+        const __mmask16 number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
+        const __m512i whole = _mm512_maskz_cvttps_epi32(number, bounded);
+        if constexpr (sizeof(To) == 1) return _mm512_maskz_cvtsepi32_epi8(all, whole);
+        else return _mm512_maskz_cvtsepi32_epi16(all, whole);
+    } else {
+        // What is far below zero, or NaN, becomes the least int32.
+        const __m512i whole = _mm512_maskz_max_epi32(all, _mm512_maskz_cvttps_epi32(all, bounded), _mm512_setzero_si512());
+        if constexpr (sizeof(To) == 1) return _mm512_maskz_cvtusepi32_epi8(all, whole);
+        else return _mm512_maskz_cvtusepi32_epi16(all, whole);
+    }
+}
+
+#endif
+
 /// Float to integer: out-of-range lanes never reach the instruction, whose result would be undefined.
-template <class To, class V> LM_INLINE auto saturate(V v) {
+template <class To, class V> LM_INLINE auto saturate_lanes(V v) {
     using T = element_t<V>;
     using R = rebind<To, V>;
     // Both bounds are powers of two (or zero) and exact in every float type.
@@ -34,6 +56,15 @@ template <class To, class V> LM_INLINE auto saturate(V v) {
     const R truncated = lane_cast<To>(lane_cast<Via>(inside));
     const R above = select(equal(v, v), splat<R>(largest), splat<R>(0));
     return select(too_large, above, select(too_small, splat<R>(smallest), truncated));
+}
+
+template <class To, class V> LM_INLINE auto saturate(V v) {
+#if defined(LM_AVX512)
+    if constexpr (sizeof(To) <= 2 && std::is_same_v<element_t<V>, float> && sizeof(V) == 64 && !is_wide<V>) {
+        return copy_bits<rebind<To, V>>(saturate_short<To>(v));
+    } else
+#endif
+    return saturate_lanes<To>(v);
 }
 
 /// float64 -> float32 rounded to odd: the nearer neighbour towards zero with its last bit set if inexact. A second
