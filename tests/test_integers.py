@@ -21,7 +21,7 @@ from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
 from luminal.core.matrix import DOT_INT8
-from luminal.core.movement import pad
+from luminal.core.movement import pad, slice_
 from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.rewrite import simplify
 from luminal.core.schedule import integers
@@ -430,6 +430,18 @@ def test_few_channels_are_read_in_groups_with_zeros(channels: int, pad: int) -> 
     program = compile_graph(graph, targets.AVX512_VNNI)
     (contract,) = (s for k in program.kernels for s in statements(k.nest.body) if isinstance(s, Contract))
     assert contract.unit == DOT_INT8 and contract.loops[-1].extent == (4 if pad else channels)
+    found = run_program(program, values.arrays)["y0"]
+    np.testing.assert_array_equal(found, interp.run(graph, values.arrays).outputs[0])
+
+
+@pytest.mark.parametrize("sliced", ["x", "weight", "both"])
+def test_terms_beside_a_slice_are_not_counted(sliced: str) -> None:
+    values = Values(5)
+    x = values.node((1, 3 if sliced == "weight" else 5, 9, 8), u8, False)
+    weight = values.node((20, 3 if sliced == "x" else 5, 3, 3), i8, True)
+    x, weight = slice_(x, 1, 0, 3), slice_(weight, 1, 0, 3)
+    graph = values.graph(decompose.conv(centred(x, None), centred(weight, None), None, None, (1, 1), (1, 1)))
+    program = compile_graph(graph, targets.AVX512_VNNI)
     found = run_program(program, values.arrays)["y0"]
     np.testing.assert_array_equal(found, interp.run(graph, values.arrays).outputs[0])
 

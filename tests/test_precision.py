@@ -13,15 +13,16 @@ from torch import nn
 import luminal
 from luminal.comparison.measure import rounding
 from luminal.comparison.oracle import Oracle
-from luminal.core import interp, ir, ops, structured, types
+from luminal.core import interp, ir, movement, ops, structured, types
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, Fragment
 from luminal.core.pipeline import compile_graph
-from luminal.core.precision import FP32, TF32
+from luminal.core.precision import BF16, FP32, TF32
 from luminal.core.schedule import lower
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule import rounding as rounding_of
 from luminal.core.schedule.rounding import rounded
 from luminal.module import Module
 from tests.schedule_graphs import Source
@@ -107,6 +108,39 @@ def test_a_value_is_stored_rounded_once_for_all_that_read_it() -> None:
         torch.testing.assert_close(found[name].double(), exact, rtol=0, atol=144 * 2.0**-24 * float(stored.max()) * 4)
 
 
+def shared() -> tuple[ir.Graph, dict[str, Array]]:
+    """A value that a product reads, an output through a view, and another product whose factors are summed besides."""
+    source = Source()
+    x = source.input(12, 16)
+    value, weight = ir.unary(ops.EXP2, x), source.weight(16, 20)
+    weighed = value * ir.expand(movement.unsqueeze(source.weight(16), [0]), (12, 16))
+    outputs = {
+        "product": decompose.matmul(value, weight), "turned": movement.transpose(value, 0, 1), "itself": value,
+        "sum": ir.reduce(ops.SUM_REDUCE, weighed, (1,)), "another": decompose.matmul(weighed, weight),
+        "negative": value * -1.0, "direct": decompose.matmul(x, weight),
+    }  # fmt: skip
+    return ir.Graph("shared", tuple(source.nodes), tuple(outputs.items())), source.arrays
+
+
+def test_outputs_and_inputs_keep_what_products_round() -> None:
+    graph, arrays = shared()
+    stored = rounding_of.stored_rounded(graph.roots, BF16)
+    assert not any(node.op is ops.INPUT for node in stored) and dict(graph.outputs)["itself"] in stored
+    (exact,) = interp.evaluate([dict(graph.outputs)["itself"]], arrays)
+    found = run_program(compile_graph(graph, targets.parse("avx512-bf16", "bf16")), arrays)
+    np.testing.assert_allclose(found["itself"], exact, rtol=1e-6)
+    np.testing.assert_array_equal(found["turned"], found["itself"].T)
+    np.testing.assert_array_equal(found["negative"], -BF16.rounded(found["itself"]))
+
+
+def test_what_is_rounded_does_not_depend_on_what_is_asked_for() -> None:
+    graph, arrays = shared()
+    found = run_program(compile_graph(graph, targets.parse("avx512-bf16", "bf16")), arrays)
+    for name, node in graph.outputs:
+        oracle = Oracle(graph, arrays, precision=BF16)
+        assert not oracle.refutes(node, found[name]), name
+
+
 def test_roundings_of_both_operands_are_allowed_for() -> None:
     graph, arrays = product()
     (node,) = graph.results
@@ -143,6 +177,22 @@ def test_products_in_loops_are_rounded_as_others_are() -> None:
     (same,) = interp.run(rounded(graph, TF32), arrays, "float64").outputs
     assert error(found, same) < 0.1 * error(found, interp.run(graph, arrays, "float64").outputs[0])
     assert Oracle(graph, arrays).refutes(last, found) and not Oracle(graph, arrays, precision=TF32).refutes(last, found)
+
+
+def test_what_a_loop_carries_keeps_its_digits() -> None:
+    """A sum of many small numbers, of which each step multiplies what there is."""
+    source = Source()
+    q, steps, first = source.input(3, 8), source.input(200, 8, 8), source.input(8, 8)
+    source.arrays["x1"][:], source.arrays["x2"][:] = 1e-3, 1.0
+
+    def body(carries: list[ir.Node], x: list[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+        total = carries[0] + x[0]
+        return [total], [decompose.matmul(q, total)]
+
+    (last,), _ = structured.scan(body, [first], [steps])
+    graph = ir.Graph("carried", tuple(source.nodes), (("y", last),))
+    found = run_program(compile_graph(graph, targets.parse("avx512-bf16", "bf16")), source.arrays)["y"]
+    np.testing.assert_allclose(found, np.full((8, 8), 1.2), rtol=200 * 2.0**-24)
 
 
 def test_swapped_lanes_give_another_product(monkeypatch: pytest.MonkeyPatch) -> None:

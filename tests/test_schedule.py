@@ -74,6 +74,20 @@ def test_memory_holds_the_narrow_value_of_which_others_are_made() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-4, err_msg=name)
 
 
+def test_a_product_of_numbers_that_are_made_of_bytes_is_tiled() -> None:
+    """A tile operation converts what it loads, but computes nothing of it."""
+    source = Source()
+    byte = source.input(40, 64, dtype=types.u8, below=100)
+    number = ir.cast(ir.cast(byte, types.i32) - 3, types.f32)
+    graph = ir.Graph("tiled", tuple(source.nodes), (("y", contraction.matmul(number, source.weight(64, 50))),))
+    program = compile_graph(graph, targets.AVX512)
+    tiles = [s for k in program.kernels for s in lower.statements(k.nest.body) if isinstance(s, ln.Contract)]
+    assert len(tiles) == 1
+    np.testing.assert_allclose(
+        run_program(program, source.arrays)["y"], interp.run(graph, source.arrays).outputs[0], rtol=0, atol=1e-2
+    )
+
+
 def test_identical_layers_share_one_kernel() -> None:
     source = Source()
     x = source.input(4, 8)

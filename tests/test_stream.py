@@ -26,6 +26,9 @@ from tests.schedule_support import run_program
 from tests.stream_support import (
     CHANGES,
     COLUMNS,
+    DEPTH,
+    HEADS,
+    ROWS,
     Made,
     assert_close,
     attend,
@@ -104,6 +107,24 @@ def test_special_scores_come_out_as_from_two_passes(special: float) -> None:
         found, expected = run(streamed(made), made), run(made.lowered.nest, made)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     assert np.isnan(expected[0]).any() and not np.isnan(found[1]).any()
+
+
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "plain"])
+def test_what_is_taken_off_large_scores_is_their_own_maximum(change: str) -> None:
+    """Anything else would do for small ones."""
+    random = np.random.default_rng(3)
+    queries = (1000 * random.standard_normal((HEADS, ROWS, DEPTH))).astype(np.float32)
+    made = make(CHANGES[change], {"x0": queries})
+    found = run(streamed(made, rows=4, first_rows=2), made)
+    assert_close(found / 1000, made.expected / 1000)
+
+
+def test_a_row_of_scores_that_are_all_the_least_number_is_an_average() -> None:
+    mask = np.zeros((HEADS, ROWS, COLUMNS), np.float32)
+    mask[1, 2] = np.finfo(np.float32).min
+    made = make(lambda scores: scores * 0.3 + ir.constant(mask))
+    found = run(streamed(made), made)
+    assert_close(found, made.expected)
 
 
 @pytest.mark.parametrize("masked", [slice(0, 9), slice(9, 21), slice(0, 21)], ids=["first", "last", "all"])

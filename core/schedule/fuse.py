@@ -211,7 +211,9 @@ class Fuser:
         narrow, users = sources[0].dtype, self.consumers[node]
         if narrow.itemsize >= node.dtype.itemsize or not (narrow.is_integer or (narrow.is_float and narrow.bits >= 16)):
             return False
-        if node.op is not ops.CAST and any(map(self._is_multiplied, users)):
+        # A tile operation converts what it loads, no more.
+        loaded = [x for x in (node, *(user for user in users if user.op is ops.CAST)) if self._is_loaded(x)]
+        if loaded and (loaded != [node] or node.op is not ops.CAST or self._depth(node, None) > 1):
             return False
         return all(user.op.kind in (Kind.ELEMENTWISE, Kind.REDUCE) and user.op is not ops.CONTIGUOUS for user in users)
 
@@ -226,6 +228,10 @@ class Fuser:
     def _is_multiplied(self, node: Node) -> bool:
         """Whether ``node`` is a product that exists only inside tile operations."""
         return node.op is ops.MUL and all(user in self.tiles for user in self.consumers[node])
+
+    def _is_loaded(self, node: Node) -> bool:
+        """Whether a tile operation loads ``node``."""
+        return any(map(self._is_multiplied, self.consumers[node]))
 
     def _find_prologues(self) -> set[Node]:
         """The nodes that are part of what tile operations compute their right operands from, as they load it."""

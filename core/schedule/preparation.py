@@ -205,15 +205,20 @@ def _in_groups(found: Roles, product: Node, group: int, target: Target) -> tuple
     copied = (found.a.valid and target.pads) or found.a.source.op is ops.CONTIGUOUS
     if not isinstance(extent, int) or extent >= group or not copied or found.b.valid:
         return found, product
-    places = [[k for k, index in enumerate(x.index) if index == term] for x in (found.a, found.b)]
-    if any(len(place) != 1 for place in places):
+    sides = (found.a, found.b)
+    places = [[k for k, index in enumerate(x.index) if sym.variables(index) & sym.variables(term)] for x in sides]
+    whole = all(
+        len(at) == 1 and (x.index[at[0]], x.source.shape[at[0]]) == (term, extent)
+        for x, at in zip(sides, places, strict=True)
+    )
+    if not whole:
         return found, product
     shape = tuple(group if k == run else size for k, size in enumerate(product.shape))
     by = ir.rename(product.shape, ir.axes(shape))
     a, b = (replace(x, index=tuple(sym.substitute(e, by) for e in x.index)) for x in (found.a, found.b))
     ((place,), (other,)) = places
     if a.valid:
-        last = a.source.shape[place] - 1 - a.index[place]
+        last = extent - 1 - a.index[place]
         a = replace(a, valid=(*(sym.substitute(v, by) for v in a.valid), last))
     else:
         a = replace(a, source=_lengthened(a.source.inputs[0], place, group))

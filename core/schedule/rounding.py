@@ -27,18 +27,20 @@ _INFINITY = int(np.float32(np.inf).view(np.uint32))
 def is_rounded(node: Node, precision: Precision) -> bool:
     """Whether operands of ``node`` are rounded: it is a contraction of float32; or, where operands are stored, another
     sum that constants weigh, a depthwise convolution for one."""
-    return node.dtype == f32 and (roles(node) is not None or (precision.stored is not None and bool(_weights(node))))
+    return node.dtype == f32 and (
+        roles(node) is not None or (precision.stored is not None and _weights(node) is not None)
+    )
 
 
-def _weights(node: Node) -> list[Operand]:
-    """The one factor of the products that ``node`` sums which is constant and differs along every axis that it reduces;
-    none where there is not one."""
+def _weights(node: Node) -> Operand | None:
+    """The one factor of the products that ``node`` sums which is constant and differs along every axis that it
+    reduces."""
     if node.op is not ops.SUM_REDUCE or node.inputs[0].op is not ops.MUL:
-        return []
+        return None
     product = node.inputs[0]
     constants = [x for x in map(operand, product.inputs) if is_constant(x.source)]
     reduced = {sym.as_var(ir.axes(product.shape)[k]) for k in node.attr.axes} - {None}
-    return constants if len(constants) == 1 and reduced and reduced <= constants[0].variables else []
+    return constants[0] if len(constants) == 1 and reduced and reduced <= constants[0].variables else None
 
 
 def holds_rounded(node: Node, precision: Precision) -> bool:
@@ -59,7 +61,7 @@ def rounded(graph: Graph, precision: Precision) -> Graph:
 
 def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -> tuple[Node, ...]:
     roots = tuple(roots)
-    stored = set() if precision.stored is None else _stored(roots, precision)
+    stored = stored_rounded(roots, precision)
     exact: dict[Node, Node] = {}
     made: dict[Node, Node] = {}  # what others read
     for node in ir.topological(roots):
@@ -70,20 +72,26 @@ def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -
                 made[node] = exact[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
                 continue
             if is_rounded(node, precision):
-                operands = [_product(node, operands[0], precision)]
+                operands = [_product(node, exact[node.inputs[0]], precision)]
             made[node] = exact[node] = ir.rebuild(node, operands) if operands else node
-            if node in stored:
+            if node.op is ops.VIEW:
+                exact[node] = ir.rebuild(node, [exact[node.inputs[0]]])
+            elif node in stored:
                 made[node] = _operand(made[node], precision)
     return tuple(exact[root] for root in roots)
 
 
-def _stored(roots: Iterable[Node], precision: Precision) -> set[Node]:
+def stored_rounded(roots: Iterable[Node], precision: Precision) -> set[Node]:
     """The values that are stored rounded, since a sum of products reads them; so they are for all others, which would
-    need another copy."""
-    sums = [node for node in ir.topological(roots) if node.op.kind is not Kind.STRUCTURED]
-    products = [node.inputs[0] for node in sums if is_rounded(node, precision)]
+    need another copy. Inputs are none of them, nor what a loop or state carries: they lie in memory as they are."""
+    if precision.stored is None:
+        return set()
+    products = [node.inputs[0] for node in ir.topological(roots) if is_rounded(node, precision)]
     values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
-    return {x for x in values if x.dtype == f32 and x.op is not ops.CAST and not is_constant(x)}
+    others = (Kind.SOURCE, Kind.STRUCTURED)
+    return {
+        x for x in values if x.dtype == f32 and x.op is not ops.CAST and x.op.kind not in others and not is_constant(x)
+    }
 
 
 def _product(node: Node, product: Node, precision: Precision) -> Node:
@@ -93,9 +101,9 @@ def _product(node: Node, product: Node, precision: Precision) -> Node:
     if found is None:
         exact, rounded = _weights(node), _padded_operand
     else:
-        exact, rounded = [found.b] if narrow_weights(node.inputs[0], found) is not None else [], _operand
+        exact, rounded = found.b if narrow_weights(node.inputs[0], found) is not None else None, _operand
     factors = [
-        x if operand(before) in exact else rounded(x, precision)
+        x if operand(before) == exact else rounded(x, precision)
         for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)
     ]
     return ir.rebuild(product, factors)

@@ -228,7 +228,7 @@ class _Streamed(OnePass):
             before = (*substitute(self.lets, block.where), ln.Store(self.kept, place, element))
         body: list[ln.Statement] = [ln.Assign(self.m.axis, first_row + row)]
         for state in self.maxima:
-            body += block.maximum(state, local + row, before, element if before else row_value)
+            body += block.maximum(state, local + row, before, row_value)
             before = ()
         for state in self.sums[:-1]:
             body += block.sum(state, local + row, before, row_value)

@@ -1,4 +1,4 @@
-// How many CPUs this process may use: its cpuset, and the share of time that control groups grant it.
+// The CPUs that this process may use: its cpuset, those of a thread, and the share of time that control groups grant it.
 #pragma once
 
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 // float16 and bfloat16: exact decoding, encoding rounded once to nearest even.
 //
-// Overflow gives infinity, underflow is gradual, NaN keeps its sign and upper payload and becomes quiet.
+// Overflow gives infinity, underflow is gradual, NaN keeps its sign and upper payload, and becomes quiet where it is
+// encoded.
 #pragma once
 
 #include "luminal/arithmetic.hpp"

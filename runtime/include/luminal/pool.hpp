@@ -79,6 +79,7 @@ class Pool {
             worker.range = Range{body, argument, range_begin(part, tasks, parts), range_begin(part + 1, tasks, parts)};
             worker.waits.store_release(1);
         }
+        if (sleepers_.load() != 0) keep_own_cpu();
         publish(EPOCH);
         body(argument, 0, range_begin(1, tasks, parts));
         for (int64_t part = 1; part < parts && running_.load_acquire() != 0; ++part) do_range(workers_[part - 1]);
@@ -137,9 +138,7 @@ class Pool {
         epoch_.store(epoch_.load_relaxed() + change);
         // A worker announces itself in sleepers_ before the kernel compares the epoch: either it is seen here, or it
         // sees the new epoch and does not sleep.
-        if (sleepers_.load() == 0) return;
-        keep_own_cpu();
-        futex_wake(epoch_, INT32_MAX);
+        if (sleepers_.load() != 0) futex_wake(epoch_, INT32_MAX);
     }
 
     /// Lets the workers run on any CPU but the caller's. The system would wake them where the caller is, which goes on

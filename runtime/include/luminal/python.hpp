@@ -384,7 +384,7 @@ class Library {
             most = std::max(most, entry.outputs.size());
             entries_.push_back(std::move(entry));
         }
-        results_.keep(most);
+        results_.limit(most);
         for (const py::handle row : metadata["states"]) {
             states_.push_back({py::cast<std::string>(row["name"]), dtype_named(py::cast<std::string>(row["dtype"])),
                                py::cast<std::vector<std::int64_t>>(row["shape"])});

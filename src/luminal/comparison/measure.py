@@ -14,7 +14,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.precision import FP32, Precision
-from luminal.core.schedule.rounding import holds_rounded
+from luminal.core.schedule.rounding import holds_rounded, stored_rounded
 from luminal.core.symbolic import Int
 from luminal.core.texts import is_texts
 from luminal.core.types import DType, f32, from_numpy
@@ -119,18 +119,21 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precisio
     Roundings are independent, so their variances add along a path: an elementwise primitive in floating point adds
     ``u**2``, with ``u`` half the distance from 1 to the next value of its type, and a sum of K terms ``K * u**2`` (its
     error grows like ``sqrt(K) * u``: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2);
-    movement adds nothing. Each product of a contraction adds the roundings of its two operands to ``precision``. The
-    bound is the root of the largest variance of any path. It leaves out how the model amplifies errors, which has to be
-    measured.
+    movement adds nothing. Each product of a contraction adds the roundings of its two operands to ``precision``, a
+    value that is stored so its own. The bound is the root of the largest variance of any path. It leaves out how the
+    model amplifies errors, which has to be measured.
     """
+    roots = tuple(roots)
+    stored = stored_rounded(roots, precision)
     variance: dict[Node, float] = {}
     coarsest: dict[Node, float] = {}
     for node in ir.topological(roots):
         unit, count = _unit(node.dtype), _roundings(node, dims)
         operand = precision.unit if precision.unit and holds_rounded(node, precision) else 0.0
-        own = count * (unit**2 + 2 * operand**2)
+        kept = precision.unit if node in stored else 0.0
+        own = count * (unit**2 + 2 * operand**2) + kept**2
         variance[node] = own + max((variance[o] for o in node.inputs), default=0.0)
-        coarsest[node] = max([unit, operand, *(coarsest[o] for o in node.inputs)])
+        coarsest[node] = max([unit, operand, kept, *(coarsest[o] for o in node.inputs)])
     return {
         node: Rounding(min(math.sqrt(found), limit(coarsest[node])), limit(coarsest[node]))
         for node, found in variance.items()

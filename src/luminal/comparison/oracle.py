@@ -66,10 +66,12 @@ class Oracle:
                 found = interp.run(roots, self.inputs, mode).outputs
                 values.update(zip(missing, found, strict=True))
             if self._rounds_otherwise:
-                chosen = roots if self.weights is None else quantised(roots, self.weights)
+                # What is rounded depends on all that reads it: the whole model is.
+                chosen = replace(roots, outputs=(*roots.outputs, *self.graph.outputs))
+                chosen = chosen if self.weights is None else quantised(chosen, self.weights)
                 chosen = chosen if self.target is None else integral(chosen, self.target)
                 chosen = rounded(chosen, self.precision) if self.precision.unit else chosen
-                found = interp.run(chosen, self.inputs).outputs
+                found = interp.run(replace(chosen, outputs=chosen.outputs[: len(missing)]), self.inputs).outputs
                 self._rounded.update(zip(missing, found, strict=True))
 
     def forget(self) -> None:
