@@ -330,3 +330,44 @@ def test_what_flattens_symbolic_sizes_is_tiled_and_fused_all_the_same() -> None:
     assert "not tiled" not in kernel.schedule
     (expected,) = interp.run(graph, source.arrays).outputs
     np.testing.assert_allclose(run_program(program, source.arrays)["y"], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", ["convolution", "turned"])
+def test_a_carry_whose_last_value_nothing_reads_lies_as_the_others_do(first: str) -> None:
+    """Its first value comes from where channels are last, or from a transposed product; each round is an output."""
+    source = Source()
+    if first == "convolution":
+        begin = contraction.conv(source.input(1, 4, 6, 6), source.weight(8, 4, 3, 3), None, None, (1, 1), (1, 1))
+    else:
+        begin = movement.reshape(ir.binary(ops.MAX, movement.transpose(source.input(36, 8), 0, 1), 0.0), (1, 8, 6, 6))
+    rounds, weight = source.input(5, 1, 8, 6, 6), source.weight(8, 8, 3, 3)
+
+    def body(carries: list[ir.Node], x: list[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+        found = contraction.conv(carries[0], weight, None, None, (1, 1), (1, 1)) * 0.05 + x[0]
+        return [found], [found]
+
+    _, (each,) = structured.scan(body, [begin], [rounds])
+    assert_as_the_interpreter(source, each)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["the same loop", "a later one"])
+def test_what_loops_write_over_is_nobody_else_s(later: bool) -> None:
+    """A view that is the first value of a carry, and that a loop reads a row at a time."""
+    source = Source()
+    view = movement.transpose(source.input(6, 6) * 2.0, 0, 1)
+
+    def body(carries: list[ir.Node], x: list[ir.Node]) -> tuple[list[ir.Node], list[ir.Node]]:
+        found = carries[0] * 0.5 + ir.expand(movement.unsqueeze(x[0], [0]), (6, 6))
+        return [found], [found]
+
+    (last,), (each,) = structured.scan(body, [view], [source.input(6, 6) if later else view])
+    if later:
+        (last,), (each,) = structured.scan(body, [last], [view])
+    assert_as_the_interpreter(source, last, each)
+
+
+def assert_as_the_interpreter(source: Source, *outputs: ir.Node) -> None:
+    graph = ir.Graph("steps", tuple(source.nodes), tuple((f"y{k}", node) for k, node in enumerate(outputs)))
+    found = run_program(compile_graph(graph, targets.AVX512), source.arrays)
+    for (name, value), expected in zip(found.items(), interp.run(graph, source.arrays).outputs, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max(), err_msg=name)

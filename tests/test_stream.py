@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import luminal
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import attention, contraction, reduction
@@ -319,6 +319,17 @@ def test_a_chain_that_cannot_stream_stays_three_kernels() -> None:
     program = compile_graph(ir.Graph("norm", tuple(source.nodes), (("y", y),)), targets.AVX512, reached.__setitem__)
     (reason,) = reached["refused"].values()
     assert "does not follow a change of r0 by a factor" in reason
+    assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
+
+
+def test_a_product_of_integers_before_a_sum_of_floats_stays_apart() -> None:
+    source = Source()
+    q, k = (ir.cast(source.input(9, 8, dtype=types.i8, below=9), types.i32) for _ in range(2))
+    scores = ir.cast(contraction.matmul(q, movement.transpose(k, 0, 1)), types.f32) * 0.01
+    y = contraction.matmul(reduction.softmax(scores, -1), source.input(9, 8))
+    reached: dict[str, Any] = {}
+    program = compile_graph(ir.Graph("mixed", tuple(source.nodes), (("y", y),)), targets.AVX512, reached.__setitem__)
+    assert "a product of int32 before a sum of float32" in str(reached["refused"])
     assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
 
 

@@ -87,18 +87,19 @@ def _is_carried(node: Node) -> bool:
     return is_steps(node) and isinstance(node.attr, ops.Step | ops.Repeat) and node.attr.result < len(node.attr.carries)
 
 
-def in_memory(node: Node, taken: set[Node]) -> Node:
+def in_memory(node: Node, taken: set[Node], carried: set[Node]) -> Node:
     """``node`` with every operand in memory, and carries in memory that nothing else uses; ``taken`` are the nodes that
-    exist, and gains the new ones."""
+    exist, ``carried`` those of them that a loop writes over, and both gain the new ones."""
     inputs = list(node.inputs)
     carries = 0 if node.op in (ops.COND, ops.HOST) else len(node.attr.carries)
     for number, operand in enumerate(inputs):
         formula = operand.op in (ops.VIEW, ops.IOTA, ops.DIM) or (operand.op is ops.CONSTANT and operand.size == 1)
         if number < carries:
             inputs[number] = copy(operand, taken)
-            taken.add(inputs[number])
+            carried.add(inputs[number])
         elif formula:
-            inputs[number] = ir.unary(ops.CONTIGUOUS, operand)
+            inputs[number] = copy(operand, carried)
+        taken.add(inputs[number])
     return ir.made(node.op, tuple(inputs), node.attr, node.shape, node.dtype)
 
 

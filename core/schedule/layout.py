@@ -53,7 +53,9 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
     runs = _runs(fusion)
-    settled = set(fusion.kept) | panels | {n for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
+    owners = {layouts.assemblies.owner(node) for node in fusion.kept}
+    settled = owners | fusion.kept | panels | {n for n in home if n.op is ops.SORT}  # a row to sort lies along memory
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
             owner = layouts.assemblies.owner(node)

@@ -51,6 +51,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
     loops: dict[Node, Node] = {}  # prepared, by the first of their results
     runs = {root: root.rank - 1 for root in roots}  # outputs are row-major
     taken = set(ir.topological(roots))
+    carried: set[Node] = set()
     for node in ir.topological(roots):
         with ir.originating(origins, *origins.get(node, ())):
             new = ir.rebuild(node, [replaced[x] for x in node.inputs])
@@ -58,7 +59,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
                 first = ir.structured(new.op, new.inputs, replace(new.attr, result=0))
                 if first not in loops:
                     taken |= bodies.copies(replaced[root] for root in roots if root in replaced)
-                    loops[first], inside = _prepared_steps(first, target, origins, taken, packings)
+                    loops[first], inside = _prepared_steps(first, target, origins, taken, carried, packings)
                     tiles |= inside.tiles
                     packed |= inside.packed
                 replaced[node] = ir.structured(
@@ -66,7 +67,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
                 )
                 continue
             if new.op is ops.HOST:
-                replaced[node] = bodies.in_memory(new, taken)
+                replaced[node] = bodies.in_memory(new, taken, carried)
                 continue
             found = roles(new)
             made = None if found is None else _prepared(new, found, target, packings, runs)
@@ -82,7 +83,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
 
 
 def _prepared_steps(
-    node: Node, target: Target, origins: ir.Origins, taken: set[Node], packings: Packings
+    node: Node, target: Target, origins: ir.Origins, taken: set[Node], carried: set[Node], packings: Packings
 ) -> tuple[Node, Prepared]:
     """A loop or branch with its bodies in readable form and its operands in memory, and what was chosen inside it."""
     inside = [prepare(body, target, origins, packings) for body in node.attr.bodies]
@@ -94,7 +95,7 @@ def _prepared_steps(
     *others, last = node.attr.bodies
     owned = [tuple(bodies.owned(body)) for body in others] + [tuple(bodies.owned(last, carries))]
     node = ir.structured(node.op, node.inputs, node.attr.over(*owned))
-    return bodies.in_memory(node, taken), Prepared((), {**tiles, **moved}, packed)
+    return bodies.in_memory(node, taken, carried), Prepared((), {**tiles, **moved}, packed)
 
 
 def _read_elsewhere(roots: tuple[Node, ...], tiles: Mapping[Node, Tile]) -> set[Node]:

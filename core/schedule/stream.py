@@ -64,6 +64,8 @@ class _Streamed(OnePass):
         super().__init__(nest, by.axis, by.m, by.operand)
         if by.last.unit is not None and by.last.unit.left != by.operand:
             raise ScheduleError(f"stream: {by.last.unit.name} multiplies {by.last.unit.left}, which P is not")
+        if self.first.dtype != self.dtype:
+            raise ScheduleError(f"stream: a product of {self.first.dtype} before a sum of {self.dtype}")
         self.by = by
         self.rows = by.last.rows
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum

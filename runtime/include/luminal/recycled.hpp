@@ -37,7 +37,8 @@ class Recycler {
             const std::unique_ptr<Lent> done(static_cast<Lent*>(pointer));
             done->left->keep(std::move(done->block));
         });
-        return py::array(type, shape, lent.release()->block.memory.get(), owner);
+        void* const memory = lent.release()->block.memory.get();
+        return py::array(type, shape, memory, owner);
     }
 
     /// The memory of at most so many arrays, of those that were dropped last, is kept for others.
