@@ -169,8 +169,7 @@ def assemble(
     themselves."""
     face = library.interface_of(program)
     texts = list(kernels.values())
-    used = dict.fromkeys(feature for text in texts for unit in text.units for feature in unit.features)
-    target = replace(target, features=(*target.features, *used))
+    target = target.using(feature for text in texts for unit in text.units for feature in unit.features)
     plan = weights.plan([(name, program.buffer(name).size) for name in program.constants])
     context: dict[str, Any] = {
         "interface": face,

@@ -23,17 +23,15 @@ def product(kernels: Sequence[Kernel], target: Target) -> Product:
     Raises BuildError where there is no compiler.
     """
     common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
-    units: dict[str, Unit] = {}
-    signatures = []
-    features: dict[str, None] = {}
-    for number, kernel in enumerate(kernels):
-        named = replace(kernel, name=f"kernel{number}")
-        text = emit(named, {dim.name: place for place, dim in enumerate(kernel.nest.dims)})
-        signatures.append(text.signature)
-        features |= dict.fromkeys(feature for unit in text.units for feature in unit.features)
-        units[f"kernels/{named.name}.cpp"] = Unit(
-            render.kernel_text(text), (*target.flags, *render.COMMON_FLAGS, *common), named
-        )
+    named = [replace(kernel, name=f"kernel{number}") for number, kernel in enumerate(kernels)]
+    texts = [emit(kernel, {dim.name: place for place, dim in enumerate(kernel.nest.dims)}) for kernel in named]
+    features = dict.fromkeys(feature for text in texts for unit in text.units for feature in unit.features)
+    flags = (*target.using(features).flags, *render.COMMON_FLAGS, *common)
+    units = {
+        f"kernels/{kernel.name}.cpp": Unit(render.kernel_text(text), flags, kernel)
+        for kernel, text in zip(named, texts, strict=True)
+    }
+    signatures = [text.signature for text in texts]
     table = render.environment().get_template("timed.cpp.j2").render(signatures=signatures, features=features)
     units["timed.cpp"] = Unit(table, (*render.LIBRARY_FLAGS, *common))
     return Product("libtimed.so", toolchain.find(target.architecture), units, _LINKS)

@@ -21,6 +21,8 @@ from luminal.core.types import DType, f32
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
 _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
+_COMPILED = {"avx512_bf16": "avx512bf16"}  # features of units of which compiled code has a use, as compilers name them
+
 ROWS_BYTES = 64 << 10  # of a stack, and of the smallest second-level cache, that rows may take
 
 
@@ -99,6 +101,13 @@ class Target:
         stored in fewer bits: products of these are exact, and any machine sums them."""
         fragments = () if self.grid is None else self.grid.fragments
         return tuple(dict.fromkeys((FP32, *(f.precision for f in fragments if f.dtype == f32), *STORED)))
+
+    def using(self, features: Iterable[str]) -> Target:
+        """This target, for a library that needs ``features`` too: what is compiled for it may use their instructions
+        anywhere."""
+        more = tuple(dict.fromkeys(feature for feature in features if feature not in self.features))
+        flags = (f"-m{flag}" for feature in more if (flag := _COMPILED.get(feature)))
+        return replace(self, features=(*self.features, *more), flags=(*self.flags, *flags))
 
     def lanes(self, dtype: DType) -> int:
         """Elements of ``dtype`` in one vector register, as they are computed: 16-bit floats as float32, and a mask of

@@ -15,6 +15,7 @@ import pytest
 from luminal.core import target as targets
 from luminal.core.multiply_add import multiply_add
 from luminal.core.target import Target
+from tests import emulation
 from tests.codegen_support import fenced
 from tests.vector_support import EVERY_TARGET, build, pointer, same_bits
 
@@ -36,7 +37,12 @@ TRUTH = {"less", "equal"}
 CHECKED = pytest.param(None, id="scalar")
 
 
-@pytest.fixture(scope="module", params=[*EVERY_TARGET, CHECKED])
+# Compiled for the instructions of its units too, as libraries that use those are.
+USED = [feature for unit in targets.AVX512_BF16.units for feature in unit.features]
+USING = emulation.each(targets.AVX512_BF16.using(USED))
+
+
+@pytest.fixture(scope="module", params=[*EVERY_TARGET, *USING, CHECKED])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """As many lanes as a register has floats: wider types then take two registers, shorter ones a part of one."""
     target: Target | None = request.param

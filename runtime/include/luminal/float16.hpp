@@ -93,13 +93,26 @@ template <class Bits> LM_INLINE auto bfloat16_to_float(Bits h) {
     return bitcast<float>(lane_cast<uint32_t>(h) << splat<I>(16));
 }
 
-// Not vcvtneps2bf16, which flushes subnormals to zero.
-template <class V> LM_INLINE auto float_to_bfloat16(V v) {
+/// By integers: a NaN keeps its upper payload, and all else is rounded by a sum that carries into the exponent.
+template <class V> LM_INLINE auto float_to_bfloat16_bits(V v) {
     using I = rebind<uint32_t, V>;
     const I word = bitcast<uint32_t>(v);
     const I rounded = word + splat<I>(0x7fff) + ((word >> splat<I>(16)) & splat<I>(1));
     const I quiet = word | splat<I>(0x400000);
     return lane_cast<uint16_t>(select(equal(v, v), rounded, quiet) >> splat<I>(16));
+}
+
+template <class V> LM_INLINE auto float_to_bfloat16(V v) {
+#if defined(LM_AVX512) && defined(__AVX512BF16__)
+    if constexpr (lanes<V> == 16) {
+        // The instruction flushes subnormals, which are rare.
+        constexpr int subnormal = 0x20;
+        if (__builtin_expect(_mm512_fpclass_ps_mask(v, subnormal) == 0, 1)) {
+            return copy_bits<rebind<uint16_t, V>>(_mm512_cvtneps_pbh(v));
+        }
+    }
+#endif
+    return float_to_bfloat16_bits(v);
 }
 
 }  // namespace detail
