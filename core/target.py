@@ -209,6 +209,16 @@ def architecture() -> str:
     return platform.machine()
 
 
+@cache
+def processor() -> str:
+    """Which processor this machine has, as the system describes it: on Linux by vendor, family and model, or their
+    names on Arm."""
+    named = {"vendor_id", "cpu family", "model", "CPU implementer", "CPU part"}
+    lines = (line.partition(":") for line in _cpu_description().splitlines())
+    found = {name.strip(): value.strip() for name, _, value in lines if name.strip() in named}
+    return " ".join(found.values()) or platform.processor()
+
+
 def detect() -> Target:
     """The best target that this machine runs, with this machine's cache sizes."""
     best = next(target for target in reversed(ALL.values()) if supported(target))
@@ -251,14 +261,18 @@ def _named(name: str | Target) -> Target:
 @cache
 def _cpu_features() -> frozenset[str]:
     """Those of this machine that a process may use."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except FileNotFoundError:
-        return frozenset()
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _cpu_description(), re.MULTILINE)
     found = frozenset(flags.group(1).split()) if flags else frozenset()
     unusable = () if device.may_use_tiles() else AMX_BF16.features
     return found - set(unusable)
+
+
+def _cpu_description() -> str:
+    """What Linux says of this machine's processors; nothing elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _cache_sizes() -> dict[int, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from luminal.core import config
 from luminal.core.decisions import FORMULA, LANGUAGE, Decisions, Recorded
 from luminal.core.errors import LuminalError
-from luminal.core.target import Target
+from luminal.core.target import Target, processor
 
 VERSION = 1
 LEAST_GAIN = 0.03  # of the default's time, that a candidate has to be faster by
@@ -80,8 +80,9 @@ def winner(measured: Iterable[Measured]) -> str | None:
 def machine(target: Target, threads: int) -> str:
     """What of a machine times depend on, as text."""
     facts = {
-        "target": target.name, "features": sorted(target.features), "registers": target.registers,
-        "caches": [target.l1, target.l2, target.l3], "precision": target.precision.name, "threads": threads,
+        "processor": processor(), "target": target.name, "features": sorted(target.features),
+        "registers": target.registers, "caches": [target.l1, target.l2, target.l3],
+        "precision": target.precision.name, "threads": threads,
     }  # fmt: skip
     return json.dumps(facts, sort_keys=True)
 
