@@ -158,10 +158,10 @@ def tile_function(
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
         row = contract.tile_row or contract.columns
         vectors = contract.columns // contract.lanes
-        if matrices:
+        if contract.unit is not None and matrices:
             start = f", tile, {row}" if contract.accumulate else ""
             shape = f"High, {vectors}, {contract.depth}"
-            frame.line(f"MatrixTile<{shape}> sum({REGISTERS}, rows{start});")
+            frame.line(f"MatrixTile<{contract.unit.name}, {shape}> sum({REGISTERS}, rows{start});")
             _loops(frame, contract, 0, steps, None)
             frame.line(f"sum.store(tile, {row});")
         else:

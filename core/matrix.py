@@ -42,8 +42,12 @@ class MatrixUnit:
 # Intel 64 and IA-32 Architectures Software Developer's Manual. Its volume 1, chapter 18, are the Advanced Matrix
 # Extensions. Operands and sums of bfloat16 that are subnormal count as zeros in all of them; integers wrap.
 AMX_BF16 = MatrixUnit(
-    "amx", ("amx_tile", "amx_bf16"), bf16, bf16, f32,
+    "tdpbf16ps", ("amx_tile", "amx_bf16"), bf16, bf16, f32,
     rows=16, columns=16, depth=32, group=2, registers=8, cycles=16, latency=52,
+)  # fmt: skip
+AMX_INT8 = MatrixUnit(
+    "tdpbusd", ("amx_tile", "amx_int8"), u8, i8, i32,
+    rows=16, columns=16, depth=64, group=4, registers=8, cycles=16, latency=52,
 )  # fmt: skip
 DOT_BF16 = MatrixUnit(
     "vdpbf16ps", ("avx512_bf16",), bf16, bf16, f32,

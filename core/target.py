@@ -14,7 +14,7 @@ from luminal.core import precision as precisions
 from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
-from luminal.core.matrix import AMX_BF16, DOT_BF16, DOT_INT8, MatrixUnit
+from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
 from luminal.core.precision import FP32, STORED, Precision
 from luminal.core.types import DType, f32
 
@@ -136,7 +136,7 @@ AVX512 = Target(
 )
 AVX512_VNNI = replace(AVX512, name="avx512-vnni", units=(DOT_INT8,))
 AVX512_BF16 = replace(AVX512, name="avx512-bf16", units=(DOT_BF16, DOT_INT8))
-AVX512_AMX = replace(AVX512, name="amx", l2=2 << 20, units=(AMX_BF16, DOT_BF16, DOT_INT8))
+AVX512_AMX = replace(AVX512, name="amx", l2=2 << 20, units=(AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8))
 
 # Every 64-bit Arm core has the vector instructions that Linux calls asimd, and their compilers use them unasked.
 AARCH64 = Target(
@@ -263,8 +263,7 @@ def _cpu_features() -> frozenset[str]:
     """Those of this machine that a process may use."""
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _cpu_description(), re.MULTILINE)
     found = frozenset(flags.group(1).split()) if flags else frozenset()
-    unusable = () if device.may_use_tiles() else AMX_BF16.features
-    return found - set(unusable)
+    return found if device.may_use_tiles() else frozenset(name for name in found if not name.startswith("amx_"))
 
 
 def _cpu_description() -> str:

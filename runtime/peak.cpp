@@ -18,6 +18,36 @@ float sum(const Vector (&values)[CHAINS]) {
     return total;
 }
 
+#ifdef __x86_64__
+/// `rounds` of CHAINS products, of which `round` does four: of tiles 4 and 5 with 6 and 7, all filled with `ones`, added
+/// to tiles 0 to 3. Returns an element of one.
+template <class Sum, class Round> float products_of_tiles(uint32_t ones, int64_t rounds, Round round) {
+    struct alignas(64) {
+        uint8_t palette = 1;
+        uint8_t start = 0;
+        uint8_t reserved[14] = {};
+        uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } const shapes;
+    alignas(64) uint32_t operand[16 * 16];
+    alignas(64) Sum sums[16 * 16];
+    for (uint32_t& group : operand) group = ones;
+    asm volatile("ldtilecfg %0" ::"m"(shapes));
+    asm volatile(
+        "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"
+        "tileloadd (%0,%1,1), %%tmm4\n\ttileloadd (%0,%1,1), %%tmm5\n\t"
+        "tileloadd (%0,%1,1), %%tmm6\n\ttileloadd (%0,%1,1), %%tmm7" ::"r"(operand),
+        "r"(int64_t{64})
+        : "memory");
+    for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 3
+        for (int chain = 0; chain < CHAINS; chain += 4) round();
+    }
+    asm volatile("tilestored %%tmm3, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t{64}) : "memory");
+    return static_cast<float>(sums[0]);
+}
+#endif
+
 }  // namespace
 
 extern "C" {
@@ -29,34 +59,20 @@ extern "C" {
 extern const int64_t lm_products = CHAINS;
 
 #ifdef __x86_64__
-float lm_products_amx(int64_t rounds) {
-    struct alignas(64) {
-        uint8_t palette = 1;
-        uint8_t start = 0;
-        uint8_t reserved[14] = {};
-        uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } const shapes;
-    alignas(64) uint16_t ones[16 * 32];
-    alignas(64) float sums[16 * 16];
-    for (uint16_t& one : ones) one = 0x3f80;
-    asm volatile("ldtilecfg %0" ::"m"(shapes));
-    asm volatile(
-        "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"
-        "tileloadd (%0,%1,1), %%tmm4\n\ttileloadd (%0,%1,1), %%tmm5\n\t"
-        "tileloadd (%0,%1,1), %%tmm6\n\ttileloadd (%0,%1,1), %%tmm7" ::"r"(ones),
-        "r"(int64_t{64})
-        : "memory");
-    for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 3
-        for (int i = 0; i < CHAINS; i += 4) {
-            asm volatile(
-                "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
-                "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
-        }
-    }
-    asm volatile("tilestored %%tmm3, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t{64}) : "memory");
-    return sums[0];
+float lm_products_tdpbf16ps(int64_t rounds) {
+    return products_of_tiles<float>(0x3f803f80, rounds, [] {
+        asm volatile(
+            "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
+            "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
+    });
+}
+
+float lm_products_tdpbusd(int64_t rounds) {
+    return products_of_tiles<int32_t>(0x01010101, rounds, [] {
+        asm volatile(
+            "tdpbusd %tmm6, %tmm4, %tmm0\n\ttdpbusd %tmm7, %tmm4, %tmm1\n\t"
+            "tdpbusd %tmm6, %tmm5, %tmm2\n\ttdpbusd %tmm7, %tmm5, %tmm3");
+    });
 }
 #endif
 

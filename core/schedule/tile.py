@@ -22,6 +22,7 @@ from luminal.core.target import Target
 LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
+LEAST = 8  # in steps of less than such a part of its terms, a matrix unit is slower than dot products of vectors
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
 
 
@@ -170,18 +171,18 @@ def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
     """How many terms a step takes of the innermost of axes of these sizes; 0 where steps do not suit them.
 
     The last step of a run may be shorter, which costs little in vectors. Else it copies what it reads: several runs are
-    taken in steps that divide them.
+    taken in steps that divide them, none of which is too short.
     """
     if unit.in_vectors:
         return unit.depth
     *outer, run = sizes
     divisors = [d for d in range(unit.group, unit.depth + 1, unit.group) if isinstance(run, int) and run % d == 0]
     depth = max(divisors, default=0)
-    if depth == run or (depth > unit.depth // 2 and typical(run) <= FEW_STEPS * unit.depth):
+    if depth > unit.depth // 2 and typical(run) <= FEW_STEPS * unit.depth:
         return depth
     if all(size == 1 for size in outer):
         return min(unit.depth, -(-run // unit.group) * unit.group) if isinstance(run, int) else unit.depth
-    return depth if depth >= unit.depth // 2 else 0
+    return depth if depth >= unit.depth // (LEAST if depth == run else 2) else 0
 
 
 # Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.

@@ -59,11 +59,11 @@ def compile(
 
     ``dims`` declares symbolic dimensions and their bounds, as in ``{"batch": (1, 32)}``; one library serves every size
     within. ``constants`` fixes inputs by name. ``target`` is ``host``, ``x86-64``, ``avx2``, ``avx512``,
-    ``avx512-vnni`` (that and dot products of int8), ``avx512-bf16`` (and of bfloat16), ``amx`` (and matrix units) or
-    ``aarch64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or
-    ``metal``. A module for a machine unlike this one can be exported, not called; but with ``emulate``, a GPU is
-    emulated on this machine: slowly, and with every access to memory checked. With ``threads`` 0 there is one for each
-    CPU that the process may use.
+    ``avx512-vnni`` (that and dot products of int8), ``avx512-bf16`` (and of bfloat16), ``amx`` (and matrix units for
+    both) or ``aarch64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or ``metal``. A
+    module for a machine unlike this one can be exported, not called; but with ``emulate``, a GPU is emulated on this
+    machine: slowly, and with every access to memory checked. With ``threads`` 0 there is one for each CPU that the
+    process may use.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen; ``bf16``, 8 significant bits, or ``fp16``, 11 of them up to 65504, in which they are stored; or on NVIDIA's
     GPUs ``tf32``, 11 significant bits. They are summed in float32.

@@ -43,6 +43,7 @@ inline constexpr CpuFeature CPU_FEATURES[] = {
     {"avx512bw", 7, 0, 1, 30, STATE_ZMM},   {"avx512vl", 7, 0, 1, 31, STATE_ZMM},
     {"avx512_vnni", 7, 0, 2, 11, STATE_ZMM}, {"avx512_bf16", 7, 1, 0, 5, STATE_ZMM},
     {"amx_bf16", 7, 0, 3, 22, STATE_TILES}, {"amx_tile", 7, 0, 3, 24, STATE_TILES},
+    {"amx_int8", 7, 0, 3, 25, STATE_TILES},
 };
 
 /// Register states that the system saves.
