@@ -20,9 +20,10 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
-from luminal.core.matrix import DOT_INT8
+from luminal.core.matrix import AMX_INT8, DOT_INT8, MatrixUnit
 from luminal.core.movement import pad, slice_
 from luminal.core.pipeline import canonical, compile_graph
+from luminal.core.program import Program
 from luminal.core.rewrite import simplify
 from luminal.core.schedule import integers
 from luminal.core.schedule.contraction import operand, roles
@@ -34,6 +35,7 @@ from luminal.core.types import DType, f32, i8, i32, u8
 from luminal.frontends.onnx import importer
 from luminal.module import Module
 from tests import onnx_models as models
+from tests import tiles
 from tests.schedule_support import run_program
 
 Array = np.ndarray[Any, Any]
@@ -41,10 +43,8 @@ Array = np.ndarray[Any, Any]
 UNIT_ROUNDOFF = 2.0**-24
 AVX512 = targets.AVX512
 HERE = [
-    pytest.param(
-        target, marks=pytest.mark.skipif(not targets.supported(target), reason=targets.obstacle(target) or "-")
-    )
-    for target in (AVX512, targets.AVX512_VNNI)
+    pytest.param(target, marks=pytest.mark.skipif(bool(tiles.missing(target)), reason=tiles.missing(target)))
+    for target in (AVX512, targets.AVX512_VNNI, targets.AVX512_AMX)
 ]
 
 
@@ -474,6 +474,79 @@ def test_what_such_a_target_rounds_otherwise_is_allowed_for() -> None:
     assert Oracle(graph, values.arrays, target=targets.AVX512_VNNI).refutes(y, found + 1)
 
 
+# ---- units -----------------------------------------------------------------------------------------------------------
+
+UNITS = {"avx512-vnni": DOT_INT8, "amx": AMX_INT8}
+on_each = pytest.mark.parametrize("target", UNITS)
+
+
+def units_of(program: Program) -> list[MatrixUnit | None]:
+    return [s.unit for k in program.kernels for s in statements(k.nest.body) if isinstance(s, Contract)]
+
+
+@on_each
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(2, 40), st.integers(2, 150), st.integers(2, 40), st.sampled_from([u8, i8]), st.sampled_from([u8, i8]),
+    st.sampled_from(ZEROS), st.sampled_from(ZEROS), st.booleans(),
+)  # fmt: skip
+def test_a_product_of_any_size_is_exact(
+    target: str, rows: int, depth: int, columns: int, a: DType, b: DType, a_zero: str, b_zero: str, constant: bool
+) -> None:
+    values = Values(rows + depth + columns)
+    left = centred(values.node((rows, depth), a, False), zero_point(values, a_zero, a, (rows, 1)))
+    right = centred(values.node((depth, columns), b, constant), zero_point(values, b_zero, b, (columns,)))
+    graph = values.graph(decompose.matmul(left, right))
+    program = compile_graph(graph, targets.parse(target))
+    assert set(units_of(program)) == {UNITS[target]}
+    (expected,) = interp.run(graph, values.arrays).outputs
+    np.testing.assert_array_equal(run_program(program, values.arrays)["y0"], expected)
+
+
+@pytest.mark.parametrize(("channels", "unit"), [(4, DOT_INT8), (6, DOT_INT8), (8, AMX_INT8), (12, AMX_INT8)])
+def test_windows_are_multiplied_in_tiles_where_runs_are_long_enough(channels: int, unit: MatrixUnit) -> None:
+    values = Values(channels)
+    x, weight = values.node((1, channels, 9, 8), u8, False), values.node((20, channels, 3, 3), i8, True)
+    left = centred(x, zero_point(values, "number", u8, ()))
+    graph = values.graph(decompose.conv(left, centred(weight, None), None, None, (1, 1), (1, 1)))
+    program = compile_graph(graph, targets.AVX512_AMX)
+    assert units_of(program) == [unit]
+    found = run_program(program, values.arrays)["y0"]
+    np.testing.assert_array_equal(found, interp.run(graph, values.arrays).outputs[0])
+
+
+def test_a_row_is_multiplied_by_vectors() -> None:
+    values = Values(0)
+    a, b = values.node((1, 64), u8, False), values.node((64, 40), i8, True)
+    graph = values.graph(decompose.matmul(centred(a, None), centred(b, None)))
+    assert units_of(compile_graph(graph, targets.AVX512_AMX)) == [DOT_INT8]
+
+
+SIZES = [(5, 40), (63, 7), (130, 33), (259, 96)]
+
+
+@pytest.mark.parametrize("target", HERE, ids=lambda target: target.name)
+def test_a_library_s_products_are_exact(target: Target) -> None:
+    """Rows of any number, and terms that leave tails of every kind."""
+    values, rows = Values(1), sym.expr(sym.Var("rows", 1, 70))
+    inputs: list[Node] = []
+    outputs: list[tuple[str, Node]] = []
+    for depth, columns in SIZES:
+        x, weight = ir.input_(f"x{depth}", (rows, depth), u8), values.node((depth, columns), i8, True)
+        inputs.append(x)
+        outputs.append((f"y{depth}", decompose.matmul(centred(x, ir.constant(3, u8)), centred(weight, None))))
+    graph = Graph("products", tuple(inputs), tuple(outputs), tuple(sym.variables(rows)))
+    runnable = tiles.runnable(target)
+    module = compiled(graph, runnable)
+    assert module.program is not None
+    assert {unit and unit.name for unit in units_of(module.program)} == {unit_for(runnable)}
+    for count in (1, 2, 16, 17, 33, 70):
+        arrays = {x.attr.name: values.array((count, depth), u8) for x, (depth, _) in zip(inputs, SIZES, strict=True)}
+        expected = interp.run(graph, arrays).outputs
+        for found, wanted in zip(module.run(arrays).values(), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 node = helper.make_node
@@ -557,9 +630,9 @@ def real_windows(values: Values) -> tuple[onnx.ModelProto, dict[str, Array]]:
         *around("y", "r"),
     ]
     scale, scales = np.float32(2**-4), (np.arange(20) + 1).astype(np.float32) / 2048
-    inputs, bias = {"x": values.array((1, 6, 9, 8), f32)}, values.random.integers(-900, 900, 20).astype(np.int32)
+    inputs, bias = {"x": values.array((1, 12, 9, 8), f32)}, values.random.integers(-900, 900, 20).astype(np.int32)
     return model(
-        nodes, values, inputs, s=scale, z=np.uint8(101), w=values.array((20, 6, 3, 3), i8), ws=scales,
+        nodes, values, inputs, s=scale, z=np.uint8(101), w=values.array((20, 12, 3, 3), i8), ws=scales,
         wz=np.zeros(20, np.int8), b=bias, bs=scales * scale,
     )  # fmt: skip
 
@@ -593,6 +666,15 @@ MODELS = (
 )  # fmt: skip
 
 
+SHORT_RUNS = (conv_integer, quantised_windows)  # of 6 and 4 channels
+
+
+def unit_for(target: Target, made: Callable[..., object] | None = None) -> str | None:
+    """The name of the unit that multiplies bytes, as those of ``made``."""
+    units = (unit.name for unit in target.units_of(*BYTES) if unit.in_vectors or made not in SHORT_RUNS)
+    return next(units, None)
+
+
 @pytest.mark.parametrize("target", HERE, ids=lambda target: target.name)
 @pytest.mark.parametrize("made", MODELS)
 def test_models_compile_to_what_they_are_elsewhere(
@@ -601,10 +683,10 @@ def test_models_compile_to_what_they_are_elsewhere(
     proto, inputs = made(Values(5))
     graph = integral(importer.load(proto))
     assert products(graph) == [BYTES]
-    module = compiled(graph, target)
+    runnable = tiles.runnable(target)
+    module = compiled(graph, runnable)
     assert module.program is not None
-    found_units = {s.unit for k in module.program.kernels for s in statements(k.nest.body) if isinstance(s, Contract)}
-    assert found_units == {*target.units, *([] if target.units else [None])}
+    assert {unit and unit.name for unit in units_of(module.program)} == {unit_for(runnable, made)}
     (found,) = module.run(inputs).values()
     np.testing.assert_array_equal(found, interp.run(graph, inputs).outputs[0])
     (elsewhere,) = models.by_onnxruntime(proto, inputs)

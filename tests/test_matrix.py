@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import luminal
-from luminal.core import interp, ir, movement, ops, types
+from luminal.core import device, interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.reduction import softmax
 from luminal.core.errors import ScheduleError
-from luminal.core.matrix import AMX_BF16, DOT_BF16
+from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16, STORED, Precision
 from luminal.core.program import Program
@@ -31,7 +32,9 @@ from luminal.core.schedule.rounding import rounded
 from luminal.core.schedule.tensorise import check_run, grouped_start
 from luminal.core.schedule.tile import step_depth
 from luminal.core.symbolic import Int
+from luminal.core.target import Target
 from luminal.module import Module
+from tests import tiles
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program
 
@@ -41,7 +44,7 @@ UNIT = AMX_BF16
 UNITS = {"amx": AMX_BF16, "avx512-bf16": DOT_BF16}  # each target's, and what multiplies bfloat16 there
 TARGETS = {name: targets.parse(name, "bf16") for name in UNITS}
 HERE = [
-    pytest.param(name, marks=pytest.mark.skipif(not targets.supported(target), reason=targets.obstacle(target) or "-"))
+    pytest.param(name, marks=pytest.mark.skipif(bool(tiles.missing(target)), reason=tiles.missing(target)))
     for name, target in TARGETS.items()
 ]
 on_each = pytest.mark.parametrize("target", UNITS)
@@ -91,6 +94,13 @@ def test_a_step_takes_whole_groups_and_ends_where_a_run_does(sizes: tuple[int, .
     assert found == 0 or all(size == 1 for size in sizes[:-1]) or sizes[-1] % found == 0
 
 
+@pytest.mark.parametrize(
+    ("sizes", "depth"), [((4,), 4), ((3, 3, 4), 0), ((3, 3, 8), 8), ((3, 3, 64), 64), ((130,), 64), ((3, 80), 40)]
+)
+def test_a_step_of_bytes_is_no_slower_than_vectors(sizes: tuple[int, ...], depth: int) -> None:
+    assert step_depth(AMX_INT8, list(sizes)) == depth
+
+
 def test_vectors_take_runs_of_any_length() -> None:
     assert step_depth(DOT_BF16, [3, 3, 3]) == DOT_BF16.depth and step_depth(DOT_BF16, [sym.var("n", 1, 9)]) == 2
 
@@ -112,6 +122,13 @@ def test_terms_that_lie_elsewhere_are_refused() -> None:
     check_run(3 + k, axis)
     with pytest.raises(ScheduleError, match="terms along k do not lie side by side in A"):
         check_run(3 + 5 * k, axis)
+
+
+def test_tiles_that_a_process_may_not_use_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: "flags\t\t: avx2 amx_bf16 amx_tile amx_int8\n")
+    for permitted, expected in ((True, {"avx2", *AMX_BF16.features, *AMX_INT8.features}), (False, {"avx2"})):
+        monkeypatch.setattr(device, "may_use_tiles", lambda permitted=permitted: permitted)
+        assert targets._cpu_features.__wrapped__() == expected
 
 
 # ---- nests -----------------------------------------------------------------------------------------------------------
@@ -298,16 +315,21 @@ class Model(nn.Module):
 
 @cache
 def compiled(target: str) -> Module:
-    module = luminal.compile(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target=target)
+    module = luminal.compile(Model().eval(), (torch.randn(2, 24, 45),), target=runnable(target))
     assert isinstance(module, Module)
     return module
+
+
+def runnable(target: str) -> Target:
+    return tiles.runnable(TARGETS[target])
 
 
 @here
 def test_a_library_computes_what_its_nests_do(target: str) -> None:
     module = compiled(target)
     assert module.program is not None and module.graph is not None
-    assert {c.unit for c in contracts(module.program)} == {UNITS[target]}
+    assert {c.unit.name for c in contracts(module.program) if c.unit} == {UNITS[target].name}
+    assert all(c.unit for c in contracts(module.program))
     (name,) = module.input_names
     x = torch.randn(2, 24, 45, generator=torch.Generator().manual_seed(1))
     found = module.run({name: x.numpy()})
@@ -334,7 +356,7 @@ def test_results_do_not_depend_on_the_number_of_threads(target: str) -> None:
 def test_what_lies_beyond_a_row_does_not_count(target: str) -> None:
     """The last step of a row of 37 terms reads none of the next row, which may hold anything."""
     graph = product(20, 37, 24)
-    module = luminal.compile(Linear(37, 24).eval(), (torch.randn(20, 37),), precision="bf16", target=target)
+    module = luminal.compile(Linear(37, 24).eval(), (torch.randn(20, 37),), target=runnable(target))
     assert isinstance(module, Module)
     inputs = values(graph)["x0"]
     expected = module.run({module.input_names[0]: inputs})[module.output_names[0]]
@@ -359,7 +381,7 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("keys", [45, 196])
 def test_a_library_s_chains_read_no_more_than_they_add(keys: int, target: str) -> None:
     q, k, v = torch.randn(2, 20, 12), torch.randn(2, keys, 12), torch.randn(2, keys, 12)
-    module = luminal.compile(Attention(), (q, k, v), precision="bf16", target=target)
+    module = luminal.compile(Attention(), (q, k, v), target=runnable(target))
     assert isinstance(module, Module) and module.program is not None
     assert any("Stream(" in kernel.schedule for kernel in module.program.kernels)
     before = module.run({"q": q.numpy(), "k": k.numpy(), "v": v.numpy()})[module.output_names[0]]
@@ -369,11 +391,11 @@ def test_a_library_s_chains_read_no_more_than_they_add(keys: int, target: str) -
     assert np.isnan(after[1]).all()
 
 
-@here
+@on_each
 def test_the_library_asks_for_the_unit_only_where_it_is_used(target: str) -> None:
-    module = compiled(target)
-    exact = luminal.compile(Linear(8, 8).eval(), (torch.randn(4, 8),), target=target)
-    assert isinstance(exact, Module)
+    layer, inputs = Linear(8, 8).eval(), (torch.randn(4, 8),)
+    module, exact = (luminal.compile(layer, inputs, precision=p, target=target) for p in ("bf16", "fp32"))
+    assert isinstance(module, Module) and isinstance(exact, Module)
     assert set(UNITS[target].features) <= set(module.manifest["target"]["features"])
     assert not set(UNITS[target].features) & set(exact.manifest["target"]["features"])
     assert module.manifest["target"]["precision"] == "bf16"
@@ -381,7 +403,7 @@ def test_the_library_asks_for_the_unit_only_where_it_is_used(target: str) -> Non
 
 @here
 def test_diff_allows_for_the_precision(target: str) -> None:
-    report = luminal.diff(Model().eval(), (torch.randn(2, 24, 45),), precision="bf16", target=target)
+    report = luminal.diff(Model().eval(), (torch.randn(2, 24, 45),), target=runnable(target))
     assert report.ok and f"for {target}, bf16" in str(report)
 
 

@@ -13,9 +13,10 @@ from torch import nn
 import luminal
 from luminal import peak, profile
 from luminal.core import target as targets
-from luminal.core.matrix import AMX_BF16, DOT_BF16, DOT_INT8, MatrixUnit
+from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
 from luminal.module import Module
 from luminal.peak import Peak
+from tests import tiles
 
 VOCABULARY, WIDTH, CLASSES = 5000, 64, 50
 
@@ -85,13 +86,13 @@ def test_the_probe_computes_and_reads_everything() -> None:
     assert library.lm_read(data.ctypes.data, data.size // lanes, 3) == 3 * data.sum()
 
 
-@pytest.mark.parametrize("unit", [AMX_BF16, DOT_BF16, DOT_INT8], ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8], ids=lambda unit: unit.name)
 def test_the_probe_multiplies_on_units(unit: MatrixUnit) -> None:
     """Every element of a sum of products of ones counts the terms."""
     target = next(target for target in targets.ALL.values() if unit in target.units)
-    if not targets.supported(target):
-        pytest.skip(targets.obstacle(target))
-    library = peak._compile(target)
+    if tiles.missing(target):
+        pytest.skip(tiles.missing(target))
+    library = peak._compile(tiles.runnable(target))
     sums = 12 if unit.in_vectors else 4  # of the products of a round
     count = ctypes.c_int64.in_dll(library, "lm_products").value
     assert peak.products_of(library, unit)(5) == 5 * count // sums * unit.depth

@@ -108,11 +108,15 @@ class Pool {
         Atomic<uint32_t> waits;
     };
 
-    /// The workers block all signals: those are for the program's own threads.
+    static constexpr int FAULTS[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV};
+
+    /// The workers block all signals: those are for the program's own threads. But faults are handled where they occur,
+    /// or nowhere.
     bool start_workers(int count) {
         sigset_t all;
         sigset_t before;
         sigfillset(&all);
+        for (const int fault : FAULTS) sigdelset(&all, fault);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         while (started_ < count) {
             Worker& worker = workers_[started_];
