@@ -15,7 +15,7 @@ import luminal
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decompose import attention, contraction, reduction
+from luminal.core.decompose import attention, contraction, exponential, reduction
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import conditions, lower, online
@@ -148,6 +148,32 @@ def test_rows_whose_weights_are_no_numbers_are_zero_where_the_graph_says_so(spec
     assert (made.expected[1, 5] == 0).all() == (special not in (-np.inf, 1.0))
     np.testing.assert_array_equal(found == 0, made.expected == 0)
     assert_close(found, made.expected)
+
+
+def unnormalised(q: ir.Node, k: ir.Node, v: ir.Node, change: Callable[[ir.Node], ir.Node]) -> ir.Node:
+    """``exp(scores - their maximum) @ v``."""
+    scores = change(contraction.matmul(q, movement.transpose(k, -2, -1)))
+    return contraction.matmul(exponential.exp(scores - reduction.max_(scores, [-1], True)), v)
+
+
+def one_more(q: ir.Node, k: ir.Node, v: ir.Node, change: Callable[[ir.Node], ir.Node]) -> ir.Node:
+    """As ``unnormalised``, by one more than the sum of the weights."""
+    scores = change(contraction.matmul(q, movement.transpose(k, -2, -1)))
+    weights = exponential.exp(scores - reduction.max_(scores, [-1], True))
+    return contraction.matmul(weights * ir.unary(ops.RECIP, reduction.sum_(weights, [-1], True) + 1.0), v)
+
+
+@pytest.mark.parametrize("masked", [slice(0, 9), slice(0, 21)], ids=["first", "all"])
+@pytest.mark.parametrize("form", [unnormalised, one_more])
+def test_weights_that_no_sum_divides_are_nan_where_the_graph_says(form: Callable[..., ir.Node], masked: slice) -> None:
+    made = make(with_mask(masked), form=form)
+    with np.errstate(all="ignore"):
+        found = run(streamed(made), made)
+    assert np.isnan(found[0, 4]).all() == (masked == slice(0, 21))
+    keep = ~np.isnan(made.expected)
+    np.testing.assert_array_equal(np.isnan(found), ~keep)
+    scale = max(1.0, float(np.abs(made.expected[keep]).max()))
+    assert_close(found[keep] / scale, made.expected[keep] / scale)
 
 
 # ---- the algebra ---------------------------------------------------------------------------------------------------

@@ -137,12 +137,33 @@ class OnePass:
         by: dict[ln.Scalar, ln.Scalar] = {}
         for state in (*self.states, self.result):
             value = total if state is self.result else ln.load(state.name, row, self.dtype)
+            for maximum in self._unseen(state):
+                value = ln.apply(ops.SELECT, (self.is_empty(by[maximum]), self.number(np.nan), value), None, self.dtype)
             for factor in state.outside:
                 value = self.times(value, replace_leaves(factor, by))
             for condition in state.conditions:
                 value = ln.apply(ops.SELECT, (replace_leaves(condition, by), value, self.number(0.0)), None, self.dtype)
             by[ln.temporary(state.name, self.dtype)] = value
         return replace_scalars(tuple(self.stores), lambda value: replace_leaves(value, by))
+
+    def _unseen(self, state: Carried) -> list[ln.Scalar]:
+        """The maxima which make ``state`` NaN where they are -inf, all the terms being exp(-inf - -inf), though what is
+        carried is 0 then. A quotient by a sum of such terms is 0/0 by itself."""
+        divisors = {f.operands[0] for f in self.result.outside if f.op is ops.RECIP}
+        divided = [s for s in self.sums if ln.temporary(s.name, self.dtype) in divisors]
+        stored = {name for s in self.stores if isinstance(s, ln.Store) for name in online.reads(s.value)}
+        if state in divided and state.name not in stored:
+            return []
+        followed = {move.state for other in divided for move in other.moves} if state is self.result else set()
+        left = dict.fromkeys(move.state for move in state.moves if move.state not in followed)
+        maxima = [ln.temporary(name, self.dtype) for name in left]
+        if maxima and not (sym.lower(self.t.extent) or 0):
+            raise ScheduleError(f"stream: of no columns, {state.name} would be NaN")
+        return maxima
+
+    def is_empty(self, maximum: ln.Scalar) -> ln.Scalar:
+        """Whether a maximum is of nothing but -inf."""
+        return ln.apply(ops.EQUAL, (maximum, self.number(-np.inf)), None, bool_)
 
     def number(self, value: float) -> ln.Scalar:
         return ln.literal(np.array(value, self.dtype.numpy).tobytes(), self.dtype)
@@ -167,7 +188,7 @@ class Block:
         """Names the maximum ``state`` as it was ``before``, and as it is with the maximum of the ``block``."""
         old, new = (self.temporary(state.name, suffix) for suffix in ("old", "new"))
         # Where nothing has counted yet, any finite number will do: every factor is exp(-inf - it) = 0.
-        finite = (self._is_empty(new), self.chain.number(0.0), new)
+        finite = (self.chain.is_empty(new), self.chain.number(0.0), new)
         self._maxima[ln.temporary(state.name, self.dtype)] = ln.apply(ops.SELECT, finite, None, self.dtype)
         most = ln.apply(ops.MAX, (old, block), None, self.dtype)
         return ln.Define(f"{state.name}_old", before), ln.Define(f"{state.name}_new", most)
@@ -196,7 +217,7 @@ class Block:
                 difference = self.chain.times(difference, self.chain.number(move.scale))
             factor = ln.apply(ops.EXP2, (difference,), move.attr, self.dtype)
             # Nothing has counted before: the carried part is 0, and -inf less -inf must not make it NaN.
-            guarded = (self._is_empty(old), self.chain.number(0.0), factor)
+            guarded = (self.chain.is_empty(old), self.chain.number(0.0), factor)
             found.append(ln.apply(ops.SELECT, guarded, None, self.dtype))
         product = found[0]
         for factor in found[1:]:
@@ -206,9 +227,6 @@ class Block:
     def temporary(self, name: str, suffix: str) -> ln.Scalar:
         """A value of the block that belongs to the reduction ``name``."""
         return ln.temporary(f"{name}_{suffix}", self.dtype)
-
-    def _is_empty(self, maximum: ln.Scalar) -> ln.Scalar:
-        return ln.apply(ops.EQUAL, (maximum, self.chain.number(-np.inf)), None, bool_)
 
 
 def over(axis: Int, extent: Int, body: Sequence[ln.Statement]) -> Body:
