@@ -107,6 +107,16 @@ def linear_with_epilogue(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def interleaved(s: Source) -> tuple[Node, ...]:
+    """Outputs of windows that are two apart, two of each, put between each other."""
+    x = reduction.softmax(s.input(4, 8, 33), -1)
+    even, odd, after = (movement.slice_(x, 1, first, 3, 2) for first in (0, 1, 2))
+    parts = [movement.reshape(part, [4, 3, 1, 33]) for part in (even + odd, odd + after * 2.0)]
+    both = ir.unary(ops.CONTIGUOUS, movement.reshape(movement.concatenate(parts, 2), [4, 6, 33]))
+    return (contraction.linear(both, s.weight(8, 33)),)
+
+
+@case
 def matrix_vector(s: Source) -> tuple[Node, ...]:
     return (contraction.linear(s.input(8), s.weight(70, 8)), contraction.matmul(s.weight(70, 8), s.input(8)))
 

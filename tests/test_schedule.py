@@ -60,6 +60,19 @@ def test_what_reads_the_same_input_is_one_kernel() -> None:
     assert kinds(fusion) == ["map"]
 
 
+def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
+    """Each of two outputs of windows that are two apart; in the end they lie between each other."""
+    case = GRAPHS["interleaved"]()
+    prepared = prepare(case.graph.roots, targets.AVX512, {})
+    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    layouts = layout.assign(fusion)
+    (writing,) = (c for c in fusion.clusters if c.kind == "map" and any(n.op is ops.ADD for n in c.index))
+    parts = [n for n in writing.index if n in fusion.stored]
+    assert len(parts) == 2 and [layouts.assemblies.owner(n).shape for n in parts] == [(4, 6, 33)] * 2
+    first, second = (layouts.offset(n, writing.index[n]) for n in parts)
+    assert second - first == 33
+
+
 def test_memory_holds_the_narrow_value_of_which_others_are_made() -> None:
     """Bytes, and numbers made of them that two kernels read: one sums along rows, one along columns."""
     source = Source()

@@ -19,6 +19,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule.fuse import Cluster, Fusion, is_literal
+from luminal.core.schedule.matching import invert
 from luminal.core.symbolic import Int
 
 Bounds = tuple[tuple[Int, Int], ...]
@@ -43,10 +44,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Placement:
-    """A value inside the buffer of ``whole``: its element ``i`` is the whole's element ``i + shift``."""
+    """A value inside the buffer of ``whole``: ``index``, over the value's axes, is the whole's element for each."""
 
     whole: Node
-    shift: tuple[Int, ...]
+    index: tuple[Int, ...]
+
+    def at(self, node: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        """The whole's element that is ``node``'s, the value's, at ``index``."""
+        by = ir.rename(node.shape, index)
+        return tuple(sym.substitute(e, by) for e in self.index)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,12 @@ class Assemblies:
         while node in self.placed:
             node = self.placed[node].whole
         return node
+
+    def within(self, node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
+        """The value whose buffer holds ``node``, and which of its elements ``node``'s element ``index`` is."""
+        while (placement := self.placed.get(node)) is not None:
+            node, index = placement.whole, placement.at(node, index)
+        return node, index
 
 
 class _UndecidedError(Exception):
@@ -82,12 +94,12 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             if old.shape != changed.shape:
                 continue  # the least elements of a row are kept apart from it
             if old in fusion.stored and old not in fixed and readers[old] == [changed]:
-                placed[old], left[changed] = Placement(changed, (0,) * changed.rank), ()
+                placed[old], left[changed] = Placement(changed, ir.axes(changed.shape)), ()
             else:
                 left[changed] = (Part(tuple((0, d) for d in changed.shape), old, ir.axes(changed.shape)),)
             continue
         if cluster.kind == "steps":
-            placed |= {first: Placement(n, (0,) * n.rank) for n in cluster.index if (first := _carry(n)) is not None}
+            placed |= {first: Placement(n, ir.axes(n.shape)) for n in cluster.index if (first := _carry(n)) is not None}
             continue
         whole = _assembled(cluster, fusion)
         if whole is None or whole in begun:
@@ -144,15 +156,25 @@ def _touches(cluster: Cluster, nodes: set[Node]) -> bool:
 
 
 def _placement(part: Part, whole: Node) -> Placement | None:
-    """Where a part's source lies in the whole, if the box holds all of it, in the whole's order of axes."""
+    """Where a part's source lies in the whole, if the box holds all of it, in the whole's order of axes; axes of the
+    source may be one in the whole, and axes of extent 1 be missing."""
     source = part.source
-    if source is None or source.shape != part.extents or source.op.kind is ops.Kind.SOURCE:
+    if source is None or source.op.kind is ops.Kind.SOURCE:
         return None
-    shift = tuple(low for low, _ in part.bounds)
-    expected = tuple(a - s for a, s in zip(ir.axes(whole.shape), shift, strict=True))
-    single = [d == 1 for d in source.shape]
-    same = all(one or i == e for i, e, one in zip(part.index, expected, single, strict=True))
-    return Placement(whole, shift) if same else None
+    low = [first for first, _ in part.bounds]
+    by = ir.rename(whole.shape, [a + s for a, s in zip(ir.axes(part.extents), low, strict=True)])
+    index = tuple(sym.substitute(e, by) for e in part.index)
+    at: tuple[Int, ...] | None = None
+    if source.shape == part.extents:
+        same = all(d == 1 or i == e for i, e, d in zip(index, ir.axes(source.shape), source.shape, strict=True))
+        at = ir.axes(source.shape) if same else None
+    elif source.rank > whole.rank or _longer_axes(source.shape) == _longer_axes(part.extents):
+        at = invert(part.extents, index, source.shape, ir.axes(source.shape))
+    return None if at is None else Placement(whole, tuple(a + s for a, s in zip(at, low, strict=True)))
+
+
+def _longer_axes(shape: tuple[Int, ...]) -> tuple[Int, ...]:
+    return tuple(size for size in shape if size != 1)
 
 
 # ---- boxes ----------------------------------------------------------------------------------------------------------

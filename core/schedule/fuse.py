@@ -148,6 +148,7 @@ class Fuser:
         self.prologues = self._find_prologues()
         self.clusters: list[Cluster] = []
         self.ancestors: list[int] = []
+        self.latest: dict[tuple[Node, ir.Shape], int] = {}  # elementwise clusters, by what they read and their domain
         self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
 
     def run(self) -> Fusion:
@@ -275,7 +276,7 @@ class Fuser:
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
         needs = self._needs(node)
-        for cluster in self._hosts(reads):
+        for cluster in (*self._hosts(reads), *self._beside(node, reads)):
             early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
             if not early and self._join(node, cluster):
                 return
@@ -342,6 +343,8 @@ class Fuser:
             other = self.home.get(read.source)
             if other is not None and other is not cluster:
                 gained |= self.ancestors[other.number] | 1 << other.number
+                if cluster.kind == "map" and node.shape == cluster.extents:
+                    self.latest[read.source, node.shape] = cluster.number
         if gained & ~self.ancestors[cluster.number]:
             for number in range(len(self.clusters)):
                 if number == cluster.number or self.ancestors[number] >> cluster.number & 1:
@@ -365,11 +368,23 @@ class Fuser:
             ):
                 yield cluster
 
+    def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
+        """The latest elementwise cluster over the same domain that reads a value, computed before, which ``node`` reads
+        too: the outputs of a window of inputs are computed together, and what they share once."""
+        if node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
+            return
+        homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
+        for number in sorted({n for read in reads if (n := self.latest.get((read.source, node.shape))) is not None}):
+            if self.clusters[number].kind == "map" and not any(self.ancestors[other] >> number & 1 for other in homes):
+                yield self.clusters[number]
+
     def _join(self, node: Node, cluster: Cluster) -> bool:
         if self._depth(node, cluster) > DEEPEST:
             return False
         if cluster.kind in ("scatter", "scan", "sort", "steps", "host"):
             return False  # no element of a scatter is known before all are put in, none of a sort before the last
+        if self._joins_parts(node) and all(n.op is ops.SELECT for n in cluster.index):
+            return False  # parts are put together where they lie in the end
         if node.op.kind is Kind.REDUCE:
             return self._join_reduction(node, cluster)
         for index in self._candidates(node, cluster):
@@ -377,6 +392,17 @@ class Fuser:
                 self._add(node, cluster, index)
                 return True
         return False
+
+    def _joins_parts(self, node: Node) -> bool:
+        """Whether ``node`` is another value with some of its axes made one."""
+        view = node.inputs[0] if node.op is ops.CONTIGUOUS else node
+        if node.op is not ops.CONTIGUOUS or view.op is not ops.VIEW or view.attr.valid:
+            return False
+        whole = view.inputs[0]
+        return (
+            whole.rank > node.rank
+            and invert(node.shape, view.attr.index, whole.shape, ir.axes(whole.shape)) is not None
+        )
 
     def _join_reduction(self, node: Node, cluster: Cluster) -> bool:
         """A reduction joins a row cluster along the same row; a map cluster becomes a row cluster."""

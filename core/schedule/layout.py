@@ -8,7 +8,7 @@ channel by channel have channels innermost too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from luminal.core import ir, ops
@@ -37,9 +37,7 @@ class Layouts:
 
     def offset(self, node: Node, index: tuple[Int, ...]) -> Int:
         """The position of an element, in elements from the start of the buffer that holds ``node``."""
-        while (placement := self.assemblies.placed.get(node)) is not None:
-            node = placement.whole
-            index = tuple(i + s for i, s in zip(index, placement.shift, strict=True))
+        node, index = self.assemblies.within(node, index)
         total: Int = 0
         for axis in self.order(node):
             total = total * node.shape[axis] + index[axis]
@@ -58,17 +56,18 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     settled = owners | fusion.kept | panels | {n for n in home if n.op is ops.SORT}  # a row to sort lies along memory
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
-            owner = layouts.assemblies.owner(node)
-            if node not in fusion.stored or node.rank < 2 or owner in settled:
+            owner, at = layouts.assemblies.within(node, index)
+            at = index if owner.rank == node.rank else at
+            if node not in fusion.stored or owner.rank < 2 or owner in settled:
                 continue
             settled.add(owner)
             if cluster.kind == "contraction":
-                order = _contraction_order(cluster, node, index, read_by_contraction.get(node))
+                order = _contraction_order(cluster, owner, at, read_by_contraction.get(node))
             else:
-                order = _followed_order(cluster, node, index, fusion, home, layouts)
+                order = _followed_order(cluster, owner, at, fusion, home, layouts)
             if owner in runs:
                 order = (*(axis for axis in order if axis != runs[owner]), runs[owner])
-            if order != tuple(range(node.rank)):
+            if order != tuple(range(owner.rank)):
                 layouts.orders[owner] = order
     _order_constants(fusion, home, layouts, fusion.kept.union(read_by_contraction))
     return layouts
@@ -158,7 +157,7 @@ def _contraction_order(
     columns = {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
     inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]
     outer = [d for d in range(node.rank) if d not in inner]
-    if read is not None:
+    if read is not None and len(read[0]) == node.rank:
         outer.sort(key=lambda d: _position(read[0][d]))
     return (*outer, *sorted(inner, key=lambda d: _position(index[d])))
 
@@ -190,13 +189,20 @@ def _followed_order(
     main = reads[spans.index(max(spans))]
     offset = layouts.offset(main.source, main.index)
     strides: list[int] = []
+    domain = {sym.as_var(a) for a in cluster.axes}
     for e in index:
-        variable = sym.as_var(e)
+        variable = _moves_along(e, domain)
         linear = sym.coefficient(offset, variable) if variable is not None else None
         if variable is not None and (linear is None or linear[0] == 0):
             return tuple(range(node.rank))
         strides.append(sym.upper(linear[0]) or 0 if linear is not None else 1 << 62)
     return tuple(sorted(range(node.rank), key=lambda d: (-strides[d], d)))
+
+
+def _moves_along(index: Int, domain: Set[Var | None]) -> Var | None:
+    """The axis of a cluster's ``domain`` that an index is linear in, where there is no other in it."""
+    found = [v for v in sym.variables(index) if v in domain]
+    return found[0] if len(found) == 1 and sym.coefficient(index, found[0]) is not None else None
 
 
 def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:

@@ -105,6 +105,7 @@ def fusion_text(fusion: Fusion, layouts: Layouts) -> str:
             stored = f" stored{permuted}" if node in fusion.stored else ""
             placement = layouts.assemblies.placed.get(node)
             if placement is not None:
-                stored += f" inside {placement.whole} from [{', '.join(map(str, placement.shift))}]"
+                first = placement.at(node, (0,) * node.rank)
+                stored += f" inside {placement.whole} from [{', '.join(map(str, first))}]"
             lines.append(f"  {node} at [{', '.join(map(str, index))}]{stored}")
     return "\n".join(lines)
