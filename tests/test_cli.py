@@ -314,6 +314,14 @@ def test_weights(model: Path, tmp_path: Path) -> None:
     assert result.exit_code == 2 and "int4-128" in result.output
 
 
+def test_winograd(model: Path, tmp_path: Path) -> None:
+    result = luminal_("diff", model, "--winograd", "1e-3", "--dim", "batch=4")
+    assert result.exit_code == 0 and "winograd 0.001" in result.output
+    for budget in ("0", "-1", "nan", "inf", "small"):
+        result = luminal_("compile", model, "--winograd", budget, "-o", tmp_path / "folder")
+        assert result.exit_code == 2 and "--winograd" in result.output and "Traceback" not in result.output
+
+
 def test_bench(model: Path) -> None:
     result = luminal_("bench", model, "--size", "batch=5", "--runs", 3, "--threads", 1)
     assert result.exit_code == 0 and "batch=5" in result.output and "onnxruntime" in result.output

@@ -17,6 +17,7 @@ from luminal import artifact, tensors
 from luminal.codegen import interface
 from luminal.core import quantise
 from luminal.core import target as targets
+from luminal.core import winograd as filtering
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, ModelError, Unsupported
 from luminal.core.ir import Graph
@@ -40,6 +41,7 @@ def compile(
     target: str | Target = "host",
     precision: str | None = None,
     weights: str | None = None,
+    winograd: float | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     name: str | None = None,
@@ -70,6 +72,9 @@ def compile(
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
     ``luminal.core.quantise``); on CPUs they are read as such.
+    ``winograd`` is an error budget, 1e-3 say, within which convolutions of float32 with constant filters may be
+    computed by minimal filtering, where that is faster on a CPU: the largest error of a convolution by itself, with
+    standard normal inputs, relative to the root mean square of its outputs (see ``luminal.core.winograd``).
     ``seed`` is that of the model's random numbers, if it draws any: each call draws others, the same after each
     opening of the library (see ``luminal.core.decompose.random``). ``progress(stage, fraction)`` is called as work goes
     on.
@@ -80,9 +85,11 @@ def compile(
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
     TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
-    measured; RecordsError where what was measured cannot be read; ValueError for other names.
+    measured; RecordsError where what was measured cannot be read; ValueError for other names; InputError for a
+    ``winograd`` that is no finite number above 0, or with a GPU or a precision other than ``fp32``.
     """
     chosen = targets.parse(target, precision)
+    budget = filtering.parse(winograd, chosen)
     scheme = quantise.parse(weights)
     if search not in SEARCHES:
         raise InputError(f"search: expected one of {', '.join(SEARCHES)}, found {search!r}")
@@ -90,8 +97,8 @@ def compile(
         raise InputError(f"emulate: expected a GPU as the target, found {target!r}")
     if inputs is None and _is_module(model):
         return Specialised(
-            model, target=chosen, weights=weights, dims=dims, constants=constants, name=name, threads=threads,
-            emulate=emulate, seed=seed, search=search,
+            model, target=chosen, weights=weights, winograd=budget, dims=dims, constants=constants, name=name,
+            threads=threads, emulate=emulate, seed=seed, search=search,
         )  # fmt: skip
     stages = Stages(progress)
     with stages("import"):
@@ -100,6 +107,9 @@ def compile(
     if scheme is not None:
         with stages("quantise"):
             graphs = {entry: quantise.quantised(graph, scheme) for entry, graph in graphs.items()}
+    if budget is not None:
+        with stages("filter"):
+            graphs = {entry: filtering.transformed(graph, budget) for entry, graph in graphs.items()}
     called = next(iter(graphs.values())).name if name is None else name
     if search == "quick":
         with stages("tune"):

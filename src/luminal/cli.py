@@ -74,6 +74,7 @@ Model = Annotated[Path, typer.Argument(help="an .onnx file, or a .pt2 file that 
 Target = Annotated[str, typer.Option(help=options.TARGETS, callback=options.target)]
 Precision = Annotated[str | None, typer.Option(help=options.PRECISIONS, callback=options.precision)]
 Weights = Annotated[str | None, typer.Option(help=options.WEIGHTS, callback=options.weights)]
+Winograd = Annotated[float | None, typer.Option(help=options.WINOGRAD, callback=options.winograd)]
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, or NAME=SIZE to fix it")
 ]
@@ -152,6 +153,7 @@ def compile_(
     target: Target = "host",
     precision: Precision = None,
     weights: Weights = None,
+    winograd: Winograd = None,
     dim: Dims = None,
     constant: Constants = None,
     name: Annotated[str | None, typer.Option(help="the name of the library; default: the model's")] = None,
@@ -172,6 +174,7 @@ def compile_(
             target=target,
             precision=precision,
             weights=weights,
+            winograd=winograd,
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             name=name,
@@ -240,6 +243,7 @@ def diff(
     target: Target = "host",
     precision: Precision = None,
     weights: Weights = None,
+    winograd: Winograd = None,
     dim: Dims = None,
     constant: Constants = None,
     seed: Annotated[int, typer.Option(help="of the inputs that are drawn")] = 0,
@@ -259,6 +263,7 @@ def diff(
             target=target,
             precision=precision,
             weights=weights,
+            winograd=winograd,
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             seed=seed,
@@ -280,6 +285,7 @@ def bench(
     target: Target = "host",
     precision: Precision = None,
     weights: Weights = None,
+    winograd: Winograd = None,
     dim: Dims = None,
     constant: Constants = None,
     runs: Annotated[int, typer.Option(min=3, help="timed runs of each")] = 21,
@@ -307,7 +313,9 @@ def bench(
                     f"--size {d.name}={sizes[d.name]}: expected {d.lo}..{upper}, the bounds of {d.name}; "
                     f"--dim {d.name}=LOW:HIGH sets others"
                 )
-        module = luminal.compile(graph, target=chosen, weights=weights, threads=threads, progress=display.report)
+        module = luminal.compile(
+            graph, target=chosen, weights=weights, winograd=winograd, threads=threads, progress=display.report
+        )
         assert isinstance(module, Module)
         values = drawing.draw(graph, sizes)
         at = ", ".join(f"{name}={value}" for name, value in sizes.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
 PRECISIONS = (
     f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
 )
+WINOGRAD = "the largest error, relative to the outputs, that faster convolutions may have, 1e-3 say; default: none"
 WEIGHTS = f"what large weights are rounded to: {', '.join(quantise.ALL)}; default: nothing"
 
 
@@ -50,6 +52,13 @@ def weights(name: str | None) -> str | None:
     if name is not None and name not in quantise.ALL:
         raise typer.BadParameter(f"expected one of {', '.join(quantise.ALL)}, found {name!r}")
     return name
+
+
+def winograd(budget: float | None) -> float | None:
+    """An error budget."""
+    if budget is not None and not (math.isfinite(budget) and budget > 0):
+        raise typer.BadParameter(f"expected a finite number above 0, found {budget}")
+    return budget
 
 
 def dims(given: Sequence[str] | None) -> dict[str, tuple[int, int]]:

@@ -13,12 +13,13 @@ from luminal import api, destination
 from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.measure import NOWHERE, distance
-from luminal.comparison.oracle import Allowed, Oracle
+from luminal.comparison.oracle import Allowed, Oracle, approximated
 from luminal.comparison.references import Interpreter
 from luminal.comparison.report import Finding, Report, Row, Trial
 from luminal.comparison.sources import Source, open_source
 from luminal.core import quantise
 from luminal.core import target as targets
+from luminal.core import winograd as filtering
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.precision import FP32
 from luminal.core.quantise import Scheme
@@ -36,6 +37,7 @@ def diff(
     target: str | Target = "host",
     precision: str | None = None,
     weights: str | None = None,
+    winograd: float | None = None,
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, NDArray[Any]] | None = None,
     seed: int = 0,
@@ -62,7 +64,7 @@ def diff(
 
     A GPU that this machine has not is emulated, and the report says so; likewise of a ``precision`` that was chosen,
     whose roundings of operands are allowed for, and of ``weights`` that are rounded: what the graph with the rounded
-    weights is away from float64 is allowed, and the table says how far that is.
+    weights is away from float64 is allowed, and the table says how far that is; so it is with a budget ``winograd``.
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
     that do not fit and for a folder ``save`` that cannot be written, TargetError where this machine cannot run code for
@@ -71,6 +73,7 @@ def diff(
     if save is not None:
         destination.folder(save, "save")
     chosen = targets.parse(target, precision)
+    scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
     emulate = targets.needs_emulation(chosen)
     if not emulate:
         targets.check_supported(chosen)
@@ -78,14 +81,15 @@ def diff(
     with stages("open"):
         source = open_source(model, inputs, reference, dims, constants, threads)
     graph = source.graph
-    scheme = quantise.parse(weights)
-    module = api.compile(graph, target=chosen, weights=weights, threads=threads, emulate=emulate, progress=progress)
+    module = api.compile(
+        graph, target=chosen, weights=weights, winograd=winograd, threads=threads, emulate=emulate, progress=progress
+    )
     assert isinstance(module, Module)
     trials: list[Trial] = []
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
     for made, values in _inputs(source, seed):
         with stages(f"compare on {made} inputs"):
-            trial = _trial(made, values, module, source, tolerance, chosen, scheme)
+            trial = _trial(made, values, module, source, tolerance, chosen, scheme, budget)
         trials.append(trial)
         if failed is None and not trial.ok:
             failed = (values, trial)
@@ -95,8 +99,8 @@ def diff(
             wrong = [k for k, row in enumerate(failed[1].rows) if not row.ok]
             try:
                 # Rounded weights are no mismatch: what is wrong besides differs from the interpreter's.
-                compiled = graph if scheme is None else quantise.quantised(graph, scheme)
-                reference_ = source.reference if scheme is None else Interpreter(compiled)
+                compiled = approximated(graph, scheme, budget)
+                reference_ = source.reference if compiled is graph else Interpreter(compiled)
                 finding = locate.locate(compiled, reference_, failed[0], wrong, chosen, tolerance, save)
             except LuminalError as error:  # what was found so far is worth more than this error alone
                 explanation = f"the search ended with {type(error).__name__}: {error}"
@@ -104,7 +108,13 @@ def diff(
     name = target if isinstance(target, str) else target.name
     chosen_precision = () if chosen.precision == FP32 else (chosen.precision.name,)
     called = ", ".join(
-        [name, *chosen_precision, *([f"weights of {scheme}"] if scheme else []), *(["emulated"] if emulate else [])]
+        [
+            name,
+            *chosen_precision,
+            *([f"weights of {scheme}"] if scheme else []),
+            *([f"winograd {budget:g}"] if budget else []),
+            *(["emulated"] if emulate else []),
+        ]
     )
     return Report(graph.name, source.reference.name, called, tuple(trials), finding)
 
@@ -132,9 +142,10 @@ def _trial(
     tolerance: float | None,
     target: Target,
     weights: Scheme | None,
+    winograd: float | None,
 ) -> Trial:
     graph = source.graph
-    oracle = Oracle(graph, values, tolerance, target.precision, weights, target)
+    oracle = Oracle(graph, values, tolerance, target.precision, weights, target, winograd)
     try:
         oracle.compute(graph.results)
     except (IndexError, InputError) as error:

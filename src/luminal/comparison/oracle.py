@@ -17,6 +17,7 @@ from luminal.core.quantise import Scheme, quantised
 from luminal.core.schedule.integers import integral
 from luminal.core.schedule.rounding import rounded
 from luminal.core.target import Target
+from luminal.core.winograd import transformed
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,12 @@ class Allowed:
     reference: float
 
 
+def approximated(graph: Graph, weights: Scheme | None, winograd: float | None) -> Graph:
+    """``graph`` as it is compiled with ``weights`` that are rounded and within the error budget ``winograd``."""
+    graph = graph if weights is None else quantised(graph, weights)
+    return graph if winograd is None else transformed(graph, winograd)
+
+
 class Oracle:
     """The interpreter on one set of inputs, in the types of the graph and in float64."""
 
@@ -42,19 +49,20 @@ class Oracle:
         precision: Precision = FP32,
         weights: Scheme | None = None,
         target: Target | None = None,
+        winograd: float | None = None,
     ) -> None:
         """``tolerance`` replaces what rounding explains: between the library and the reference in all. The library
-        rounds the operands of contractions to ``precision``, and ``weights`` as they say, and computes contractions of
-        integers as ``target`` does."""
+        rounds the operands of contractions to ``precision``, and ``weights`` as they say, computes contractions of
+        integers as ``target`` does, and convolutions within the budget ``winograd``."""
         self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
-        self.weights, self.target = weights, target
+        self.weights, self.target, self.winograd = weights, target, winograd
         self.dims = interp.bind(graph.given, inputs, {})
         self._rounding = rounding(graph.results, self.dims)
         self._chosen = rounding(graph.results, self.dims, precision) if precision.unit else self._rounding
         self._typed: dict[Node, NDArray[Any]] = {}
         self._exact: dict[Node, NDArray[Any]] = {}
         computed = graph if target is None else integral(graph, target)
-        self._rounds_otherwise = bool(precision.unit or weights or computed.results != graph.results)
+        self._rounds_otherwise = bool(precision.unit or weights or winograd or computed.results != graph.results)
         self._rounded: dict[Node, NDArray[Any]] = {} if self._rounds_otherwise else self._typed
 
     def compute(self, nodes: Collection[Node]) -> None:
@@ -68,7 +76,7 @@ class Oracle:
             if self._rounds_otherwise:
                 # What is rounded depends on all that reads it: the whole model is.
                 chosen = replace(roots, outputs=(*roots.outputs, *self.graph.outputs))
-                chosen = chosen if self.weights is None else quantised(chosen, self.weights)
+                chosen = approximated(chosen, self.weights, self.winograd)
                 chosen = chosen if self.target is None else integral(chosen, self.target)
                 chosen = rounded(chosen, self.precision) if self.precision.unit else chosen
                 found = interp.run(replace(chosen, outputs=chosen.outputs[: len(missing)]), self.inputs).outputs
