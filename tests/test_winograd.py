@@ -276,6 +276,8 @@ def test_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds == ["map", "contraction", "map"] * 3
     placed = seen["layouts"].assemblies.placed
     inside = [n for n in seen["fusion"].stored if n.op is ops.CONTIGUOUS and n in placed]
+    first = next(n for n in seen["fusion"].clusters[0].index)
+    assert seen["layouts"].order(first) == (1, 2, 0)  # channels last, though the input has them first
     assert len(inside) == 2  # results of 24 x 24 lie inside the border that the next reads
 
 

@@ -54,6 +54,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
     owners = {layouts.assemblies.owner(node) for node in fusion.kept}
     settled = owners | fusion.kept | panels | {n for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    copy_reads = _copy_reads(fusion, home, settled.union(read_by_contraction))
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
             owner, at = layouts.assemblies.within(node, index)
@@ -65,6 +66,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
                 order = _contraction_order(cluster, owner, at, read_by_contraction.get(node))
             else:
                 order = _followed_order(cluster, owner, at, fusion, home, layouts)
+                order = _copied_order(order, copy_reads.get(owner, []))
             if owner in runs:
                 order = (*(axis for axis in order if axis != runs[owner]), runs[owner])
             if order != tuple(range(owner.rank)):
@@ -197,6 +199,31 @@ def _followed_order(
             return tuple(range(node.rank))
         strides.append(sym.upper(linear[0]) or 0 if linear is not None else 1 << 62)
     return tuple(sorted(range(node.rank), key=lambda d: (-strides[d], d)))
+
+
+def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) -> Mapping[Node, list[tuple[Int, ...]]]:
+    """Where elementwise clusters read copies that are not ``taken``."""
+    copies = {n for n in fusion.stored if n not in taken and all(x.op is ops.CONTIGUOUS for x in home[n].index)}
+    found: dict[Node, list[tuple[Int, ...]]] = {}
+    for cluster in fusion.clusters if copies else ():
+        for read in _reads(cluster, fusion, home) if cluster.kind == "map" else ():
+            if read.source in copies:
+                found.setdefault(read.source, []).append(read.index)
+    return found
+
+
+def _copied_order(order: tuple[int, ...], reads: list[tuple[Int, ...]]) -> tuple[int, ...]:
+    """The ``order`` of a copy; where readers take steps along its last axis, the last one along which they take none:
+    they then read vectors of neighbours."""
+
+    def steps(axis: int) -> bool:
+        slopes = [sym.coefficient(index[axis], v) for index in reads for v in sym.variables(index[axis])]
+        return any(slope is None or slope[0] != 1 for slope in slopes)
+
+    plain = [axis for axis in order if all(sym.as_var(index[axis]) is not None for index in reads)]
+    if not plain or not steps(order[-1]):
+        return order
+    return (*(axis for axis in order if axis != plain[-1]), plain[-1])
 
 
 def _moves_along(index: Int, domain: Set[Var | None]) -> Var | None:
