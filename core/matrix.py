@@ -40,9 +40,10 @@ class MatrixUnit:
 
 
 # Intel 64 and IA-32 Architectures Software Developer's Manual. Its volume 1, chapter 18, are the Advanced Matrix
-# Extensions. Operands and sums of bfloat16 that are subnormal count as zeros in all of them; integers wrap.
+# Extensions. Operands and sums of bfloat16 that are subnormal count as zeros in all of them; integers wrap. Where there
+# are tiles of bfloat16, vectors convert to it.
 AMX_BF16 = MatrixUnit(
-    "tdpbf16ps", ("amx_tile", "amx_bf16"), bf16, bf16, f32,
+    "tdpbf16ps", ("amx_tile", "amx_bf16", "avx512_bf16"), bf16, bf16, f32,
     rows=16, columns=16, depth=32, group=2, registers=8, cycles=16, latency=52,
 )  # fmt: skip
 AMX_INT8 = MatrixUnit(

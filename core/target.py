@@ -183,7 +183,7 @@ def obstacle(target: Target) -> str:
         return device.missing(target.dialect, target.features)
     if target.architecture != architecture():
         return f"it is for {target.architecture}, and this machine is {architecture()}"
-    needed = (*target.features, *(feature for unit in target.units for feature in unit.features))
+    needed = dict.fromkeys((*target.features, *(feature for unit in target.units for feature in unit.features)))
     missing = [feature for feature in needed if feature not in _cpu_features()]
     return f"it is for machines with {', '.join(missing)}, which this one lacks" if missing else ""
 

@@ -533,3 +533,15 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         luminal.compile(linear(), search="slow")
     with pytest.raises(InputError, match="budget: expected seconds"):
         luminal.tune(linear(), budget=0)
+    with pytest.raises(InputError, match="winograd: expected the precision fp32, found bf16"):
+        luminal.tune(linear(), budget=5, precision="bf16", winograd=1e-3)
+
+
+def test_what_is_tuned_is_what_the_options_make_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned: list[ir.Graph] = []
+    monkeypatch.setattr(search, "tune", lambda name, graphs, *_, **__: tuned.extend(graphs.values()))
+    graph = linear(rows=2, depth=256, columns=256)
+    for weights in (None, "int8"):
+        luminal.tune(graph, budget=5, weights=weights)
+    kinds = [{n.dtype for n in ir.everything(g.roots)} for g in tuned]
+    assert types.i8 not in kinds[0] and types.i8 in kinds[1]

@@ -260,6 +260,15 @@ def test_a_module_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.ok and "winograd 0.001" in str(report), str(report)
 
 
+def test_diff_blames_no_kernel_for_how_far_an_infinity_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced(monkeypatch, 4)
+    x = torch.randn(1, 16, 24, 24, generator=torch.Generator().manual_seed(1))
+    x[0, 0, 5, 5] = torch.inf
+    report = luminal.diff(nn.Conv2d(16, 16, 3), (x,), winograd=1e-3, threads=2)
+    assert not report.ok and "elements are NaN or infinite on one side only" in str(report)
+    assert report.finding is not None and report.finding.stage == "what was chosen", str(report)
+
+
 def test_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy with its border, a kernel for all positions of a tile, the product, and one back with what follows."""
     forced(monkeypatch, 4)

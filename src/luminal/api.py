@@ -104,12 +104,7 @@ def compile(
     with stages("import"):
         found = _entries(model, inputs, dims, constants, name)
         graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
-    if scheme is not None:
-        with stages("quantise"):
-            graphs = {entry: quantise.quantised(graph, scheme) for entry, graph in graphs.items()}
-    if budget is not None:
-        with stages("filter"):
-            graphs = {entry: filtering.transformed(graph, budget) for entry, graph in graphs.items()}
+    graphs = _approximated(graphs, scheme, budget, stages)
     called = next(iter(graphs.values())).name if name is None else name
     if search == "quick":
         with stages("tune"):
@@ -128,6 +123,8 @@ def tune(
     budget: float,
     target: str | Target = "host",
     precision: str | None = None,
+    weights: str | None = None,
+    winograd: float | None = None,
     dims: Dims | None = None,
     constants: Constants | None = None,
     threads: int = 0,
@@ -143,12 +140,27 @@ def tune(
     if not budget > 0:
         raise InputError(f"budget: expected seconds, more than none, found {budget}")
     chosen = targets.parse(target, precision)
+    scheme, error = quantise.parse(weights), filtering.parse(winograd, chosen)
     stages = Stages(progress)
     with stages("import"):
         graphs = _entries(model, inputs, dims, constants, None)
+    graphs = _approximated(graphs, scheme, error, stages)
     with stages("tune"):
         name = next(iter(graphs.values())).name
         return tuning.tune(name, graphs, chosen, cpus(threads), budget, again=again, progress=stages.advance)
+
+
+def _approximated(
+    graphs: dict[str, Graph], scheme: quantise.Scheme | None, budget: float | None, stages: Stages
+) -> dict[str, Graph]:
+    """``graphs`` with weights rounded by ``scheme`` and convolutions within the error ``budget``, where there are."""
+    if scheme is not None:
+        with stages("quantise"):
+            graphs = {entry: quantise.quantised(graph, scheme) for entry, graph in graphs.items()}
+    if budget is not None:
+        with stages("filter"):
+            graphs = {entry: filtering.transformed(graph, budget) for entry, graph in graphs.items()}
+    return graphs
 
 
 def cpus(threads: int) -> int:

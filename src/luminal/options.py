@@ -21,7 +21,10 @@ TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"
 PRECISIONS = (
     f"what contractions of float32 may round their operands to: {', '.join(precisions.ALL)}; default: fp32, nothing"
 )
-WINOGRAD = "the largest error, relative to the outputs, that faster convolutions may have, 1e-3 say; default: none"
+WINOGRAD = (
+    "the largest error, relative to the root mean square of outputs, that faster convolutions may have, 1e-3 say "
+    "(CPUs, fp32); default: none"
+)
 WEIGHTS = f"what large weights are rounded to: {', '.join(quantise.ALL)}; default: nothing"
 
 

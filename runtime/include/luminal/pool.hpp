@@ -108,7 +108,7 @@ class Pool {
         Atomic<uint32_t> waits;
     };
 
-    static constexpr int FAULTS[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV};
+    static constexpr int FAULTS[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
 
     /// The workers block all signals: those are for the program's own threads. But faults are handled where they occur,
     /// or nowhere.

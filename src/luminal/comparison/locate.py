@@ -232,9 +232,14 @@ def _among_others(
         return Finding(operators[first].origin, "fusion", far, explanation), part
     found = _compiled(graph, target, oracle.inputs)
     pairs = list(zip(graph.results, found, strict=True))
-    node, value = next((pair for pair in pairs if oracle.refutes(*pair)), pairs[0])
-    explanation = "every operator agrees once its value is stored: the mistake is in how operators share kernels"
-    return Finding(None, "fusion", distance(value, oracle.exact(node)), explanation), _Part(graph, oracle.inputs, found)
+    wrong = next((pair for pair in pairs if oracle.refutes(*pair)), None)
+    node, value = wrong or pairs[0]
+    if wrong is None:
+        stage, explanation = "what was chosen", "the library agrees with the interpreter on the graph that was compiled"
+    else:
+        stage = "fusion"
+        explanation = "every operator agrees once its value is stored: the mistake is in how operators share kernels"
+    return Finding(None, stage, distance(value, oracle.exact(node)), explanation), _Part(graph, oracle.inputs, found)
 
 
 def _with_outputs(graph: Graph, nodes: Sequence[Node]) -> Graph:
