@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,6 +45,7 @@ LARGEST = 8  # elements of a tile along an axis, m + r - 1
 MOVED = 36.0
 OPERATION = 2.0
 WEIGHT = 24.0
+FOLLOWED = 32  # operations at most that are repeated for each output of a tile
 LEAST = 0.9  # of the products of the sum as it is: with more, nothing would be won
 
 # A sample of a convolution, by which its error is measured.
@@ -56,14 +58,17 @@ def parse(budget: Any, target: Target) -> float | None:
     kernels the choice is not made for, and for a precision in which transformed tiles would be rounded."""
     if budget is None:
         return None
-    number = isinstance(budget, int | float | np.floating) and not isinstance(budget, bool)
-    if not number or not math.isfinite(budget) or budget <= 0:
+    try:
+        found = float(budget) if not isinstance(budget, bool) and isinstance(budget, numbers.Real) else math.nan
+    except OverflowError:
+        found = math.inf
+    if not 0 < found < math.inf:
         raise InputError(f"winograd: expected the largest error allowed, a finite number above 0, found {budget!r}")
     if target.grid is not None:
         raise InputError(f"winograd: expected a CPU as the target, found {target.name}")
     if target.precision.unit:
         raise InputError(f"winograd: expected the precision fp32, found {target.precision.name}")
-    return float(budget)
+    return found
 
 
 # ---- convolutions ---------------------------------------------------------------------------------------------------
@@ -196,16 +201,17 @@ def error(x: Windowed, each: Sequence[Filtering]) -> float:
     some = x.filters[0 : batch : max(1, batch // 2), :: max(1, n // SAMPLED_FILTERS)]
     sizes = [f.size for f in each]
     inputs = np.random.default_rng(0).standard_normal((*sizes, SAMPLED_TILES, k), np.float32)
-    transformed = _transformed(some, each)
-    tile = along_axes([f.input for f in each], {at: inputs[at] for at in np.ndindex(*sizes)})
     found: list[Array] = []
     exact: list[Array] = []
-    for part, filters in zip(np.moveaxis(transformed, 1, 0), some, strict=True):
-        products = {at: x @ part[number].T for number, (at, x) in enumerate(tile.items())}
-        found += along_axes([f.output for f in each], products).values()
-        exact += _outputs(inputs.astype(np.float64), filters, [f.m for f in each])
-    apart = max(float(np.abs(x - y).max()) for x, y in zip(found, exact, strict=True))
-    scale = math.sqrt(float(np.mean(np.square(exact))))
+    with np.errstate(over="ignore", invalid="ignore"):  # of huge filters, whose errors no budget allows
+        transformed = _transformed(some, each)
+        tile = along_axes([f.input for f in each], {at: inputs[at] for at in np.ndindex(*sizes)})
+        for part, filters in zip(np.moveaxis(transformed, 1, 0), some, strict=True):
+            products = {at: x @ part[number].T for number, (at, x) in enumerate(tile.items())}
+            found += along_axes([f.output for f in each], products).values()
+            exact += _outputs(inputs.astype(np.float64), filters, [f.m for f in each])
+        apart = float(np.max([np.abs(x - y).max() for x, y in zip(found, exact, strict=True)]))
+        scale = math.sqrt(float(np.mean(np.square(exact))))
     return apart / scale if scale else 0.0
 
 
@@ -263,9 +269,11 @@ class _Rewriter:
         self.names = names
         self.origins = origins
         self.tiled: dict[Node, Tiled] = {}
+        self.readers: dict[Node, list[Node]] = {}
 
     def rewritten(self, roots: Iterable[Node]) -> tuple[Node, ...]:
         roots = tuple(roots)
+        self.readers |= ir.users(roots)
         made: dict[Node, Node] = {}
         for node in ir.topological(roots):
             operands = [made[x] for x in node.inputs]
@@ -281,7 +289,7 @@ class _Rewriter:
         new = ir.rebuild(node, operands) if operands else node
         if new.op is ops.SUM_REDUCE and (x := windowed(new)) is not None:
             each = chosen(x, self.budget)
-            return new if each is None else self._whole(self._filtered(x, each))
+            return new if each is None else self._whole(self._filtered(x, each), self._few_follow(node))
         tiled = next((self.tiled[x] for x in operands if x in self.tiled), None)
         if tiled is not None and node.op is ops.VIEW:
             moved = _moved(tiled, node)
@@ -313,8 +321,21 @@ class _Rewriter:
         valid = [x.shape[axis] - 1 - index[axis] for axis in like.axes if varying[axis]]
         return ir.view(x, shape, index, valid, bytes(x.dtype.itemsize))
 
-    def _whole(self, x: Tiled) -> Node:
-        """The value that ``x`` is the outputs of."""
+    def _few_follow(self, node: Node) -> bool:
+        """Whether what is computed from ``node`` element by element is little, so that it may be computed from each
+        output of a tile: there are as many copies of it."""
+        found: dict[Node, None] = {node: None}
+        waiting = [node]
+        while waiting and len(found) <= FOLLOWED:
+            for reader in self.readers[waiting.pop()]:
+                follows = reader.op is ops.VIEW or reader.op.kind is Kind.ELEMENTWISE
+                if follows and reader.op is not ops.CONTIGUOUS and reader not in found:
+                    found[reader] = None
+                    waiting.append(reader)
+        return len(found) <= FOLLOWED
+
+    def _whole(self, x: Tiled, followed: bool = True) -> Node:
+        """The value that ``x`` is the outputs of; where it is ``followed``, what does is computed from these."""
         parts = dict(x.parts)
         places = [axis + k + 1 for k, axis in enumerate(x.axes)]
         for k in reversed(range(len(places))):
@@ -328,7 +349,8 @@ class _Rewriter:
             index += [sym.floordiv(at, sizes[axis]), sym.mod(at, sizes[axis])] if axis in sizes else [at]
         whole = ir.unary(ops.CONTIGUOUS, ir.view(together, shape, index))
         result = ir.view(whole, x.shape, ir.axes(x.shape))
-        self.tiled[result] = x
+        if followed:
+            self.tiled[result] = x
         return result
 
     def _filtered(self, x: Windowed, each: Sequence[Filtering]) -> Tiled:

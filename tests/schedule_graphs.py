@@ -117,6 +117,42 @@ def interleaved(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def two_wholes_of_a_part(s: Source) -> tuple[Node, ...]:
+    """Values that are put together with others twice."""
+    one, two, three = (activation.relu(contraction.linear(s.input(5, 8), s.weight(12, 8))) for _ in range(3))
+    wholes = (movement.concatenate([one, two], 1), movement.concatenate([one, three], 1))
+    return tuple(contraction.linear(whole, s.weight(9, 24)) for whole in wholes)
+
+
+@case
+def sorted_between_others(s: Source) -> tuple[Node, ...]:
+    """Rows that are sorted where they lie side by side, and then put where they do not."""
+    rows, x = ir.sort(s.input(3, 4, 6, dtype=types.i32, below=99)), s.input(4, 6, dtype=types.i32, below=99)
+    between = movement.reshape(movement.concatenate([movement.unsqueeze(v, [2]) for v in (ir.sort(x), x)], 2), (4, 12))
+    turned = movement.reshape(movement.permute(rows, (0, 2, 1)), (3, 24))
+    most = ir.reduce(ops.MAX_REDUCE, movement.windows(movement.pad(x, [0, 1], [0, 1]), 1, 3), [2])
+    changed = scattering.put(ir.sort(movement.transpose(most, 0, 1)), s.input(2, dtype=types.i64, below=6),
+                             s.input(2, 4, dtype=types.i32, below=9))  # fmt: skip
+    copies = [ir.unary(ops.CONTIGUOUS, v) for v in (between, turned, movement.transpose(changed, 0, 1))]
+    return tuple(movement.flip(copy, [0]) for copy in copies)
+
+
+@case
+def changed_beside_its_parts(s: Source) -> tuple[Node, ...]:
+    """Parts of a value that is changed, which are read as they were before and after it."""
+    one, two = (contraction.linear(s.input(6, 8), s.weight(16, 8)) for _ in range(2))
+    places, new = s.input(3, dtype=types.i64, below=6), s.input(3, 32)
+    changed = scattering.put(ir.unary(ops.CONTIGUOUS, movement.concatenate([one, two], 1)), places, new)
+    after = contraction.linear(movement.slice_(changed, 1, 0, 16) + one, s.weight(5, 16))
+    x = s.input(4, 6, dtype=types.i32, below=99)
+    most = ir.reduce(ops.MAX_REDUCE, movement.windows(movement.pad(x, [0, 1], [0, 1]), 1, 3), [2])
+    rows = ir.sort(ir.unary(ops.CONTIGUOUS, movement.concatenate([most, x], 1)))
+    back = movement.flip(rows, [1])
+    beside = movement.slice_(back, 1, 0, 6) + movement.flip(most, [0])
+    return (after, contraction.linear(activation.relu(one), s.weight(5, 16)), back, beside)
+
+
+@case
 def matrix_vector(s: Source) -> tuple[Node, ...]:
     return (contraction.linear(s.input(8), s.weight(70, 8)), contraction.matmul(s.weight(70, 8), s.input(8)))
 

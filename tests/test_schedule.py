@@ -73,6 +73,13 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
     assert second - first == 33
 
 
+def test_parts_of_two_wholes_are_written_where_they_lie_in_one() -> None:
+    case = GRAPHS["two_wholes_of_a_part"]()
+    prepared = prepare(case.graph.roots, targets.AVX512, {})
+    placed = layout.assign(fuse.fuse(prepared.roots, prepared.tiles)).assemblies.placed
+    assert len({placement.whole for placement in placed.values()}) == 2
+
+
 def test_memory_holds_the_narrow_value_of_which_others_are_made() -> None:
     """Bytes, and numbers made of them that two kernels read: one sums along rows, one along columns."""
     source = Source()

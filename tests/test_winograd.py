@@ -17,7 +17,7 @@ from torch import nn
 import luminal
 from luminal.core import interp, ir, ops, types, winograd
 from luminal.core import symbolic as sym
-from luminal.core.decompose.activation import relu
+from luminal.core.decompose.activation import gelu, relu, silu
 from luminal.core.decompose.contraction import conv
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
@@ -269,6 +269,17 @@ def test_diff_blames_no_kernel_for_how_far_an_infinity_reaches(monkeypatch: pyte
     assert report.finding is not None and report.finding.stage == "what was chosen", str(report)
 
 
+def test_what_takes_many_operations_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each output of a tile: it reads the whole."""
+    forced(monkeypatch, 4)
+    counts = []
+    for follow in (silu, lambda y: gelu(gelu(y))):
+        direct = layer((1, 16, 24, 24), normal(16, 16, 3, 3), [1, 1], follow=follow)
+        graph = winograd.transformed(direct, 1.0)
+        counts.append(sum(n.op is ops.EXP2 for n in ir.everything(graph.roots)))
+    assert counts == [16, 2]
+
+
 def test_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy with its border, a kernel for all positions of a tile, the product, and one back with what follows."""
     forced(monkeypatch, 4)
@@ -293,11 +304,15 @@ def test_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the option -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", [0, -1e-3, math.nan, math.inf, "1e-3", True])
+@pytest.mark.parametrize("budget", [0, -1e-3, math.nan, math.inf, 10**400, "1e-3", True])
 def test_other_budgets_are_refused(budget: Any) -> None:
     graph = layer((1, 4, 8, 8), normal(4, 4, 3, 3), [1, 1])
     with pytest.raises(InputError, match=r"winograd: expected the largest error allowed, a finite .*, found"):
         luminal.compile(graph, winograd=budget)
+
+
+def test_a_budget_is_any_real_number() -> None:
+    assert [winograd.parse(x, target("avx2")) for x in (None, 1, np.int64(1), np.float32(0.5))] == [None, 1, 1, 0.5]
 
 
 def test_other_targets_are_refused() -> None:

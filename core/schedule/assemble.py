@@ -93,7 +93,8 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             old = changed.inputs[0]
             if old.shape != changed.shape:
                 continue  # the least elements of a row are kept apart from it
-            if old in fusion.stored and old not in fixed and readers[old] == [changed]:
+            alone = old in fusion.stored and old not in fixed and readers[old] == [changed]
+            if alone and not _shares(old, placed, readers, home, fusion):
                 placed[old], left[changed] = Placement(changed, ir.axes(changed.shape)), ()
             else:
                 left[changed] = (Part(tuple((0, d) for d in changed.shape), old, ir.axes(changed.shape)),)
@@ -124,6 +125,29 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             placed |= mine
             left[whole] = tuple(rest)
     return Assemblies(placed, left)
+
+
+def _shares(
+    whole: Node,
+    placed: dict[Node, Placement],
+    readers: Mapping[Node, list[Node]],
+    home: Mapping[Node, Cluster],
+    fusion: Fusion,
+) -> bool:
+    """Whether anything reads a part in the buffer of ``whole`` but what is in there: it could read what is changed."""
+    inside = {whole}
+    for node, placement in reversed(placed.items()):
+        if placement.whole not in inside:
+            continue
+        inside.add(node)
+        waiting = list(readers[node])
+        while waiting:
+            user = waiting.pop()
+            if user.op is ops.VIEW or user in fusion.inline:
+                waiting += readers[user]
+            elif home.get(user) not in (home[placement.whole], home[node]):
+                return True
+    return False
 
 
 def _carry(node: Node) -> Node | None:
@@ -168,6 +192,8 @@ def _placement(part: Part, whole: Node) -> Placement | None:
     if source.shape == part.extents:
         same = all(d == 1 or i == e for i, e, d in zip(index, ir.axes(source.shape), source.shape, strict=True))
         at = ir.axes(source.shape) if same else None
+    elif source.op is ops.SORT:
+        return None  # the elements of a row to sort lie side by side
     elif source.rank > whole.rank or _longer_axes(source.shape) == _longer_axes(part.extents):
         at = invert(part.extents, index, source.shape, ir.axes(source.shape))
     return None if at is None else Placement(whole, tuple(a + s for a, s in zip(at, low, strict=True)))

@@ -371,12 +371,22 @@ class Fuser:
     def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
         """The latest elementwise cluster over the same domain that reads a value, computed before, which ``node`` reads
         too: the outputs of a window of inputs are computed together, and what they share once."""
-        if node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
+        if node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS or self._is_assembly(node):
             return
         homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
         for number in sorted({n for read in reads if (n := self.latest.get((read.source, node.shape))) is not None}):
-            if self.clusters[number].kind == "map" and not any(self.ancestors[other] >> number & 1 for other in homes):
-                yield self.clusters[number]
+            cluster = self.clusters[number]
+            if cluster.kind != "map" or all(self._is_assembly(n) for n in cluster.index):
+                continue
+            if not any(self.ancestors[other] >> number & 1 for other in homes):
+                yield cluster
+
+    def _is_assembly(self, node: Node) -> bool:
+        """Whether ``node`` selects by positions alone, as what puts parts together does."""
+        if node.op is not ops.SELECT:
+            return False
+        index = ir.axes(node.shape)
+        return not any(resolve(node.inputs[0], index, (), self.inline, self.home))
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
         if self._depth(node, cluster) > DEEPEST:

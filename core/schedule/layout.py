@@ -53,7 +53,8 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     runs = _runs(fusion)
     # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
     owners = {layouts.assemblies.owner(node) for node in fusion.kept}
-    settled = owners | fusion.kept | panels | {n for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    sorted_ = {layouts.assemblies.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    settled = owners | fusion.kept | panels | sorted_
     copy_reads = _copy_reads(fusion, home, settled.union(read_by_contraction))
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
