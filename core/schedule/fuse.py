@@ -343,7 +343,7 @@ class Fuser:
             other = self.home.get(read.source)
             if other is not None and other is not cluster:
                 gained |= self.ancestors[other.number] | 1 << other.number
-                if cluster.kind == "map" and node.shape == cluster.extents:
+                if cluster.kind == "map" and node.shape == cluster.extents and _is_own(read, node.shape):
                     self.latest[read.source, node.shape] = cluster.number
         if gained & ~self.ancestors[cluster.number]:
             for number in range(len(self.clusters)):
@@ -369,12 +369,13 @@ class Fuser:
                 yield cluster
 
     def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
-        """The latest elementwise cluster over the same domain that reads a value, computed before, which ``node`` reads
-        too: the outputs of a window of inputs are computed together, and what they share once."""
+        """The latest elementwise cluster over the same domain that reads a value, computed before, of which ``node``
+        reads other elements: the outputs of a window of inputs are computed together, and what they share once."""
         if node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS or self._is_assembly(node):
             return
         homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
-        for number in sorted({n for read in reads if (n := self.latest.get((read.source, node.shape))) is not None}):
+        own = [read for read in reads if _is_own(read, node.shape)]
+        for number in sorted({n for read in own if (n := self.latest.get((read.source, node.shape))) is not None}):
             cluster = self.clusters[number]
             if cluster.kind != "map" or all(self._is_assembly(n) for n in cluster.index):
                 continue
@@ -521,6 +522,12 @@ def resolve(
     elif node.op.kind is Kind.ELEMENTWISE:
         for x in node.inputs:
             yield from resolve(x, index, valid, inline, home)
+
+
+def _is_own(read: Read, shape: ir.Shape) -> bool:
+    """Whether each element over the domain ``shape`` reads an element of its own."""
+    moving = {v for e in read.index for v in sym.variables(e)}
+    return moving >= {v for axis in ir.axes(shape) if (v := sym.as_var(axis)) is not None}
 
 
 def _viewed(node: Node) -> Node:
