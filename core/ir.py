@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, Union
 from weakref import WeakValueDictionary
@@ -581,6 +581,13 @@ class Graph:
     def roots(self) -> tuple[Node, ...]:
         """All that has to be computed: the results, and the sizes that are measured."""
         return (*self.results, *self.measured.values())
+
+    def computing(self, roots: Sequence[Node], **changes: Any) -> Graph:
+        """This graph with ``roots`` for its own, in their order, and ``changes`` of other fields."""
+        count = len(self.outputs)
+        outputs = tuple((name, node) for (name, _), node in zip(self.outputs, roots[:count], strict=True))
+        measured = dict(zip(self.measured, roots[count:], strict=True))
+        return replace(self, **{"outputs": outputs, "measured": measured, **changes})
 
 
 def symbols(node: Node) -> set[sym.Var]:

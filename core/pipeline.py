@@ -157,7 +157,4 @@ def prepare(graph: Graph, target: Target, packings: preparation.Packings) -> tup
     for node, before in zip(results, prepared.roots, strict=True):
         if node is not before:
             origins[node] = origins.get(before, ())
-    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=False))
-    measured = dict(zip(graph.measured, results[len(outputs) :], strict=True))
-    rebuilt = replace(graph, outputs=outputs, origins=origins, names=names, measured=measured)
-    return rebuilt, replace(prepared, roots=tuple(results))
+    return graph.computing(results, origins=origins, names=names), replace(prepared, roots=tuple(results))

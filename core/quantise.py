@@ -15,7 +15,7 @@ float32(scale)``, and sums in float32 as before.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,14 +82,7 @@ def quantised(graph: Graph, scheme: Scheme) -> Graph:
     """``graph`` with the weights of its contractions as ``scheme`` has them; names and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
     roots = _Rewriter(scheme, names, origins).rewritten(graph.roots)
-    count = len(graph.outputs)
-    return replace(
-        graph,
-        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, roots, strict=False)),
-        measured=dict(zip(graph.measured, roots[count:], strict=True)),
-        names=names,
-        origins=origins,
-    )
+    return graph.computing(roots, names=names, origins=origins)
 
 
 class _Rewriter:

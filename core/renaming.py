@@ -30,9 +30,8 @@ def _renamed(graph: Graph, by: Mapping[Var, Int]) -> Graph:
     done: dict[Node, Node] = {}
     roots = rebuilt(graph.roots, by, done)
     new = {size: sym.as_var(by[size]) or size if size in by else size for size in graph.dims}
-    return replace(
-        graph,
-        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, roots, strict=False)),
+    return graph.computing(
+        roots,
         dims=tuple(new.values()),
         measured={new[size]: node for size, node in zip(graph.measured, roots[len(graph.outputs) :], strict=True)},
         origins={done.get(node, node): found for node, found in graph.origins.items()},

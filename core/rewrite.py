@@ -7,7 +7,6 @@ until no rule applies. What nothing reads afterwards is gone, since a graph is o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from luminal.core import ir
 from luminal.core.errors import SpecError
@@ -27,11 +26,9 @@ def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
     roots = rewrite(graph.roots, rules, graph.origins, origins)
     reached = set(ir.everything(roots))
     gone = set(ir.sizes_inside(graph.roots)).difference(ir.sizes_inside(roots))
-    return replace(
-        graph,
+    return graph.computing(
+        roots,
         dims=tuple(dim for dim in graph.dims if dim not in gone),
-        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, roots, strict=False)),
-        measured=dict(zip(graph.measured, roots[len(graph.outputs) :], strict=True)),
         origins={node: found for node, found in origins.items() if node in reached},
         names={node: name for node, name in graph.names.items() if node in reached},
     )

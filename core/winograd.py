@@ -253,14 +253,7 @@ def transformed(graph: Graph, budget: float) -> Graph:
     origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
     roots = _Rewriter(budget, names, origins).rewritten(graph.roots)
-    count = len(graph.outputs)
-    return replace(
-        graph,
-        outputs=tuple((name, node) for (name, _), node in zip(graph.outputs, roots, strict=False)),
-        measured=dict(zip(graph.measured, roots[count:], strict=True)),
-        names=names,
-        origins=origins,
-    )
+    return graph.computing(roots, names=names, origins=origins)
 
 
 class _Rewriter:

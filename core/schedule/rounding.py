@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -53,10 +52,7 @@ def holds_rounded(node: Node, precision: Precision) -> bool:
 def rounded(graph: Graph, precision: Precision) -> Graph:
     """``graph`` with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept."""
     origins: ir.Origins = dict(graph.origins)
-    results = _rounded(graph.roots, precision, origins)
-    outputs = tuple((name, node) for (name, _), node in zip(graph.outputs, results, strict=False))
-    measured = dict(zip(graph.measured, results[len(outputs) :], strict=True))
-    return replace(graph, outputs=outputs, measured=measured, origins=origins)
+    return graph.computing(_rounded(graph.roots, precision, origins), origins=origins)
 
 
 def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -> tuple[Node, ...]:

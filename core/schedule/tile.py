@@ -22,7 +22,7 @@ from luminal.core.target import Target
 LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
-LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than vectors of sums
+LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
 
 
