@@ -31,8 +31,8 @@ void* call(void* argument) {
         Job job{};
         const int64_t tasks = (round * 37) % (MAX_TASKS + 1);
         caller.pool->enter();
-        caller.pool->parallel(tasks, add_one, &job);
-        caller.pool->parallel(tasks, add_one, &job);
+        caller.pool->parallel(tasks, 1, add_one, &job);
+        caller.pool->parallel(tasks, 1 + round % 5, add_one, &job);
         caller.pool->leave();
         for (int64_t i = 0; i < MAX_TASKS; ++i) caller.failures += job.done[i] != (i < tasks ? 2 : 0);
         if (caller.pause && round % 8 == 0) usleep(200);  // long enough for the workers to fall asleep
@@ -57,54 +57,84 @@ int run(int threads, int callers, int rounds, bool pause) {
     return failures;
 }
 
-/// Who does the tasks of a job. The caller goes on when as many others have come as it awaits.
+/// Who does the tasks of a job. They go on when as many others than the caller have come as are awaited.
 struct Watch {
     pthread_t caller;
-    lm::Atomic<uint32_t> by_others;
+    uint32_t number;
     uint32_t awaited;
+    lm::Atomic<uint32_t> others;
 };
 
 void watch(void* argument, int64_t, int64_t) {
+    static thread_local uint32_t seen = 0;
     Watch& job = *static_cast<Watch*>(argument);
-    if (!pthread_equal(pthread_self(), job.caller)) job.by_others.fetch_add(1);
-    else while (job.by_others.load() < job.awaited) usleep(10);
+    if (!pthread_equal(pthread_self(), job.caller) && seen != job.number) job.others.fetch_add(1);
+    seen = job.number;
+    while (job.others.load() < job.awaited) usleep(10);
+}
+
+/// How many others than the caller do tasks of a job, of which `awaited` at least must come.
+uint32_t others(lm::Pool& pool, int64_t tasks, int64_t grain, uint32_t awaited) {
+    static uint32_t jobs = 0;
+    Watch job{pthread_self(), ++jobs, awaited, {}};
+    pool.parallel(tasks, grain, watch, &job);
+    return job.others.load();
 }
 
 /// As many callers as threads leave no place for workers; neither do jobs too small to share. One caller alone shares.
 int who_works() {
     lm::Pool pool;
     if (!pool.start(3)) return 1;
-    Watch job{pthread_self(), {}, 0};
     pool.enter();
-    pool.parallel(100, watch, &job, 1);
-    pool.parallel(1, watch, &job);
-    int failures = job.by_others.load() != 0;
-    job.awaited = 2;
-    pool.parallel(100, watch, &job);
-    failures += job.by_others.load() != 2;
-    job.awaited = 3;
+    int failures = others(pool, 100, 100, 0) != 0;
+    failures += others(pool, 1, 1, 0) != 0;
+    failures += others(pool, 100, 1, 2) != 2;
+    failures += others(pool, 100, 50, 1) != 1;
     pool.enter();
-    pool.parallel(100, watch, &job);
-    failures += job.by_others.load() != 3;
+    failures += others(pool, 100, 1, 1) != 1;
     pool.enter();
-    pool.parallel(100, watch, &job);
-    failures += job.by_others.load() != 3;
+    failures += others(pool, 100, 1, 0) != 0;
     for (int i = 0; i < 3; ++i) pool.leave();
     return failures;
 }
 
-/// The ranges of workers that sleep are done by the caller, which is there first.
+/// The tasks of workers that sleep are done by the caller, which is there first.
 int who_comes_first() {
     lm::Pool pool;
     if (!pool.start(3)) return 1;
     pool.enter();
     for (int round = 0; round < 1000; ++round) {
-        Watch job{pthread_self(), {}, 0};
         usleep(200);  // the workers fall asleep
-        pool.parallel(3, watch, &job);
-        if (job.by_others.load() < 2) return 0;
+        if (others(pool, 3, 1, 0) < 2) return 0;
     }
     return 1;
+}
+
+constexpr uint32_t HELD_TASKS = 64;
+
+/// A job of which task 0, and what is begun with it, is not over before all others are.
+struct Held {
+    lm::Atomic<uint32_t> done;
+};
+
+void hold(void* argument, int64_t begin, int64_t end) {
+    Held& job = *static_cast<Held*>(argument);
+    const uint32_t count = static_cast<uint32_t>(end - begin);
+    while (begin == 0 && job.done.load() < HELD_TASKS - count) usleep(10);
+    job.done.fetch_add(count);
+}
+
+/// A thread that is held up keeps none of the tasks from the others but those that it has begun.
+int who_helps() {
+    lm::Pool pool;
+    if (!pool.start(2)) return 1;
+    pool.enter();
+    for (int round = 0; round < 100; ++round) {
+        Held job{};
+        pool.parallel(HELD_TASKS, 1, hold, &job);
+    }
+    pool.leave();
+    return 0;
 }
 
 }  // namespace
@@ -120,6 +150,7 @@ int main() {
     for (int i = 0; i < 50; ++i) failures += run(3, 1, 0, false);  // stopped before any job
     failures += who_works();
     failures += who_comes_first();
+    failures += who_helps();
     if (lm::available_cpus() < 1) ++failures;
     if (failures != 0) printf("%d tasks were not done exactly once\n", failures);
     return failures == 0 ? 0 : 1;

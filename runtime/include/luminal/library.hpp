@@ -49,7 +49,7 @@ class Library : public LibraryBase {
         if (options_.parallel_for != nullptr && tasks > grain) {
             options_.parallel_for(options_.user, tasks, body, argument);
         } else {
-            pool_.parallel(tasks, body, argument, tasks / grain);
+            pool_.parallel(tasks, grain, body, argument);
         }
     }
 

@@ -1,8 +1,10 @@
-// A small thread pool: the caller and its workers split [0, tasks) into contiguous ranges, one each.
+// A small thread pool: the caller and its workers split [0, tasks) into contiguous ranges, one each, so that from one
+// step of a model to the next a thread finds in its caches what it wrote. Whoever has done its own range helps others:
+// threads rarely run at the same speed, be it that one was asleep when the job began, that its core is a slow one, or
+// that something else runs on it for a while.
 //
-// One word, the epoch, starts a job; another, the number of workers still busy, ends it. Both sides spin for some tens
-// of microseconds, which covers the gap between two steps of a model, and then sleep on a futex. A worker that sleeps
-// comes late: the ranges that no worker has begun when the caller has done its own, the caller does as well.
+// One word, the epoch, starts a job; another, the pieces of it that are not done, ends it. Both sides spin for some tens
+// of microseconds, which covers the gap between two steps of a model, and then sleep on a futex.
 #pragma once
 
 #include <pthread.h>
@@ -16,6 +18,7 @@
 #include "luminal/atomic.hpp"
 #include "luminal/cpus.hpp"
 #include "luminal/futex.hpp"
+#include "luminal/pieces.hpp"
 
 namespace lm {
 inline namespace LM_NAMESPACE {
@@ -38,11 +41,12 @@ class Pool {
         // A spinning thread must not keep off the CPU the one that it waits for.
         spin_nanoseconds_ = threads <= available_cpus() ? SPIN_NANOSECONDS : 0;
         if (threads > 1) {
-            const size_t bytes = static_cast<size_t>(threads - 1) * sizeof(Worker);
-            workers_ = static_cast<Worker*>(aligned_alloc(CACHE_LINE, bytes));
-            if (workers_ == nullptr) return false;
-            memset(static_cast<void*>(workers_), 0, bytes);
-            if (!start_workers(threads - 1)) return false;
+            const size_t bytes = static_cast<size_t>(threads) * sizeof(Member);
+            members_ = static_cast<Member*>(aligned_alloc(CACHE_LINE, bytes));
+            if (members_ == nullptr) return false;
+            memset(static_cast<void*>(members_), 0, bytes);
+            count_ = threads;
+            if (!start_workers()) return false;
         }
         threads_.store(threads);
         return true;
@@ -61,29 +65,30 @@ class Pool {
 
     /// Calls `body(argument, begin, end)` on ranges that cover [0, tasks), and returns when all have returned. Several
     /// threads may call at once: one gets the workers, the others do their own tasks themselves.
-    /// At most `most` threads take part.
-    void parallel(int64_t tasks, lm_task_range body, void* argument, int64_t most = MAX_THREADS) {
+    /// A thread takes part for every `grain` tasks at the most.
+    void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
         if (tasks <= 0) return;
         const int64_t threads = threads_.load_relaxed();
         int64_t parts = threads - (static_cast<int64_t>(callers_.load_relaxed()) - 1);
         if (parts > threads) parts = threads;
-        if (parts > tasks) parts = tasks;
-        if (parts > most) parts = most;
+        if (parts > tasks / grain) parts = tasks / grain;
         if (parts <= 1 || busy_.exchange(1) != 0) {
             body(argument, 0, tasks);
             return;
         }
-        running_.store_relaxed(static_cast<uint32_t>(parts - 1));  // before a worker that comes late finds its range
-        for (int64_t part = 1; part < parts; ++part) {
-            Worker& worker = workers_[part - 1];
-            worker.range = Range{body, argument, range_begin(part, tasks, parts), range_begin(part + 1, tasks, parts)};
-            worker.waits.store_release(1);
+        int64_t pieces = tasks * PIECES_IN_GRAIN / grain;
+        if (pieces > tasks) pieces = tasks;
+        if (pieces > parts * MOST_PIECES) pieces = parts * MOST_PIECES;
+        job_ = Job{body, argument, tasks, pieces};
+        undone_.store_relaxed(static_cast<uint32_t>(pieces));
+        parts_.store_relaxed(static_cast<int>(parts));
+        for (int64_t part = 0; part < parts; ++part) {
+            members_[part].pieces.offer(first_of(part, pieces, parts), first_of(part + 1, pieces, parts));
         }
         if (sleepers_.load() != 0) keep_own_cpu();
         publish(EPOCH);
-        body(argument, 0, range_begin(1, tasks, parts));
-        for (int64_t part = 1; part < parts && running_.load_acquire() != 0; ++part) do_range(workers_[part - 1]);
-        await_workers();
+        take_part(0);
+        await_others();
         busy_.store(0);
     }
 
@@ -93,51 +98,53 @@ class Pool {
     static constexpr uint32_t EPOCH = 2;
     static constexpr uint32_t CALLER_SLEEPS = 1u << 31;
 
-    struct Range {
+    static constexpr int64_t PIECES_IN_GRAIN = 4;
+    static constexpr int64_t MOST_PIECES = 16;  // of a thread
+
+    struct Job {
         lm_task_range body;
         void* argument;
-        int64_t begin;
-        int64_t end;
+        int64_t tasks;
+        int64_t pieces;
     };
 
-    /// A worker and its range of a job. `waits` is 1 until somebody begins with the range.
-    struct alignas(CACHE_LINE) Worker {
+    /// One of those who do jobs, the caller first, and the pieces of the job that fall to it.
+    struct Member {
+        Pieces pieces;
         Pool* pool;
         pthread_t thread;
-        Range range;
-        Atomic<uint32_t> waits;
     };
 
     static constexpr int FAULTS[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
 
     /// The workers block all signals: those are for the program's own threads. But faults are handled where they occur,
     /// or nowhere.
-    bool start_workers(int count) {
+    bool start_workers() {
         sigset_t all;
         sigset_t before;
         sigfillset(&all);
         for (const int fault : FAULTS) sigdelset(&all, fault);
         pthread_sigmask(SIG_SETMASK, &all, &before);
-        while (started_ < count) {
-            Worker& worker = workers_[started_];
+        while (started_ < count_) {
+            Member& worker = members_[started_];
             worker.pool = this;
             if (pthread_create(&worker.thread, nullptr, &Pool::worker_main, &worker) != 0) break;
             ++started_;
         }
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        if (started_ == count) return true;
+        if (started_ == count_) return true;
         stop();
         return false;
     }
 
-    /// First task of a part: parts differ by at most one task.
-    static int64_t range_begin(int64_t part, int64_t tasks, int64_t parts) {
-        const int64_t base = tasks / parts;
-        const int64_t extra = tasks % parts;
+    /// The first element of a part: parts differ by at most one.
+    static int64_t first_of(int64_t part, int64_t elements, int64_t parts) {
+        const int64_t base = elements / parts;
+        const int64_t extra = elements % parts;
         return part * base + (part < extra ? part : extra);
     }
 
-    /// Tells the workers that there are ranges to do, or to end.
+    /// Tells the workers that there is a job, or to end.
     void publish(uint32_t change) {
         epoch_.store(epoch_.load_relaxed() + change);
         // A worker announces itself in sleepers_ before the kernel compares the epoch: either it is seen here, or it
@@ -154,39 +161,48 @@ class Pool {
         const CpuSet before = cpus_.without(left_out_);
         const CpuSet after = cpus_.without(own);
         left_out_ = own;
-        for (int i = 0; i < started_; ++i) {
-            if (CpuSet::of(workers_[i].thread) == before) after.give(workers_[i].thread);
+        for (int i = 1; i < started_; ++i) {
+            if (CpuSet::of(members_[i].thread) == before) after.give(members_[i].thread);
         }
     }
 
-    void await_workers() {
-        if (spin_until([this] { return running_.load_acquire() == 0; })) return;
-        uint32_t value = running_.fetch_or(CALLER_SLEEPS) | CALLER_SLEEPS;
+    void await_others() {
+        if (spin_until([this] { return undone_.load_acquire() == 0; })) return;
+        uint32_t value = undone_.fetch_or(CALLER_SLEEPS) | CALLER_SLEEPS;
         while (value != CALLER_SLEEPS) {
-            futex_wait(running_, value);
-            value = running_.load_acquire();
+            futex_wait(undone_, value);
+            value = undone_.load_acquire();
         }
         keep_own_cpu();  // it has been woken where the worker is
     }
 
     static void* worker_main(void* argument) {
-        Worker* worker = static_cast<Worker*>(argument);
-        worker->pool->work(*worker);
+        Member* worker = static_cast<Member*>(argument);
+        worker->pool->work(static_cast<int>(worker - worker->pool->members_));
         return nullptr;
     }
 
-    void work(Worker& worker) {
+    void work(int own) {
         uint32_t seen = 0;  // the epoch before the first job, even if that job has already been published
-        while (((seen = await_epoch(seen)) & STOP) == 0) do_range(worker);
+        while (((seen = await_epoch(seen)) & STOP) == 0) {
+            if (own < parts_.load_relaxed()) take_part(own);
+        }
     }
 
-    /// Does the range of `worker`, unless it has none in this job or somebody has begun with it. A worker that comes so
-    /// late that it finds the range of the next job does that one.
-    void do_range(Worker& worker) {
-        if (worker.waits.exchange(0) == 0) return;
-        const Range& range = worker.range;
-        range.body(range.argument, range.begin, range.end);
-        if (running_.fetch_sub(1) == (CALLER_SLEEPS | 1)) futex_wake(running_, 1);
+    /// Does pieces of the job, those of member `own` first, until all have been begun. Who comes so late that it finds
+    /// those of the next job does these.
+    void take_part(int own) {
+        uint32_t done = 0;
+        for (int i = 0; i < count_; ++i) {
+            const int whose = own + i < count_ ? own + i : own + i - count_;
+            while (const Pieces::Run run = members_[whose].pieces.take(whose == own)) {
+                const Job& job = job_;  // it stays as it is while a piece that has been taken is not done
+                job.body(job.argument, first_of(run.begin, job.tasks, job.pieces),
+                         first_of(run.end, job.tasks, job.pieces));
+                done += run.count();
+            }
+        }
+        if (done != 0 && undone_.fetch_sub(done) == (CALLER_SLEEPS | done)) futex_wake(undone_, 1);
     }
 
     uint32_t await_epoch(uint32_t seen) {
@@ -222,26 +238,29 @@ class Pool {
     }
 
     void stop() {
-        if (started_ > 0 && getpid() == process_) {
+        if (started_ > 1 && getpid() == process_) {
             publish(STOP);
-            for (int i = 0; i < started_; ++i) pthread_join(workers_[i].thread, nullptr);
+            for (int i = 1; i < started_; ++i) pthread_join(members_[i].thread, nullptr);
         }
-        free(workers_);
-        workers_ = nullptr;
-        started_ = 0;
+        free(members_);
+        members_ = nullptr;
+        count_ = started_ = 1;
     }
 
-    Worker* workers_ = nullptr;
-    int started_ = 0;
+    Member* members_ = nullptr;
+    int count_ = 1;    // of members
+    int started_ = 1;  // and those that run, the caller among them
+    Job job_{};
+    Atomic<int> parts_;  // members that take part in the job, the first ones
     pid_t process_ = 0;
     Atomic<int> threads_;
     int64_t spin_nanoseconds_ = 0;
     CpuSet cpus_;         // where the workers may run
     int left_out_ = -1;   // but for this one, the caller's
 
-    // Each on its own cache line: the epoch is polled by the workers, running_ by the caller.
+    // Each on its own cache line: the epoch is polled by the workers, undone_ by the caller.
     alignas(CACHE_LINE) Atomic<uint32_t> epoch_;
-    alignas(CACHE_LINE) Atomic<uint32_t> running_;
+    alignas(CACHE_LINE) Atomic<uint32_t> undone_;
     alignas(CACHE_LINE) Atomic<uint32_t> sleepers_;
     alignas(CACHE_LINE) Atomic<uint32_t> busy_;
     alignas(CACHE_LINE) Atomic<uint32_t> callers_;
