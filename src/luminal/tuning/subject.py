@@ -37,12 +37,12 @@ class Argument:
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel of a library of ``codegen.timed``: its ``number`` there, its ``tasks``, the most threads that are worth
-    waking for them, whether it may raise a status, its arrays, and the sizes of its dimensions."""
+    """A kernel of a library of ``codegen.timed``: its ``number`` there, its ``tasks``, how many of them are worth
+    waking a thread for, whether it may raise a status, its arrays, and the sizes of its dimensions."""
 
     number: int
     tasks: int
-    most: int
+    grain: int
     checked: bool
     arguments: tuple[Argument, ...]
     sizes: tuple[int, ...]
@@ -70,8 +70,7 @@ def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject
         arguments.append(Argument(dtype.name, elements, buffer.space == "constant", same))
     tasks = int(sym.evaluate(sym.product(loop.extent for loop in kernel.nest.tasks), sizes))
     dims = tuple(sizes.get(dim.name, 0) for dim in kernel.nest.dims)
-    most = max(1, tasks // cost.grain(kernel.nest))
-    return Subject(number, tasks, most, kernel.nest.checked, tuple(arguments), dims)
+    return Subject(number, tasks, cost.grain(kernel.nest), kernel.nest.checked, tuple(arguments), dims)
 
 
 def drawn(argument: Argument, place: int) -> NDArray[Any]:

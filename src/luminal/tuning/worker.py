@@ -49,7 +49,7 @@ class Library:
     def run(self, of: Subject, sets: Sets, first: int = 0, runs: int = 1) -> float:
         """Seconds of ``runs`` runs together."""
         count = len(sets.pointers)
-        return 1e-9 * float(self._run(of.number, of.tasks, of.most, sets.table, count, first, runs))
+        return 1e-9 * float(self._run(of.number, of.tasks, of.grain, sets.table, count, first, runs))
 
 
 class Sets:
