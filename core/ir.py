@@ -524,6 +524,21 @@ def broadcast(*operands: Node) -> tuple[Node, ...]:
 
 
 @dataclass(frozen=True)
+class Approximation:
+    """A place where a choice of the user's changes what is computed: the ``option`` that was chosen, ``what`` it did,
+    and to which source operators."""
+
+    option: str
+    what: str
+    origins: tuple[Origin, ...]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Itself as JSON has it."""
+        return {"option": self.option, "what": self.what, "origins": [str(origin) for origin in self.origins]}
+
+
+@dataclass(frozen=True)
 class State:
     """A value that a model keeps from one call to the next: ``input`` is what the last call left, ``output`` names the
     output that this one leaves. Before the first call it is ``initial``, a constant."""
@@ -545,7 +560,8 @@ class Graph:
     ``inputs`` holds every input in the caller's order, used or not. ``dims`` are all symbols; of those that are
     ``measured``, a node says how large they are. ``names`` gives constants their original names.
     ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
-    The inputs and outputs of ``states`` come after those of the caller, who does not see them.
+    The inputs and outputs of ``states`` come after those of the caller, who does not see them. ``approximations`` are
+    those that have been made of the model.
     """
 
     name: str
@@ -557,6 +573,7 @@ class Graph:
     structure: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[sym.Var, Node] = field(default_factory=dict)
     states: tuple[State, ...] = ()
+    approximations: tuple[Approximation, ...] = ()
 
     @property
     def given(self) -> tuple[Node, ...]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from luminal.core import ir, ops, types
 from luminal.core import symbolic as sym
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import reshape, transpose
 from luminal.core.ops import Kind
 from luminal.core.schedule.contraction import Operand, operand, roles
@@ -79,10 +79,13 @@ def parse(name: str | None) -> Scheme | None:
 
 
 def quantised(graph: Graph, scheme: Scheme) -> Graph:
-    """``graph`` with the weights of its contractions as ``scheme`` has them; names and origins stay."""
+    """``graph`` with the weights of its contractions as ``scheme`` has them, and a note of each; names and origins
+    stay."""
     names, origins = dict(graph.names), dict(graph.origins)
-    roots = _Rewriter(scheme, names, origins).rewritten(graph.roots)
-    return graph.computing(roots, names=names, origins=origins)
+    rewriter = _Rewriter(scheme, names, origins)
+    roots = rewriter.rewritten(graph.roots)
+    made = graph.approximations + tuple(rewriter.approximations)
+    return graph.computing(roots, names=names, origins=origins, approximations=made)
 
 
 class _Rewriter:
@@ -90,6 +93,7 @@ class _Rewriter:
         self.scheme = scheme
         self.names = names
         self.origins = origins
+        self.approximations: list[Approximation] = []
         self.known: dict[tuple[Node, int], Node | None] = {}
 
     def rewritten(self, roots: Iterable[Node]) -> tuple[Node, ...]:
@@ -103,7 +107,11 @@ class _Rewriter:
                     made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
                     continue
                 new = ir.rebuild(node, operands) if operands else node
-                made[node] = self._contraction(new) or new
+                rounded = self._contraction(new)
+                made[node] = rounded or new
+                if rounded is not None:
+                    what = str(self.scheme)
+                    self.approximations.append(Approximation("weights", what, self.origins.get(node, ())))
         return tuple(made[root] for root in roots)
 
     def _contraction(self, node: Node) -> Node | None:

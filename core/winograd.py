@@ -29,7 +29,7 @@ from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError
 from luminal.core.filtering import Array, Filtering, Matrix, along_axes, filtering
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import concatenate, varies
 from luminal.core.ops import Kind
 from luminal.core.schedule.contraction import Roles, is_constant, roles
@@ -153,8 +153,9 @@ def _adds(index: Int, row: Var, tap: Var) -> bool:
 # ---- how large a tile -----------------------------------------------------------------------------------------------
 
 
-def chosen(x: Windowed, budget: float) -> tuple[Filtering, ...] | None:
-    """The filtering along each window of ``x``, the fastest within the budget; None where the sum itself is faster."""
+def chosen(x: Windowed, budget: float) -> tuple[tuple[Filtering, ...], float] | None:
+    """The filtering along each window of ``x``, the fastest within the budget, and its error; None where the sum itself
+    is faster."""
     direct = _direct_cost(x)
     candidates: list[tuple[float, tuple[Filtering, ...]]] = []
     for m in range(2, LARGEST):
@@ -162,7 +163,7 @@ def chosen(x: Windowed, budget: float) -> tuple[Filtering, ...] | None:
             each = tuple(filtering(m, w.taps) for w in x.windows)
             candidates.append((_cost(x, each), each))
     fitting = sorted((c for c in candidates if c[0] < LEAST * direct), key=lambda c: c[0])
-    return next((each for _, each in fitting if error(x, each) <= budget), None)
+    return next(((each, found) for _, each in fitting if (found := error(x, each)) <= budget), None)
 
 
 def _direct_cost(x: Windowed) -> float:
@@ -249,11 +250,13 @@ class Tiled:
 
 
 def transformed(graph: Graph, budget: float) -> Graph:
-    """``graph`` with convolutions by minimal filtering, where it pays and their errors are within ``budget``; names and
-    origins stay."""
+    """``graph`` with convolutions by minimal filtering, where it pays and their errors are within ``budget``, and a
+    note of each; names and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
-    roots = _Rewriter(budget, names, origins).rewritten(graph.roots)
-    return graph.computing(roots, names=names, origins=origins)
+    rewriter = _Rewriter(budget, names, origins)
+    roots = rewriter.rewritten(graph.roots)
+    made = graph.approximations + tuple(rewriter.approximations)
+    return graph.computing(roots, names=names, origins=origins, approximations=made)
 
 
 class _Rewriter:
@@ -261,6 +264,7 @@ class _Rewriter:
         self.budget = budget
         self.names = names
         self.origins = origins
+        self.approximations: list[Approximation] = []
         self.tiled: dict[Node, Tiled] = {}
         self.readers: dict[Node, list[Node]] = {}
 
@@ -281,8 +285,14 @@ class _Rewriter:
     def _made(self, node: Node, operands: Sequence[Node]) -> Node:
         new = ir.rebuild(node, operands) if operands else node
         if new.op is ops.SUM_REDUCE and (x := windowed(new)) is not None:
-            each = chosen(x, self.budget)
-            return new if each is None else self._whole(self._filtered(x, each), self._few_follow(node))
+            found = chosen(x, self.budget)
+            if found is None:
+                return new
+            each, error = found
+            tiles = "x".join(f"F({f.m}, {f.r})" for f in each)
+            what = f"{tiles}, error {error:.2g}"
+            self.approximations.append(Approximation("winograd", what, self.origins.get(node, ())))
+            return self._whole(self._filtered(x, each), self._few_follow(node))
         tiled = next((self.tiled[x] for x in operands if x in self.tiled), None)
         if tiled is not None and node.op is ops.VIEW:
             moved = _moved(tiled, node)

@@ -309,7 +309,10 @@ def test_precision(model: Path, tmp_path: Path) -> None:
 
 def test_weights(model: Path, tmp_path: Path) -> None:
     result = luminal_("diff", model, "--weights", "int8", "--dim", "batch=4")
-    assert result.exit_code == 0 and "weights of int8" in result.output
+    assert result.exit_code == 0 and "weights of int8 (operators: 0)" in result.output
+    result = luminal_("compile", model, "--weights", "int8", "-o", tmp_path / "folder")
+    assert result.exit_code == 0
+    assert "--weights int8: operators computed so, listed in manifest.json: 0" in result.output
     result = luminal_("compile", model, "--weights", "int3", "-o", tmp_path / "folder")
     assert result.exit_code == 2 and "int4-128" in result.output
 

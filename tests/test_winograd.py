@@ -89,7 +89,7 @@ def layer(
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, m: int) -> None:
-    monkeypatch.setattr(winograd, "chosen", lambda x, budget: tuple(filtering(m, w.taps) for w in x.windows))
+    monkeypatch.setattr(winograd, "chosen", lambda x, budget: (tuple(filtering(m, w.taps) for w in x.windows), 0.0))
 
 
 def whole_filters(shape: Sequence[int], each: Sequence[Filtering]) -> Array:
@@ -182,9 +182,13 @@ def normal(*shape: int) -> Array:
 def tile(graph: Graph, budget: float) -> int | None:
     """The outputs of a tile along an axis; None where the graph stays as it is."""
     found = [x for n in ir.topological(graph.roots) if (x := winograd.windowed(n)) is not None]
-    each = winograd.chosen(found[0], budget) if found else None
-    assert (winograd.transformed(graph, budget).roots == graph.roots) == (each is None)
-    return None if each is None else each[0].m
+    chosen = winograd.chosen(found[0], budget) if found else None
+    assert (winograd.transformed(graph, budget).roots == graph.roots) == (chosen is None)
+    if chosen is None:
+        return None
+    each, error = chosen
+    assert error == winograd.error(found[0], each) <= budget
+    return each[0].m
 
 
 def test_the_fastest_within_the_budget() -> None:
@@ -254,10 +258,15 @@ def test_a_module_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = luminal.compile(model, (x,), winograd=1e-9, threads=2)
     assert isinstance(direct, Module) and isinstance(tiny, Module)
     assert tiny.library.metadata["source_hash"] == direct.library.metadata["source_hash"]
+    assert isinstance(module, Module) and [m.approximated("winograd") for m in (direct, module, tiny)] == [0, 2, 0]
+    for made, name in zip(module.manifest["approximations"], ("conv2d", "conv2d_1"), strict=True):
+        tiles, _, error = made["what"].partition(", error ")
+        assert tiles.startswith("F(") and 0 < float(error) < 1e-3
+        assert f"{name!r}" in made["origins"][0] and made["option"] == "winograd"
     lazy = luminal.compile(model, winograd=1e-3, threads=2)
     assert torch.equal(lazy(x), module(x))
     report = luminal.diff(model, (x,), winograd=1e-3, threads=2)
-    assert report.ok and "winograd 0.001" in str(report), str(report)
+    assert report.ok and "winograd 0.001 (operators: 2)" in str(report), str(report)
 
 
 def test_diff_blames_no_kernel_for_how_far_an_infinity_reaches(monkeypatch: pytest.MonkeyPatch) -> None:

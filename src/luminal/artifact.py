@@ -108,6 +108,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         "target": render.describe(bundle.target),
         "device": render.HOSTS[bundle.target.dialect].device,
         "emulated": bundle.emulated,
+        **program.metadata,
         **{key: face[key] for key in ("dims", "entries", "states")},
         "kernels": [
             {

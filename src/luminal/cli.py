@@ -188,6 +188,9 @@ def compile_(
     for path in sorted(path for path in output.iterdir() if path.is_file()):
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
     _say(f"{output} in {text(time.perf_counter() - started)}")
+    for option, value in {"weights": weights, "winograd": winograd}.items():
+        if value is not None:
+            _say(f"--{option} {value}: operators computed so, listed in manifest.json: {module.approximated(option)}")
     reason = targets.obstacle(targets.parse(target))
     if emulate:
         _say(f"the library emulates {target} on this machine: slowly, and with every access to memory checked")

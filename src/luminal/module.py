@@ -214,6 +214,10 @@ class Module:
                 shutil.copy2(artifact.python_module(self.folder, name), target)
         return target
 
+    def approximated(self, option: str) -> int:
+        """How many operators the ``option`` has changed, ``weights`` or ``winograd``; the manifest lists them."""
+        return sum(made["option"] == option for made in self.manifest.get("approximations", ()))
+
     @property
     def manifest(self) -> dict[str, Any]:
         """What ``manifest.json`` says."""

@@ -111,8 +111,8 @@ def diff(
         [
             name,
             *chosen_precision,
-            *([f"weights of {scheme}"] if scheme else []),
-            *([f"winograd {budget:g}"] if budget else []),
+            *([f"weights of {scheme} (operators: {module.approximated('weights')})"] if scheme else []),
+            *([f"winograd {budget:g} (operators: {module.approximated('winograd')})"] if budget else []),
             *(["emulated"] if emulate else []),
         ]
     )
