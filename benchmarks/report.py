@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import attention, decoding, products, tables
+from benchmarks import attention, decoding, filtering, products, tables
 from benchmarks.chart import Bars
 from benchmarks.chart import draw as draw_chart
 from benchmarks.goals import AGAINST, ELSEWHERE, FASTER, Result, Verdict, faster, mean, verdicts
@@ -251,7 +251,7 @@ def text_of(found: Results, charts: Mapping[str, str]) -> str:
         lines += [f"{line}.\n" for line in sorted(failed)]
         if setting.precision != "fp32":
             lines += [ABOUT_ERRORS, "", *tables.markdown(error_headings(setting), error_rows(group), left=1), ""]
-    lines += products.section(found) + decoding.section(found)
+    lines += products.section(found) + decoding.section(found) + filtering.section(found)
     for number in found.under(ATTENTION):
         shown_heads = attention.rows(heads(found, int(number)))
         lines += [f"## Long attention, {number} thread{'s' if number != '1' else ''}", "", attention.ABOUT, ""]

@@ -24,6 +24,7 @@ from benchmarks import (
     decode,
     decoding,
     devices,
+    filtering,
     goals,
     llama,
     machine,
@@ -246,6 +247,20 @@ def test_contractions_are_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -
         rows = products.measure(kind, "fp32", 1, 3, 2, display)
     assert [(row.n, row.k) for row in rows] == [(48, 64), (40, 33)]
     assert all(row.error < 1e-6 and row.seconds > 0 and row.torch > 0 and row.part > 0 for row in rows)
+
+
+def test_filtering_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network with filtered convolutions beside one without; they go onto the page."""
+    networks = {"small": ("Small", lambda batch: zoo.vgg16((1, 1), batch=batch, size=96))}
+    monkeypatch.setattr(filtering, "MODELS", networks)
+    with Display(Console(stderr=True)) as display:
+        row = filtering.measure("small", 1, 3, display)
+    assert (row.filtered, row.convolutions) == (1, 2) and all(s > 0 for s in row.seconds)
+    assert 0 < row.errors[0] < 1e-6 and 0 < row.errors[1] < 1e-4 and row.weights[0] < row.weights[1]
+    results = Results()
+    results.put(f"{filtering.PREFIX}1", [asdict(row)])
+    page = report.text_of(results, {})
+    assert "## Convolutions by minimal filtering" in page and "| Small | 1 of 2 |" in page
 
 
 def test_quantised_layers_are_near_what_they_were() -> None:

@@ -15,7 +15,7 @@ from benchmarks.zoo.language import LAYERS, bert_base, gpt2, minilm, minilm_path
 from benchmarks.zoo.model import Model, to_onnx
 from benchmarks.zoo.quantised import quantise
 from benchmarks.zoo.speech import whisper_encoder
-from benchmarks.zoo.vision import convnext, mobilenet, resnet50, vit
+from benchmarks.zoo.vision import convnext, mobilenet, resnet18, resnet50, vgg16, vit
 from benchmarks.zoo.weights import randomise
 
 __all__ = [
@@ -29,11 +29,13 @@ __all__ = [
     "mobilenet",
     "quantise",
     "randomise",
+    "resnet18",
     "resnet50",
     "sentences",
     "tinyllama",
     "tinyllama_step",
     "to_onnx",
+    "vgg16",
     "vit",
     "whisper_encoder",
 ]

@@ -36,6 +36,31 @@ def resnet50(depths: tuple[int, ...] = (3, 4, 6, 3), batch: int = 2, size: int =
     return _classifier(network, batch, size, {"layer.2.normalization": 0.4})
 
 
+def resnet18(depths: tuple[int, ...] = (2, 2, 2, 2), batch: int = 2, size: int = 224) -> Model:
+    """ResNet-18 (He et al., 2015); 11.7 M parameters at full ``depths``."""
+    widths = [64, 128, 256, 512]
+    config = transformers.ResNetConfig(
+        embedding_size=64, hidden_sizes=widths, depths=list(depths), layer_type="basic", num_labels=CLASSES
+    )
+    with no_init_weights():
+        network = transformers.ResNetForImageClassification(config)
+    return _classifier(network, batch, size, {"layer.1.normalization": 0.4})
+
+
+def vgg16(repeats: tuple[int, ...] = (2, 2, 3, 3, 3), batch: int = 2, size: int = 224) -> Model:
+    """The convolutions of VGG-16 (Simonyan and Zisserman, 2014), ``repeats`` of them before each pooling; 14.7 M
+    parameters."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for stage, count in enumerate(repeats):
+        for _ in range(count):
+            width = min(64 << stage, 512)
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return _of_images(nn.Sequential(*layers).eval(), batch, size)
+
+
 def mobilenet(repeats: bool = True, batch: int = 2, size: int = 224) -> Model:
     """MobileNetV2 (Sandler et al., 2018); 3.5 M parameters. Without ``repeats`` it has no more than the 7 of its 17
     blocks that change the number of channels or the resolution."""
@@ -71,7 +96,12 @@ def _classifier(
     network: nn.Module, batch: int, size: int, deviations: Mapping[str, float] | None = None, shift: float = 0.0
 ) -> Model:
     """A classifier of images ``[batch, 3, size, size]``."""
-    module = ImageClassifier(network).eval()
+    return _of_images(ImageClassifier(network).eval(), batch, size, deviations, shift)
+
+
+def _of_images(
+    module: nn.Module, batch: int, size: int, deviations: Mapping[str, float] | None = None, shift: float = 0.0
+) -> Model:
     inputs = (torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(1)),)
     dims = {"pixel_values": {0: "batch"}, "batch": (1, 32)}
     return Model(randomise(module, inputs, deviations, shift), inputs, dims)
