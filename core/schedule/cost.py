@@ -9,6 +9,7 @@ from luminal.core.schedule.fuse import COSTLY
 from luminal.core.schedule.tile import typical
 
 WAKE = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
+_BYTE = 0.1  # cycles in which one core reads a byte of weights, which few rows multiply faster than they come
 _COMPARED = 4  # cycles of a comparison with what follows from it, on average
 _COSTLY = 10  # cycles of a division, an exponential or a look-up, as a multiple of an addition's
 
@@ -48,9 +49,12 @@ def _statement(statement: ln.Statement) -> float:
         case ln.Contract():
             steps = math.prod(typical(loop.extent) for loop in statement.loops)
             products = steps * statement.max_rows * statement.columns
+            reading = steps * statement.columns * statement.b_type.bits / 8 * _BYTE
             if (unit := statement.unit) is not None:
-                return products * unit.cycles / (unit.rows * unit.columns * unit.depth)
-            return products / (2 * statement.lanes)
+                return max(products * unit.cycles / (unit.rows * unit.columns * unit.depth), reading)
+            vectors = steps * statement.columns / statement.lanes
+            computing = 0.0 if statement.prologue is None else vectors * _value(statement.prologue.value)
+            return max(products / (2 * statement.lanes) + computing, reading)
         case ln.Sort():
             extent = typical(statement.extent)
             return _COMPARED * extent * extent.bit_length()
