@@ -46,7 +46,7 @@ class Library : public LibraryBase {
 
     /// `grain` tasks are worth waking a thread for.
     void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
-        if (options_.parallel_for != nullptr && tasks > grain) {
+        if (options_.parallel_for != nullptr && tasks / grain > 1) {
             options_.parallel_for(options_.user, tasks, body, argument);
         } else {
             pool_.parallel(tasks, grain, body, argument);

@@ -6,8 +6,8 @@
 namespace lm {
 inline namespace LM_NAMESPACE {
 
-/// Consecutive pieces that nobody has begun. Their owner takes them from the front, others from the back, each time a
-/// quarter of what is left: few times where all goes evenly, and yet nothing large is left when a thread falls behind.
+/// Consecutive pieces that nobody has begun. Their owner takes them from the front, others from the back, each time an
+/// eighth of what is left: few times where all goes evenly, and yet whoever falls behind holds up no more than that.
 ///
 /// Both ends are one word, so that a piece is taken by one. A thread that was held up between looking and taking may
 /// find the same word with the pieces of a later job: it takes those, rightly.
@@ -32,7 +32,7 @@ class alignas(CACHE_LINE) Pieces {
         uint64_t seen = left_.load_acquire();
         while (true) {
             const Run left{static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)};
-            const uint32_t some = (left.count() + 3) / 4;
+            const uint32_t some = (left.count() + 7) / 8;
             const uint32_t cut = front ? left.begin + some : left.end - some;
             const Run before{left.begin, cut};
             const Run after{cut, left.end};

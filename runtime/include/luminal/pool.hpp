@@ -192,15 +192,19 @@ class Pool {
     /// Does pieces of the job, those of member `own` first, until all have been begun. Who comes so late that it finds
     /// those of the next job does these.
     void take_part(int own) {
+        const int parts = parts_.load_relaxed();
+        do_pieces(own, true);
+        for (int i = 1; i < parts; ++i) do_pieces((own + i) % parts, false);
+    }
+
+    /// Does pieces of those that fall to a member until all of them have been begun.
+    void do_pieces(int member, bool own) {
         uint32_t done = 0;
-        for (int i = 0; i < count_; ++i) {
-            const int whose = own + i < count_ ? own + i : own + i - count_;
-            while (const Pieces::Run run = members_[whose].pieces.take(whose == own)) {
-                const Job& job = job_;  // it stays as it is while a piece that has been taken is not done
-                job.body(job.argument, first_of(run.begin, job.tasks, job.pieces),
-                         first_of(run.end, job.tasks, job.pieces));
-                done += run.count();
-            }
+        while (const Pieces::Run run = members_[member].pieces.take(own)) {
+            const Job& job = job_;  // it stays as it is while a piece that has been taken is not done
+            job.body(job.argument, first_of(run.begin, job.tasks, job.pieces),
+                     first_of(run.end, job.tasks, job.pieces));
+            done += run.count();
         }
         if (done != 0 && undone_.fetch_sub(done) == (CALLER_SLEEPS | done)) futex_wake(undone_, 1);
     }
