@@ -228,6 +228,36 @@ def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
     assert not found["default"].fault and not found["serial"].fault
 
 
+def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None:
+    """So that whatever ends the process, be it in a late round, is laid to the one that was running."""
+    program, part = doubled()
+    of = subject.of(program, part.kernel, part.launch, 0)
+    log: list[str] = []
+
+    class Library(worker.Library):
+        def __init__(self) -> None:
+            pass
+
+        def run(self, of: Subject, sets: worker.Sets, first: int = 0, runs: int = 1) -> float:
+            log.append("run")
+            return runs * 1e-3
+
+    def tell(message: dict[str, int]) -> None:
+        log.append(f"begin {message['begin']}" if "begin" in message else "end")
+
+    np.savez(tmp_path / "check.npz")
+    contender = [{"subject": of.described(), "times": 1}]
+    request = {
+        "library": "planted", "threads": 1, "weights": 1 << 20, "seconds": 0.0, "check": str(tmp_path / "check.npz"),
+        "values": str(tmp_path / "values.npz"), "contenders": [contender, contender],
+    }  # fmt: skip
+    worker.answer(request, {"planted": Library()}, {}, tell)
+    rounds = log[log.index("begin 1") + 1 :]
+    rounds = rounds[rounds.index("begin 0") :]
+    expected = [f"begin {place}" for n in range(worker.LEAST) for place in ((0, 1), (1, 0))[n % 2]]
+    assert rounds[:-1:2] == expected and set(rounds[1::2]) == {"run"} and rounds[-1] == "end"
+
+
 def test_a_candidate_that_does_not_compile_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
     program, part = doubled()
     assert part.kernel.serial is not None

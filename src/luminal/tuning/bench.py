@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from luminal.tuning.records import Measured
 from luminal.tuning.subject import Subject
 
 WEIGHTS = 512 << 20  # bytes of weights, at most, that runs go through in turn
-HANG = 20.0  # seconds in which the contenders of a question have to be done, besides those that they are given
+HANG = 20.0  # seconds after which a contender that has begun is given up
 
 
 @dataclass(frozen=True)
@@ -164,25 +165,15 @@ class Bench:
             "check": str(check), "values": str(values),
             "contenders": [[{"subject": e.of.described(), "times": e.times} for e in c] for c in contenders],
         }  # fmt: skip
-        process, hung = self._running(), threading.Event()
-        limit = self.hang + seconds
-
-        def end() -> None:
-            hung.set()
-            process.kill()
-
-        timer = threading.Timer(limit, end)
-        timer.start()
-        try:
-            begun, samples = _answer(process, request)
-        finally:
-            timer.cancel()
+        process = self._running()
+        with _Watch(process, self.hang) as watch:
+            begun, samples = _answer(process, request, watch)
         if samples is not None:
             with np.load(values) as found:
                 return dict(found), samples
         self._stop()
-        if hung.is_set():
-            return Fault(begun, f"it was not done after {limit:g} seconds")
+        if watch.ended:
+            return Fault(begun, f"it was not done after {self.hang:g} seconds")
         code = process.returncode
         return Fault(begun, f"it ended its process: {signal.strsignal(-code) if code < 0 else f'exit code {code}'}")
 
@@ -225,7 +216,39 @@ class _Entry:
         return f"it writes something else: {faults[0]}" if faults else ""
 
 
-def _answer(process: subprocess.Popen[str], request: Mapping[str, Any]) -> tuple[int, list[list[float]] | None]:
+class _Watch:
+    """Kills a process that has said nothing for ``seconds``; then ``ended`` is true."""
+
+    def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
+        self.ended = False
+        self._process, self._seconds = process, seconds
+        self._last = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def heard(self) -> None:
+        """The process has said something."""
+        self._last = time.monotonic()
+
+    def _watch(self) -> None:
+        while (left := self._last + self._seconds - time.monotonic()) > 0:
+            if self._done.wait(left):
+                return
+        self.ended = True
+        self._process.kill()
+
+
+def _answer(
+    process: subprocess.Popen[str], request: Mapping[str, Any], watch: _Watch
+) -> tuple[int, list[list[float]] | None]:
     """The contender that began last, and the samples of all, where the process lived to give them."""
     assert process.stdin is not None and process.stdout is not None
     begun = 0
@@ -233,6 +256,7 @@ def _answer(process: subprocess.Popen[str], request: Mapping[str, Any]) -> tuple
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
     for line in process.stdout:
+        watch.heard()
         message = json.loads(line)
         if "samples" in message:
             return begun, message["samples"]

@@ -62,7 +62,7 @@ def expected(serial: ln.LoopNest, of: Subject) -> dict[int, Expected]:
             subject.drawn(argument, place) if argument.same == place else arrays[serial.arrays[argument.same].name]
         )
     found = run_nest.run_places(serial, arrays, sizes, _places(serial, sizes))
-    terms = max((_terms(s, sizes) for s in statements(serial.body) if isinstance(s, ln.Reduction)), default=1)
+    terms = max((_terms(s) for s in statements(serial.body) if isinstance(s, ln.Reduction)), default=1)
     result: dict[int, Expected] = {}
     for place, array in enumerate(serial.arrays):
         if array.name in found:
@@ -90,8 +90,8 @@ def _tolerance(values: NDArray[Any], terms: int, coarsest: float) -> float:
     return max(exact, coarsest) * scale
 
 
-def _terms(reduction: ln.Reduction, sizes: Mapping[str, int]) -> int:
-    return math.prod(typical(sym.substitute(loop.extent, {})) for loop in reduction.loops)
+def _terms(reduction: ln.Reduction) -> int:
+    return math.prod(typical(loop.extent) for loop in reduction.loops)
 
 
 def _places(serial: ln.LoopNest, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -1,8 +1,8 @@
 """The process that runs candidates: ``python -m luminal.tuning.worker``.
 
 A candidate may crash or hang; then this process does, and no other. It reads requests from standard input, a line of
-JSON each, and answers on standard output: ``{"begin": number}`` before a contender runs for the first time, and last
-the samples. It ends with its parent.
+JSON each, and answers on standard output: ``{"begin": number}`` whenever a contender is about to run, and last the
+samples. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -197,8 +198,12 @@ def answer(
             contender.runs = max(1, min(100, int(SAMPLE / max(once, 1e-9))))
             contenders.append(contender)
     np.savez(request["values"], **values)  # type: ignore[arg-type]
-    samples = race([lambda n, c=c: c.sample(library, n) for c in contenders], request["seconds"])  # type: ignore[misc]
-    tell({"samples": samples})
+
+    def sample(place: int, number: int) -> float:
+        tell({"begin": place})
+        return contenders[place].sample(library, number)
+
+    tell({"samples": race([partial(sample, place) for place in range(len(contenders))], request["seconds"])})
 
 
 def _end_with(parent: int) -> None:
