@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from luminal.core import ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
-from luminal.core.errors import ScheduleError
+from luminal.core.errors import ScheduleError, SpecError
+from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
@@ -21,6 +23,7 @@ from luminal.core.schedule.blocking import Blocking, Product, choose_blocking
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, typical
+from luminal.core.symbolic import Var
 
 F32 = types.f32
 
@@ -242,6 +245,25 @@ def test_a_single_tile_fetches_what_is_next() -> None:
 def test_an_illegal_transform_of_tiles_says_why(schedule: transforms.Schedule, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         transforms.apply(serial_product(10, 24, 12), schedule)
+
+
+@pytest.mark.parametrize(
+    ("added", "reason"),
+    [
+        ({"accumulate": True}, "outer and accumulate"),
+        ({"unit": DOT_BF16}, "outer and unit"),
+        (
+            {"outer": 0, "unit": DOT_BF16, "prologue": ln.Prologue(Var("j", 0, 7), ln.literal(bytes(4), F32))},
+            "unit and",
+        ),
+    ],
+    ids=str,
+)
+def test_a_tile_that_no_code_computes_is_refused(added: dict[str, Any], reason: str) -> None:
+    nest = transforms.apply(serial_product(10, 24, 12), (*TILED, SumInBlocks(1)))
+    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+    with pytest.raises(SpecError, match=reason):
+        replace(contract, **added)
 
 
 def test_a_size_between_bounds_stands_for_their_geometric_mean() -> None:

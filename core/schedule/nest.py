@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from luminal.core.errors import SpecError
 from luminal.core.grid import Fragment
 from luminal.core.matrix import MatrixUnit
 from luminal.core.ops import SELECT, Failure, Op
@@ -376,6 +377,9 @@ class Contract:
 
     ``ahead``, where given, is an element of ``B`` that each step may bring into the cache for a later tile. It changes
     no value, and may lie beyond the end of ``B``.
+
+    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, and for ``outer`` with a fragment, a
+    unit or ``accumulate``.
     """
 
     tile: str
@@ -402,6 +406,13 @@ class Contract:
     unit: MatrixUnit | None = None
     depth: int = 1
     prologue: Prologue | None = None
+
+    def __post_init__(self) -> None:
+        exclusive = ("fragment", "unit", "prologue"), ("outer", "fragment"), ("outer", "unit"), ("outer", "accumulate")
+        for names in exclusive:
+            given = [name for name in names if getattr(self, name)]
+            if len(given) > 1:
+                raise SpecError(f"contract {self.tile}: {' and '.join(given)} exclude each other")
 
 
 Statement: TypeAlias = (
