@@ -20,6 +20,7 @@ from luminal.codegen.interface import Interface
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
 from luminal.core.program import Program
+from luminal.core.schedule.lower import stack_bytes
 from luminal.core.target import Target
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -179,6 +180,7 @@ def assemble(
         "target": target,
         "weights_bytes": plan.payload_bytes,
         "state_bytes": program.state_size,
+        "stack_bytes": _stack_bytes(program),
         "kernel_sources": list(kernels),
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
         "library_flags": LIBRARY_FLAGS,
@@ -199,6 +201,14 @@ def assemble(
     )  # fmt: skip
 
 
+_FRAMES = 64 << 10  # bytes of the stack that calls take, whatever the kernels
+
+
+def _stack_bytes(program: Program) -> int:
+    """Bytes of its caller's stack that a run takes at most: of the arrays of one kernel, and of calls."""
+    return _FRAMES + max((stack_bytes(kernel.nest) for kernel in program.kernels), default=0)
+
+
 def describe(target: Target) -> dict[str, Any]:
     """What manifests and libraries say of the machine that they are for."""
     return {
@@ -216,6 +226,7 @@ def _library(
         **program.metadata,
         source_hash=source_hash.hex(),
         target=describe(target),
+        stack_bytes=context["stack_bytes"],
         constants=[
             {
                 "name": name,

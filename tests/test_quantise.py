@@ -116,6 +116,19 @@ def test_a_module_is_compiled_with_rounded_weights() -> None:
     assert weights / 3.6 > bytes_["int8"] > bytes_["int4"] and weights / 6 > bytes_["int4"]
 
 
+def test_the_header_says_what_a_run_takes_of_the_stack() -> None:
+    """Rounded weights of 6144 x 64 are made real there, a panel of 64 KiB or more at a time."""
+    layer, x = nn.Linear(6144, 64), torch.randn(64, 6144)
+    needed = []
+    for name in (None, "int8"):
+        module = luminal.compile(layer, (x,), weights=name, threads=1)
+        assert isinstance(module, Module)
+        needed.append(module.library.metadata["stack_bytes"])
+        header = (module.folder / f"{module.interface.name}.h").read_text()
+        assert f"needs {-(-needed[-1] // 1024)} KiB of stack" in header
+    assert 1 << 16 <= needed[0] < 1 << 17 and needed[1] >= needed[0] + (1 << 16)
+
+
 def test_the_report_says_how_far_rounded_weights_are_away() -> None:
     model = Tied().eval()
     exact, coarse = (luminal.diff(model, (INDEX,), weights=name, threads=1) for name in (None, "int4"))

@@ -444,6 +444,12 @@ def _checks(body: tuple[ln.Statement, ...]) -> bool:
     return any(isinstance(s, ln.Let) for s in statements(body))
 
 
+def stack_bytes(nest: ln.LoopNest) -> int:
+    """Bytes of the arrays that a task has to itself, all at once."""
+    arrays = (s for s in statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "local")
+    return sum(array.extent * array.dtype.itemsize for array in arrays)
+
+
 def statements(body: tuple[ln.Statement, ...]) -> list[ln.Statement]:
     """Every statement of a body, nested ones included."""
     found: list[ln.Statement] = []

@@ -115,6 +115,7 @@ class Pool {
         pthread_t thread;
     };
 
+    static constexpr size_t STACK = 8 << 20;  // bytes at least of a worker; kernels keep arrays there
     static constexpr int FAULTS[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
 
     /// The workers block all signals: those are for the program's own threads. But faults are handled where they occur,
@@ -125,12 +126,19 @@ class Pool {
         sigfillset(&all);
         for (const int fault : FAULTS) sigdelset(&all, fault);
         pthread_sigmask(SIG_SETMASK, &all, &before);
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        size_t stack = 0;
+        if (pthread_attr_getstacksize(&attributes, &stack) == 0 && stack < STACK) {
+            pthread_attr_setstacksize(&attributes, STACK);
+        }
         while (started_ < count_) {
             Member& worker = members_[started_];
             worker.pool = this;
-            if (pthread_create(&worker.thread, nullptr, &Pool::worker_main, &worker) != 0) break;
+            if (pthread_create(&worker.thread, &attributes, &Pool::worker_main, &worker) != 0) break;
             ++started_;
         }
+        pthread_attr_destroy(&attributes);
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
         if (started_ == count_) return true;
         stop();
