@@ -393,6 +393,36 @@ def test_the_same_times_choose_the_same_schedules(by_hand: type[Hand], tmp_path:
     assert records.decisions(targets.AVX512, 2, Records(tmp_path / "first")) is FORMULA
 
 
+def test_what_no_run_of_the_model_has_confirmed_is_not_taken(
+    by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that is interrupted before its end leaves what it measured to the next one, which confirms it."""
+    graph, file = linear(), Records(tmp_path / "records")
+    by_hand.times = second_candidates(graph)
+
+    def interrupted(*_: object) -> list[float]:
+        raise KeyboardInterrupt
+
+    def tune() -> search.Outcome:
+        return search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
+
+    def compiled() -> list[ln.LoopNest]:
+        decisions = records.decisions(targets.AVX2, 1, file)
+        return [k.nest for k in compile_graph(graph, replace(targets.AVX2, decisions=decisions)).kernels]
+
+    monkeypatch.setattr(confirm, "medians", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tune()
+    plain, measured = [k.nest for k in compile_graph(graph, targets.AVX2).kernels], len(by_hand.asked)
+    assert measured and compiled() == plain
+    monkeypatch.setattr(confirm, "medians", faster)
+    outcome = tune()
+    assert len(by_hand.asked) == measured and outcome.seconds == (1.0, 0.9)
+    assert outcome.known == len(outcome.answers) == measured
+    assert not set(compiled()) & set(plain)
+    assert tune().seconds is None
+
+
 def test_what_makes_the_model_slower_is_taken_back(
     by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ FIRST = 0.6  # of the time that is left, for those kinds that others follow
 SECONDS = 0.4  # of measuring, for a question
 CONFIRMING = 0.2  # of the time, for running the model as a whole
 SLOWER = "the model as a whole is slower with what was chosen"
+UNCONFIRMED = "the model as a whole was not run with it yet"
 SHARE = 0.003  # of a model's estimated time: what takes less is not worth measuring
 
 
@@ -83,7 +84,8 @@ def tune(
 
     Questions that take the most time come first. Whatever was measured is recorded at once: interrupted, a search loses
     the question that it is at. In the end the model is run as a whole, with and without what was chosen
-    (``confirm.medians``); if it is slower with it, that is recorded too, and the defaults stay.
+    (``confirm.medians``), by this search or by an earlier one that did not come so far; until then, and if it is slower
+    with it, the defaults stay.
 
     Raises InputError where the target is a GPU, TargetError where this machine cannot run its code, RecordsError where
     the records cannot be used.
@@ -127,11 +129,14 @@ class _Search:
         """Measures the questions of some kinds; those of others are as was measured so far."""
         if self.clock() >= self.end:
             return
-        winners = recording.winners(self.records, self.machine)
-        questions = self._questions(kinds, winners)
+        latest = self.records.latest(self.machine)
+        questions = self._questions(kinds, self._winners())
         if not again:
-            self.known += len(questions.keys() & winners.keys())
-            questions = {question: found for question, found in questions.items() if question not in winners}
+            self.known += len(questions.keys() & latest.keys())
+            for question in questions.keys() & latest.keys():
+                if any(m.fault == UNCONFIRMED for m in latest[question]):
+                    self._answer(question, questions[question], _open(latest[question]))
+            questions = {question: found for question, found in questions.items() if question not in latest}
         done, now = 0, self.clock()
         # The first kinds leave the later ones their time.
         end = self.end if kinds == KINDS[-1] else now + FIRST * (self.end - now)
@@ -144,29 +149,41 @@ class _Search:
             compiled = bench.compile(list(kernels.values()))
             for question in batch:
                 measured = bench.measure(compiled, questions[question], SECONDS)
-                self.records.add(self.machine, question, self.run, measured)
-                origins = questions[question][0].parts[0].kernel.origins
-                self.answers.append(Answer(question, origins, tuple(measured)))
+                self._answer(question, questions[question], measured)
+                chosen = self.answers[-1].chosen
+                rows = [replace(m, fault=UNCONFIRMED) if m is chosen and m.place else m for m in measured]
+                self.records.add(self.machine, question, self.run, rows)
                 done += 1
                 self.progress("tune", min(0.99, 1 - max(0.0, self.end - self.clock()) / self.budget))
             self.each = (self.clock() - started) / len(batch)
         self.left += len(questions) - done
 
+    def _answer(self, question: str, candidates: Sequence[Candidate], measured: Sequence[Measured]) -> None:
+        self.answers.append(Answer(question, candidates[0].parts[0].kernel.origins, tuple(measured)))
+
+    def _winners(self) -> dict[str, str]:
+        """What is chosen, were this search confirmed."""
+        return {
+            **recording.winners(self.records, self.machine),
+            **{answer.question: answer.chosen.candidate for answer in self.answers},
+        }
+
     def confirm(self, threads: int) -> tuple[float, float] | None:
-        """Runs the model without and with what this search chose; takes it back where that is slower."""
+        """Runs the model without and with what this search chose; records that it is to stay, or is slower."""
         if all(answer.chosen.place == 0 for answer in self.answers):
             return None
         programs = [
             compile_graphs(self.name, self.graphs, replace(self.target, decisions=Recorded(winners)))
-            for winners in (self.before, recording.winners(self.records, self.machine))
+            for winners in (self.before, self._winners())
         ]
         without, chosen = confirm.medians(programs, self.graphs, self.target, threads)
-        if chosen > without:
-            run = self.records.begin()
-            for number, answer in enumerate(self.answers):
-                rows = [replace(m, fault=m.fault or SLOWER) if m.place else m for m in answer.measured]
-                self.records.add(self.machine, answer.question, run, rows)
-                self.answers[number] = replace(answer, measured=tuple(rows))
+        run = self.records.begin()
+        for number, answer in enumerate(self.answers):
+            rows = answer.measured
+            if chosen > without:
+                rows = tuple(replace(m, fault=m.fault or SLOWER) if m.place else m for m in rows)
+            self.records.add(self.machine, answer.question, run, rows)
+            self.answers[number] = replace(answer, measured=rows)
         return without, chosen
 
     def _questions(self, kinds: tuple[str, ...], winners: Mapping[str, str]) -> dict[str, list[Candidate]]:
@@ -197,6 +214,11 @@ class _Search:
         least = SHARE * sum(times.values())
         distinct = {question: _distinct(found[question]) for question, time in times.most_common() if time >= least}
         return {q: candidates for q, candidates in distinct.items() if len(candidates) > 1 and not candidates[0].place}
+
+
+def _open(measured: Iterable[Measured]) -> tuple[Measured, ...]:
+    """Rows as they were before it was noted that nothing has confirmed them."""
+    return tuple(replace(m, fault="") if m.fault == UNCONFIRMED else m for m in measured)
 
 
 def _asking(program: Program, kinds: tuple[str, ...]) -> dict[str, tuple[Part, ...]]:
