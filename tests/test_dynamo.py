@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,21 @@ def test_a_model_with_breaks_state_and_sizes_that_vary() -> None:
         assert count == rows and model.calls == call
         model.calls.sub_(1)
         torch.testing.assert_close(found, model(x)[0])
+
+
+def test_options_are_those_of_compile() -> None:
+    model, x = nn.Linear(256, 256).eval(), floats(2, 256)
+    coarse = torch.compile(model, backend="luminal", options={"threads": 1, "weights": "int4"})
+    with torch.no_grad():
+        apart = (coarse(x) - model(x)).abs().max() / model(x).abs().max()
+    assert 1e-3 < apart < 0.5
+
+
+@pytest.mark.parametrize("how", [{"options": {"target": "avx2"}}, {"mode": "max-autotune"}], ids=str)
+def test_what_is_no_option_is_refused(how: dict[str, Any]) -> None:
+    compiled = torch.compile(nn.Linear(4, 3).eval(), backend="luminal", **how)
+    with torch.no_grad(), pytest.raises(Exception, match=r"expected options of precision, .*found (target|the mode)"):
+        compiled(floats(2, 4))
 
 
 def test_weights_that_change_are_seen() -> None:

@@ -18,7 +18,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils import _pytree as pytree
 
 from luminal import api, tensors
-from luminal.core.errors import ModelError
+from luminal.core.errors import InputError, ModelError
 from luminal.frontends.fx import importer
 from luminal.frontends.fx.dims import DEFAULT_UPPER
 from luminal.frontends.fx.dtypes import to_numpy
@@ -26,16 +26,27 @@ from luminal.frontends.fx.export import rules
 from luminal.module import Module
 
 Inputs = Sequence[Any]
+OPTIONS = ("precision", "weights", "winograd", "threads", "seed", "search")  # of luminal.compile, for a captured graph
 
 
-def luminal(graph: torch.fx.GraphModule, inputs: Inputs, **options: Any) -> Callable[..., Any]:
+def luminal(
+    graph: torch.fx.GraphModule, inputs: Inputs, *, options: Mapping[str, Any] | None = None, mode: str | None = None
+) -> Callable[..., Any]:
     """What runs ``graph``, a module that Dynamo captured with these example ``inputs``.
 
     ``options`` are those of ``luminal.compile``: ``torch.compile(model, backend="luminal", options={"threads": 1})``.
     Parameters are constants of the library, which is compiled again where they have changed since; buffers are inputs.
 
-    Raises ModelError where gradients are asked for, UnsupportedError for operators that luminal cannot compile.
+    Raises ModelError where gradients are asked for, UnsupportedError for operators that luminal cannot compile,
+    InputError for options that it has not, and for a ``mode``.
     """
+    options = {} if options is None else dict(options)
+    unknown = sorted(options.keys() - OPTIONS)
+    if unknown or mode is not None:
+        raise InputError(
+            f"torch.compile with luminal: expected options of {', '.join(OPTIONS)}, found "
+            f"{', '.join(unknown) or f'the mode {mode!r}'}; options={{'search': 'quick'}} measures schedules"
+        )
     if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         raise ModelError(
             "luminal compiles models for inference: call the model under torch.no_grad() or torch.inference_mode()"
