@@ -1,5 +1,6 @@
 """``luminal.diff``: what it accepts, and that planted mistakes are found where they were planted."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,10 @@ def test_references_that_cannot_run_the_model() -> None:
 def test_tolerance() -> None:
     assert luminal.diff(classifier(), dims=DIMS, tolerance=1e-4).ok
     assert not luminal.diff(classifier(), dims=DIMS, tolerance=0.0).ok
+    wrong: Any
+    for wrong in (math.nan, math.inf, -1.0, "small"):
+        with pytest.raises(InputError, match="tolerance: expected a finite number, 0 or more, found"):
+            luminal.diff(classifier(), dims=DIMS, tolerance=wrong)
 
 
 # ---- planted mistakes ----------------------------------------------------------------------------------------------

@@ -53,12 +53,12 @@ def test_operations_and_bytes_of_kernels() -> None:
         assert softmax.bytes == 2 * count * CLASSES * 4
 
 
-@pytest.mark.parametrize(("rows", "busy"), [(1, 1), (512, 2)])
-def test_threads_of_kernels(rows: int, busy: int) -> None:
-    """As many as there is work for."""
-    module = luminal.compile(nn.Linear(256, 256).eval(), (torch.zeros(rows, 256),), threads=1)
+@pytest.mark.parametrize(("rows", "width", "busy"), [(1, 96, 1), (1, 512, 2), (512, 256, 2)])
+def test_threads_of_kernels(rows: int, width: int, busy: int) -> None:
+    """As many as there is work for: that of a single row is to read the matrix."""
+    module = luminal.compile(nn.Linear(width, width).eval(), (torch.zeros(rows, width),), threads=1)
     assert isinstance(module, Module)
-    inputs = {module.input_names[0]: np.zeros((rows, 256), np.float32)}
+    inputs = {module.input_names[0]: np.zeros((rows, width), np.float32)}
     (product,) = (k for k in profile.profile(module, inputs, runs=3, threads=2) if k.operations)
     assert product.threads == busy and product.unit == "FMA"
 

@@ -47,7 +47,7 @@ from luminal.tuning.records import save as save_records
 from luminal.tuning.search import SLOWER
 
 # In a file or a pipe there is no edge of the screen to keep to.
-out = Console(width=None if sys.stdout.isatty() else 120)
+out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
 err = Console(stderr=True)
 
 
@@ -423,7 +423,7 @@ def _kernel_table(
     table = Table(title=title, caption=_ceilings(total, peak, threads), caption_justify="left")
     for heading in ("kernel", *profiling.HEADINGS, "made for"):
         justify: Literal["left", "right"] = "right" if heading in profiling.HEADINGS else "left"
-        table.add_column(heading, justify=justify, no_wrap=heading == "kernel")
+        table.add_column(heading, justify=justify, no_wrap=heading != "made for", overflow="fold")
     for kernel in found:
         made_for = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in kernel.origins))
         table.add_row(kernel.name, *profiling.cells(kernel, total, peak), escape(made_for))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,13 +69,16 @@ def diff(
     weights is away from float64 is allowed, and the table says how far that is; so it is with a budget ``winograd``.
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
-    that do not fit and for a folder ``save`` that cannot be written, TargetError where this machine cannot run code for
+    that do not fit, a ``tolerance`` that is no finite number of 0 or more, and a folder ``save`` that cannot be
+    written, TargetError where this machine cannot run code for
     ``target``.
     """
     if save is not None:
         destination.folder(save, "save")
     chosen = targets.parse(target, precision)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
+    if tolerance is not None and not _is_tolerance(tolerance):
+        raise InputError(f"tolerance: expected a finite number, 0 or more, found {tolerance!r}")
     emulate = targets.needs_emulation(chosen)
     if not emulate:
         targets.check_supported(chosen)
@@ -117,6 +122,10 @@ def diff(
         ]
     )
     return Report(graph.name, source.reference.name, called, tuple(trials), finding)
+
+
+def _is_tolerance(value: object) -> bool:
+    return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
 
 
 def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
