@@ -85,7 +85,10 @@ def test_references_that_cannot_run_the_model() -> None:
 
 def test_tolerance() -> None:
     assert luminal.diff(classifier(), dims=DIMS, tolerance=1e-4).ok
-    assert not luminal.diff(classifier(), dims=DIMS, tolerance=0.0).ok
+    report = luminal.diff(classifier(), dims=DIMS, tolerance=0.0)
+    assert not report.ok and report.finding is not None and report.finding.stage == "rounding"
+    coarse = luminal.diff(classifier(), dims=DIMS, precision="bf16", tolerance=1e-6)
+    assert not coarse.ok and coarse.finding is not None and coarse.finding.stage == "rounding"
     wrong: Any
     for wrong in (math.nan, math.inf, -1.0, "small"):
         with pytest.raises(InputError, match="tolerance: expected a finite number, 0 or more, found"):

@@ -42,13 +42,17 @@ def locate(
     Where the interpreter differs from the reference, the two are compared operator by operator: the front end reads one
     of them otherwise. Else each operator is compiled by itself and compared with the interpreter on the same operands,
     and of the first that is wrong, each stage. Where none is, values on the way become further outputs of the graph.
+    But where only the ``tolerance`` is smaller than what rounding explains, that is what is wrong.
     """
     inputs = {state.name: state.initial.attr.array for state in graph.states} | dict(inputs)
     graph = replace(graph, states=())
     wrong = replace(graph, outputs=tuple(graph.outputs[k] for k in outputs))
     oracle = Oracle(wrong, inputs, tolerance, target.precision, target=target)
     expected = reference.run(inputs)
-    if any(oracle.refutes_reference(node, expected[name]) for name, node in wrong.outputs):
+    rounded = None if tolerance is None else _rounding(wrong, inputs, expected, target)
+    if rounded is not None:
+        finding, part = rounded
+    elif any(oracle.refutes_reference(node, expected[name]) for name, node in wrong.outputs):
         finding, part = _front_end(oracle, reference, wrong, expected)
     else:
         finding, part = _compiler(oracle, wrong, target)
@@ -180,6 +184,18 @@ def _divergence(oracle: Oracle, operator: _Operator, value: NDArray[Any]) -> tup
 
 def _until(operator: _Operator, node: Node) -> tuple[Node, ...]:
     return operator.nodes[: operator.nodes.index(node) + 1]
+
+
+def _rounding(graph: Graph, inputs: Arrays, expected: Arrays, target: Target) -> tuple[Finding, _Part] | None:
+    """The finding where rounding explains how far the library and the reference are from float64; None where not."""
+    oracle = Oracle(graph, inputs, precision=target.precision, target=target)
+    found = _compiled(graph, target, inputs)
+    for (name, node), value in zip(graph.outputs, found, strict=True):
+        if oracle.refutes(node, value) or oracle.refutes_reference(node, expected[name]):
+            return None
+    explanation = "no mistake: without a tolerance, the library and the reference agree within what rounding explains"
+    far = distance(found[0], oracle.exact(graph.results[0]))
+    return Finding(None, "rounding", far, explanation), _Part(graph, inputs, found)
 
 
 def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _Part]:
