@@ -14,7 +14,6 @@ float32(scale)``, and sums in float32 as before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from luminal.core import ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import reshape, transpose
-from luminal.core.ops import Kind
+from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction import Operand, operand, roles
 from luminal.core.types import DType
 
@@ -83,7 +82,7 @@ def quantised(graph: Graph, scheme: Scheme) -> Graph:
     stay."""
     names, origins = dict(graph.names), dict(graph.origins)
     rewriter = _Rewriter(scheme, names, origins)
-    roots = rewriter.rewritten(graph.roots)
+    roots = remade(graph.roots, origins, rewriter.made)
     made = graph.approximations + tuple(rewriter.approximations)
     return graph.computing(roots, names=names, origins=origins, approximations=made)
 
@@ -96,23 +95,13 @@ class _Rewriter:
         self.approximations: list[Approximation] = []
         self.known: dict[tuple[Node, int], Node | None] = {}
 
-    def rewritten(self, roots: Iterable[Node]) -> tuple[Node, ...]:
-        roots = tuple(roots)
-        made: dict[Node, Node] = {}
-        for node in ir.topological(roots):
-            operands = [made[x] for x in node.inputs]
-            with ir.originating(self.origins, *self.origins.get(node, ())):
-                if node.op.kind is Kind.STRUCTURED:
-                    bodies = (self.rewritten(body) for body in node.attr.bodies)
-                    made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
-                    continue
-                new = ir.rebuild(node, operands) if operands else node
-                rounded = self._contraction(new)
-                made[node] = rounded or new
-                if rounded is not None:
-                    what = str(self.scheme)
-                    self.approximations.append(Approximation("weights", what, self.origins.get(node, ())))
-        return tuple(made[root] for root in roots)
+    def made(self, node: Node, operands: Sequence[Node]) -> Node:
+        """``node`` over ``operands``, with its weight rounded where it is a contraction that has one."""
+        new = ir.rebuild(node, operands) if operands else node
+        rounded = self._contraction(new)
+        if rounded is not None:
+            self.approximations.append(Approximation("weights", str(self.scheme), self.origins.get(node, ())))
+        return rounded or new
 
     def _contraction(self, node: Node) -> Node | None:
         """``node`` with its weight rounded, where it is a contraction that has one."""

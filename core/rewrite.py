@@ -6,7 +6,7 @@ until no rule applies. What nothing reads afterwards is gone, since a graph is o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from luminal.core import ir
 from luminal.core.errors import SpecError
@@ -87,6 +87,21 @@ def rewrite(
         if target not in done:
             _check_progress([target] if chain[target] < _CHAIN else [node], following, rule)
     return [done[root] for root in roots]
+
+
+def remade(roots: Iterable[Node], origins: Origins, make: Callable[[Node, Sequence[Node]], Node]) -> tuple[Node, ...]:
+    """``roots`` with every node replaced by what ``make`` makes of it and of its operands, which have been replaced
+    already; in the bodies of loops and branches too. What is made has the origins of the node, in ``origins``."""
+    found: dict[Node, Node] = {}
+    for node in ir.topological(roots):
+        operands = [found[x] for x in node.inputs]
+        with ir.originating(origins, *origins.get(node, ())):
+            if node.op.kind is Kind.STRUCTURED:
+                bodies = (remade(body, origins, make) for body in node.attr.bodies)
+                found[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
+            else:
+                found[node] = make(node, operands)
+    return tuple(found[root] for root in roots)
 
 
 def _check_progress(waiting: Iterable[Node], following: dict[Node, Node], rule: Rule | None) -> None:

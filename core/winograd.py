@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from luminal.core.filtering import Array, Filtering, Matrix, along_axes, filteri
 from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import concatenate, varies
 from luminal.core.ops import Kind
+from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction import Roles, is_constant, roles
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
@@ -253,36 +254,26 @@ def transformed(graph: Graph, budget: float) -> Graph:
     """``graph`` with convolutions by minimal filtering, where it pays and their errors are within ``budget``, and a
     note of each; names and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
-    rewriter = _Rewriter(budget, names, origins)
-    roots = rewriter.rewritten(graph.roots)
+    rewriter = _Rewriter(budget, names, origins, ir.users(ir.everything(graph.roots)))
+    roots = remade(graph.roots, origins, rewriter.made)
     made = graph.approximations + tuple(rewriter.approximations)
     return graph.computing(roots, names=names, origins=origins, approximations=made)
 
 
 class _Rewriter:
-    def __init__(self, budget: float, names: dict[Node, str], origins: ir.Origins) -> None:
+    def __init__(
+        self, budget: float, names: dict[Node, str], origins: ir.Origins, readers: Mapping[Node, Sequence[Node]]
+    ) -> None:
         self.budget = budget
         self.names = names
         self.origins = origins
+        self.readers = readers
         self.approximations: list[Approximation] = []
         self.tiled: dict[Node, Tiled] = {}
-        self.readers: dict[Node, list[Node]] = {}
 
-    def rewritten(self, roots: Iterable[Node]) -> tuple[Node, ...]:
-        roots = tuple(roots)
-        self.readers |= ir.users(roots)
-        made: dict[Node, Node] = {}
-        for node in ir.topological(roots):
-            operands = [made[x] for x in node.inputs]
-            with ir.originating(self.origins, *self.origins.get(node, ())):
-                if node.op.kind is Kind.STRUCTURED:
-                    bodies = (self.rewritten(body) for body in node.attr.bodies)
-                    made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
-                    continue
-                made[node] = self._made(node, operands)
-        return tuple(made[root] for root in roots)
-
-    def _made(self, node: Node, operands: Sequence[Node]) -> Node:
+    def made(self, node: Node, operands: Sequence[Node]) -> Node:
+        """``node`` over ``operands``, by minimal filtering where it is a sum that is faster so; what is computed from
+        such a sum, from each output of a tile."""
         new = ir.rebuild(node, operands) if operands else node
         if new.op is ops.SUM_REDUCE and (x := windowed(new)) is not None:
             found = chosen(x, self.budget)
