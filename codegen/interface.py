@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from luminal.codegen import system_names
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
@@ -61,13 +62,6 @@ _RESERVED_WORDS = """
     while xor xor_eq
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
-
-# What the linker and the loader take for a library of the system, where a model of that name is linked or found first.
-_SYSTEM_LIBRARY_NAMES = """
-    anl asan atomic c crypt cuda cudart dl gcc gcc_eh gcc_s gomp itm lsan m mvec nsl nvrtc objc omp pthread quadmath
-    resolv rt ssp stdc supc system tsan ubsan unwind util z
-"""
-_SYSTEM_LIBRARIES = frozenset(_SYSTEM_LIBRARY_NAMES.split())
 
 
 @dataclass(frozen=True)
@@ -220,12 +214,14 @@ def identifiers(names: Sequence[str]) -> list[str]:
 
 
 def library_name(called: str) -> str:
-    """What a model that is called so is named: an identifier of C that hides no library of the system.
+    """What a model that is called so is named: an identifier of C that is no name of the system's own, so that its
+    library and headers hide none and its functions and namespace clash with none (see ``system_names``).
 
     A file system that does not tell ``libM`` from ``libm`` is as good as one that does.
     """
     name = identifiers([called])[0]
-    return f"{name}_model" if name.lower() in _SYSTEM_LIBRARIES else name
+    taken = name in system_names.GLOBALS or name.lower() in system_names.FILES
+    return f"{name}_model" if taken else name
 
 
 def comment(text: str) -> str:

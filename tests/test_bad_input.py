@@ -16,7 +16,7 @@ import torch
 from onnx import TensorProto, helper
 
 import luminal
-from luminal.codegen import toolchain
+from luminal.codegen import interface, toolchain
 from luminal.core import ir, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -413,14 +413,49 @@ def test_a_class_named_like_a_keyword_gets_a_name_that_compiles() -> None:
     assert luminal.read(kind().eval(), (torch.zeros(2),)).name == "int_value"
 
 
-@pytest.mark.parametrize("name", ["c", "m", "M", "dl", "pthread", "gcc_s"])
-def test_a_name_that_hides_a_library_of_the_system(name: str, tmp_path: Path) -> None:
+# libraries; headers; functions of C and of POSIX, and what they are prefixes of; types; where a program begins
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("c", "m", "M", "dl", "pthread", "gcc_s"),
+        *("time", "Time", "string", "stdio", "signal", "features", "python"),
+        *("exp", "logf", "malloc", "read", "index", "shm", "tm", "main"),
+    ],
+)
+def test_a_name_that_the_system_has_itself(name: str, tmp_path: Path) -> None:
     module, x = small(2)
     with pytest.raises(InputError, match=f"another name than '{name}', such as '{name}_model'"):
         luminal.read(module, (x,), name=name)
     assert luminal.read(type(name, (torch.nn.ReLU,), {})(), (x,)).name == f"{name.lower()}_model"
     onnx.save(classifier(), tmp_path / f"{name}.onnx")
     assert luminal.read(tmp_path / f"{name}.onnx").name == f"{name}_model"
+
+
+@pytest.mark.parametrize("name", ["classifier", "timer", "Exp", "logs", "resnet50"])
+def test_a_name_that_the_system_has_not(name: str) -> None:
+    assert interface.library_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["time", "main"])
+def test_headers_of_a_model_that_is_named_like_something_of_c(name: str, tmp_path: Path) -> None:
+    """They compile beside those of C and C++, with the model's folder among the folders of headers."""
+    onnx.save(classifier(), tmp_path / f"{name}.onnx")
+    model = luminal.compile(tmp_path / f"{name}.onnx", dims={"batch": (1, 4)})
+    assert isinstance(model, Module)
+    source = f"""
+#include <unistd.h>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <{name}_model.hpp>
+int main() {{ return {name}_model::Library().handle() == nullptr; }}
+"""
+    folder = model.export(tmp_path / "folder", python_module=False)
+    (tmp_path / "program.cpp").write_text(source)
+    options = ("-std=c++17", "-fsyntax-only", f"-I{folder}", str(tmp_path / "program.cpp"))
+    found = subprocess.run([*toolchain.find().command, *options], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
 
 
 def test_a_file_that_is_not_there_is_missed_before_a_framework_is_imported() -> None:

@@ -217,8 +217,8 @@ def read(
         raise InputError(f"name: expected an identifier of C and C++, which symbols begin with, found {name!r}")
     if name is not None and interface.library_name(name) != name:
         raise InputError(
-            f"name: a library lib{name} would stand in for the system's own: take another name than {name!r}, such as "
-            f"{interface.library_name(name)!r}"
+            f"name: the system has a library, a header or a function {name!r} of its own, which the model's would "
+            f"hide or clash with: take another name than {name!r}, such as {interface.library_name(name)!r}"
         )
     importer = _front_end(model)
     graph: Graph
