@@ -335,6 +335,22 @@ def test_options_that_do_not_fit_an_onnx_model() -> None:
         luminal.compile(classifier(), target="abacus")
 
 
+@pytest.mark.parametrize("threads", [-1, 1024, 2.5, "2", None, True])
+def test_threads_that_are_no_number_of_them(threads: Any, module: Module) -> None:
+    """They are refused before any work: before a model or a folder is looked at."""
+    for call in (
+        lambda: luminal.compile("absent.onnx", threads=threads),
+        lambda: luminal.compile(torch.nn.ReLU(), threads=threads),
+        lambda: luminal.tune("absent.onnx", budget=1, threads=threads),
+        lambda: luminal.diff("absent.onnx", threads=threads),
+        lambda: luminal.load("absent", threads=threads),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(caught.value) == f"threads: expected 0..1023 (0: one for each CPU), found {threads!r}"
+    assert isinstance(luminal.load(module.folder, threads=np.int64(2)), Module)  # type: ignore[arg-type]
+
+
 def test_an_input_that_decides_shapes() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])
     shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal import artifact, tensors
+from luminal import arguments, artifact, tensors
 from luminal.codegen import interface
 from luminal.core import quantise
 from luminal.core import target as targets
@@ -85,9 +85,10 @@ def compile(
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
     TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
-    measured; RecordsError where what was measured cannot be read; ValueError for other names; InputError for a
-    ``winograd`` that is no finite number above 0, or with a GPU or a precision other than ``fp32``.
+    measured; RecordsError where what was measured cannot be read; ValueError for other names; InputError for
+    ``threads`` that are none of 0 .. 1023 and for a ``winograd`` that is no finite number above 0, or with a GPU or a precision other than ``fp32``.
     """
+    threads = arguments.threads(threads)
     chosen = targets.parse(target, precision)
     budget = filtering.parse(winograd, chosen)
     scheme = quantise.parse(weights)
@@ -139,6 +140,7 @@ def tune(
     """
     if not budget > 0:
         raise InputError(f"budget: expected seconds, more than none, found {budget}")
+    threads = arguments.threads(threads)
     chosen = targets.parse(target, precision)
     scheme, error = quantise.parse(weights), filtering.parse(winograd, chosen)
     stages = Stages(progress)

@@ -26,7 +26,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import luminal
-from luminal import destination, options
+from luminal import arguments, destination, options
 from luminal import profile as profiling
 from luminal.codegen import interface
 from luminal.comparison import inputs as drawing
@@ -80,7 +80,7 @@ Dims = Annotated[
 ]
 Constants = Annotated[list[str] | None, typer.Option("--constant", help="fix an input to a value, NAME=FILE.npy")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAME=FILE.npy, or several, FILE.npz")]
-Threads = Annotated[int, typer.Option(min=0, max=1023, help="threads of a run; 0: one for each CPU")]
+Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
 
 
 def _version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from luminal import artifact, destination, structure, tensors, updates
+from luminal import arguments, artifact, destination, structure, tensors, updates
 from luminal.codegen import platform as platforms
 from luminal.core import target as targets
 from luminal.core.decompose import random
@@ -234,8 +234,10 @@ def load(folder: str | Path, *, threads: int = 0) -> Module:
     """Open an exported or compiled model: the folder that ``Module.export`` wrote.
 
     ``threads`` 0 means one for each CPU that the process may use. Raises OSError where the library, its weights or its
-    manifest cannot be read or do not belong together, TargetError where this machine lacks the GPU that it is for.
+    manifest cannot be read or do not belong together, TargetError where this machine lacks the GPU that it is for,
+    InputError for ``threads`` that are none of 0 .. 1023.
     """
+    threads = arguments.threads(threads)
     location = Path(folder)
     if not (location / loader.MANIFEST).is_file():
         raise FileNotFoundError(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal import api, destination
+from luminal import api, arguments, destination
 from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.measure import NOWHERE, distance
@@ -75,6 +75,7 @@ def diff(
     """
     if save is not None:
         destination.folder(save, "save")
+    threads = arguments.threads(threads)
     chosen = targets.parse(target, precision)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
     if tolerance is not None and not _is_tolerance(tolerance):
