@@ -13,8 +13,8 @@ _LIBRARIES = """
 """
 
 # Headers NAME.h that others include, in this order those of C (<time.h>, of which <ctime> is made), of POSIX, of the C
-# libraries themselves, of compilers, and of CUDA and Python: with the model's folder among those of headers, the model's
-# would be read in their place.
+# libraries themselves, of compilers, and of CUDA and Python: with the model's folder among those of headers, the
+# model's would be read in their place.
 _HEADERS = """
     assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic
     stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype

@@ -324,6 +324,15 @@ def test_options_that_do_not_fit_an_onnx_model() -> None:
     for options, message in (
         ({"dims": {"depth": (1, 4)}}, "depth"),
         ({"dims": {"batch": (9, 3)}}, "expected 0 <= lower <= upper"),
+        (
+            {"dims": {"x": {0: "batch"}}},
+            "dims['x']: expected a range (lo, hi) or a size, found {0: 'batch'}; sizes have",
+        ),
+        ({"dims": {"x": ("batch", None)}}, "dims['x']: expected a range (lo, hi) or a size, found ('batch', None)"),
+        ({"dims": {"batch": "1:4"}}, "dims['batch']: expected a range (lo, hi) or a size, found '1:4'"),
+        ({"dims": {"batch": "14"}}, "dims['batch']: expected a range (lo, hi) or a size, found '14'"),
+        ({"dims": {"batch": (1.5, 4)}}, "dims['batch']: expected a range (lo, hi) or a size, found (1.5, 4)"),
+        ({"dims": {"batch": None}}, "dims['batch']: expected a range (lo, hi) or a size, found None"),
         ({"constants": {"z": np.zeros(3)}}, "z"),
         ({"constants": {"x": np.zeros((2, 8))}}, "must be float32, found float64"),
         ({"constants": {"x": np.zeros((2, 9), np.float32)}}, "size 9"),

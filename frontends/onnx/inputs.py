@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -203,8 +204,15 @@ def _signature(value: onnx.ValueInfoProto) -> tuple[DType, list[Declared]]:
     return dtype, shape
 
 
-def _bounds(name: str, given: tuple[int, int] | int) -> tuple[int, int]:
-    low, high = (given, given) if isinstance(given, int) else given
+def _bounds(name: str, given: Any) -> tuple[int, int]:
+    pair = (given, given) if isinstance(given, numbers.Integral) else given
+    if not (
+        isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(bound, numbers.Integral) for bound in pair)
+    ):
+        named = isinstance(given, Mapping | tuple | list)  # the axes of an input, as for PyTorch
+        advice = "; sizes have the names that the model itself gives them" if named else ""
+        raise InputError(f"dims[{name!r}]: expected a range (lo, hi) or a size, found {given!r}{advice}")
+    low, high = map(int, pair)
     if not 0 <= low <= high:
         raise InputError(f"dims: expected 0 <= lower <= upper for {name!r}, found {given}")
     return low, high

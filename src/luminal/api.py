@@ -86,7 +86,8 @@ def compile(
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
     TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
     measured; RecordsError where what was measured cannot be read; ValueError for other names; InputError for
-    ``threads`` that are none of 0 .. 1023 and for a ``winograd`` that is no finite number above 0, or with a GPU or a precision other than ``fp32``.
+    ``threads`` that are none of 0 .. 1023, and for a ``winograd`` that is no finite number above 0, or with a GPU or a
+    precision other than ``fp32``.
     """
     threads = arguments.threads(threads)
     chosen = targets.parse(target, precision)
