@@ -283,12 +283,31 @@ def test_seeds_and_resets(graph: ir.Graph) -> None:
     assert not np.array_equal(first, second)
     module.reset()
     np.testing.assert_array_equal(module.run({"x": X.numpy()})["uniform"], first)
+    with pytest.raises(InputError, match="seed: expected an integer of 64 bits"):
+        module.seed(2**64)
     module.seed(5)
     np.testing.assert_array_equal(module.run({"x": X.numpy()})["uniform"], other.run({"x": X.numpy()})["uniform"])
     quiet = luminal.compile(nn.Linear(4, 4).eval(), (X[:, :4],), seed=3)
     assert isinstance(quiet, Module)
     with pytest.raises(InputError, match="the model draws no random numbers"):
         quiet.seed(1)
+
+
+@pytest.mark.parametrize("seed", ["x", None, 1.5, True, 2**64, -(2**63) - 1])
+def test_seeds_that_are_none(seed: Any) -> None:
+    for call in (
+        lambda: luminal.compile("absent.onnx", seed=seed),
+        lambda: luminal.diff("absent.onnx", seed=seed),
+        lambda: random.first(seed),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(caught.value) == f"seed: expected an integer of 64 bits, -2**63..2**64-1, found {seed!r}"
+
+
+@pytest.mark.parametrize(("seed", "held"), [(np.int64(3), 3), (2**64 - 1, -1), (-1, -1), (np.uint64(2**63), -(2**63))])
+def test_seeds_of_64_bits_with_a_sign_or_without(seed: Any, held: int) -> None:
+    np.testing.assert_array_equal(random.first(seed).attr.array, [held, 0])
 
 
 def test_dropout_keeps_what_is_kept_and_scales_it(graph: ir.Graph) -> None:

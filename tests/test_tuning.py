@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -591,8 +592,9 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         luminal.tune(linear(), budget=5, target="cuda:sm_90")
     with pytest.raises(InputError, match="search: expected one of none, quick"):
         luminal.compile(linear(), search="slow")
-    with pytest.raises(InputError, match="budget: expected seconds"):
-        luminal.tune(linear(), budget=0)
+    for budget in (0, -1, math.nan, "x", None, True):
+        with pytest.raises(InputError, match="budget: expected seconds, more than none, found"):
+            luminal.tune("absent.onnx", budget=budget)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="winograd: expected the precision fp32, found bf16"):
         luminal.tune(linear(), budget=5, precision="bf16", winograd=1e-3)
 

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from luminal.core.decompose.cumulative import cumsum
 from luminal.core.decompose.exponential import log
 from luminal.core.decompose.sorting import argsort, searchsorted, topk
 from luminal.core.decompose.trigonometric import cos
-from luminal.core.errors import ShapeError, UnsupportedError
+from luminal.core.errors import InputError, ShapeError, UnsupportedError
 from luminal.core.ir import Node, Shape, State, binary, bitcast, cast, constant, expand, input_, iota, select
 from luminal.core.movement import reshape, slice_
 from luminal.core.symbolic import Int
@@ -66,7 +67,7 @@ def _product(x: Node, factor: int) -> tuple[Node, Node]:
 class Random:
     """The draws of one model, in the order in which it makes them: each has a number of its own.
 
-    ``seed`` is any integer, of which 64 bits count.
+    ``seed`` is an integer of 64 bits: see ``parse``.
     """
 
     seed: int = 0
@@ -126,8 +127,16 @@ class Random:
 
 
 def first(seed: int) -> Node:
-    """The state before the first call."""
-    return constant(np.array([_signed(seed), 0]))
+    """The state before the first call. Raises InputError as ``parse`` does."""
+    return constant(np.array([_signed(parse(seed)), 0]))
+
+
+def parse(seed: Any) -> int:
+    """The seed that was asked for. Raises InputError for what is no integer of 64 bits, with a sign or without, as
+    PyTorch takes them: -1 is 2**64 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not -(2**63) <= seed < 2**64:
+        raise InputError(f"seed: expected an integer of 64 bits, -2**63..2**64-1, found {seed!r}")
+    return int(seed)
 
 
 def _key_of_round(number: Node, key: tuple[Node, Node]) -> tuple[Node, Node]:

@@ -209,7 +209,8 @@ def _bounds(name: str, given: Any) -> tuple[int, int]:
     if not (
         isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(bound, numbers.Integral) for bound in pair)
     ):
-        named = isinstance(given, Mapping | tuple | list)  # the axes of an input, as for PyTorch
+        axes = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple | list) else ()
+        named = any(isinstance(axis, str) for axis in axes)  # as for a PyTorch model
         advice = "; sizes have the names that the model itself gives them" if named else ""
         raise InputError(f"dims[{name!r}]: expected a range (lo, hi) or a size, found {given!r}{advice}")
     low, high = map(int, pair)

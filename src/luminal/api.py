@@ -86,10 +86,10 @@ def compile(
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
     TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
     measured; RecordsError where what was measured cannot be read; ValueError for other names; InputError for
-    ``threads`` that are none of 0 .. 1023, and for a ``winograd`` that is no finite number above 0, or with a GPU or a
-    precision other than ``fp32``.
+    ``threads`` that are none of 0 .. 1023, for a ``seed`` that is no integer of 64 bits, and for a ``winograd`` that is
+    no finite number above 0, or with a GPU or a precision other than ``fp32``.
     """
-    threads = arguments.threads(threads)
+    threads, seed = arguments.threads(threads), random.parse(seed)
     chosen = targets.parse(target, precision)
     budget = filtering.parse(winograd, chosen)
     scheme = quantise.parse(weights)
@@ -139,8 +139,7 @@ def tune(
 
     Raises InputError for a GPU or a budget that is not positive, and else as ``compile`` does.
     """
-    if not budget > 0:
-        raise InputError(f"budget: expected seconds, more than none, found {budget}")
+    arguments.check_budget(budget)
     threads = arguments.threads(threads)
     chosen = targets.parse(target, precision)
     scheme, error = quantise.parse(weights), filtering.parse(winograd, chosen)

@@ -157,7 +157,7 @@ class Module:
 
     def seed(self, seed: int) -> None:
         """Draw random numbers from ``seed`` from now on, as if no call had drawn any. Raises InputError where the model
-        draws none."""
+        draws none, and for a ``seed`` that is no integer of 64 bits."""
         if random.STATE not in [state.name for state in self.interface.states]:
             raise InputError("seed: the model draws no random numbers")
         self.load_state({random.STATE: random.first(seed).attr.array})

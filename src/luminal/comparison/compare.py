@@ -22,6 +22,7 @@ from luminal.comparison.sources import Source, open_source
 from luminal.core import quantise
 from luminal.core import target as targets
 from luminal.core import winograd as filtering
+from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.precision import FP32
 from luminal.core.quantise import Scheme
@@ -75,7 +76,7 @@ def diff(
     """
     if save is not None:
         destination.folder(save, "save")
-    threads = arguments.threads(threads)
+    threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
     chosen = targets.parse(target, precision)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
     if tolerance is not None and not _is_tolerance(tolerance):
