@@ -15,11 +15,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import typer
 from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
 
 import luminal
-from luminal import cli, peak, timing
+from luminal import cli, options, peak, timing
 from luminal.codegen import dialect_cpp
 from luminal.core import ops
 from luminal.core import target as targets
@@ -385,6 +386,38 @@ def test_bad_files(command: str, content: bytes | str | None, tmp_path: Path) ->
 def test_bad_options(arguments: tuple[str, str], model: Path) -> None:
     result = luminal_("diff", model, *arguments)
     assert result.exit_code == 2 and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "expected a .npy file, as numpy.save writes it, found that it is empty"),
+        ("1, 2, 3", "expected a .npy file, as numpy.save writes it, found that it is no such file"),
+        ({"x": np.zeros(3)}, "expected a .npy file, as numpy.save writes it, found that it is no such file"),
+        (np.array([None, "x"]), "it holds objects of Python: expected numbers or texts"),
+    ],
+)
+def test_files_that_hold_no_array(content: Any, message: str, tmp_path: Path) -> None:
+    """``NAME=FILE.npy`` and ``FILE.npz`` alike."""
+    path = tmp_path / "x.npy"
+    with path.open("wb") as file:
+        if isinstance(content, str):
+            file.write(content.encode())
+        elif isinstance(content, dict):
+            np.savez(file, **content)
+        else:
+            np.save(file, content)
+    with pytest.raises(typer.BadParameter) as caught:
+        options.arrays([f"x={path}"], "--input")
+    assert message in caught.value.message and "pickle" not in caught.value.message
+    archive = tmp_path / "x.npz"
+    if isinstance(content, np.ndarray):
+        np.savez(archive, x=content)
+    else:
+        archive.write_text(content if isinstance(content, str) else "no archive")
+    with pytest.raises(typer.BadParameter) as caught:
+        options.arrays([str(archive)], "--input")
+    assert message.replace(".npy", ".npz").replace("numpy.save", "numpy.savez") in caught.value.message
 
 
 @pytest.mark.parametrize("place", ["file", "file/beneath", "locked", "locked/beneath"])

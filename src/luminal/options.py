@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import typer
@@ -87,11 +89,10 @@ def arrays(given: Sequence[str] | None, option: str) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     for text in given or ():
         if "=" not in text and text.endswith(".npz"):
-            with _loaded(Path(text), option) as archive:
-                found |= {name: archive[name] for name in archive.files}
+            found |= _archive(Path(text), option)
         else:
             name, path = _pair(text, "NAME=FILE.npy", option)
-            found[name] = _loaded(Path(path), option)
+            found[name] = _array(Path(path), option)
     return found
 
 
@@ -108,8 +109,30 @@ def _size(text: str, whole: str, option: str) -> int:
     return int(text)
 
 
-def _loaded(path: Path, option: str) -> Any:
+def _array(path: Path, option: str) -> NDArray[Any]:
+    with _reading(path, "numpy.save", ".npy", b"\x93NUMPY", option):
+        found: NDArray[Any] = np.load(path, allow_pickle=False)
+        return found
+
+
+def _archive(path: Path, option: str) -> dict[str, NDArray[Any]]:
+    with _reading(path, "numpy.savez", ".npz", b"PK", option), np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+@contextmanager
+def _reading(path: Path, writer: str, kind: str, begins: bytes, option: str) -> Iterator[None]:
+    """For what reads a file of a ``kind``, all of which begin alike: what is wrong with it is said of the option."""
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise typer.BadParameter(f"cannot read {path} as a numpy file: {error}", param_hint=option) from error
+        with path.open("rb") as file:
+            found = file.read(len(begins))
+        if found != begins:
+            what = "it is no such file" if found else "it is empty"
+            raise typer.BadParameter(
+                f"cannot read {path}: expected a {kind} file, as {writer} writes it, found that {what}",
+                param_hint=option,
+            )
+        yield
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        objects = "it holds objects of Python: expected numbers or texts" if "pickle" in str(error) else error
+        raise typer.BadParameter(f"cannot read {path} as a numpy file: {objects}", param_hint=option) from error
