@@ -329,7 +329,10 @@ def test_winograd(model: Path, tmp_path: Path) -> None:
 def test_bench(model: Path) -> None:
     result = luminal_("bench", model, "--size", "batch=5", "--runs", 3, "--threads", 1)
     assert result.exit_code == 0 and "batch=5" in result.output and "onnxruntime" in result.output
-    assert luminal_("bench", model, "--size", "depth=5", "--runs", 3).exit_code == 2
+    result = luminal_("bench", model, "--size", "depth=5", "--runs", 3)
+    assert result.exit_code == 2 and "the model has no depth; its symbolic sizes are batch" in result.output
+    result = luminal_("bench", model, "--size", "batch=3", "--dim", "batch=3", "--runs", 3)
+    assert result.exit_code == 2 and "the model has no batch; it has no symbolic sizes" in result.output
     result = luminal_("bench", model, "--size", "batch=4000", "--dim", "batch=2:8", "--runs", 3)
     assert result.exit_code == 2 and "expected 2..8, the bounds of batch" in result.output
     result = luminal_("bench", model, "--threads", 100000)

@@ -308,7 +308,9 @@ def bench(
         sizes = drawing.sizes(graph) | options.sizes(size)
         unknown = sorted(set(sizes) - {d.name for d in graph.dims})
         if unknown:
-            raise InputError(f"--size names {', '.join(unknown)}; the dimensions are {[d.name for d in graph.dims]}")
+            known = f"its symbolic sizes are {', '.join(d.name for d in graph.dims)}"
+            known = known if graph.dims else "it has no symbolic sizes"
+            raise InputError(f"--size: the model has no {', '.join(unknown)}; {known}")
         for d in graph.dims:
             upper = sym.upper(d.hi)
             if upper is None or not d.lo <= sizes[d.name] <= upper:
