@@ -154,8 +154,8 @@ def put(side: str, number: int, **fields: Any) -> Callable[[Native], None]:
         (put("inputs", 1, shape=None), 'input "weight" has no shape (a null pointer)'),
         (put("outputs", 2, data=None), 'output "pooled_1" has no data (a null pointer)'),
         (put("outputs", 0, shape=None), 'output "tokens" has no shape (a null pointer)'),
-        (put("inputs", 0, dtype=FLOAT64), 'input "ids" has element type float64 (13), expected int64'),
-        (put("inputs", 0, dtype=99), 'input "ids" has element type unknown (99)'),
+        (put("inputs", 0, dtype=FLOAT64), 'input "ids" has element type float64, expected int64'),
+        (put("inputs", 0, dtype=99), 'input "ids" has element type unknown (99), expected int64'),
         (put("outputs", 0, dtype=FLOAT64), 'output "tokens" has element type float64'),
         (put("inputs", 1, rank=1), 'input "weight" has rank 1, expected rank 2: [batch, length]'),
         (put("inputs", 1, rank=-1), 'input "weight" has rank -1'),
@@ -481,6 +481,14 @@ int main() {{ return {name}_model::Library().handle() == nullptr; }}
     options = ("-std=c++17", "-fsyntax-only", f"-I{folder}", str(tmp_path / "program.cpp"))
     found = subprocess.run([*toolchain.find().command, *options], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+def test_a_folder_is_no_model(module: Module, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        luminal.compile(tmp_path)
+    assert str(caught.value) == f"expected the file of a model, found the folder {str(tmp_path)!r}"
+    with pytest.raises(ModelError, match=r"found the folder .*; it holds a compiled model, which luminal\.load opens"):
+        luminal.compile(str(module.folder))
 
 
 def test_a_file_that_is_not_there_is_missed_before_a_framework_is_imported() -> None:

@@ -25,6 +25,7 @@ from luminal.core.pipeline import compile_graphs
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Progress, Stages
+from luminal.runtime import loader
 from luminal.tuning import records
 from luminal.tuning import search as tuning
 
@@ -258,10 +259,8 @@ def _front_end(model: Any) -> Any:
     """The importer for ``model``; each brings in its own framework, and only when it is asked for."""
     path = isinstance(model, str | os.PathLike)
     kinds = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
-    if path and not Path(model).is_file():
-        raise ModelError(
-            f"there is no file {os.fspath(model)!r}"
-        )  # before a framework is imported, which takes seconds
+    if path and not Path(model).is_file():  # said before a framework is imported, which takes seconds
+        raise ModelError(_no_file(Path(model)))
     if (path and Path(model).suffix == ".pt2") or "torch" in kinds:
         from luminal.frontends.fx import importer as fx
 
@@ -275,6 +274,15 @@ def _front_end(model: Any) -> Any:
         "expected the path, bytes or ModelProto of an ONNX model, a torch.nn.Module, an ExportedProgram or a "
         f"GraphModule, found {type(model).__name__}{hint}"
     )
+
+
+def _no_file(path: Path) -> str:
+    """What is wrong with a path at which no model lies."""
+    if not path.is_dir():
+        return f"there is no file {str(path)!r}"
+    compiled = (path / loader.MANIFEST).is_file()
+    advice = "; it holds a compiled model, which luminal.load opens and luminal run runs" if compiled else ""
+    return f"expected the file of a model, found the folder {str(path)!r}{advice}"
 
 
 def _program(model: Any) -> Any:

@@ -98,8 +98,9 @@ struct Storage {
 inline int32_t check_storage(const char* role, const Tensor& tensor, const lm_value& value, const Storage& storage,
                              Message& message) {
     if (value.dtype != tensor.dtype) {
-        message.set("%s \"%s\" has element type %s (%d), expected %s", role, tensor.name,
-                    element_type_name(value.dtype), value.dtype, element_type_name(tensor.dtype));
+        message.set("%s \"%s\" has element type %s", role, tensor.name, element_type_name(value.dtype));
+        if (element_type(value.dtype) == nullptr) message.append(" (%d)", value.dtype);
+        message.append(", expected %s", element_type_name(tensor.dtype));
         return LM_INVALID_ARGUMENT;
     }
     if (value.device != LM_CPU && value.device != storage.device) {
