@@ -14,6 +14,7 @@ float32(scale)``, and sums in float32 as before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -22,3 +24,9 @@ def check_budget(given: Any) -> None:
     """Raises InputError for what is no number of seconds above 0; it may be infinite."""
     if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating) or not given > 0:
         raise InputError(f"budget: expected seconds, more than none, found {given!r}")
+
+
+def check_tolerance(given: Any) -> None:
+    """Raises InputError for what is no finite number of 0 or more, nor None."""
+    if given is not None and not (isinstance(given, numbers.Real) and 0 <= float(given) < math.inf):
+        raise InputError(f"tolerance: expected a finite number, 0 or more, found {given!r}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,8 +77,7 @@ def diff(
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
     chosen = targets.parse(target, precision)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
-    if tolerance is not None and not _is_tolerance(tolerance):
-        raise InputError(f"tolerance: expected a finite number, 0 or more, found {tolerance!r}")
+    arguments.check_tolerance(tolerance)
     emulate = targets.needs_emulation(chosen)
     if not emulate:
         targets.check_supported(chosen)
@@ -124,10 +121,6 @@ def diff(
         ]
     )
     return Report(graph.name, source.reference.name, called, tuple(trials), finding)
-
-
-def _is_tolerance(value: object) -> bool:
-    return isinstance(value, numbers.Real) and 0 <= float(value) < math.inf
 
 
 def _inputs(source: Source, seed: int) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
