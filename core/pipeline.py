@@ -72,7 +72,11 @@ def canonical(graph: Graph, target: Target) -> Graph:
     """``graph`` simplified, its contractions as the target computes them: of bytes in int32, where it has a unit for
     such, before constants that they stand for fold; and of operands in its precision."""
     graph = simplify(integers.integral(graph, target))
-    return graph if target.precision.stored is None else rounding.rounded(graph, target.precision)
+    stored = target.precision.stored
+    if stored is None:
+        return graph
+    wide = target.grid is None and all(unit.left != stored for unit in target.units)
+    return rounding.rounded(graph, target.precision, wide)
 
 
 def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:

@@ -49,13 +49,18 @@ def holds_rounded(node: Node, precision: Precision) -> bool:
     return any(is_rounded(one, precision) for one in (node, *inside))
 
 
-def rounded(graph: Graph, precision: Precision) -> Graph:
-    """``graph`` with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept."""
+def rounded(graph: Graph, precision: Precision, wide: bool = False) -> Graph:
+    """``graph`` with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept.
+
+    Where ``wide``, what a run computes is rounded but stored in float32, for CPUs that multiply nothing narrower: they
+    would widen each element for every row or column that it is multiplied with. Weights are narrow all the same, since
+    they come from memory, a vector at a time.
+    """
     origins: ir.Origins = dict(graph.origins)
-    return graph.computing(_rounded(graph.roots, precision, origins), origins=origins)
+    return graph.computing(_rounded(graph.roots, precision, wide, origins), origins=origins)
 
 
-def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -> tuple[Node, ...]:
+def _rounded(roots: Iterable[Node], precision: Precision, wide: bool, origins: ir.Origins) -> tuple[Node, ...]:
     roots = tuple(roots)
     stored = stored_rounded(roots, precision)
     exact: dict[Node, Node] = {}
@@ -64,16 +69,16 @@ def _rounded(roots: Iterable[Node], precision: Precision, origins: ir.Origins) -
         operands = [made[x] for x in node.inputs]
         with ir.originating(origins, *origins.get(node, ())):
             if node.op.kind is Kind.STRUCTURED:
-                bodies = (_rounded(body, precision, origins) for body in node.attr.bodies)
+                bodies = (_rounded(body, precision, wide, origins) for body in node.attr.bodies)
                 made[node] = exact[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
                 continue
             if is_rounded(node, precision):
-                operands = [_product(node, exact[node.inputs[0]], precision)]
+                operands = [_product(node, exact[node.inputs[0]], precision, wide)]
             made[node] = exact[node] = ir.rebuild(node, operands) if operands else node
             if node.op is ops.VIEW:
                 exact[node] = ir.rebuild(node, [exact[node.inputs[0]]])
             elif node in stored:
-                made[node] = _operand(made[node], precision)
+                made[node] = _operand(made[node], precision, wide)
     return tuple(exact[root] for root in roots)
 
 
@@ -90,7 +95,7 @@ def stored_rounded(roots: Iterable[Node], precision: Precision) -> set[Node]:
     }
 
 
-def _product(node: Node, product: Node, precision: Precision) -> Node:
+def _product(node: Node, product: Node, precision: Precision, wide: bool) -> Node:
     """The ``product`` that ``node`` sums, of rounded operands. Weights are exact that stay narrow, and those of a sum
     that is no contraction: no unit multiplies them, and they are few."""
     found = roles(node)
@@ -99,15 +104,15 @@ def _product(node: Node, product: Node, precision: Precision) -> Node:
     else:
         exact, rounded = found.b if narrow_weights(node.inputs[0], found) is not None else None, _operand
     factors = [
-        x if operand(before) == exact else rounded(x, precision)
+        x if operand(before) == exact else rounded(x, precision, wide)
         for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)
     ]
     return ir.rebuild(product, factors)
 
 
-def _padded_operand(node: Node, precision: Precision) -> Node:
+def _padded_operand(node: Node, precision: Precision, wide: bool) -> Node:
     """``node`` rounded before its view and widened after it: a mask is then on what is read, not what is computed."""
-    rounded = _operand(node, precision)
+    rounded = _operand(node, precision, wide)
     if rounded.op is not ops.VIEW or any(rounded.attr.fill) or rounded.inputs[0].op is not ops.CAST:
         return rounded
     (narrow,), view = rounded.inputs[0].inputs, rounded.attr
@@ -120,14 +125,15 @@ def _digits(dtype: DType) -> int:
     return 1 - round(math.log2(dtype.eps)) if dtype.is_float else dtype.bits
 
 
-def _operand(node: Node, precision: Precision) -> Node:
+def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     """``node`` rounded, before the view that repeats its elements."""
-    if node.op is ops.VIEW:
-        return ir.rebuild(node, [_operand(node.inputs[0], precision)])
+    if node.op in (ops.VIEW, ops.CONTIGUOUS):
+        return ir.rebuild(node, [_operand(node.inputs[0], precision, wide)])
     if node.op is ops.CAST and _digits(node.inputs[0].dtype) <= precision.digits:
         return node
     if precision.stored is not None:
-        return ir.cast(ir.cast(node, precision.stored), f32)
+        rounded = ir.cast(ir.cast(node, precision.stored), f32)
+        return ir.unary(ops.CONTIGUOUS, rounded) if wide and not is_constant(node) else rounded
     bits = ir.bitcast(node, u32)
     magnitude = ir.binary(ops.AND, bits, 2**31 - 1)
     up = ir.binary(ops.ADD, bits, 1 << (precision.lost - 1))
