@@ -299,10 +299,10 @@ def test_arrays_that_kernels_cannot_use_are_refused(path: Path, caller: Caller) 
             library.run({"x": array}, entry="mirror_only")
 
     refused(arrays.asarray(x, 4), ValueError, 'input "x" is misaligned: .* must be a multiple of 16')
-    refused(arrays.asarray(x.astype(np.int64)), ValueError, 'input "x" has element type int64 .*, expected float32')
+    refused(arrays.asarray(x.astype(np.int64)), ValueError, 'input "x" has element type int64, expected float32')
     for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"):
         narrow = x.astype(types.ALL[name].numpy)
-        refused(arrays.asarray(narrow), ValueError, rf'input "x" has element type {name} \(\d+\), expected float32')
+        refused(arrays.asarray(narrow), ValueError, rf'input "x" has element type {name}, expected float32')
     elsewhere, strided, lone = arrays.asarray(x), arrays.asarray(x), arrays.asarray(x)
     elsewhere.number = 1
     refused(elsewhere, ValueError, 'input "x" lies on number 1 of CUDA, expected number 0')

@@ -107,7 +107,7 @@ def test_wrong_types_are_refused_by_name(compiled: tuple[Module, Graph, dict[str
     module, _, inputs = compiled
     for given, name in ((np.uint8, "uint8"), (types.u4.numpy, "uint4"), (types.f8e5m2.numpy, "float8e5m2")):
         wrong = {**inputs, "x_int4": np.zeros(256, given)}
-        with pytest.raises(ValueError, match=rf'"x_int4" has element type {name} \(\d+\), expected int4'):
+        with pytest.raises(ValueError, match=rf'"x_int4" has element type {name}, expected int4'):
             module.run(wrong)
 
 
