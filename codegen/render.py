@@ -180,7 +180,7 @@ def assemble(
         "target": target,
         "weights_bytes": plan.payload_bytes,
         "state_bytes": program.state_size,
-        "stack_bytes": _stack_bytes(program),
+        "stack_kib": _stack_kib(program),
         "kernel_sources": list(kernels),
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
         "library_flags": LIBRARY_FLAGS,
@@ -201,12 +201,12 @@ def assemble(
     )  # fmt: skip
 
 
-_FRAMES = 64 << 10  # bytes of the stack that calls take, whatever the kernels
+_FRAMES = 64  # KiB of the stack that calls take, whatever the kernels
 
 
-def _stack_bytes(program: Program) -> int:
-    """Bytes of its caller's stack that a run takes at most: of the arrays of one kernel, and of calls."""
-    return _FRAMES + max((stack_bytes(kernel.nest) for kernel in program.kernels), default=0)
+def _stack_kib(program: Program) -> int:
+    """KiB of its caller's stack that a run takes at most: of the arrays of one kernel, and of calls."""
+    return _FRAMES + max((-(-stack_bytes(kernel.nest) // 1024) for kernel in program.kernels), default=0)
 
 
 def describe(target: Target) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _library(
         **program.metadata,
         source_hash=source_hash.hex(),
         target=describe(target),
-        stack_bytes=context["stack_bytes"],
+        stack_kib=context["stack_kib"],
         constants=[
             {
                 "name": name,

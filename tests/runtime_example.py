@@ -106,7 +106,7 @@ def write_sources(folder: Path, name: str, missing_feature: str | None = None) -
     model = example_interface(name)
     folder.mkdir(parents=True, exist_ok=True)
     abi = (INCLUDE / "luminal" / "abi.h").read_text()
-    header = render("header.h.j2", interface=model, abi_header=abi, stack_bytes=1 << 16)
+    header = render("header.h.j2", interface=model, abi_header=abi, stack_kib=64)
     (folder / f"{name}.h").write_text(header)
     (folder / f"{name}.hpp").write_text(render("wrapper.hpp.j2", interface=model))
     (folder / "exports.map").write_text(render("exports.map.j2", interface=model))

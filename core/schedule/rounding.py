@@ -127,7 +127,7 @@ def _digits(dtype: DType) -> int:
 
 def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     """``node`` rounded, before the view that repeats its elements."""
-    if node.op in (ops.VIEW, ops.CONTIGUOUS):
+    if node.op is ops.VIEW or (wide and node.op is ops.CONTIGUOUS):
         return ir.rebuild(node, [_operand(node.inputs[0], precision, wide)])
     if node.op is ops.CAST and _digits(node.inputs[0].dtype) <= precision.digits:
         return node

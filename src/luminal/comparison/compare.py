@@ -69,8 +69,7 @@ def diff(
 
     Raises the errors of ``luminal.compile``; ModelError where the reference cannot run the model, InputError for inputs
     that do not fit, a ``tolerance`` that is no finite number of 0 or more, and a folder ``save`` that cannot be
-    written, TargetError where this machine cannot run code for
-    ``target``.
+    written, TargetError where this machine cannot run code for ``target``.
     """
     if save is not None:
         destination.folder(save, "save")

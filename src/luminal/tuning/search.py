@@ -133,8 +133,8 @@ class _Search:
         questions = self._questions(kinds, self._winners())
         if not again:
             self.known += len(questions.keys() & latest.keys())
-            for question in questions.keys() & latest.keys():
-                if any(m.fault == UNCONFIRMED for m in latest[question]):
+            for question in questions:
+                if any(m.fault == UNCONFIRMED for m in latest.get(question, ())):
                     self._answer(question, questions[question], _open(latest[question]))
             questions = {question: found for question, found in questions.items() if question not in latest}
         done, now = 0, self.clock()
