@@ -295,6 +295,14 @@ def test_other_cpus_round_alike_and_store_weights_in_fewer_bits(name: str, preci
     assert_rounded_product(graph, inputs, run_program(program, inputs)["y"], 8, precision)
 
 
+def test_units_read_what_is_made_contiguous_in_fewer_bits() -> None:
+    x = ir.input_("x0", (32, 64), types.f32)
+    moved = ir.unary(ops.CONTIGUOUS, movement.transpose(ir.unary(ops.EXP2, x), 0, 1))
+    graph = ir.Graph("product", (x,), (("y", decompose.matmul(moved, Source().weight(32, 48))),))
+    (contract,) = contracts(compile_graph(graph, targets.parse("amx", "bf16")))
+    assert contract.unit is not None and contract.a_type == types.bf16
+
+
 # ---- compiled --------------------------------------------------------------------------------------------------------
 
 
