@@ -84,7 +84,7 @@ def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatc
     measured = int(result.output.partition(" questions measured")[0].split()[-1])
     assert measured > 0 and set(json.loads(saved_to.read_text())) == {"language", "machines"}
     again = luminal_(*arguments)
-    assert "0 questions measured" in again.output and f"{measured} questions were measured before" in again.output
+    assert "questions measured" not in again.output and f"{measured} questions were measured before" in again.output
     records.write_text("damaged " * 1000)
     result = luminal_(*arguments)
     assert result.exit_code == 2 and "cannot be used" in result.output and str(records) in result.output

@@ -318,8 +318,17 @@ def test_a_table_of_positions_is_no_weight() -> None:
 
 
 def test_panels_of_deep_sums_are_narrow_enough_for_the_cache() -> None:
-    for depth, columns in ((2048, 32), (5632, 16)):
+    for depth, columns in ((2048, 48), (3072, 32), (5632, 16)):
         program = compile_graph(product(61, dequantised(integers(types.i8, 96, depth), depth)), targets.AVX512)
         assert f"columns={columns}" in program.kernels[0].schedule and "Unpack()" in program.kernels[0].schedule
     program = compile_graph(product(61, dequantised(integers(types.i8, 96, 8192), 8192)), targets.AVX512)
     assert "Unpack()" not in program.kernels[0].schedule and len(prologues(program)) == 1
+
+
+def test_rows_of_a_batch_share_a_panel_as_those_of_one_sample_do() -> None:
+    """Whether a panel is computed before the tiles that read it depends on their number alone."""
+    weight = dequantised(integers(types.i8, 96, 512), 512)
+    for shape in ((64, 512), (8, 8, 512)):
+        x = ir.input_("x", shape, types.f32)
+        graph = Graph("rows", (x,), (("y", contraction.linear(x, weight, None)),))
+        assert "Unpack()" in compile_graph(graph, targets.AVX512).kernels[0].schedule

@@ -15,7 +15,7 @@ from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings
-from luminal.core.schedule.dequantise import PANEL_BYTES, TILES
+from luminal.core.schedule.dequantise import TILES
 from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.jam import Jam
 from luminal.core.schedule.lower import accesses, statements
@@ -235,7 +235,7 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
         products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
         sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
         orders = blockings(products, extents, state.target, TASKS, sharers)
-        unpacks = _unpacks(contract, products[0].row_tiles)
+        unpacks = tile.unpacked and contract.prologue is not None
         if unpacks:
             orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
@@ -262,13 +262,6 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
     state.do(Parallelise(len(grid) if whole else len(grid) - 1))
     if unpacks:
         state.do(Unpack())
-
-
-def _unpacks(contract: ln.Contract, tiles: int) -> bool:
-    """Whether so many tiles of rows that read a panel, which is computed, read it better when it has been."""
-    extent = sym.upper(sym.product(loop.extent for loop in contract.loops) * contract.columns)
-    fits = extent is not None and extent * contract.dtype.itemsize <= PANEL_BYTES
-    return contract.prologue is not None and tiles >= TILES and fits
 
 
 def _least(size: Int) -> int:

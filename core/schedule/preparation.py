@@ -8,6 +8,7 @@ absorb.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -166,17 +167,17 @@ def _tile(target: Target, node: Node, found: Roles, columns: int | None, prologu
         return unit_tile(target, node, found, columns) or choose_tile(target, node, found, columns)
     widest = _unpacked_columns(node.inputs[0], found)
     if widest >= target.lanes(node.dtype):
-        return choose_tile(target, node, found, columns, widest=widest)
+        return replace(choose_tile(target, node, found, columns, widest=widest), unpacked=True)
     return choose_tile(target, node, found, columns, prologue)
 
 
 def _unpacked_columns(product: Node, found: Roles) -> int:
     """The columns of the widest panel of B that is computed before the tiles of rows that share it; 0 where too few
     share one."""
-    rows = max((typical(product.shape[k]) for k in found.m), default=1)
+    *others, rows = sorted(typical(product.shape[k]) for k in found.m) or [1]
+    tiles = math.prod(others) * -(-rows // ROWS)
     depth = typical(sym.product(product.shape[k] for k in found.k))
-    shared = rows > (dequantise.TILES - 1) * ROWS
-    return dequantise.PANEL_BYTES // (depth * product.dtype.itemsize) if shared else 0
+    return dequantise.PANEL_BYTES // (depth * product.dtype.itemsize) if tiles >= dequantise.TILES else 0
 
 
 def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made: dict[Node, Node]) -> Node:

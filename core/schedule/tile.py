@@ -20,6 +20,7 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
 LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
+LOAD = 0.06  # cycles that a load takes from multiply-adds, on average: more where a core's other thread works too
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
 LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
@@ -29,14 +30,16 @@ FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many row
 @dataclass(frozen=True, repr=False)
 class Tile:
     """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
-    ``unit`` computes it, ``depth`` terms of the sum at a time. ``asked`` is the question that it answers, where that is
-    to be noted."""
+    ``unit`` computes it, ``depth`` terms of the sum at a time. ``unpacked`` says that a panel of B which is computed is
+    so before the tiles of rows that share it. ``asked`` is the question that the tile answers, where that is to be
+    noted."""
 
     rows: int
     vectors: int
     lanes: int
     unit: MatrixUnit | None = None
     depth: int = 1
+    unpacked: bool = False
     asked: Asked | None = field(default=None, compare=False, repr=False)
 
     __repr__ = brief
@@ -70,9 +73,11 @@ def choose_tile(
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
     cycle, and no less than the cycles that a multiply-add takes to come back to its accumulator; a little more where
-    the panel comes from the second-level cache. The store of a tile takes longer for each row, whose cache lines are
-    new, and for each vector. Measured against products of many shapes: see ``tests/test_blocking.py``. What a prologue
-    computes, and holds in registers, it does for each vector of B.
+    the panel comes from the second-level cache, and for each load beside multiply-adds of vectors: alone, a core hides
+    them, but where another thread runs on it, as on most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The
+    store of a tile takes longer for each row, whose cache lines are new, and for each vector. Measured against products
+    of many shapes: see ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does for each
+    vector of B.
     """
     lanes = target.lanes(node.dtype) if unit is None else unit.columns
     group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
@@ -85,9 +90,10 @@ def choose_tile(
     def cycles(tile: Tile) -> float:
         count = -(-rows // tile.rows)
         height = rows / count
-        near = (height + tile.columns) * steps * size <= target.l1
+        near = 2 * (height + tile.columns) * steps * size <= target.l1
         step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency)
         step += 0.0 if near else 0.1 * tile.vectors
+        step += LOAD * (height + tile.vectors) if unit is None else 0.0
         step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
         store = height * (6 + 4 * tile.vectors)
         return count * -(-columns // tile.columns) * (steps * step + store)

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,9 +42,9 @@ from luminal.peak import Peak, Probe
 from luminal.runtime.loader import LibraryError
 from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, text
-from luminal.tuning.records import Records
+from luminal.tuning.records import Records, least_gain
 from luminal.tuning.records import save as save_records
-from luminal.tuning.search import SLOWER
+from luminal.tuning.search import SLOWER, Answer
 
 # In a file or a pipe there is no edge of the screen to keep to.
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
@@ -164,6 +164,12 @@ def compile_(
     search: Annotated[
         str, typer.Option(help="quick: measure schedules before, for up to 60 s more; none", callback=options.search)
     ] = "none",
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=0, max=arguments.MAX_THREADS, help="of the runs for which schedules were measured; 0: one for each CPU"
+        ),
+    ] = 0,
 ) -> None:
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
@@ -178,6 +184,7 @@ def compile_(
             dims=options.dims(dim),
             constants=options.arrays(constant, "--constant"),
             name=name,
+            threads=threads,
             emulate=emulate,
             seed=seed,
             search=search,
@@ -379,18 +386,8 @@ def tune(
             again=again,
             progress=display.report,
         )
-    table = Table(title=f"{model.name}: {len(outcome.answers)} questions measured", title_justify="left")
-    for heading in ("question", "default", "time", "fastest", "time", "chosen", "made for"):
-        table.add_column(heading, justify="right" if heading == "time" else "left", overflow="fold")
-    for answer in outcome.answers:
-        default, found = answer.measured[0], answer.fastest
-        changed = "" if answer.chosen is default else _ratio(default.best / answer.chosen.best)
-        origins = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in answer.origins))
-        table.add_row(
-            answer.question, default.candidate, text(default.best), found.candidate, text(found.best), changed,
-            escape(origins),
-        )  # fmt: skip
-    out.print(table)
+    if outcome.answers:
+        out.print(_answer_table(model.name, outcome.answers))
     if outcome.seconds is not None:
         without, chosen = outcome.seconds
         verdict = "" if chosen <= without else ": the defaults stay"
@@ -402,6 +399,31 @@ def tune(
     _say(f"{outcome.known} questions were measured before, {outcome.left} are left; records in {Records().path}")
     if save is not None:
         _say(f"{save_records(save, Records())} choices in {save}")
+
+
+def _answer_table(name: str, answers: Sequence[Answer]) -> Table:
+    """The questions of a tuning, with the default and the fastest candidate of each and which of them is taken."""
+    table = Table(title=f"{name}: {len(answers)} questions measured", title_justify="left")
+    for heading in ("question", "default", "time", "fastest", "time", "taken", "made for"):
+        table.add_column(heading, justify="right" if heading == "time" else "left", overflow="fold")
+    for answer in answers:
+        default, found = answer.measured[0], answer.fastest
+        origins = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in answer.origins))
+        table.add_row(
+            answer.question, default.candidate, text(default.best), found.candidate, text(found.best), _taken(answer),
+            escape(origins),
+        )  # fmt: skip
+    return table
+
+
+def _taken(answer: Answer) -> str:
+    """How many times as fast as the default is what is taken; why the fastest is not, where it is another."""
+    default, found = answer.measured[0], answer.fastest
+    if answer.chosen is not default:
+        return _ratio(default.best / answer.chosen.best)
+    if found is default:
+        return "the default"
+    return f"the default: less than {least_gain(default, found):.0%} faster"
 
 
 def _kernel_table(

@@ -63,9 +63,8 @@ class Measured:
 def winner(measured: Iterable[Measured]) -> str | None:
     """The candidate to take in the place of the default; None where the default is to stay. The rows are of one run.
 
-    It is the one whose fastest run was the shortest, if that is shorter than the default's by more than ``LEAST_GAIN``
-    and by more than the noise: what the medians of either lie above their fastest runs. Of equal ones, the one with the
-    lower estimate.
+    It is the one whose fastest run was the shortest, if that is shorter than the default's by more than ``least_gain``.
+    Of equal ones, the one with the lower estimate.
     """
     rows = sorted(measured, key=lambda row: row.place)
     default = next((row for row in rows if row.place == 0 and not row.fault and row.runs), None)
@@ -73,8 +72,13 @@ def winner(measured: Iterable[Measured]) -> str | None:
     if default is None or not others:
         return None
     found = min(others, key=lambda row: (row.best, row.place))
-    noise = max(row.median / row.best - 1 for row in (default, found))
-    return found.candidate if found.best < default.best * (1 - max(LEAST_GAIN, noise)) else None
+    return found.candidate if found.best < default.best * (1 - least_gain(default, found)) else None
+
+
+def least_gain(default: Measured, found: Measured) -> float:
+    """The part of the default's time by which another candidate has to be faster: ``LEAST_GAIN``, or the noise, which
+    is what the medians of either lie above their fastest runs."""
+    return max(LEAST_GAIN, *(row.median / row.best - 1 for row in (default, found)))
 
 
 def machine(target: Target, threads: int) -> str:
