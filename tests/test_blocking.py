@@ -133,6 +133,28 @@ def order_of_tiles(scaled: bool) -> str:
     return [line for line in kernel.schedule.splitlines() if line.startswith("Reorder(")][-1]
 
 
+@pytest.mark.parametrize(
+    ("count", "order"),
+    [
+        (28, ["a0_1", "a2_1", "a0_0", "a3"]),  # four images of seven lines
+        (32, ["a0_1", "a2_1", "a0_0", "a3"]),  # no more whole images fit
+        (7, ["a0", "a2_1", "a3"]),
+        (3, ["a0", "a3_1", "a2_1", "a3_0"]),
+        (56, ["a2_1", "a0", "a3"]),
+    ],
+)
+def test_a_block_of_rows_is_as_large_as_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, count: int, order: list[str]
+) -> None:
+    """Rows of a convolution are a batch and the lines of an image, since windows keep these from being one loop."""
+    monkeypatch.setattr(choose, "blockings", lambda *_: [Blocking("rows", count)])
+    x, w = ir.input_("x", (8, 64, 7, 7), F32), ir.constant(np.ones((128, 64, 3, 3), np.float32))
+    graph = ir.Graph("conv", (x,), (("y", decompose.conv(x, w, pads_begin=[1, 1], pads_end=[1, 1])),))
+    *_, kernel = compile_graph(graph, targets.AVX512).kernels
+    reorders = [line for line in kernel.schedule.splitlines() if line.startswith("Reorder(")]
+    assert reorders[-1] == f"Reorder(order={tuple(order)})" and "Tensorise(" in kernel.schedule
+
+
 def test_vectors_beside_a_tile_do_not_decide_the_order() -> None:
     """A batch normalisation that an exporter folded into the weights leaves one vector of two."""
     assert order_of_tiles(scaled=True) == order_of_tiles(scaled=False)

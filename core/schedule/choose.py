@@ -228,7 +228,7 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
     panels = f"{n}_1"
     batch = [name for name in loops if name != panels and loops[name].axis in sym.variables(contract.b_offset)]
     rows = [name for name in loops if name != panels and name not in batch]
-    unpacks = False
+    unpacks, inside = False, rows[-1:]
     if rows and panels in loops:
         extents = {"rows": sym.product(loops[name].extent for name in rows), "panels": loops[panels].extent}
         sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
@@ -240,18 +240,12 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
             orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
         blocking = state.ask("order", orders, tile)
-        by_panels = blocking.inner == "panels"
-        inner, count = (panels, products[0].panels) if by_panels else (rows[-1], typical(loops[rows[-1]].extent))
-        blocks: list[str] = []
-        if blocking.count < count:
-            state.do(Split(inner, blocking.count))
-            blocks, inner = [f"{inner}_1"], f"{inner}_0"
         if blocking.inner == "panels":
-            order = [*blocks, *rows, inner]
-        elif blocking.count < products[0].row_tiles:
-            order = [*rows[:-1], *blocks, panels, inner]
+            outside, inside = _divided(state, [panels], blocking.count)
+            order = [*outside, *rows, *inside]
         else:
-            order = [panels, *rows]
+            outside, inside = _divided(state, rows, blocking.count)
+            order = [*outside, panels, *inside]
         state.do(Reorder((*batch, *order)))
         if blocking.inner == "rows" and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
@@ -259,9 +253,28 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
     whole = outer < TASKS and rectangular and not unpacks
-    state.do(Parallelise(len(grid) if whole else len(grid) - 1))
+    state.do(Parallelise(len(grid) if whole else len(grid) - (len(inside) if unpacks else 1)))
     if unpacks:
         state.do(Unpack())
+
+
+def _divided(state: Scheduler, names: list[str], count: int) -> tuple[list[str], list[str]]:
+    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside, of
+    which only the last may end with a shorter block: tasks are made of the others."""
+    inside: list[str] = []
+    extents = {loop.axis.name: loop.extent for loop in state.loops()}
+    for number, name in reversed(list(enumerate(names))):
+        extent = extents[name]
+        if typical(extent) <= count:
+            inside, count = [name, *inside], count // max(1, typical(extent))
+            continue
+        if inside:
+            count = next(c for c in range(count, 0, -1) if sym.mod(extent, c) == 0)
+        if count == 1:
+            return names[: number + 1], inside
+        state.do(Split(name, count))
+        return [*names[:number], f"{name}_1"], [f"{name}_0", *inside]
+    return [], inside
 
 
 def _least(size: Int) -> int:

@@ -21,28 +21,32 @@ class Unpack:
         tile = Contract(A rows, f(panel n_1))    =>       panel = f(panel n_1)
                                                           for m_1 < tiles:  tile = Contract(A rows, panel)
 
-    What a prologue computes for each tile of the innermost loop is computed before that loop. Legal where the loop does
-    not move it, and where a panel takes at most ``PANEL_BYTES``.
+    What a prologue computes for each tile of the innermost serial loops is computed before those that do not move it.
+    Legal where there is such a loop, and where a panel takes at most ``PANEL_BYTES``.
     """
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, inside = prefix(nest.body)
         contract = next((s for s in inside if isinstance(s, ln.Contract)), None)
-        if contract is None or contract.prologue is None or not loops or loops[-1].kind != "serial":
-            raise ScheduleError("unpack: no tile whose right operand is computed is directly inside a serial loop")
-        *outer, rows = loops
+        if contract is None or contract.prologue is None:
+            raise ScheduleError("unpack: there is no tile whose right operand is computed")
         column, value = contract.prologue.column, contract.prologue.value
+        moving = {v for access in accesses(value) for v in sym.variables(access.offset)}
+        first = len(loops)
+        while first and loops[first - 1].kind == "serial" and loops[first - 1].axis not in moving:
+            first -= 1
+        outer, tiles = loops[:first], loops[first:]
+        if not tiles:
+            raise ScheduleError("unpack: the loop around the tile is not serial, or moves its right operand")
         extent = sym.product(loop.extent for loop in contract.loops) * contract.columns
         if not isinstance(extent, int) or extent * contract.dtype.itemsize > PANEL_BYTES:
             raise ScheduleError(f"unpack: a panel of {extent} elements takes more than {PANEL_BYTES} bytes")
-        if any(rows.axis in sym.variables(access.offset) for access in accesses(value)):
-            raise ScheduleError(f"unpack: B moves with {rows.axis}")
         start = flat(contract.loops) * contract.columns
         body: tuple[ln.Statement, ...] = (ln.Store("panel", start + sym.expr(column), value),)
         body = (ln.Loop(column, contract.columns, "vector", body, contract.lanes),)
-        moving = loops_of_b(contract)
+        steps = loops_of_b(contract)
         for loop in reversed(contract.loops):
-            body = (replace(loop, kind="serial" if loop in moving else "unroll", body=body),)
+            body = (replace(loop, kind="serial" if loop in steps else "unroll", body=body),)
         plain = replace(contract, b="panel", b_type=contract.dtype, b_offset=start, prologue=None, ahead=None)
-        tiles = replace(rows, body=tuple(plain if s is contract else s for s in inside))
-        return replace(nest, body=wrap(outer, (ln.Alloc("panel", contract.dtype, extent), *body, tiles)))
+        inner = wrap(tiles, tuple(plain if s is contract else s for s in inside))
+        return replace(nest, body=wrap(outer, (ln.Alloc("panel", contract.dtype, extent), *body, *inner)))
