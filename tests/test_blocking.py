@@ -19,7 +19,7 @@ from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.blocking import Blocking, Product, choose_blocking
+from luminal.core.schedule.blocking import Blocking, Product, blockings, choose_blocking
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, typical
@@ -153,6 +153,12 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
     *_, kernel = compile_graph(graph, targets.AVX512).kernels
     reorders = [line for line in kernel.schedule.splitlines() if line.startswith("Reorder(")]
     assert reorders[-1] == f"Reorder(order={tuple(order)})" and "Tensorise(" in kernel.schedule
+
+
+def test_blocks_are_costed_as_they_can_be_made() -> None:
+    shape = Product(155, 16, slab=23698, panel=589824, tile=1024)
+    found = blockings([shape], {"rows": 155, "panels": 16}, targets.AVX512, 64, 2, lambda count: min(count, 5))
+    assert {b.count for b in found if b.inner == "rows"} == {155, 5, 4, 3, 2}
 
 
 def test_vectors_beside_a_tile_do_not_decide_the_order() -> None:

@@ -1,5 +1,6 @@
 """The command line: what it prints, and its exit codes."""
 
+import io
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 import torch
 import typer
 from onnx import TensorProto, helper
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import luminal
@@ -27,6 +29,8 @@ from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError
 from luminal.module import Module
 from luminal.runtime import loader
+from luminal.tuning.records import Measured
+from luminal.tuning.search import Answer
 from tests import emulation
 from tests.comparison_models import classifier, saved
 
@@ -88,6 +92,23 @@ def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatc
     records.write_text("damaged " * 1000)
     result = luminal_(*arguments)
     assert result.exit_code == 2 and "cannot be used" in result.output and str(records) in result.output
+
+
+@pytest.mark.parametrize(
+    ("default", "other", "taken"),
+    [
+        (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 0.5, 0.5, 5), "2.00x"),
+        (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 2.0, 2.0, 5), "the default"),
+        (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 0.98, 0.98, 5), "the default: less than 3% faster"),
+        (Measured(0, "a", 1.0, 1.1, 5), Measured(1, "b", 0.95, 0.95, 5), "the default: less than 10% faster"),
+        (Measured(0, "a", 0.0, 0.0, 0, "it crashed"), Measured(1, "b", 0.5, 0.5, 5), "the default"),
+    ],
+)
+def test_the_table_of_tuning_says_what_is_taken(default: Measured, other: Measured, taken: str) -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(cli._answer_table("model", [Answer("tile", ("conv",), (default, other))]))
+    cells = shown.getvalue().splitlines()[-2].split("│")
+    assert cells[-3].strip() == taken
 
 
 def test_tune_refuses_a_gpu(model: Path) -> None:

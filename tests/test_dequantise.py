@@ -242,7 +242,7 @@ def test_integers_are_stored_in_the_narrowest_type_that_holds_them() -> None:
 
 def test_entries_share_narrow_weights() -> None:
     weight = dequantised(integers(types.i4, 150, 128), 32)
-    many, one = (replace(product(rows, weight), name="shared") for rows in (24, 1))
+    many, one = (replace(product(rows, weight), name="shared") for rows in (12, 1))
     program = compile_graphs("shared", {"many": many, "one": one}, targets.AVX2)
     assert len(prologues(program)) == 2
     assert sum(size for _, size in arrays(program).values()) < 160 * 128 * (1 / 2 + 4 / 32)
@@ -325,10 +325,20 @@ def test_panels_of_deep_sums_are_narrow_enough_for_the_cache() -> None:
     assert "Unpack()" not in program.kernels[0].schedule and len(prologues(program)) == 1
 
 
+def test_panels_whose_blocks_of_terms_are_unlike_are_unpacked_too() -> None:
+    """781 terms have no divisor that makes blocks: the last one is shorter."""
+    graph = product(64, dequantised(integers(types.i8, 96, 781), 781))
+    program = compile_graph(graph, targets.AVX512)
+    assert "Tensorise(" in program.kernels[0].schedule and "Unpack()" in program.kernels[0].schedule
+    x = np.random.default_rng(0).standard_normal((64, 781)).astype(np.float32)
+    onnx_models.assert_close([run_program(program, {"x": x})["y"]], interp.run(graph, {"x": x}).outputs, 1e-5)
+
+
 def test_rows_of_a_batch_share_a_panel_as_those_of_one_sample_do() -> None:
-    """Whether a panel is computed before the tiles that read it depends on their number alone."""
+    """Whether a panel is computed before the tiles that read it depends on how many there are, of several panels."""
     weight = dequantised(integers(types.i8, 96, 512), 512)
-    for shape in ((64, 512), (8, 8, 512)):
+    for shape, unpacked in (((64, 512), True), ((8, 8, 512), True), ((2, 16, 512), True), ((16, 512), False)):
         x = ir.input_("x", shape, types.f32)
         graph = Graph("rows", (x,), (("y", contraction.linear(x, weight, None)),))
-        assert "Unpack()" in compile_graph(graph, targets.AVX512).kernels[0].schedule
+        schedule = compile_graph(graph, targets.AVX512).kernels[0].schedule
+        assert "Tensorise(" in schedule and ("Unpack()" in schedule) == unpacked

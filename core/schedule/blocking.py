@@ -8,7 +8,7 @@ not move, each of them reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from luminal.core import symbolic as sym
@@ -55,7 +55,12 @@ def choose_blocking(
 
 
 def blockings(
-    sizes: Sequence[Product], extents: Mapping[str, Int], target: Target, tasks: int, threads: int
+    sizes: Sequence[Product],
+    extents: Mapping[str, Int],
+    target: Target,
+    tasks: int,
+    threads: int,
+    of_rows: Callable[[int], int] = lambda count: count,
 ) -> list[Blocking]:
     """All blockings, the one that moves the fewest bytes first, weighted by where they come from; the larger block
     where equal.
@@ -63,24 +68,24 @@ def blockings(
     ``sizes`` are those that count, all alike: blocks that suit a batch must not leave one sample undivided.
     ``extents`` are the numbers of tiles of ``rows`` and of ``panels``, which may be symbolic. ``threads`` divide the
     tiles. The loops outside blocks that differ in size are all that tasks can be made of; at least ``tasks`` are
-    wanted, at the first of the sizes.
+    wanted, at the first of the sizes. ``of_rows`` says how many rows of tiles a block can have, of at most so many.
     """
     panels, rows = [size.panels for size in sizes], [size.row_tiles for size in sizes]
     found = [
-        *_blockings("panels", panels, rows[0], extents, tasks),
-        *_blockings("rows", rows, panels[0], extents, tasks),
+        *_blockings("panels", panels, rows[0], extents, tasks, lambda count: count),
+        *_blockings("rows", rows, panels[0], extents, tasks, of_rows),
     ]
     return sorted(found, key=lambda b: sum(_cycles(size, b, target) + _shared(size, b, threads) for size in sizes))
 
 
 def _blockings(
-    inner: str, counts: Sequence[int], outer: int, extents: Mapping[str, Int], tasks: int
+    inner: str, counts: Sequence[int], outer: int, extents: Mapping[str, Int], tasks: int, fit: Callable[[int], int]
 ) -> Iterator[Blocking]:
-    """All of the loop over ``inner``, and blocks that divide its ``counts`` into near-equal parts, the largest first. A
-    block of one is left out: the inner loop would be none."""
+    """All of the loop over ``inner``, and blocks that divide its ``counts`` into near-equal parts, as far as they
+    ``fit``, the largest first. A block of one is left out: the inner loop would be none."""
     whole = counts[0]
     yield Blocking(inner, whole)
-    parts = {-(-count // parts) for count in counts for parts in range(1, count)} - {1, whole}
+    parts = {fit(-(-count // parts)) for count in counts for parts in range(1, count)} - {1, whole}
     for size in sorted(parts, reverse=True):
         if sym.mod(extents[inner], size) == 0 or -(-whole // size) * outer >= tasks:
             yield Blocking(inner, size)

@@ -32,7 +32,7 @@ from luminal.core.schedule.transforms import (
     Split,
     Vectorise,
 )
-from luminal.core.schedule.unpack import Unpack
+from luminal.core.schedule.unpack import Unpack, unpackable
 from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -234,8 +234,11 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
         sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
         products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
         sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
-        orders = blockings(products, extents, state.target, TASKS, sharers)
-        unpacks = tile.unpacked and contract.prologue is not None
+        of_rows = [loops[name].extent for name in rows]
+        orders = blockings(
+            products, extents, state.target, TASKS, sharers, lambda count: math.prod(_in_block(of_rows, count))
+        )
+        unpacks = tile.unpacked and unpackable(contract)
         if unpacks:
             orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
@@ -258,23 +261,35 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
         state.do(Unpack())
 
 
-def _divided(state: Scheduler, names: list[str], count: int) -> tuple[list[str], list[str]]:
-    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside, of
-    which only the last may end with a shorter block: tasks are made of the others."""
-    inside: list[str] = []
+def _divided(state: Scheduler, names: Sequence[str], count: int) -> tuple[list[str], list[str]]:
+    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
-    for number, name in reversed(list(enumerate(names))):
-        extent = extents[name]
-        if typical(extent) <= count:
-            inside, count = [name, *inside], count // max(1, typical(extent))
-            continue
-        if inside:
-            count = next(c for c in range(count, 0, -1) if sym.mod(extent, c) == 0)
-        if count == 1:
-            return names[: number + 1], inside
-        state.do(Split(name, count))
-        return [*names[:number], f"{name}_1"], [f"{name}_0", *inside]
-    return [], inside
+    outside: list[str] = []
+    inside: list[str] = []
+    for name, size in zip(names, _in_block([extents[name] for name in names], count), strict=True):
+        if size >= typical(extents[name]):
+            inside.append(name)
+        elif size == 1:
+            outside.append(name)
+        else:
+            state.do(Split(name, size))
+            outside.append(f"{name}_1")
+            inside.append(f"{name}_0")
+    return outside, inside
+
+
+def _in_block(extents: Sequence[Int], count: int) -> list[int]:
+    """How many iterations of each of nested loops a block of at most ``count`` has: all of the inner ones, and a part
+    of one. Of an inner loop that would be one that ends with a shorter block, which no task may; so it divides all but
+    the innermost."""
+    sizes: list[int] = []
+    for extent in reversed(extents):
+        size = min(max(1, typical(extent)), count)
+        if sizes and size < typical(extent):
+            size = next(n for n in range(size, 0, -1) if sym.mod(extent, n) == 0)
+        count = count // size if size >= typical(extent) else 1
+        sizes.insert(0, size)
+    return sizes
 
 
 def _least(size: Int) -> int:

@@ -23,7 +23,7 @@ from luminal.core.schedule import bodies, dequantise
 from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axis, run_of
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.tile import ROWS, Tile, block_tile, choose_tile, typical, unit_tile
+from luminal.core.schedule.tile import Tile, block_tile, choose_tile, typical, unit_tile
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.core.types import DType, i8, i16, u8, u16
@@ -165,19 +165,21 @@ def _tile(target: Target, node: Node, found: Roles, columns: int | None, prologu
         return block_tile(target.grid, node, found)
     if prologue is None:
         return unit_tile(target, node, found, columns) or choose_tile(target, node, found, columns)
-    widest = _unpacked_columns(node.inputs[0], found)
+    product = node.inputs[0]
+    depth = typical(sym.product(product.shape[k] for k in found.k))
+    widest = dequantise.PANEL_BYTES // (depth * product.dtype.itemsize)
     if widest >= target.lanes(node.dtype):
-        return replace(choose_tile(target, node, found, columns, widest=widest), unpacked=True)
+        tile = choose_tile(target, node, found, columns, widest=widest)
+        if _unpacks(product, found, tile):
+            return replace(tile, unpacked=True)
     return choose_tile(target, node, found, columns, prologue)
 
 
-def _unpacked_columns(product: Node, found: Roles) -> int:
-    """The columns of the widest panel of B that is computed before the tiles of rows that share it; 0 where too few
-    share one."""
+def _unpacks(product: Node, found: Roles, tile: Tile) -> bool:
+    """Whether so many tiles of rows read each of several panels that these are better computed before them."""
     *others, rows = sorted(typical(product.shape[k]) for k in found.m) or [1]
-    tiles = math.prod(others) * -(-rows // ROWS)
-    depth = typical(sym.product(product.shape[k] for k in found.k))
-    return dequantise.PANEL_BYTES // (depth * product.dtype.itemsize) if tiles >= dequantise.TILES else 0
+    panels = -(-typical(sym.product(product.shape[k] for k in found.n)) // tile.columns)
+    return panels > 1 and math.prod(others) * -(-rows // tile.rows) >= dequantise.TILES
 
 
 def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made: dict[Node, Node]) -> Node:

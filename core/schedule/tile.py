@@ -46,7 +46,8 @@ class Tile:
 
     def __str__(self) -> str:
         unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
-        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}"
+        computed = ", panels computed before" if self.unpacked else ""
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}"
 
     @property
     def columns(self) -> int:

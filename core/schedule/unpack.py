@@ -38,9 +38,9 @@ class Unpack:
         outer, tiles = loops[:first], loops[first:]
         if not tiles:
             raise ScheduleError("unpack: the loop around the tile is not serial, or moves its right operand")
-        extent = sym.product(loop.extent for loop in contract.loops) * contract.columns
-        if not isinstance(extent, int) or extent * contract.dtype.itemsize > PANEL_BYTES:
-            raise ScheduleError(f"unpack: a panel of {extent} elements takes more than {PANEL_BYTES} bytes")
+        extent = _extent(contract)
+        if extent is None or not unpackable(contract):
+            raise ScheduleError(f"unpack: a panel may take more than {PANEL_BYTES} bytes")
         start = flat(contract.loops) * contract.columns
         body: tuple[ln.Statement, ...] = (ln.Store("panel", start + sym.expr(column), value),)
         body = (ln.Loop(column, contract.columns, "vector", body, contract.lanes),)
@@ -50,3 +50,14 @@ class Unpack:
         plain = replace(contract, b="panel", b_type=contract.dtype, b_offset=start, prologue=None, ahead=None)
         inner = wrap(tiles, tuple(plain if s is contract else s for s in inside))
         return replace(nest, body=wrap(outer, (ln.Alloc("panel", contract.dtype, extent), *body, *inner)))
+
+
+def unpackable(contract: ln.Contract) -> bool:
+    """Whether its right operand is computed, and takes at most ``PANEL_BYTES`` for a panel."""
+    extent = _extent(contract)
+    return contract.prologue is not None and extent is not None and extent * contract.dtype.itemsize <= PANEL_BYTES
+
+
+def _extent(contract: ln.Contract) -> int | None:
+    """Elements of a panel, each at the number that ``flat`` gives it; None where nothing bounds them."""
+    return sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops) * contract.columns)

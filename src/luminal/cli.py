@@ -421,7 +421,7 @@ def _taken(answer: Answer) -> str:
     default, found = answer.measured[0], answer.fastest
     if answer.chosen is not default:
         return _ratio(default.best / answer.chosen.best)
-    if found is default:
+    if found is default or default.fault:
         return "the default"
     return f"the default: less than {least_gain(default, found):.0%} faster"
 
