@@ -95,6 +95,7 @@ def measure(
     assert program is not None
     needed = needed_bytes(program)
     probe = Probe(targets.detect(), setting.threads)
+    # The peak is the best of several moments: at any one, others may have a part of the machine.
     peak, reading = probe.measure(), probe.read(needed)
     arrays = [np.ascontiguousarray(value.numpy()) for value in model.inputs]
     contenders: dict[str, peers.Run] = {key: _bound(module, arrays) for key, module in modules.items()}
@@ -112,7 +113,9 @@ def measure(
                     failed[peer] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     with _stage(display, "errors"):
         errors = _errors(model, contenders)
+    peak |= probe.measure()
     found = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
+    peak |= probe.measure()
     kernels: list[profile.KernelTime] = []
     if with_kernels:
         with _stage(display, "time kernels"):
