@@ -20,12 +20,12 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.nest import Contract
-from luminal.core.schedule.tensorise import loops_of_b
+from luminal.core.schedule.tensorise import CACHE_LINE, loops_of_b
 from luminal.core.symbolic import Int, Var
 
 PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead, of elements of
 PREFETCHED = 4  # bytes, or of so many more that are narrower: memory takes as long to answer
-CACHE_LINE = 64  # bytes that one fetch brings
+A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # of a tile: what is read of A and of B by a later one
 REGISTERS = "matrix_registers"  # of a kernel: all its tiles on a matrix unit share them
 ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
 
@@ -60,11 +60,13 @@ class Contraction:
             types = {pointer.array: pointer.dtype for pointer in self.arrays.values()}
             computed = computed_row(contract, contract.prologue, types, self.frame.resolve)
             arguments += [self._address("other", source.array, source.start) for source in computed.sources[1:]]
-        ahead_steps = None
-        if contract.ahead is not None:
-            ahead_start, ahead_steps = split(self.frame.resolve(contract.ahead), axes)
-            arguments.append(self._address("ahead", contract.b, ahead_start))
-        function = tile_function(name, contract, a_steps, b_steps, ahead_steps, computed)
+        ahead = {}
+        later = {A_AHEAD: (contract.a, contract.a_ahead), B_AHEAD: (contract.b, contract.b_ahead)}
+        for side, (array, offset) in later.items():
+            if offset is not None:
+                start, ahead[side] = split(self.frame.resolve(offset), axes)
+                arguments.append(self._address(side, array, start))
+        function = tile_function(name, contract, a_steps, b_steps, ahead, computed)
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
@@ -135,26 +137,30 @@ def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
 
 
 def tile_function(
-    name: str, contract: Contract, a_steps: Int, b_steps: Int, ahead_steps: Int | None, computed: Row | None
+    name: str, contract: Contract, a_steps: Int, b_steps: Int, ahead: Mapping[str, Int], computed: Row | None
 ) -> TileFunction:
-    """The function of one contract; ``a_steps``, ``b_steps`` and ``ahead_steps`` are the parts of its offsets over its
-    loops, ``computed`` is what its prologue computes."""
+    """The function of one contract; ``a_steps``, ``b_steps`` and those of what is fetched ``ahead`` are the parts of
+    its offsets over its loops, ``computed`` is what its prologue computes."""
     axes = frozenset(loop.axis for loop in contract.loops)
-    steps = (a_steps, b_steps) if ahead_steps is None else (a_steps, b_steps, ahead_steps)
+    steps = (a_steps, b_steps)
     used = frozenset[Var]().union(
-        *(sym.variables(e) for e in (*steps, contract.a_row, *(loop.extent for loop in contract.loops)))
+        *(
+            sym.variables(e)
+            for e in (*steps, *ahead.values(), contract.a_row, *(loop.extent for loop in contract.loops))
+        )
     )
     parameters = tuple(sorted(used - axes, key=lambda v: v.name))
     others = () if computed is None else computed.sources[1:]
     matrices = contract.unit is not None and not contract.unit.in_vectors
-    own = {"tile", "a", "b", "ahead", "sum", "rows", "Rows", "High", REGISTERS}
+    own = {"tile", "a", "b", A_AHEAD, B_AHEAD, "sum", "rows", "Rows", "High", REGISTERS}
     frame = Frame(Names(frozenset({*own, *(source.name for source in others)})))
     with frame.open("") as scope:
         types = [f"MatrixRegisters& {REGISTERS}", "int64_t rows"] if matrices else []
         types += [f"{ctype(contract.dtype)}* __restrict tile"]
         types += [f"const {ctype(contract.a_type)}* __restrict a", f"const {ctype(contract.b_type)}* __restrict b"]
         types += [f"const {ctype(source.dtype)}* __restrict {source.name}" for source in others]
-        types += [f"const {ctype(contract.b_type)}* ahead"] if ahead_steps is not None else []
+        stored = {A_AHEAD: contract.a_type, B_AHEAD: contract.b_type}
+        types += [f"const {ctype(stored[side])}* {side}" for side in ahead]
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
         row = contract.tile_row or contract.columns
         vectors = contract.columns // contract.lanes
@@ -162,7 +168,7 @@ def tile_function(
             start = f", tile, {row}" if contract.accumulate else ""
             shape = f"High, {vectors}, {contract.depth}"
             frame.line(f"MatrixTile<{contract.unit.name}, {shape}> sum({REGISTERS}, rows{start});")
-            _loops(frame, contract, 0, steps, None)
+            _loops(frame, contract, 0, steps, ahead, None)
             frame.line(f"sum.store(tile, {row});")
         else:
             start = f"(tile, {row})" if contract.accumulate else ""
@@ -172,7 +178,7 @@ def tile_function(
                 frame.line(f"DotTile<{contract.unit.name}, Rows, {vectors}> sum{start};")
             if contract.outer:
                 frame.line(f"sum.store(tile, {row});")
-            _loops(frame, contract, 0, steps, computed)
+            _loops(frame, contract, 0, steps, ahead, computed)
             if not contract.outer:
                 frame.line(f"sum.store(tile, {row});")
     lines = (
@@ -191,12 +197,14 @@ def _meaning(contract: Contract) -> str:
     return f"the sum over {over} of a[i, {over}] * {b}"
 
 
-def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int], computed: Row | None) -> None:
-    """The loops from ``number`` on. What B is read from is fetched ahead by the innermost loop that moves it."""
+def _loops(
+    frame: Frame, contract: Contract, number: int, steps: Sequence[Int], ahead: Mapping[str, Int], computed: Row | None
+) -> None:
+    """The loops from ``number`` on. What later steps and tiles read is fetched by the innermost loop that moves B."""
     indices = Indices(frame)
     b_loops = loops_of_b(contract)
     if number == len(b_loops):
-        _fetch(frame, indices, contract, *steps[1:])
+        _fetch(frame, indices, contract, steps[1], ahead)
     if number == len(contract.loops):
         a, b = (_plus(*pair) for pair in zip("ab", map(indices.text, steps[:2]), strict=True))
         a_row = indices.text(contract.a_row)
@@ -207,7 +215,7 @@ def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int], 
         return
     loop = contract.loops[number]
     if contract.unit is not None and loop is contract.loops[-1]:
-        _steps(frame, indices, contract, contract.unit, steps)
+        _steps(frame, indices, contract, contract.unit, steps, ahead)
         return
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
@@ -216,12 +224,19 @@ def _loops(frame: Frame, contract: Contract, number: int, steps: Sequence[Int], 
         head = f"#pragma GCC unroll {extent}\n{head}"
     with frame.open(head, certain=computed is not None and sym.always(loop.extent - 1)):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, number + 1, steps, computed)
+        _loops(frame, contract, number + 1, steps, ahead, computed)
         if number + 1 == contract.outer:
             frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
 
 
-def _steps(frame: Frame, indices: Indices, contract: Contract, unit: MatrixUnit, starts: Sequence[Int]) -> None:
+def _steps(
+    frame: Frame,
+    indices: Indices,
+    contract: Contract,
+    unit: MatrixUnit,
+    starts: Sequence[Int],
+    ahead: Mapping[str, Int],
+) -> None:
     """The innermost loop, in the steps of a matrix unit."""
     loop, depth = contract.loops[-1], contract.depth
     k = sym.expr(loop.axis)
@@ -230,17 +245,17 @@ def _steps(frame: Frame, indices: Indices, contract: Contract, unit: MatrixUnit,
     row = indices.text(contract.a_row)
 
     def operands(k: Int) -> str:
-        a, b = (sym.substitute(e, {loop.axis: k}) for e in starts[:2])
+        a, b = (sym.substitute(e, {loop.axis: k}) for e in starts)
         return f"{_plus('a', indices.text(a))}, {row}, {_plus('b', indices.text(b + k * contract.columns))}"
 
     axis = frame.names.like(loop.axis.name)
     with frame.open(f"for (int64_t {axis} = 0; {axis} < {indices.text(whole)}; {axis} += {depth}) {{", certain=False):
         frame.bind(loop.axis, Value(axis))
-        for ahead in starts[2:]:
-            linear = sym.coefficient(ahead, loop.axis)
+        if B_AHEAD in ahead:
+            linear = sym.coefficient(ahead[B_AHEAD], loop.axis)
             part = sym.upper(linear[0]) or 1 if linear is not None else 1
             lines = -(-part * depth * contract.b_type.itemsize // CACHE_LINE)
-            frame.line(f"sum.template fetch<{lines}>({_plus('ahead', indices.text(ahead))});")
+            frame.line(f"sum.template fetch<{lines}>({_plus(B_AHEAD, indices.text(ahead[B_AHEAD]))});")
         if unit.in_vectors:
             near = sym.substitute(starts[1], {loop.axis: k}) + (k + PREFETCH_STEPS * depth) * contract.columns
             frame.line(f"sum.template fetch<{contract.columns // contract.lanes}>({_plus('b', indices.text(near))});")
@@ -253,16 +268,18 @@ def _steps(frame: Frame, indices: Indices, contract: Contract, unit: MatrixUnit,
         frame.line(f"if ({terms} != 0) sum.last({operands(whole)}, {terms});")
 
 
-def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead_steps: Int | None = None) -> None:
+def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead: Mapping[str, Int]) -> None:
     row = _per_step(contract, b_steps)
     steps = PREFETCH_STEPS if contract.prologue is None else PREFETCH_STEPS * PREFETCHED // contract.b_type.itemsize
     if row != 0:
         frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + row * steps))});")
-    if ahead_steps is not None:
+    if A_AHEAD in ahead:
+        frame.line(f"prefetch_to_l2({_plus(A_AHEAD, indices.text(ahead[A_AHEAD]))});")
+    if B_AHEAD in ahead:
         line = CACHE_LINE // contract.b_type.itemsize
-        part = sym.upper(_per_step(contract, ahead_steps)) or line
+        part = sym.upper(_per_step(contract, ahead[B_AHEAD])) or line
         for element in range(0, part, line):
-            frame.line(f"prefetch({_plus('ahead', indices.text(ahead_steps + element))});")
+            frame.line(f"prefetch({_plus(B_AHEAD, indices.text(ahead[B_AHEAD] + element))});")
 
 
 def _per_step(contract: Contract, steps: Int) -> Int:

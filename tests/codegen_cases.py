@@ -510,7 +510,8 @@ def contraction_float16() -> Case:
 
 @case
 def contraction_in_blocks() -> Case:
-    """Sums of blocks of eight products are added in the tile; each step fetches a part of the panel after this one."""
+    """Sums of blocks of eight products are added in the tile; each step fetches a part of the panel after this one, and
+    of the rows after these."""
     nest = tiled(9, 64, 24, (), 4, 16)
     loops, inside = rewrite_nest.prefix(nest.body)
     alloc, height, contract, rest = inside
@@ -524,7 +525,8 @@ def contraction_in_blocks() -> Case:
         b_offset=sym.substitute(contract.b_offset, by),
         loops=(serial(outer, 3), serial(inner, 8)),
         outer=1,
-        ahead=24 * 32 * (of(loops[0].axis) + 1) + (of(loops[1].axis) * 24 + block * 8 + step) * 11,
+        a_ahead=24 * 9 + sym.substitute(contract.a_offset, by) + sym.minimum(sym.mod(block * 8 + step, 16), 3) * 24,
+        b_ahead=24 * 32 * (of(loops[0].axis) + 1) + (of(loops[1].axis) * 24 + block * 8 + step) * 11,
     )
     body = rewrite_nest.wrap(loops, (alloc, height, contract, rest))
     return Case(replace(nest, body=body), tile_arrays(9, 64, 24), ulps=64)

@@ -21,7 +21,7 @@ from luminal.core.schedule import choose, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings, choose_blocking
 from luminal.core.schedule.contraction import roles
-from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise
+from luminal.core.schedule.tensorise import FARTHER, FetchAhead, FetchRows, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, typical
 from luminal.core.symbolic import Var
 
@@ -237,16 +237,16 @@ def test_transforms_of_tiles_change_no_value() -> None:
     for order in orders:
         schedule = (*TILED, transforms.Reorder(order), SumInBlocks(1), transforms.Parallelise(1))
         np.testing.assert_array_equal(run_product(transforms.apply(nest, schedule)), expected)
-    ahead = (*TILED, FetchAhead("j_1"))
+    ahead = (*TILED, FetchAhead("j_1"), FetchRows())
     np.testing.assert_array_equal(run_product(transforms.apply(nest, ahead)), expected)
 
 
 def test_all_of_the_next_panel_is_fetched() -> None:
     nest = transforms.apply(serial_product(10, 24, 12), (*TILED, FetchAhead("j_1")))
     (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
-    assert contract.ahead is not None
+    assert contract.b_ahead is not None
     points = [
-        sym.evaluate(contract.ahead, {"j_1": 0, "i_1": i, "k_1": k_1, "k_0": k_0})
+        sym.evaluate(contract.b_ahead, {"j_1": 0, "i_1": i, "k_1": k_1, "k_0": k_0})
         for i in range(3) for k_1 in range(3) for k_0 in range(4)
     ]  # fmt: skip
     assert points[0] == 8 * 12 and points[-1] < 8 * 12 * 2 + 3 * 12
@@ -257,7 +257,42 @@ def test_a_single_tile_fetches_what_is_next() -> None:
     """It reads a panel once: its steps are a stream, of which the next panel would be fetched too early."""
     nest = transforms.apply(serial_product(4, 48, 40), (Tensorise("i", "j", 4, 8, 8), FetchAhead("j_1")))
     (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
-    assert contract.ahead is not None and contract.ahead - contract.b_offset == 16 * 8
+    assert contract.b_ahead is not None and contract.b_ahead - contract.b_offset == 16 * 8
+
+
+def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:
+    """Of rows of 48 elements: three lines of 16, for each row."""
+    nest = transforms.apply(
+        serial_product(40, 24, 48), (transforms.Split("k", 16), Tensorise("i", "j", 10, 8, 8), FetchRows())
+    )
+    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+    assert contract.a_ahead is not None
+    places = [{"i_first": 10, "k_1": k_1, "k_0": k_0} for k_1 in range(3) for k_0 in range(16)]
+    fetched = {sym.evaluate(contract.a_ahead, place) // 16 for place in places}
+    first = 10 * (1 + FARTHER)
+    assert fetched == {3 * row + line for row in range(first, first + 10) for line in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "fetched"),
+    [
+        (25088, 64, 256, True),  # 25 MB that few panels read
+        (196, 64, 256, False),  # the second-level cache has A still
+        (1024, 3072, 768, False),  # most tiles read what others of the same rows have read
+    ],
+    ids=str,
+)
+def test_rows_are_fetched_where_they_stream(rows: int, columns: int, depth: int, fetched: bool) -> None:
+    x, weight = ir.input_("x", (rows, depth), F32), ir.constant(np.zeros((columns, depth), np.float32))
+    (contract,) = contracts(decompose.linear(x, weight, None), x)
+    assert (contract.a_ahead is not None) == fetched
+
+
+def test_rows_of_windows_are_not_fetched() -> None:
+    """They overlap, and a tile reads each of them several times."""
+    x, weight = ir.input_("x", (8, 64, 58, 58), F32), ir.constant(np.zeros((64, 64, 3, 3), np.float32))
+    found = contracts(decompose.conv(x, weight), x)
+    assert [contract.a_ahead for contract in found] == [None]
 
 
 @pytest.mark.parametrize(
@@ -266,6 +301,8 @@ def test_a_single_tile_fetches_what_is_next() -> None:
         ((FetchAhead("j_1"),), "no outer loop over 'j_1'"),
         ((FetchAhead("i"),), "no tile is directly inside"),
         ((*TILED, transforms.Reorder(("i_1", "j_1")), FetchAhead("i_1")), "B moves with j_1 too"),
+        ((FetchRows(),), "no tile is directly inside"),
+        ((Tensorise("i", "j", 20, 8, 8), FetchRows()), "20 rows of a tile are not runs of a"),
         ((SumInBlocks(1),), "no tile is directly inside"),
         ((*TILED, SumInBlocks(2)), "2 of 2 loops leave no sum of blocks"),
     ],

@@ -23,7 +23,16 @@ from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, gain, stride
 from luminal.core.schedule.stream import Stream
-from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks, Tensorise, contiguous, loaded, loops_of_b
+from luminal.core.schedule.tensorise import (
+    FetchAhead,
+    FetchRows,
+    SumInBlocks,
+    Tensorise,
+    contiguous,
+    in_runs,
+    loaded,
+    loops_of_b,
+)
 from luminal.core.schedule.tile import Tile, step_depth, typical
 from luminal.core.schedule.transforms import (
     Parallelise,
@@ -45,6 +54,7 @@ FEW_TASKS = 16  # of a chain: with fewer, some threads would wait for others
 SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 STRIP = 256  # elements of a row that a task puts in
+FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
 CHUNK = 4096  # elements of a one-dimensional task
 TERMS = 384  # products that one accumulator sums
 
@@ -228,11 +238,14 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
     panels = f"{n}_1"
     batch = [name for name in loops if name != panels and loops[name].axis in sym.variables(contract.b_offset)]
     rows = [name for name in loops if name != panels and name not in batch]
+    extents = {
+        "rows": sym.product(loops[name].extent for name in rows),
+        "panels": loops[panels].extent if panels in loops else 1,
+    }
+    sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
+    products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
     unpacks, inside = False, rows[-1:]
     if rows and panels in loops:
-        extents = {"rows": sym.product(loops[name].extent for name in rows), "panels": loops[panels].extent}
-        sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
-        products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
         sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
         of_rows = [loops[name].extent for name in rows]
         orders = blockings(
@@ -252,6 +265,8 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
         state.do(Reorder((*batch, *order)))
         if blocking.inner == "rows" and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
+    if rows and in_runs(contract) and _streams(products[0], state.target):
+        state.do(FetchRows())
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
@@ -259,6 +274,12 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
     state.do(Parallelise(len(grid) if whole else len(grid) - (len(inside) if unpacks else 1)))
     if unpacks:
         state.do(Unpack())
+
+
+def _streams(product: Product, target: Target) -> bool:
+    """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
+    cache no longer has them."""
+    return product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
 
 
 def _divided(state: Scheduler, names: Sequence[str], count: int) -> tuple[list[str], list[str]]:

@@ -503,7 +503,7 @@ def expressions(statement: ln.Statement) -> list[Int]:
         case ln.Contract():
             own = [statement.a_offset, statement.a_row, statement.b_offset, statement.b_column, statement.rows]
             own += [statement.tile_offset]
-            own += [statement.ahead] if statement.ahead is not None else []
+            own += [offset for offset in (statement.a_ahead, statement.b_ahead) if offset is not None]
             own += scalar_expressions(statement.prologue.value) if statement.prologue is not None else []
             return own + [loop.extent for loop in statement.loops]
         case ln.If():

@@ -375,8 +375,8 @@ class Contract:
     With a ``prologue``, what it computes is multiplied in place of an element of B; ``b`` is the one of its arrays that
     is read fastest, and ``b_offset`` the first column's element of that.
 
-    ``ahead``, where given, is an element of ``B`` that each step may bring into the cache for a later tile. It changes
-    no value, and may lie beyond the end of ``B``.
+    ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may bring into the caches
+    for a later tile. They change no value, and may lie beyond the end of an array.
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, and for ``outer`` with a fragment, a
     unit or ``accumulate``.
@@ -399,7 +399,8 @@ class Contract:
     tile_offset: Int = 0
     tile_row: int | None = None
     accumulate: bool = False
-    ahead: Int | None = None
+    a_ahead: Int | None = None
+    b_ahead: Int | None = None
     outer: int = 0
     b_column: Int = 1
     fragment: Fragment | None = None

@@ -77,8 +77,9 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
                 yield f"{indent}  {statement.prologue.value} at {statement.prologue.column} = column"
             else:
                 yield f"{indent}  {statement.b}[{statement.b_offset} + {column}]"
-            if statement.ahead is not None:
-                yield f"{indent}  fetching {statement.b}[{statement.ahead}]"
+            for array, offset in ((statement.a, statement.a_ahead), (statement.b, statement.b_ahead)):
+                if offset is not None:
+                    yield f"{indent}  fetching {array}[{offset}]"
 
 
 def _header(loop: ln.Loop) -> str:

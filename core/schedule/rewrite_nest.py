@@ -141,8 +141,10 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                 moved = replace(moved, b_offset=index(statement.b_offset), b_column=index(statement.b_column))
                 moved = replace(moved, rows=index(statement.rows))
                 moved = replace(moved, tile_offset=index(statement.tile_offset))
-                if statement.ahead is not None:
-                    moved = replace(moved, ahead=index(statement.ahead))
+                if statement.a_ahead is not None:
+                    moved = replace(moved, a_ahead=index(statement.a_ahead))
+                if statement.b_ahead is not None:
+                    moved = replace(moved, b_ahead=index(statement.b_ahead))
                 if statement.prologue is not None:
                     computed = replace(statement.prologue, value=scalar(statement.prologue.value))
                     moved = replace(moved, prologue=computed)

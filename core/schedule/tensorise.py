@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from luminal.core import ops
@@ -259,11 +259,7 @@ class SumInBlocks:
     outer: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
-        body = tuple(self._blocked(s) if isinstance(s, ln.Contract) else s for s in inside)
-        if body == inside:
-            raise ScheduleError("sum in blocks: no tile is directly inside the outer loops")
-        return replace(nest, body=wrap(loops, body))
+        return _with_tiles(nest, "sum in blocks", self._blocked)
 
     def _blocked(self, contract: ln.Contract) -> ln.Contract:
         if not 0 < self.outer < len(contract.loops):
@@ -275,6 +271,7 @@ class SumInBlocks:
         return replace(contract, outer=self.outer)
 
 
+CACHE_LINE = 64  # bytes that one fetch brings
 NEAR_STEPS = 2  # of a matrix unit, and else
 NEAR = 16  # steps by which a stream is fetched ahead
 
@@ -293,15 +290,12 @@ class FetchAhead:
     panels: str
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
+        loops, _ = prefix(nest.body)
         names = [loop.axis.name for loop in loops]
         if self.panels not in names:
             raise ScheduleError(f"fetch ahead: the nest has no outer loop over {self.panels!r}")
         at = names.index(self.panels)
-        body = tuple(self._fetching(s, loops[at], loops[at + 1 :]) if isinstance(s, ln.Contract) else s for s in inside)
-        if body == inside:
-            raise ScheduleError(f"fetch ahead: no tile is directly inside the loop over {names[-1]!r}")
-        return replace(nest, body=wrap(loops, body))
+        return _with_tiles(nest, "fetch ahead", lambda tile: self._fetching(tile, loops[at], loops[at + 1 :]))
 
     def _fetching(self, contract: ln.Contract, panels: ln.Loop, tiles: list[ln.Loop]) -> ln.Contract:
         start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
@@ -319,7 +313,49 @@ class FetchAhead:
         distance = sym.minimum(panel, sym.maximum(near * contract.columns, (count - 1) * panel))
         part = sym.ceildiv(contract.columns, count)
         number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps
-        return replace(contract, ahead=start + distance + number * part)
+        return replace(contract, b_ahead=start + distance + number * part)
+
+
+FARTHER = 2  # tiles by which rows of A are fetched ahead
+
+
+@dataclass(frozen=True)
+class FetchRows:
+    """Each step of a tile brings a cache line of a row of A that lies ``FARTHER`` tiles further on: one of each row, in
+    as many steps as there are elements in a line. Legal where a tile reads a run of each row, and has no more rows than
+    a line has elements."""
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        return _with_tiles(nest, "fetch rows", self._further_rows)
+
+    def _further_rows(self, contract: ln.Contract) -> ln.Contract:
+        if not in_runs(contract):
+            raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
+        row = sym.minimum(sym.mod(flat(contract.loops), _line(contract)), contract.max_rows - 1)
+        return replace(contract, a_ahead=contract.a_offset + (FARTHER * contract.max_rows + row) * contract.a_row)
+
+
+def in_runs(contract: ln.Contract) -> bool:
+    """Whether a tile of vectors reads a run of each row of A, an element a step, and a line of each in as many steps as
+    a line has elements."""
+    if contract.unit is not None or contract.prologue is not None or contract.max_rows > _line(contract):
+        return False
+    start = sym.substitute(contract.a_offset, {loop.axis: _ZERO for loop in contract.loops})
+    return contract.a_offset - start == flat(contract.loops)
+
+
+def _line(contract: ln.Contract) -> int:
+    """Elements of A in a cache line."""
+    return CACHE_LINE // contract.a_type.itemsize
+
+
+def _with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
+    """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it."""
+    loops, inside = prefix(nest.body)
+    body = tuple(made(s) if isinstance(s, ln.Contract) else s for s in inside)
+    if body == inside:
+        raise ScheduleError(f"{name}: no tile is directly inside the outer loops")
+    return replace(nest, body=wrap(loops, body))
 
 
 def contiguous(contract: ln.Contract) -> bool:

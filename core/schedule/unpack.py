@@ -47,7 +47,7 @@ class Unpack:
         steps = loops_of_b(contract)
         for loop in reversed(contract.loops):
             body = (replace(loop, kind="serial" if loop in steps else "unroll", body=body),)
-        plain = replace(contract, b="panel", b_type=contract.dtype, b_offset=start, prologue=None, ahead=None)
+        plain = replace(contract, b="panel", b_type=contract.dtype, b_offset=start, prologue=None, b_ahead=None)
         inner = wrap(tiles, tuple(plain if s is contract else s for s in inside))
         return replace(nest, body=wrap(outer, (ln.Alloc("panel", contract.dtype, extent), *body, *inner)))
 

@@ -127,5 +127,8 @@ template <class T, class I, class V> LM_INLINE void scatter(T* base, I index, V 
 /// A hint that the cache line of p will be read soon.
 LM_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
+/// A hint that the cache line of p will be read later, when the first-level cache may have dropped it.
+LM_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+
 }  // namespace LM_NAMESPACE
 }  // namespace lm
