@@ -525,7 +525,7 @@ def contraction_in_blocks() -> Case:
         b_offset=sym.substitute(contract.b_offset, by),
         loops=(serial(outer, 3), serial(inner, 8)),
         outer=1,
-        a_ahead=24 * 9 + sym.substitute(contract.a_offset, by) + sym.minimum(sym.mod(block * 8 + step, 16), 3) * 24,
+        a_ahead=sym.substitute(contract.a_offset, by) + (8 + sym.mod(block * 8 + step, 16)) * 24,
         b_ahead=24 * 32 * (of(loops[0].axis) + 1) + (of(loops[1].axis) * 24 + block * 8 + step) * 11,
     )
     body = rewrite_nest.wrap(loops, (alloc, height, contract, rest))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import ir, ops, types
+from luminal.core import ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -261,7 +261,7 @@ def test_a_single_tile_fetches_what_is_next() -> None:
 
 
 def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:
-    """Of rows of 48 elements: three lines of 16, for each row."""
+    """Of rows of 48 elements: three lines of 16, for each row, and for those that follow in as many steps."""
     nest = transforms.apply(
         serial_product(40, 24, 48), (transforms.Split("k", 16), Tensorise("i", "j", 10, 8, 8), FetchRows())
     )
@@ -270,15 +270,17 @@ def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:
     places = [{"i_first": 10, "k_1": k_1, "k_0": k_0} for k_1 in range(3) for k_0 in range(16)]
     fetched = {sym.evaluate(contract.a_ahead, place) // 16 for place in places}
     first = 10 * (1 + FARTHER)
-    assert fetched == {3 * row + line for row in range(first, first + 10) for line in range(3)}
+    assert fetched == {3 * row + line for row in range(first, first + 16) for line in range(3)}
 
 
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "fetched"),
     [
         (25088, 64, 256, True),  # 25 MB that few panels read
+        (25088, 1024, 256, False),  # most tiles read what others of the same rows have read
         (196, 64, 256, False),  # the second-level cache has A still
-        (1024, 3072, 768, False),  # most tiles read what others of the same rows have read
+        (28, 32, 16384, False),  # no tiles follow
+        (1 << 18, 32, 8, False),  # too few steps to bring a line of each row
     ],
     ids=str,
 )
@@ -288,11 +290,31 @@ def test_rows_are_fetched_where_they_stream(rows: int, columns: int, depth: int,
     assert (contract.a_ahead is not None) == fetched
 
 
-def test_rows_of_windows_are_not_fetched() -> None:
-    """They overlap, and a tile reads each of them several times."""
-    x, weight = ir.input_("x", (8, 64, 58, 58), F32), ir.constant(np.zeros((64, 64, 3, 3), np.float32))
-    found = contracts(decompose.conv(x, weight), x)
-    assert [contract.a_ahead for contract in found] == [None]
+def test_rows_are_fetched_for_few_panels() -> None:
+    x = ir.input_("x", (6272, 256), F32)
+    found = {}
+    for columns in range(256, 769, 64):
+        weight = ir.constant(np.zeros((columns, 256), np.float32))
+        (contract,) = contracts(decompose.linear(x, weight, None), x)
+        found[-(-columns // contract.columns)] = contract.a_ahead is not None
+    assert found == {panels: panels <= choose.FEW_PANELS for panels in found} and len(set(found.values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "fetched"),
+    [
+        ((1, 1), 1, True),
+        ((1, 1), 2, False),  # what lies further on is another line's, which no tile reads
+        ((1, 3), 1, False),  # rows overlap, and a tile reads each of them several times
+        ((3, 3), 1, False),
+    ],
+    ids=str,
+)
+def test_rows_are_fetched_where_they_follow_each_other(kernel: tuple[int, int], stride: int, fetched: bool) -> None:
+    pixels = ir.input_("x", (8, 56, 56, 128), F32)
+    weight = ir.constant(np.zeros((64, 128, *kernel), np.float32))
+    found = contracts(decompose.conv(movement.permute(pixels, (0, 3, 1, 2)), weight, strides=(stride, stride)), pixels)
+    assert [contract.a_ahead is not None for contract in found] == [fetched]
 
 
 @pytest.mark.parametrize(
@@ -318,6 +340,7 @@ def test_an_illegal_transform_of_tiles_says_why(schedule: transforms.Schedule, r
     [
         ({"accumulate": True}, "outer and accumulate"),
         ({"unit": DOT_BF16}, "outer and unit"),
+        ({"outer": 0, "unit": DOT_BF16, "a_ahead": Var("k_1", 0, 2)}, "a_ahead and unit"),
         (
             {"outer": 0, "unit": DOT_BF16, "prologue": ln.Prologue(Var("j", 0, 7), ln.literal(bytes(4), F32))},
             "unit and",

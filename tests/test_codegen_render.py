@@ -124,7 +124,9 @@ def test_a_tile_has_the_rows_of_its_own_scope() -> None:
 # ---- text -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["row_exponentials", "contraction", "padding_by_lanes", "table_elements"])
+@pytest.mark.parametrize(
+    "name", ["row_exponentials", "contraction", "contraction_in_blocks", "padding_by_lanes", "table_elements"]
+)
 def test_golden_kernel(name: str, golden: Golden) -> None:
     nest = CASES[name].nest
     kernel = Kernel(name, nest, ("Op 'layer/op' (model.py:7)",), "parallel row\nvector column by 16")

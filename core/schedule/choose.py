@@ -24,6 +24,7 @@ from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, gain, stride
 from luminal.core.schedule.stream import Stream
 from luminal.core.schedule.tensorise import (
+    FARTHER,
     FetchAhead,
     FetchRows,
     SumInBlocks,
@@ -179,14 +180,25 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     rows = state.merge([v.name for v in only_a])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
+    even = _even(state, rows)
     depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _reduction(state).loops])
     if depth == 0:
         raise ScheduleError(f"no steps of {tile.unit} divide the terms that lie side by side")
     state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth))
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
-    _block(state, n, tile)
+    _block(state, n, tile, even)
     return state.finish()
+
+
+def _even(state: Scheduler, rows: Sequence[str]) -> bool:
+    """Whether the rows of A, numbered by nested loops, are equally far apart in memory."""
+    a, *_ = loaded(_reduction(state))
+    loops = [loop for loop in state.loops() if loop.axis.name in rows]
+    strides = [stride(a.offset, loop.axis) for loop in loops]
+    return all(
+        outer == inner * loop.extent for outer, inner, loop in zip(strides, strides[1:], loops[1:], strict=False)
+    )
 
 
 def _sides(state: Scheduler) -> tuple[list[Var], list[Var]]:
@@ -230,8 +242,9 @@ def _terms(length: Int) -> int:
     return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
 
 
-def _block(state: Scheduler, n: str, tile: Tile) -> None:
-    """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few."""
+def _block(state: Scheduler, n: str, tile: Tile, even: bool) -> None:
+    """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
+    ``even`` says that the rows of A are equally far apart."""
     loops = {loop.axis.name: loop for loop in state.loops()}
     contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
     # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
@@ -265,7 +278,7 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
         state.do(Reorder((*batch, *order)))
         if blocking.inner == "rows" and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
-    if rows and in_runs(contract) and _streams(products[0], state.target):
+    if even and in_runs(contract) and _streams(products[0], state.target):
         state.do(FetchRows())
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
@@ -278,8 +291,9 @@ def _block(state: Scheduler, n: str, tile: Tile) -> None:
 
 def _streams(product: Product, target: Target) -> bool:
     """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
-    cache no longer has them."""
-    return product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
+    cache no longer has them; most have rows after them."""
+    many = product.row_tiles > 2 * FARTHER
+    return many and product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
 
 
 def _divided(state: Scheduler, names: Sequence[str], count: int) -> tuple[list[str], list[str]]:

@@ -378,8 +378,8 @@ class Contract:
     ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may bring into the caches
     for a later tile. They change no value, and may lie beyond the end of an array.
 
-    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, and for ``outer`` with a fragment, a
-    unit or ``accumulate``.
+    Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, for ``outer`` with a fragment, a unit
+    or ``accumulate``, and for ``a_ahead`` with a unit.
     """
 
     tile: str
@@ -410,7 +410,7 @@ class Contract:
 
     def __post_init__(self) -> None:
         exclusive = ("fragment", "unit", "prologue"), ("outer", "fragment"), ("outer", "unit"), ("outer", "accumulate")
-        for names in exclusive:
+        for names in (*exclusive, ("a_ahead", "unit")):
             given = [name for name in names if getattr(self, name)]
             if len(given) > 1:
                 raise SpecError(f"contract {self.tile}: {' and '.join(given)} exclude each other")

@@ -321,9 +321,9 @@ FARTHER = 2  # tiles by which rows of A are fetched ahead
 
 @dataclass(frozen=True)
 class FetchRows:
-    """Each step of a tile brings a cache line of a row of A that lies ``FARTHER`` tiles further on: one of each row, in
-    as many steps as there are elements in a line. Legal where a tile reads a run of each row, and has no more rows than
-    a line has elements."""
+    """Each step of a tile brings a cache line of a row of A that lies ``FARTHER`` tiles further on or more: of as many
+    rows, one after the other, as there are elements in a line. Legal where a tile reads a run of each row, and has no
+    more rows than a line has elements."""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _with_tiles(nest, "fetch rows", self._further_rows)
@@ -331,17 +331,20 @@ class FetchRows:
     def _further_rows(self, contract: ln.Contract) -> ln.Contract:
         if not in_runs(contract):
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
-        row = sym.minimum(sym.mod(flat(contract.loops), _line(contract)), contract.max_rows - 1)
-        return replace(contract, a_ahead=contract.a_offset + (FARTHER * contract.max_rows + row) * contract.a_row)
+        row = FARTHER * contract.max_rows + sym.mod(flat(contract.loops), _line(contract))
+        return replace(contract, a_ahead=contract.a_offset + row * contract.a_row)
 
 
 def in_runs(contract: ln.Contract) -> bool:
-    """Whether a tile of vectors reads a run of each row of A, an element a step, and a line of each in as many steps as
-    a line has elements."""
-    if contract.unit is not None or contract.prologue is not None or contract.max_rows > _line(contract):
+    """Whether a tile of vectors reads a run of each row of A, an element a step, in which the rows do not overlap, and
+    in whose steps a line of each can be fetched."""
+    if contract.unit is not None or contract.prologue is not None or not isinstance(contract.a_row, int):
         return False
     start = sym.substitute(contract.a_offset, {loop.axis: _ZERO for loop in contract.loops})
-    return contract.a_offset - start == flat(contract.loops)
+    length = sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops))
+    if length is None or contract.a_offset - start != flat(contract.loops):
+        return False
+    return contract.max_rows <= min(length, _line(contract)) and length <= contract.a_row
 
 
 def _line(contract: ln.Contract) -> int:
