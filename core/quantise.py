@@ -22,6 +22,7 @@ import numpy as np
 
 from luminal.core import ir, ops, types
 from luminal.core import symbolic as sym
+from luminal.core.errors import InputError
 from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import reshape, transpose
 from luminal.core.rewrite import remade
@@ -72,9 +73,9 @@ ALL = {
 
 
 def parse(name: str | None) -> Scheme | None:
-    """The scheme of that name. Raises ValueError for other names."""
+    """The scheme of that name. Raises InputError for other names."""
     if name is not None and name not in ALL:
-        raise ValueError(f"unknown weights {name!r}: expected {', '.join(ALL)}")
+        raise InputError(f"unknown weights {name!r}: expected {', '.join(ALL)}")
     return None if name is None else ALL[name]
 
 

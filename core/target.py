@@ -12,7 +12,7 @@ from pathlib import Path
 from luminal.core import device
 from luminal.core import precision as precisions
 from luminal.core.decisions import FORMULA, Decisions
-from luminal.core.errors import TargetError
+from luminal.core.errors import InputError, TargetError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
 from luminal.core.precision import FP32, STORED, Precision
@@ -230,13 +230,13 @@ def detect() -> Target:
 
 def parse(name: str | Target, precision: str | None = None) -> Target:
     """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``; with the precision of that name,
-    where one is given. Raises ValueError for other names, TargetError for a precision that the target does not have.
+    where one is given. Raises InputError for other names, TargetError for a precision that the target does not have.
     """
     found = _named(name)
     if precision is None:
         return found
     if precision not in precisions.ALL:
-        raise ValueError(f"unknown precision {precision!r}: expected {', '.join(precisions.ALL)}")
+        raise InputError(f"unknown precision {precision!r}: expected {', '.join(precisions.ALL)}")
     chosen = precisions.ALL[precision]
     if chosen not in found.precisions:
         offered = ", ".join(map(str, found.precisions))
@@ -254,7 +254,7 @@ def _named(name: str | Target) -> Target:
         return detect()
     found = (ALL | GPUS).get(ALIASES.get(name, name))
     if found is None:
-        raise ValueError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *GPUS, *ALIASES])}")
+        raise InputError(f"unknown target {name!r}: expected host, {', '.join([*ALL, *GPUS, *ALIASES])}")
     return found
 
 

@@ -99,8 +99,8 @@ def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatc
     [
         (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 0.5, 0.5, 5), "2.00x"),
         (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 2.0, 2.0, 5), "the default"),
-        (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 0.98, 0.98, 5), "the default: less than 3% faster"),
-        (Measured(0, "a", 1.0, 1.1, 5), Measured(1, "b", 0.95, 0.95, 5), "the default: less than 10% faster"),
+        (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 0.98, 0.98, 5), "the default: 2% faster, not 3%"),
+        (Measured(0, "a", 1.0, 1.1, 5), Measured(1, "b", 0.95, 0.95, 5), "the default: 5% faster, not 10%"),
         (Measured(0, "a", 0.0, 0.0, 0, "it crashed"), Measured(1, "b", 0.5, 0.5, 5), "the default"),
     ],
 )

@@ -89,7 +89,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     call(*build, "--sdist", clone, cwd=work)
     (sdist,) = (work / "dist").glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(work / "unpacked", filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python from 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(work / "unpacked")
     (source,) = (work / "unpacked").iterdir()
     build_lib = source / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     stale = build_lib / "luminal/core/stale.py"

@@ -467,12 +467,32 @@ def test_a_search_ends_when_its_time_is_over(
     by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "BATCH", 1)
-    graph, now = linear(), iter(range(10**6))
+    graph, now, file = linear(), iter(range(10**6)), Records(tmp_path / "some")
     everything = len(search.tune("m", {"main": graph}, targets.AVX2, 1, 1e9, Records(tmp_path / "all")).answers)
-    outcome = search.tune(
-        "m", {"main": graph}, targets.AVX2, 1, 15.0, Records(tmp_path / "some"), clock=lambda: float(next(now))
-    )
+    outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, 15.0, file, clock=lambda: float(next(now)))
     assert 0 < len(outcome.answers) < everything and next(now) < 40
+    assert outcome.left or outcome.more
+
+
+def test_a_later_search_measures_candidates_that_a_short_one_had_no_time_for(
+    by_hand: type[Hand], tmp_path: Path
+) -> None:
+    now, file, machine = iter(range(10**6)), Records(tmp_path / "records"), records.machine(targets.AVX2, 1)
+    graphs = {"main": linear()}
+    search.tune("m", graphs, targets.AVX2, 1, 11.0, file, clock=lambda: float(next(now)))
+    short = {question: len(rows) for question, rows in file.latest(machine).items()}
+    assert short and set(short.values()) == {2}
+    search.tune("m", graphs, targets.AVX2, 1, 1e9, file)
+    full = {question: len(rows) for question, rows in file.latest(machine).items()}
+    assert min(full[question] for question in short) > 2
+    assert search.tune("m", graphs, targets.AVX2, 1, 1e9, file).answers == ()
+
+
+def test_who_wants_no_records_is_not_made_to_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMINAL_NO_RECORDS", "1")
+    for tuned in (lambda: luminal.tune(linear(), budget=1), lambda: luminal.compile(linear(), search="quick")):
+        with pytest.raises(InputError, match="not tuned with LUMINAL_NO_RECORDS=1"):
+            tuned()
 
 
 def _killed(path: Path) -> None:
@@ -543,7 +563,7 @@ def test_the_package_brings_records_that_a_command_writes(
     graph, file = linear(), Records(tmp_path / "records")
     by_hand.times = second_candidates(graph)
     search.tune("m", {"main": graph}, targets.AVX2, 2, 60.0, file)
-    written = tmp_path / "shipped.json"
+    written = tmp_path / "new" / "shipped.json"
     count = records.save(written, file)
     machine = records.machine(targets.AVX2, 2)
     found = records.shipped(written)[machine]

@@ -322,8 +322,9 @@ FARTHER = 2  # tiles by which rows of A are fetched ahead
 @dataclass(frozen=True)
 class FetchRows:
     """Each step of a tile brings a cache line of a row of A that lies ``FARTHER`` tiles further on or more: of as many
-    rows, one after the other, as there are elements in a line. Legal where a tile reads a run of each row, and has no
-    more rows than a line has elements."""
+    rows, one after the other, as there are elements in a line. Legal where a tile reads a run of each row in which rows
+    do not overlap, and has no more rows than a line has elements, and no fewer steps (``in_runs``). Rows that are not
+    equally far apart may be fetched for nothing."""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _with_tiles(nest, "fetch rows", self._further_rows)

@@ -86,9 +86,9 @@ def compile(
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
     TargetError where the target does not have the precision, or is none of this machine's while schedules are to be
-    measured; RecordsError where what was measured cannot be read; ValueError for other names; InputError for
-    ``threads`` that are none of 0 .. 1023, for a ``seed`` that is no integer of 64 bits, and for a ``winograd`` that is
-    no finite number above 0, or with a GPU or a precision other than ``fp32``.
+    measured; RecordsError where what was measured cannot be read; InputError for other names, for ``threads`` that are
+    none of 0 .. 1023, for a ``seed`` that is no integer of 64 bits, and for a ``winograd`` that is no finite number
+    above 0, or with a GPU or a precision other than ``fp32``.
     """
     threads, seed = arguments.threads(threads), random.parse(seed)
     chosen = targets.parse(target, precision)

@@ -167,7 +167,7 @@ def compile_(
     threads: Annotated[
         int,
         typer.Option(
-            min=0, max=arguments.MAX_THREADS, help="of the runs for which schedules were measured; 0: one for each CPU"
+            min=0, max=arguments.MAX_THREADS, help="take schedules that were tuned for so many; 0: one for each CPU"
         ),
     ] = 0,
 ) -> None:
@@ -352,7 +352,9 @@ def bench(
 @app.command()
 def tune(
     model: Model,
-    budget: Annotated[float, typer.Option(min=1, help="seconds to measure for")],
+    budget: Annotated[
+        float, typer.Option(min=1, help="seconds to measure for, about: a compiler that is at work ends first")
+    ],
     target: Target = "host",
     precision: Precision = None,
     weights: Weights = None,
@@ -396,7 +398,8 @@ def tune(
         for measured in answer.measured:
             if measured.fault and measured.fault != SLOWER:
                 _say(f"{answer.question}: {measured.candidate} is rejected: {measured.fault}")
-    _say(f"{outcome.known} questions were measured before, {outcome.left} are left; records in {Records().path}")
+    left = f"{outcome.left} are left{', and some were not come to' if outcome.more else ''}"
+    _say(f"{outcome.known} questions were measured before, {left}; records in {Records().path}")
     if save is not None:
         _say(f"{save_records(save, Records())} choices in {save}")
 
@@ -423,7 +426,7 @@ def _taken(answer: Answer) -> str:
         return _ratio(default.best / answer.chosen.best)
     if found is default or default.fault:
         return "the default"
-    return f"the default: less than {least_gain(default, found):.0%} faster"
+    return f"the default: {1 - found.best / default.best:.0%} faster, not {least_gain(default, found):.0%}"
 
 
 def _kernel_table(

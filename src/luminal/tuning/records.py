@@ -203,5 +203,6 @@ def save(path: Path, records: Records) -> int:
     for text in records.machines():
         rows = records.latest(text)
         chosen[text] = {question: found for question in sorted(rows) if (found := winner(rows[question])) is not None}
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"language": LANGUAGE, "machines": chosen}, indent=1) + "\n", encoding="utf-8")
     return sum(map(len, chosen.values()))

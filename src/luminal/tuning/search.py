@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from luminal.core import config
 from luminal.core.decisions import Recorded, Trial
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
@@ -59,12 +60,13 @@ class Answer:
 @dataclass(frozen=True)
 class Outcome:
     """What a search measured, in the order in which it did; ``known`` questions had been measured before, and of those
-    that it came to, ``left`` ones were not measured, for want of time. ``seconds`` are those of a run of the model
-    without and with what was chosen, where that made a difference."""
+    that it came to, ``left`` ones were not measured, for want of time; ``more`` says that it did not come to all.
+    ``seconds`` are those of a run of the model without and with what was chosen, where that made a difference."""
 
     answers: tuple[Answer, ...]
     known: int
     left: int
+    more: bool = False
     seconds: tuple[float, float] | None = None
 
 
@@ -87,12 +89,17 @@ def tune(
     (``confirm.medians``), by this search or by an earlier one that did not come so far; until then, and if it is slower
     with it, the defaults stay.
 
-    Raises InputError where the target is a GPU, TargetError where this machine cannot run its code, RecordsError where
-    the records cannot be used.
+    Raises InputError where the target is a GPU, or the user wants no records; TargetError where this machine cannot run
+    its code, RecordsError where the records cannot be used.
     """
     if target.grid is not None:
         raise InputError(f"schedules are not tuned for GPUs: expected a CPU as the target, found {target.name}")
     check_supported(target)
+    if config.NO_RECORDS.value:
+        raise InputError(
+            f"schedules are not tuned with {config.NO_RECORDS.variable}=1, which chooses them by formula whatever was "
+            "measured: unset it, or do without tuning"
+        )
     records = records or Records()
     end = clock() + (1 - CONFIRMING) * budget
     search = _Search(name, graphs, target, threads, records, clock, end, budget, progress)
@@ -100,7 +107,7 @@ def tune(
         for kinds in KINDS:
             search.settle(kinds, bench, again)
     seconds = search.confirm(threads)
-    return Outcome(tuple(search.answers), search.known, search.left, seconds)
+    return Outcome(tuple(search.answers), search.known, search.left, search.more, seconds)
 
 
 class _Search:
@@ -123,20 +130,23 @@ class _Search:
         self.run = records.begin()
         self.answers: list[Answer] = []
         self.known = self.left = 0
+        self.more = False
         self.each = 0.0  # seconds that a question took in the batch before
 
     def settle(self, kinds: tuple[str, ...], bench: Bench, again: bool) -> None:
         """Measures the questions of some kinds; those of others are as was measured so far."""
         if self.clock() >= self.end:
+            self.more = True
             return
         latest = self.records.latest(self.machine)
         questions = self._questions(kinds, self._winners())
         if not again:
-            self.known += len(questions.keys() & latest.keys())
+            known = {q for q, candidates in questions.items() if _measured(candidates, latest.get(q, ()))}
+            self.known += len(known)
             for question in questions:
-                if any(m.fault == UNCONFIRMED for m in latest.get(question, ())):
+                if question in known and any(m.fault == UNCONFIRMED for m in latest[question]):
                     self._answer(question, questions[question], _open(latest[question]))
-            questions = {question: found for question, found in questions.items() if question not in latest}
+            questions = {question: found for question, found in questions.items() if question not in known}
         done, now = 0, self.clock()
         # The first kinds leave the later ones their time.
         end = self.end if kinds == KINDS[-1] else now + FIRST * (self.end - now)
@@ -214,6 +224,11 @@ class _Search:
         least = SHARE * sum(times.values())
         distinct = {question: _distinct(found[question]) for question, time in times.most_common() if time >= least}
         return {q: candidates for q, candidates in distinct.items() if len(candidates) > 1 and not candidates[0].place}
+
+
+def _measured(candidates: Iterable[Candidate], rows: Iterable[Measured]) -> bool:
+    """Whether rows tell of all candidates: a search with a small budget measures fewer of them."""
+    return {candidate.text for candidate in candidates} <= {row.candidate for row in rows}
 
 
 def _open(measured: Iterable[Measured]) -> tuple[Measured, ...]:
