@@ -305,7 +305,6 @@ def test_rows_are_fetched_for_few_panels() -> None:
     [
         ((1, 1), 1, True),
         ((1, 1), 2, False),  # what lies further on is another line's, which no tile reads
-        ((1, 3), 1, False),  # rows overlap, and a tile reads each of them several times
         ((3, 3), 1, False),
     ],
     ids=str,
@@ -315,6 +314,15 @@ def test_rows_are_fetched_where_they_follow_each_other(kernel: tuple[int, int], 
     weight = ir.constant(np.zeros((64, 128, *kernel), np.float32))
     found = contracts(decompose.conv(movement.permute(pixels, (0, 3, 1, 2)), weight, strides=(stride, stride)), pixels)
     assert [contract.a_ahead is not None for contract in found] == [fetched]
+
+
+def test_rows_that_overlap_are_not_fetched() -> None:
+    """Windows of one dimension: a tile reads each line several times."""
+    samples = ir.input_("x", (1, 60000, 64), F32)
+    for taps in (1, 3):
+        weight = ir.constant(np.zeros((64, 64, taps), np.float32))
+        (contract,) = contracts(decompose.conv(movement.permute(samples, (0, 2, 1)), weight), samples)
+        assert (contract.a_ahead is not None) == (taps == 1)
 
 
 @pytest.mark.parametrize(
