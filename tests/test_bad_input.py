@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import io
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -250,6 +252,20 @@ def test_what_is_no_model() -> None:
         luminal.compile("nowhere.pt2")
     with pytest.raises(OSError, match=r"nowhere"):
         luminal.load("nowhere")
+
+
+def test_a_damaged_program_is_an_error_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.pt2"
+    path.write_bytes(b"nothing of an archive")
+    log, said = logging.getLogger("torch.export"), io.StringIO()
+    handler = logging.StreamHandler(said)
+    log.addHandler(handler)
+    try:
+        with pytest.raises(ModelError, match=r"damaged\.pt2' is no program saved by torch\.export\.save"):
+            luminal.compile(path)
+    finally:
+        log.removeHandler(handler)
+    assert not said.getvalue()
 
 
 def test_unsupported_onnx_operators_are_listed_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -162,7 +163,16 @@ def open_program(path: str | os.PathLike[str]) -> ExportedProgram:
     """The ExportedProgram that ``torch.export.save`` wrote to ``path``. Raises ModelError where it cannot be read."""
     if not os.path.isfile(path):
         raise ModelError(f"there is no file {os.fspath(path)!r}")
+    log = logging.getLogger("torch.export")
+
+    def other(record: logging.LogRecord) -> bool:
+        """Whether it is not the traceback of what the error says."""
+        return "error when deserializing" not in record.getMessage()
+
+    log.addFilter(other)
     try:
         return torch.export.load(path)
     except Exception as error:
         raise ModelError(f"{os.fspath(path)!r} is no program saved by torch.export.save: {error}") from error
+    finally:
+        log.removeFilter(other)
