@@ -19,12 +19,13 @@ from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
-from luminal.core.schedule.nest import Contract
+from luminal.core.schedule.nest import Contract, Loop
 from luminal.core.schedule.tensorise import CACHE_LINE, loops_of_b
 from luminal.core.symbolic import Int, Var
 
 PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead, of elements of
 PREFETCHED = 4  # bytes, or of so many more that are narrower: memory takes as long to answer
+NEW_LINES = 4  # steps by which A is fetched ahead where rows lie side by side, and each step reads others of its lines
 A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # of a tile: what is read of A and of B by a later one
 REGISTERS = "matrix_registers"  # of a kernel: all its tiles on a matrix unit share them
 ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
@@ -206,6 +207,9 @@ def _loops(
     if number == len(b_loops):
         _fetch(frame, indices, contract, steps[1], ahead)
     if number == len(contract.loops):
+        column = _per_step(contract.loops, steps[0])
+        if contract.a_row == 1 and sym.always(column * contract.a_type.itemsize - CACHE_LINE):
+            frame.line(f"prefetch({_plus('a', indices.text(steps[0] + column * NEW_LINES))});")
         a, b = (_plus(*pair) for pair in zip("ab", map(indices.text, steps[:2]), strict=True))
         a_row = indices.text(contract.a_row)
         if computed is None:
@@ -269,7 +273,7 @@ def _steps(
 
 
 def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead: Mapping[str, Int]) -> None:
-    row = _per_step(contract, b_steps)
+    row = _per_step(loops_of_b(contract), b_steps)
     steps = PREFETCH_STEPS if contract.prologue is None else PREFETCH_STEPS * PREFETCHED // contract.b_type.itemsize
     if row != 0:
         frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + row * steps))});")
@@ -277,14 +281,13 @@ def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahe
         frame.line(f"prefetch_to_l2({_plus(A_AHEAD, indices.text(ahead[A_AHEAD]))});")
     if B_AHEAD in ahead:
         line = CACHE_LINE // contract.b_type.itemsize
-        part = sym.upper(_per_step(contract, ahead[B_AHEAD])) or line
+        part = sym.upper(_per_step(loops_of_b(contract), ahead[B_AHEAD])) or line
         for element in range(0, part, line):
             frame.line(f"prefetch({_plus(B_AHEAD, indices.text(ahead[B_AHEAD] + element))});")
 
 
-def _per_step(contract: Contract, steps: Int) -> Int:
-    """How far an offset moves from one step to the next."""
-    loops = loops_of_b(contract)
+def _per_step(loops: Sequence[Loop], steps: Int) -> Int:
+    """How far an offset moves from one step of nested ``loops`` to the next."""
     linear = sym.coefficient(steps, loops[-1].axis) if loops else None
     return linear[0] if linear is not None else 0
 

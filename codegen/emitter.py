@@ -38,6 +38,11 @@ class KernelText:
         return any(isinstance(s, Sort) for s in nested(self.kernel.nest.body))
 
     @property
+    def turns(self) -> bool:
+        """Whether it turns rows of elements in registers."""
+        return any(isinstance(s, Loop) and s.kind == "across" for s in nested(self.kernel.nest.body))
+
+    @property
     def units(self) -> tuple[MatrixUnit, ...]:
         """The matrix units that it uses."""
         contracts = (s for s in nested(self.kernel.nest.body) if isinstance(s, Contract))

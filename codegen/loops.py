@@ -43,17 +43,18 @@ class Loops:
             raise SpecError(f"loop {loop.axis} is unrolled, but has {loop.extent} iterations")
         return loop.extent
 
-    def groups(self, loop: Loop, writes: frozenset[str], start: str = "0") -> Iterator[Group]:
-        """Opens the loop over full groups of lanes from ``start`` on, then the block for the partial group at the end,
-        where there may be one; yields in each."""
-        if self.frame.dialect.block is not None and loop.extent == loop.lanes:
+    def groups(self, loop: Loop, writes: frozenset[str]) -> Iterator[Group]:
+        """Opens the loop over full groups of lanes, then the block for the partial group at the end, where there may be
+        one; yields in each. A single group, full or partial, needs no loop."""
+        if sym.always(loop.extent - 1) and sym.always(loop.lanes - loop.extent):
             with self.frame.unbraced(writes=writes):
                 self.frame.bind(loop.axis, Value("0"))
-                yield Group(loop.axis, loop.lanes, only=True)
+                count = None if loop.extent == loop.lanes else self.indices.name(loop.extent)
+                yield Group(loop.axis, loop.lanes, count, only=True)
             return
         lanes, full = loop.lanes, self.full(loop.extent, loop.lanes)
-        if full != "0" and full != start:
-            with self.counted(loop, start, full, lanes, writes):
+        if full != "0":
+            with self.counted(loop, "0", full, lanes, writes):
                 yield Group(loop.axis, lanes)
         with self.partial(loop, full, writes) as group:
             if group is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luminal.codegen import patterns, products
+from luminal.codegen import across, patterns, products
 from luminal.codegen.contraction import Contraction, TileFunction
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Frame, Value, written
@@ -171,7 +171,10 @@ class Statements:
             with self.threads.loop(loop, writes):
                 self.body(loop.body)
             return
-        if loop.kind in ("serial", "ordered", "unroll"):
+        if loop.kind == "across" and self.frame.group is not None and self.frame.dialect.block is None:
+            across.render(self.loops, self.expressions, loop, writes, self.body)
+            return
+        if loop.kind in ("serial", "across", "ordered", "unroll"):
             end = self.indices.text(loop.extent)
             with self.loops.counted(loop, "0", end, 1, writes), self.threads.repeated(loop.body):
                 self.body(loop.body)

@@ -190,6 +190,92 @@ def named_indices() -> Case:
     return Case(nest, {"out": zeros(256), "x": normal(256)})
 
 
+# ---- rows that become columns ---------------------------------------------------------------------------------------
+
+
+def turned(dtype: types.DType, values: np.ndarray, rows: int, columns: int, **mask: object) -> Case:
+    """y[j, i] = x[i, j]."""
+    i, row = axis("i", rows)
+    j, column = axis("j", columns)
+    at = load("x", row * columns + column, dtype, **mask)
+    loop = ir.Loop(j, columns, "across", (ir.Store("y", column * rows + row, at),), 16)
+    nest = ir.LoopNest((output("y", dtype), array("x", dtype)), (), (vector(i, rows, loop),))
+    return Case(nest, {"y": zeros(rows, columns, dtype=dtype), "x": values})
+
+
+@case
+def turned_floats() -> Case:
+    """Blocks, whole and partial along either axis."""
+    return turned(F32, normal(37, 21), 37, 21)
+
+
+@case
+def turned_in_one_block() -> Case:
+    return turned(F32, normal(16, 16), 16, 16)
+
+
+@case
+def turned_doubles() -> Case:
+    return turned(types.f64, normal(19, 33, dtype=types.f64), 19, 33)
+
+
+@case
+def turned_bytes() -> Case:
+    return turned(types.i8, rng.integers(-99, 99, 40 * 20).astype(np.int8), 40, 20)
+
+
+@case
+def turned_truths() -> Case:
+    return turned(types.bool_, rng.integers(0, 2, 20 * 17).astype(bool), 20, 17)
+
+
+@case
+def turned_halves() -> Case:
+    return turned(types.f16, normal(18, 35, dtype=types.f16), 18, 35)
+
+
+@case
+def turned_up_to_an_end() -> Case:
+    """The first 30 rows exist, and the first 18 elements of each."""
+    (_, row), (_, column) = axis("i", 37), axis("j", 21)
+    return turned(F32, normal(29 * 21 + 18), 37, 21, valid=(29 - row, 17 - column), fill=bits(0.0))
+
+
+@case
+def turned_up_to_an_end_before_ones() -> Case:
+    (_, row), (_, column) = axis("i", 37), axis("j", 21)
+    return turned(F32, normal(29 * 21 + 18), 37, 21, valid=(29 - row, 17 - column), fill=bits(1.0))
+
+
+@case
+def turned_where_a_store_is() -> Case:
+    """y[j, i] = x[i, j] for the first 30 rows; z[i, j] = v[j, i] = 2 w[i, j]."""
+    (i, row), (j, column) = axis("i", 37), axis("j", 21)
+    at, other = load("x", row * 21 + column), load("w", row * 21 + column)
+    stores = (
+        ir.Define("twice", op(ops.ADD, other, other)),
+        ir.Store("y", column * 37 + row, at, (29 - row,)),
+        ir.Store("z", row * 21 + column, ir.temporary("twice", F32)),
+        ir.Store("v", column * 37 + row, ir.temporary("twice", F32)),
+    )
+    loop = ir.Loop(j, 21, "across", stores, 16)
+    arrays = (output("y"), output("z"), output("v"), array("x"), array("w"))
+    nest = ir.LoopNest(arrays, (), (vector(i, 37, loop),))
+    return Case(nest, {**{name: zeros(37, 21) for name in "yzv"}, "x": normal(37, 21), "w": normal(37, 21)})
+
+
+@case
+def turned_rows_of_any_number() -> Case:
+    """y[j, i] = x[i, j] + z[i] for a number of rows that is a dimension."""
+    rows = Var("rows", 1, 50)
+    count = of(rows)
+    (i, row), (j, column) = axis("i", count), axis("j", 33)
+    value = op(ops.ADD, load("x", row * 33 + column), load("z", row))
+    loop = ir.Loop(j, 33, "across", (ir.Store("y", column * count + row, value),), 16)
+    nest = ir.LoopNest((output("y"), array("x"), array("z")), (rows,), (vector(i, count, loop),))
+    return Case(nest, {"y": zeros(23, 33), "x": normal(23, 33), "z": normal(23)}, {"rows": 23})
+
+
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 

@@ -477,6 +477,41 @@ def single_columns_and_rows(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def turned_copies(s: Source) -> tuple[Node, ...]:
+    x, y = s.input(3, 37, 70), s.input(BATCH, 37, SEQ, 20)
+    small = s.input(21, 40, dtype=types.i8, below=100)
+    scaled = movement.permute(x, (0, 2, 1)) * 2.0
+    beside = movement.permute(x, (2, 1, 0)) + s.input(70, 37, 3)
+    return (
+        scaled,
+        beside,
+        movement.permute(y, (3, 0, 2, 1)) + 1.0,
+        ir.cast(movement.permute(small, (1, 0)), types.f32),
+        movement.permute(ir.cast(x, types.bf16), (0, 2, 1)),
+        movement.permute(x < 0.0, (0, 2, 1)),
+    )
+
+
+@case
+def padded_columns(s: Source) -> tuple[Node, ...]:
+    """What is turned ends before the block does, along either axis."""
+    x = movement.permute(s.input(37, 21), (1, 0))
+    return (movement.pad(x, (0, 0), (11, 11)) * 2.0, movement.pad(x, (3, 5), (0, 0)) * 2.0)
+
+
+@case
+def results_along_rows(s: Source) -> tuple[Node, ...]:
+    image = s.input(BATCH, 5, 9, 8)
+    wide = contraction.conv(image, s.weight(24, 5, 3, 3), s.weight(24), pads_begin=(1, 1), pads_end=(1, 1))
+    rows = contraction.linear(s.input(BATCH, SEQ, 20), s.weight(35, 20), s.weight(35))
+    return (
+        activation.relu(wide) + s.input(BATCH, 24, 9, 8),
+        movement.permute(rows, (2, 0, 1)) * s.input(35, 1, 1),
+        movement.permute(contraction.linear(s.input(17, 20), s.weight(16, 20)), (1, 0)),
+    )
+
+
+@case
 def products_that_are_read_twice(s: Source) -> tuple[Node, ...]:
     x, y = s.input(5, 6), s.input(6, 32)
     product = movement.unsqueeze(x, [2]) * movement.unsqueeze(y, [0])

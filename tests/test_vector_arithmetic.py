@@ -1,6 +1,7 @@
 """Vector arithmetic, casts and memory access against numpy and exact rationals, for every instruction set and type."""
 
 import ctypes
+import itertools
 import math
 import mmap
 import operator
@@ -390,6 +391,22 @@ def test_masked_and_strided_moves(library: Any, dtype: np.dtype[Any]) -> None:
     assert np.array_equal(strided[::3], x.reshape(-1, lanes)[:, ::-1].ravel())
     assert not strided[1::3].any() and not strided[2::3].any()
     assert np.array_equal(chosen, np.where(valid, x, np.tile(x[:lanes], 8)))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_rows_become_columns(library: Any, dtype: np.dtype[Any]) -> None:
+    """Of every number of rows and elements of them, which end where memory does."""
+    lanes, stride = library.lanes, library.lanes + 3
+    sizes = sorted({0, 1, lanes // 2, lanes - 1, lanes})
+    for rows, size in [(-1, lanes), *itertools.product(sizes, sizes)]:
+        height = lanes if rows < 0 else rows
+        block = fenced(sample(dtype, max(height - 1, 0) * stride + (size if height else 0)), "end")
+        found = np.ones((lanes, lanes), dtype)
+        library.turn_rows(number(dtype), pointer(block), *map(ctypes.c_int64, (stride, rows, size)), pointer(found))
+        expected = np.zeros((lanes, lanes), dtype)
+        for row in range(height):
+            expected[:size, row] = block[row * stride : row * stride + size]
+        assert np.array_equal(found, expected), (rows, size)
 
 
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])

@@ -42,6 +42,7 @@ from luminal.core.schedule.transforms import (
     Split,
     Vectorise,
 )
+from luminal.core.schedule.turn import Across, StoreAlongRows, in_rows, only_stores
 from luminal.core.schedule.unpack import Unpack, unpackable
 from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
@@ -56,6 +57,7 @@ SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 STRIP = 256  # elements of a row that a task puts in
 FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
+ROWS = 64  # that a task turns into columns
 CHUNK = 4096  # elements of a one-dimensional task
 TERMS = 384  # products that one accumulator sums
 
@@ -187,8 +189,21 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth))
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
+    if _along_rows(state, m, n):
+        state.do(StoreAlongRows())
     _block(state, n, tile, even)
     return state.finish()
+
+
+def _along_rows(state: Scheduler, m: str, n: str) -> bool:
+    """Whether the rows of a tile, numbered by ``m`` in all, lie better in memory where they are stored than its
+    columns, and nothing keeps vectors from going along them."""
+    found = {s.axis.name: s for s in statements(state.nest.body) if isinstance(s, ln.Loop | ln.Assign)}
+    row, rows, columns = (found.get(name) for name in (m, f"{m}_0", f"{n}_0"))
+    if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
+        return False
+    near = frozenset({rows.axis, columns.axis})
+    return gain(row.axis, state, near) > gain(columns.axis, state, near)
 
 
 def _even(state: Scheduler, rows: Sequence[str]) -> bool:
@@ -392,8 +407,10 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         state.parallelise(way.tasks)
         return state.finish()
     if along in outer:
-        merged = state.merge(names)
-        name = merged[-1]
+        *others, name = merged = state.merge(names)
+        across = _across(state, others, name)
+        if across is not None:
+            return _turned(state, [other for other in others if other != across], across, name, way.tasks)
         if len(merged) == 1 and not inner:
             state.do(Split(name, CHUNK))
             name = f"{name}_0"
@@ -473,6 +490,36 @@ def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[V
             state.do(SplitRegion(tile, places))
     state.do(Jam(name, together.unroll))
     state.do(Vectorise(vectors, _lanes(state)))
+    state.parallelise(tasks)
+    return state.finish()
+
+
+def _across(state: Scheduler, others: Sequence[str], along: str) -> str | None:
+    """The axis among ``others``, if any, along which most rows are read that vectors go across."""
+    inside = prefix(state.nest.body)[1]
+    if not only_stores(inside):
+        return None
+    axes = {loop.axis.name: loop.axis for loop in state.loops()}
+    long = [name for name in others if typical(axes[name].hi + 1) >= _lanes(state) // 2]
+    read = dict.fromkeys(x for s in inside if isinstance(s, ln.Define | ln.Store) for x in accesses(s.value))
+    counts = {name: sum(in_rows(access, axes[name], axes[along]) for access in read) for name in long}
+    best = max(counts, key=lambda name: counts[name], default="")
+    return best if counts.get(best) else None
+
+
+def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Chosen:
+    """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``;
+    the rows that a task reads are strips of them where ``others`` do not give ``tasks``."""
+    order, extents = list(others), {loop.axis.name: loop.extent for loop in state.loops()}
+    if math.prod(typical(extents[name]) for name in others) < tasks and typical(extents[along]) > ROWS:
+        state.do(Split(along, ROWS))
+        order.append(f"{along}_1")
+        along = f"{along}_0"
+    # A block of as many registers as there are lanes stays in them.
+    lanes = min(_lanes(state), *(state.target.lanes(array.dtype) for array in state.nest.arrays))
+    state.do(Reorder((*order, along, across)))
+    state.do(Across(across, lanes))
+    state.do(Vectorise(along, lanes))
     state.parallelise(tasks)
     return state.finish()
 

@@ -35,7 +35,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class Roles:
-    """The axes of a contraction by role, as positions in the product's shape."""
+    """The axes of a contraction by role, as positions in the product's shape. ``along_rows`` says that its result, or
+    what becomes of it, is an output that lies in memory along one of M."""
 
     batch: tuple[int, ...]
     m: tuple[int, ...]
@@ -43,6 +44,7 @@ class Roles:
     k: tuple[int, ...]
     a: Operand
     b: Operand
+    along_rows: bool = False
 
 
 def operand(node: Node) -> Operand:

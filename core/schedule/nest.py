@@ -194,6 +194,9 @@ class Loop:
         as serial, but an iteration reads what those before it wrote: their order is part of the meaning.
     ``vector``
         ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not divide ``extent``.
+    ``across``
+        as serial, ``lanes`` iterations across the vectors of the loop around it: elements that lie side by side along
+        this axis, and apart along that one, are read as rows, which are turned in registers.
     ``thread``
         the iterations are divided among the ``lanes`` threads of the task: thread ``t`` does ``t``, ``t + lanes``, ...
     """

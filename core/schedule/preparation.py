@@ -51,6 +51,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
     packed: dict[Node, tuple[Node, ...]] = {}
     loops: dict[Node, Node] = {}  # prepared, by the first of their results
     runs = {root: root.rank - 1 for root in roots}  # outputs are row-major
+    innermost = _innermost(roots)
     taken = set(ir.topological(roots))
     carried: set[Node] = set()
     for node in ir.topological(roots):
@@ -71,6 +72,9 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
                 replaced[node] = bodies.in_memory(new, taken, carried)
                 continue
             found = roles(new)
+            if found is not None and node in innermost:
+                kept = [k for k in range(new.inputs[0].rank) if k not in new.attr.axes]
+                found = replace(found, along_rows=kept[innermost[node]] in found.m)
             made = None if found is None else _prepared(new, found, target, packings, runs)
         if found is not None and made is not None:
             new, tiles[made.node] = made.node, made.tile
@@ -81,6 +85,22 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
     results = tuple(replaced[r] for r in roots)
     shared = _read_elsewhere(results, tiles)
     return Prepared(results, {n: t for n, t in tiles.items() if n.inputs[0] not in shared}, packed)
+
+
+def _innermost(roots: tuple[Node, ...]) -> dict[Node, int]:
+    """The axis of each node that is innermost in an output, which is row-major: of the outputs, and of those that they
+    are computed from element by element."""
+    found = {root: k for root in roots for k, extent in enumerate(root.shape) if extent != 1}
+    for node in reversed(ir.topological(roots)):
+        if node not in found:
+            continue
+        innermost = ir.axes(node.shape)[found[node]]
+        for x in node.inputs:
+            if node.op.kind is ops.Kind.ELEMENTWISE and x.shape == node.shape:
+                found.setdefault(x, found[node])
+            elif node.op is ops.VIEW and innermost in node.attr.index:
+                found.setdefault(x, node.attr.index.index(innermost))
+    return found
 
 
 def _prepared_steps(

@@ -83,7 +83,7 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
 
 
 def _header(loop: ln.Loop) -> str:
-    lanes = f" by {loop.lanes}" if loop.kind in ("vector", "thread") else ""
+    lanes = f" by {loop.lanes}" if loop.kind in ("vector", "across", "thread") else ""
     return f"{loop.kind} {loop.axis} < {loop.extent}{lanes}"
 
 

@@ -21,6 +21,7 @@ from luminal.core.target import Target
 
 LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
 LOAD = 0.06  # cycles that a load takes from multiply-adds, on average: more where a core's other thread works too
+TURN = 8  # cycles in which a column of a tile is turned and stored
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
 LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
@@ -76,9 +77,10 @@ def choose_tile(
     cycle, and no less than the cycles that a multiply-add takes to come back to its accumulator; a little more where
     the panel comes from the second-level cache, and for each load beside multiply-adds of vectors: alone, a core hides
     them, but where another thread runs on it, as on most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The
-    store of a tile takes longer for each row, whose cache lines are new, and for each vector. Measured against products
-    of many shapes: see ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does for each
-    vector of B.
+    store of a tile takes longer for each row, whose cache lines are new, and for each vector; of one that is turned,
+    for each column, since as many lanes as a vector has are turned, however many rows there are. Measured against
+    products of many shapes: see ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does
+    for each vector of B.
     """
     lanes = target.lanes(node.dtype) if unit is None else unit.columns
     group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
@@ -96,7 +98,7 @@ def choose_tile(
         step += 0.0 if near else 0.1 * tile.vectors
         step += LOAD * (height + tile.vectors) if unit is None else 0.0
         step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
-        store = height * (6 + 4 * tile.vectors)
+        store = TURN * tile.columns if found.along_rows else height * (6 + 4 * tile.vectors)
         return count * -(-columns // tile.columns) * (steps * step + store)
 
     budget = target.registers - (1 if prologue is None else 3)
@@ -129,6 +131,8 @@ def _described(node: Node, found: Roles, prologue: Prologue | None) -> str:
     if prologue is not None:
         leaves = [f"{leaf.dtype} every {leaf.every}" for leaf in prologue.leaves]
         parts.append(f"B of {', '.join(leaves)} by {prologue.operations} operations, {prologue.held} held")
+    if found.along_rows:
+        parts.append("stored along rows")
     return "\n".join([str(node.dtype), *parts, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())])
 
 

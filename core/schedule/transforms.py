@@ -216,7 +216,7 @@ class Vectorise:
     """Every loop over ``axis`` takes ``lanes`` consecutive values at a time.
 
     Legal where each is innermost in its chain of loops, or innermost of the perfectly nested ones with only serial
-    reductions inside, which then run once for all lanes, equally far in each.
+    reductions inside, which then run once for all lanes, equally far in each, or loops across the vectors.
     """
 
     axis: str
@@ -231,7 +231,7 @@ class Vectorise:
             if statement.kind == "ordered":
                 raise ScheduleError(f"vectorise: the iterations of {self.axis!r} must stay in order")
             for inner in statements(statement.body):
-                if isinstance(inner, ln.Loop | ln.Alloc | ln.Contract):
+                if isinstance(inner, ln.Loop | ln.Alloc | ln.Contract) and not _across(inner):
                     kind = type(inner).__name__.lower()
                     raise ScheduleError(f"vectorise: a {kind} lies inside the loop over {self.axis!r}")
                 headers = inner.loops if isinstance(inner, ln.Reduction | ln.Reductions) else ()
@@ -245,6 +245,10 @@ class Vectorise:
             if last.axis.name == self.axis:
                 return [replace(statement, loops=(*outer, replace(last, kind="vector", lanes=self.lanes)))]
         return None
+
+
+def _across(statement: ln.Statement) -> bool:
+    return isinstance(statement, ln.Loop) and statement.kind == "across"
 
 
 @dataclass(frozen=True)

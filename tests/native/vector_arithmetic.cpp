@@ -11,6 +11,7 @@
 #include "luminal/device/functions.hpp"
 #else
 #include "luminal/simd.hpp"
+#include "luminal/turn.hpp"
 #endif
 
 namespace {
@@ -226,6 +227,20 @@ extern "C" void copy_partial(int type, const void* in, void* out, int64_t count)
     STORED_TYPES(CASE)
 #undef CASE
 }
+
+#if !defined(DEVICE)
+/// Rows from `in` on, `stride` apart, as columns: out[j * N + i] = in[i * stride + j]. All of them where rows < 0.
+template <class T> void turn(const T* in, int64_t stride, int64_t rows, int64_t count, T* out) {
+    const auto found = rows < 0 ? lm::load_columns<N>(in, stride) : lm::load_columns<N>(in, stride, rows, count);
+    for (int j = 0; j < N; ++j) lm::store(out + j * N, found[j]);
+}
+extern "C" void turn_rows(int type, const void* in, int64_t stride, int64_t rows, int64_t count, void* out) {
+#define CASE(TYPE, T) \
+    if (type == TYPE) turn(static_cast<const T*>(in), stride, rows, count, static_cast<T*>(out));
+    STORED_TYPES(CASE)
+#undef CASE
+}
+#endif
 
 /// Masks of three lane widths in one expression.
 extern "C" void mixed_masks(const float* x, const int64_t* y, const int8_t* z, bool* out, int64_t count) {

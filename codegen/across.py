@@ -1,0 +1,86 @@
+"""Loops across vectors as C++: the rows that their lanes read are loaded, and turned in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+
+from luminal.codegen.expressions import Expressions
+from luminal.codegen.frame import Group, Value
+from luminal.codegen.loops import Loops
+from luminal.core import symbolic as sym
+from luminal.core.schedule.lower import accesses
+from luminal.core.schedule.nest import Access, Assign, Define, Loop, Scalar, Statement, Store, load, temporary
+from luminal.core.schedule.rewrite_nest import Body, replace_leaves, replace_scalars
+from luminal.core.symbolic import Int, Var
+
+
+def render(
+    loops: Loops,
+    expressions: Expressions,
+    loop: Loop,
+    writes: frozenset[str],
+    body: Callable[[Sequence[Statement]], None],
+) -> None:
+    """Renders ``loop``, inside an open vector group: blocks of as many iterations as there are lanes, before each of
+    which ``load_columns`` reads what they find side by side."""
+    frame = expressions.frame
+    first = Var(f"{loop.axis}_first", 0, loop.axis.hi)
+    number = Var(f"{loop.axis}_number", 0, loop.lanes - 1)
+    for block in loops.groups(Loop(first, loop.extent, "serial", (), loop.lanes), writes):
+        start: Int = 0 if block.only else sym.expr(first)
+        columns: dict[Scalar, str] = {}
+        for access in _reads(loop, writes):
+            text = _columns(expressions, access, {loop.axis: start}, block)
+            if text:
+                name = frame.names.fresh("columns")
+                frame.line(f"const auto {name} = {text};")
+                dtype = expressions.array(access.array).dtype
+                columns[load(access.array, access.offset, dtype, access.valid, access.fill)] = name
+        one = Loop(loop.axis if block.only else number, loop.lanes, "serial", ())
+        end = str(loop.lanes) if block.count is None else block.count
+        with loops.counted(one, "0", end, 1, writes, unroll=loop.lanes) as j:
+            frame.scopes[-1].temporaries |= {name: Value(f"{name}[{j}]", True) for name in columns.values()}
+            read = {element: temporary(name, element.dtype) for element, name in columns.items()}
+            renamed: Body = replace_scalars(loop.body, partial(replace_leaves, by=read))
+            body(renamed if block.only else (Assign(loop.axis, start + sym.expr(number)), *renamed))
+
+
+def _reads(loop: Loop, writes: frozenset[str]) -> list[Access]:
+    """What every iteration of ``loop`` reads that none writes."""
+    reading = (s for s in loop.body if isinstance(s, Define | Store))
+    found = dict.fromkeys(access for s in reading for access in accesses(s.value))
+    return [access for access in found if access.array not in writes and not any(access.fill)]
+
+
+def _columns(expressions: Expressions, access: Access, start: dict[Var, Int], block: Group) -> str:
+    """The elements of the iterations of a block, ``start`` being the first, for every lane; empty where they do not lie
+    side by side and equally far apart from lane to lane, or exist for others than the first lanes and iterations."""
+    group, frame, indices = expressions.frame.group, expressions.frame, expressions.indices
+    assert group is not None
+    (axis,) = start
+
+    def moves(value: Int) -> tuple[Int | None, Int | None]:
+        """What ``value`` gains from one iteration to the next, and from one lane to the next."""
+        linear = sym.coefficient(frame.resolve(value), axis)
+        return (None, None) if linear is None else (linear[0], indices.stride(sym.substitute(value, start)))
+
+    along, apart = moves(access.offset)
+    if along != 1 or apart is None or apart in (0, 1):
+        return ""
+    rows, count = [group.count] if group.count else [], [block.count] if block.count else []
+    for condition in access.valid:
+        step = moves(condition)
+        if step not in ((0, -1), (-1, 0)):
+            return ""
+        (rows if step == (0, -1) else count).append(indices.text(sym.substitute(condition, start) + 1))
+    expressions.read.add(access.array)
+    arguments = [expressions.pointer(access.array, sym.substitute(access.offset, start)), indices.text(apart)]
+    if rows or count:
+        arguments += [_least(ends) or str(group.lanes) for ends in (rows, count)]
+    return f"load_columns<{group.lanes}>({', '.join(arguments)})"
+
+
+def _least(texts: list[str]) -> str:
+    """The least of some numbers; empty where there is none."""
+    return reduce(lambda a, b: f"minimum({a}, {b})", texts) if texts else ""

@@ -1,0 +1,215 @@
+"""Rows that are turned into columns in registers: what is chosen, what it changes, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from luminal.codegen.emitter import emit
+from luminal.core import ir, movement, quantise, types
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.decompose import contraction as decompose
+from luminal.core.errors import ScheduleError
+from luminal.core.ir import Graph, Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.program import Kernel
+from luminal.core.schedule import choose, run_nest, transforms
+from luminal.core.schedule import nest as ln
+from luminal.core.schedule.lower import statements
+from luminal.core.schedule.rewrite_nest import replace_statements
+from luminal.core.schedule.scheduler import Scheduler
+from luminal.core.schedule.tensorise import Tensorise
+from luminal.core.schedule.turn import Across, StoreAlongRows
+
+F32 = types.f32
+ROWS, COLUMNS = 21, 37
+
+
+def turned_copy() -> ln.LoopNest:
+    """y[j, i] = x[i, j], every loop serial."""
+    i, j = sym.axis("i", ROWS), sym.axis("j", COLUMNS)
+    i_axis, j_axis = (v for e in (i, j) if (v := sym.as_var(e)) is not None)
+    store = ln.Store("y", j * ROWS + i, ln.load("x", i * COLUMNS + j, F32))
+    body = ln.Loop(i_axis, ROWS, "serial", (ln.Loop(j_axis, COLUMNS, "serial", (store,)),))
+    return ln.LoopNest((ln.Array("x", F32, False), ln.Array("y", F32, True)), (), (body,))
+
+
+def product() -> ln.LoopNest:
+    """y[j, i] = sum over k of a[i, k] * b[k, j] in panels of 16 columns, every loop serial."""
+    i, j, k = sym.axis("i", 10), sym.axis("j", 32), sym.axis("k", 5)
+    a, b = ln.load("a", i * 5 + k, F32), ln.load("b", sym.floordiv(j, 16) * 80 + k * 16 + sym.mod(j, 16), F32)
+    i_axis, j_axis, k_axis = (v for e in (i, j, k) if (v := sym.as_var(e)) is not None)
+    value = ln.apply(ir.ops.MUL, (a, b), None, F32)
+    total = ln.Reduction("s", ir.ops.SUM_REDUCE, F32, (ln.Loop(k_axis, 5, "serial", ()),), (), value)
+    store = ln.Store("y", j * 10 + i, ln.temporary("s", F32))
+    body = ln.Loop(i_axis, 10, "serial", (ln.Loop(j_axis, 32, "serial", (total, store)),))
+    return ln.LoopNest((ln.Array("a", F32, False), ln.Array("b", F32, False), ln.Array("y", F32, True)), (), (body,))
+
+
+TURNED = (Across("j", 16), transforms.Vectorise("i", 16))
+TILE = Tensorise("i", "j", 4, 16, 16)
+
+
+def run(nest: ln.LoopNest, **sizes: int) -> np.ndarray:
+    random = np.random.default_rng(5)
+    arrays = {name: random.integers(-9, 9, size).astype(np.float32) for name, size in sizes.items()}
+    arrays["y"] = np.zeros(1024, np.float32)
+    run_nest.run(nest, arrays)
+    return arrays["y"]
+
+
+def test_turning_changes_no_value() -> None:
+    copied, x = turned_copy(), ROWS * COLUMNS
+    np.testing.assert_array_equal(run(transforms.apply(copied, TURNED), x=x), run(copied, x=x))
+    tiled = transforms.apply(product(), (TILE, StoreAlongRows()))
+    np.testing.assert_array_equal(run(tiled, a=50, b=160), run(product(), a=50, b=160))
+
+
+@pytest.mark.parametrize(
+    ("nest", "schedule", "reason"),
+    [
+        (turned_copy(), (Across("k", 16),), "no loop over 'k'"),
+        (turned_copy(), (transforms.Vectorise("j", 16), Across("j", 16)), "the loop over 'j' is vector"),
+        (turned_copy(), (Across("i", 16),), "a loop lies inside the loop over 'i'"),
+        (turned_copy(), (transforms.Vectorise("i", 16),), "a loop lies inside the loop over 'i'"),
+        (product(), (Across("j", 16),), "a reduction lies inside the loop over 'j'"),
+        (turned_copy(), (StoreAlongRows(),), "no tile has rows"),
+        (product(), (Tensorise("i", "j", 1, 16, 16), StoreAlongRows()), "no tile has rows"),
+        (product(), (TILE, StoreAlongRows(), StoreAlongRows()), "no tile has rows"),
+    ],
+    ids=lambda value: "" if isinstance(value, ln.LoopNest) else str(value),
+)
+def test_an_illegal_transform_says_why(nest: ln.LoopNest, schedule: transforms.Schedule, reason: str) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        transforms.apply(nest, schedule)
+
+
+def test_a_tile_that_more_than_stores_follow_is_not_turned() -> None:
+    def summed(statement: ln.Statement) -> list[ln.Statement] | None:
+        if not isinstance(statement, ln.Loop) or statement.kind != "vector":
+            return None
+        inner = ln.Reduction("r", ir.ops.SUM_REDUCE, F32, (), (), ln.load("a", 0, F32))
+        return [replace(statement, body=(inner, *statement.body))]
+
+    tiled = transforms.apply(product(), (TILE,))
+    more = replace(tiled, body=replace_statements(tiled.body, summed)[0])
+    with pytest.raises(ScheduleError, match="store along rows: a reduction lies inside the loop over 'j_0'"):
+        StoreAlongRows()(more)
+    chosen = [choose._along_rows(Scheduler(nest, targets.AVX512), "i", "j") for nest in (tiled, more)]
+    assert chosen == [True, False]
+
+
+def kernels(output: Node, *inputs: Node) -> tuple[Kernel, ...]:
+    dims = tuple(sorted({v for n in inputs for d in n.shape for v in sym.variables(d)}, key=str))
+    return compile_graph(Graph("g", inputs, (("y", output),), dims), targets.AVX512).kernels
+
+
+def text(*found: Kernel) -> str:
+    return "\n".join(line for kernel in found for line in emit(kernel, {"rows": 0}).body)
+
+
+def across(found: tuple[Kernel, ...]) -> list[bool]:
+    return [any(isinstance(s, ln.Loop) and s.kind == "across" for s in statements(k.nest.body)) for k in found]
+
+
+def convolution(shape: tuple[int, ...], channels: int, last: bool = False) -> tuple[Kernel, ...]:
+    """Of an image whose channels come first; ``last``: they come last in what is put out."""
+    x = ir.input_("x", shape, F32)
+    weight = ir.constant(np.zeros((channels, shape[1], 1, 1), np.float32))
+    y = decompose.conv(x, weight, ir.constant(np.zeros(channels, np.float32)))
+    return kernels(movement.permute(y, (0, 2, 3, 1)) if last else y, x)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_columns_of_a_tile_are_stored_where_a_result_lies_along_its_rows(last: bool) -> None:
+    found = convolution((1, 32, 32, 32), 64, last)
+    assert across(found) == [not last] and "store_strided" not in text(*found)
+
+
+def test_a_tile_that_is_turned_has_many_rows() -> None:
+    """As many lanes are turned whatever the height: a low tile turns more of them for nothing."""
+    heights = []
+    for last in (False, True):
+        (kernel,) = convolution((1, 32, 32, 32), 64, last)
+        heights += [s.max_rows for s in statements(kernel.nest.body) if isinstance(s, ln.Contract)]
+    assert heights == [14, 6]
+
+
+def test_a_single_row_is_stored_as_it_is() -> None:
+    x = ir.input_("x", (1, 64), F32)
+    y = decompose.linear(x, ir.constant(np.zeros((32, 64), np.float32)), None)
+    assert across(kernels(movement.permute(y, (1, 0)), x)) == [False]
+
+
+def test_neighbours_of_a_copy_are_loaded_and_neighbours_stored() -> None:
+    rows = sym.var("rows", 1, 100)
+    x = ir.input_("x", (rows, 40), F32)
+    found = kernels(movement.permute(x, (1, 0)) * 2.0, x)
+    code = text(*found)
+    assert across(found) == [True] and "load_columns<16>" in code
+    assert not {"load_strided", "gather", "store_strided", "scatter"} & set(code.replace("<", " ").split())
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(types.f64, 8), (F32, 16), (types.i8, 16)], ids=str)
+def test_a_block_fits_the_registers(dtype: types.DType, lanes: int) -> None:
+    x = ir.input_("x", (48, 40), dtype)
+    y = movement.permute(x, (1, 0))
+    (kernel,) = kernels(y + y, x)
+    found = {s.lanes for s in statements(kernel.nest.body) if isinstance(s, ln.Loop) and s.kind in ("vector", "across")}
+    assert found == {lanes}
+
+
+@pytest.mark.parametrize(("channels", "tasks"), [(64, 1), (1024, 16)])
+def test_tasks_are_strips_of_rows_where_there_is_nothing_else(channels: int, tasks: int) -> None:
+    x = ir.input_("x", (channels, 1000), F32)
+    (kernel,) = kernels(movement.permute(x, (1, 0)) * 2.0, x)
+    assert across((kernel,)) == [True]
+    assert [loop.extent for loop in kernel.nest.tasks] == ([tasks] if tasks > 1 else [])
+
+
+@pytest.mark.parametrize("bits", [32, 4])
+def test_rows_that_lie_side_by_side_are_fetched_a_few_steps_ahead(bits: int) -> None:
+    """Each step of a tile reads another line of A: that of the fourth step after it is fetched, not of the first of
+    those whose elements share a byte."""
+    random = np.random.default_rng(3)
+    x = ir.input_("x", (256, 16), F32)
+    weight = ir.constant(random.standard_normal((512, 256)).astype(np.float32))
+    y = decompose.linear(movement.permute(x, (1, 0)), weight, None)
+    graph = Graph("g", (x,), (("y", y),), ())
+    scheme = quantise.parse("int4" if bits == 4 else None)
+    graph = quantise.quantised(graph, scheme) if scheme else graph
+    (kernel,) = compile_graph(graph, targets.AVX512).kernels
+    functions = "\n".join(line for lines in emit(kernel, {}).functions for line in lines)
+    (fetched,) = (line for line in functions.splitlines() if "prefetch(a" in line)
+    assert "+ 64)" in fetched
+
+
+def test_elements_that_exist_in_part_are_turned_too() -> None:
+    x = ir.input_("x", (37, 40), F32)
+    (kernel,) = kernels(movement.pad(movement.permute(x, (1, 0)), (0, 0), (21, 22)) * 2.0, x)
+    code = text(kernel)
+    assert "load_columns<16>" in code and "minimum" in code and "gather" not in code
+
+
+def test_what_ends_before_the_first_lane_is_not_turned() -> None:
+    """Columns are zeros behind their last element, not before their first."""
+    x = ir.input_("x", (37, 40), F32)
+    (kernel,) = kernels(movement.pad(movement.permute(x, (1, 0)), (3, 5), (0, 0)) * 2.0, x)
+    assert across((kernel,)) == [False]
+
+
+def test_what_an_iteration_writes_is_not_read_before_it() -> None:
+    nest = transforms.apply(turned_copy(), TURNED)
+    (loop,) = (s for s in statements(nest.body) if isinstance(s, ln.Loop) and s.kind == "across")
+    (store,) = loop.body
+    (vectors,) = nest.body
+    assert isinstance(store, ln.Store) and isinstance(vectors, ln.Loop)
+
+    def code(array: str) -> str:
+        outer = replace(vectors, body=(replace(loop, body=(replace(store, array=array),)),))
+        return text(Kernel("k", replace(nest, body=(outer,))))
+
+    assert "load_columns" in code("y") and "load_columns" not in code("x")
