@@ -137,12 +137,9 @@ void row1(const float* __restrict x0, float* __restrict x1, int64_t begin, int64
         const float s2 = reduce_add(add(add(sum0a, sum0b), add(sum0c, sum0d)));
         const float s3 = recip(s2);
         const vec<float, 8> v10 = broadcast<8>(s3);
-        {
-            const int64_t a2 = 0;
-            const vec<float, 8> v9 = load_partial<8>(row0 + a2, 5);
-            const vec<float, 8> v11 = mul(v9, v10);
-            store_partial(x1 + n0 + a2, v11, 5);
-        }
+        const vec<float, 8> v9 = load_partial<8>(row0, 5);
+        const vec<float, 8> v11 = mul(v9, v10);
+        store_partial(x1 + n0, v11, 5);
     }
 }
 
