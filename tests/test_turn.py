@@ -162,12 +162,12 @@ def test_a_block_fits_the_registers(dtype: types.DType, lanes: int) -> None:
     assert found == {lanes}
 
 
-@pytest.mark.parametrize(("channels", "tasks"), [(64, 1), (1024, 16)])
-def test_tasks_are_strips_of_rows_where_there_is_nothing_else(channels: int, tasks: int) -> None:
+@pytest.mark.parametrize(("channels", "tasks"), [(64, [4]), (500, [8, 4]), (1024, [16])], ids=str)
+def test_tasks_are_strips_of_rows_where_there_is_nothing_else(channels: int, tasks: list[int]) -> None:
     x = ir.input_("x", (channels, 1000), F32)
     (kernel,) = kernels(movement.permute(x, (1, 0)) * 2.0, x)
     assert across((kernel,)) == [True]
-    assert [loop.extent for loop in kernel.nest.tasks] == ([tasks] if tasks > 1 else [])
+    assert [loop.extent for loop in kernel.nest.tasks] == tasks
 
 
 @pytest.mark.parametrize("bits", [32, 4])

@@ -52,10 +52,10 @@ from luminal.core.types import f32
 THREADS = 2  # that the tiles of a product are divided among, at least
 BLOCK = 768  # columns of a chain that are computed at once, and
 GROUP = 32  # rows that read them while they are in the second-level cache
-FEW_TASKS = 16  # of a chain: with fewer, some threads would wait for others
+FEW_TASKS = 16  # with fewer, some threads would wait for others
 SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
-STRIP = 256  # elements of a row that a task puts in
+STRIP = 256  # elements of a row that a task puts in, or turns
 FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
 ROWS = 64  # that a task turns into columns
 CHUNK = 4096  # elements of a one-dimensional task
@@ -508,13 +508,18 @@ def _across(state: Scheduler, others: Sequence[str], along: str) -> str | None:
 
 
 def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Chosen:
-    """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``;
-    the rows that a task reads are strips of them where ``others`` do not give ``tasks``."""
-    order, extents = list(others), {loop.axis.name: loop.extent for loop in state.loops()}
-    if math.prod(typical(extents[name]) for name in others) < tasks and typical(extents[along]) > ROWS:
+    """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``.
+    Where ``others`` do not give ``tasks``, each has some of the rows; where these are few, a part of each row."""
+    extents = {loop.axis.name: loop.extent for loop in state.loops()}
+    order, count = list(others), math.prod(typical(extents[name]) for name in others)
+    if count < tasks and typical(extents[along]) > ROWS:
         state.do(Split(along, ROWS))
         order.append(f"{along}_1")
-        along = f"{along}_0"
+        count, along = count * -(-typical(extents[along]) // ROWS), f"{along}_0"
+    if count < FEW_TASKS and typical(extents[across]) > STRIP:
+        state.do(Split(across, STRIP))
+        order.append(f"{across}_1")
+        across = f"{across}_0"
     # A block of as many registers as there are lanes stays in them.
     lanes = min(_lanes(state), *(state.target.lanes(array.dtype) for array in state.nest.arrays))
     state.do(Reorder((*order, along, across)))
