@@ -100,6 +100,14 @@ def mean(ratios: Iterable[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
+def wanted(result: Result) -> tuple[float, tuple[str, ...]]:
+    """How many times faster a model is to be in its setting, and than the best of which peers; none named: of all."""
+    precision = result.setting.precision
+    if result.setting == Setting(precision) and precision in FASTER:
+        return FASTER[precision].get(result.case.name, ELSEWHERE), AGAINST[precision]
+    return ELSEWHERE, ()
+
+
 def faster(precision: str, results: Sequence[Result]) -> list[Verdict]:
     """How far the models that are graded are ahead at batch 1 on 2 threads, and their mean, which needs all of them."""
     least, measured = FASTER[precision], {r.case.name: r for r in results if r.setting == Setting(precision)}

@@ -94,6 +94,7 @@ def test_ratios_are_medians_over_processes() -> None:
     assert first["ahead of the best"] == "2.00x onnxruntime" and first["symbolic / fixed"] == "1.50"
     assert first["of ceiling"] == "8% FMA" and first["luminal"] == "30 (5)" and first["library"] == "1.00 MiB"
     assert "2.00x onnxruntime, 2.50x OpenVINO, 4.00x torch.compile" in report.summary([result])
+    assert "luminal's median run took 6.00 times its shortest" in report.summary([result])
 
 
 def test_the_best_peer_is_that_of_each_process() -> None:
@@ -180,6 +181,8 @@ def test_the_page_and_its_charts(tmp_path: Path) -> None:
     assert "2 threads, 22 of 22 layers, llama-cpp-python 1.2:" in page
     short = page[page.index("## What does not reach its number") :]
     assert "### GPT-2, 256 tokens; float32" in short and "MiniLM" not in short
+    # It is 0.5 times as fast as the best peer, and is to be 1.15 times as fast.
+    assert "Its number asks for 17.4 ms, 14% of FMA at the peak of the same processes; it takes 40 ms, 6%" in short
     assert "| slow | MatMul, Add | 2 | 2 | 30 ms | 75.0% | 1 | 33.3 | 8% FMA |" in short
     drawing = ElementTree.fromstring((tmp_path / "speed.svg").read_text())
     texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
