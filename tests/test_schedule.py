@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -391,3 +392,13 @@ def assert_as_the_interpreter(source: Source, *outputs: ir.Node) -> None:
     found = run_program(compile_graph(graph, targets.AVX512), source.arrays)
     for (name, value), expected in zip(found.items(), interp.run(graph, source.arrays).outputs, strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
+@pytest.mark.parametrize(("rows", "several"), [(16, False), (256, True)])
+def test_what_moves_many_bytes_is_worth_a_thread_more(rows: int, several: bool) -> None:
+    """A multiplication each is little work, but 256 KiB take a core a while to write."""
+    x = ir.input_("x", (rows, 256), types.f32)
+    program = compile_graph(ir.Graph("doubled", (x,), (("y", x * 2.0),)), targets.AVX512)
+    (launch,) = program.entries[0].launches
+    tasks = math.prod(sym.upper(loop.extent) or 0 for loop in program.kernels[launch.kernel].nest.tasks)
+    assert (tasks // launch.grain > 1) == several

@@ -9,7 +9,7 @@ from luminal.core.schedule.fuse import COSTLY
 from luminal.core.schedule.tile import typical
 
 WAKE = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
-_BYTE = 0.1  # cycles in which one core reads a byte of weights, which few rows multiply faster than they come
+_BYTE = 0.1  # cycles of a core for a byte of weights, which few rows multiply faster than they come, or of a result
 _COMPARED = 4  # cycles of a comparison with what follows from it, on average
 _COSTLY = 10  # cycles of a division, an exponential or a look-up, as a multiple of an addition's
 
@@ -21,7 +21,18 @@ def grain(nest: ln.LoopNest) -> int:
         (loop,) = body
         assert isinstance(loop, ln.Loop)
         body = loop.body
-    return max(1, int(WAKE / _body(body)))
+    return max(1, int(WAKE / (_body(body) + _BYTE * _stored(body))))
+
+
+def _stored(body: tuple[ln.Statement, ...]) -> float:
+    """Bytes that one run of ``body`` stores, at typical sizes."""
+    total = 0.0
+    for statement in body:
+        if isinstance(statement, ln.Loop):
+            total += max(1, typical(statement.extent)) * _stored(statement.body)
+        elif isinstance(statement, ln.Store):
+            total += statement.value.dtype.bits / 8
+    return total
 
 
 def cycles(nest: ln.LoopNest) -> float:
