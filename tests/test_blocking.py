@@ -21,7 +21,7 @@ from luminal.core.schedule import choose, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings, choose_blocking
 from luminal.core.schedule.contraction import roles
-from luminal.core.schedule.tensorise import FARTHER, FetchAhead, FetchRows, SumInBlocks, Tensorise
+from luminal.core.schedule.tensorise import FARTHER, NEAR, FetchAhead, FetchRows, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, typical
 from luminal.core.symbolic import Var
 
@@ -257,7 +257,7 @@ def test_a_single_tile_fetches_what_is_next() -> None:
     """It reads a panel once: its steps are a stream, of which the next panel would be fetched too early."""
     nest = transforms.apply(serial_product(4, 48, 40), (Tensorise("i", "j", 4, 8, 8), FetchAhead("j_1")))
     (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
-    assert contract.b_ahead is not None and contract.b_ahead - contract.b_offset == 16 * 8
+    assert contract.b_ahead is not None and contract.b_ahead - contract.b_offset == NEAR * 8
 
 
 def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:
