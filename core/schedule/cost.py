@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.fuse import COSTLY
@@ -21,23 +22,28 @@ def grain(nest: ln.LoopNest) -> int:
         (loop,) = body
         assert isinstance(loop, ln.Loop)
         body = loop.body
-    return max(1, int(WAKE / (_body(body) + _BYTE * _stored(body))))
-
-
-def _stored(body: tuple[ln.Statement, ...]) -> float:
-    """Bytes that one run of ``body`` stores, at typical sizes."""
-    total = 0.0
-    for statement in body:
-        if isinstance(statement, ln.Loop):
-            total += max(1, typical(statement.extent)) * _stored(statement.body)
-        elif isinstance(statement, ln.Store):
-            total += statement.value.dtype.bits / 8
-    return total
+    return max(1, int(WAKE / _cycles(nest, body)))
 
 
 def cycles(nest: ln.LoopNest) -> float:
     """Cycles of one launch on one thread, at typical sizes."""
-    return _body(nest.body)
+    return _cycles(nest, nest.body)
+
+
+def _cycles(nest: ln.LoopNest, body: tuple[ln.Statement, ...]) -> float:
+    """Cycles of one run of ``body``, a part of ``nest``: what it computes, and the bytes of results that it stores."""
+    return _body(body) + _BYTE * _stored(body, {array.name for array in nest.arrays})
+
+
+def _stored(body: tuple[ln.Statement, ...], arrays: Collection[str]) -> float:
+    """Bytes that one run of ``body`` stores in ``arrays``, at typical sizes; what a task keeps to itself stays near."""
+    total = 0.0
+    for statement in body:
+        if isinstance(statement, ln.Loop):
+            total += max(1, typical(statement.extent)) * _stored(statement.body, arrays)
+        elif isinstance(statement, ln.Store) and statement.array in arrays:
+            total += statement.value.dtype.bits / 8
+    return total
 
 
 def _body(body: tuple[ln.Statement, ...]) -> float:

@@ -273,7 +273,7 @@ class SumInBlocks:
 
 CACHE_LINE = 64  # bytes that one fetch brings
 NEAR_STEPS = 2  # of a matrix unit, and else
-NEAR = 24  # steps by which a stream is fetched ahead; tiles of vectors fetch 16 ahead for themselves
+NEAR = 24  # steps by which a stream is fetched ahead, farther than tiles of vectors do by themselves
 
 
 @dataclass(frozen=True)
