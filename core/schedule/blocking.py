@@ -16,7 +16,7 @@ from luminal.core.symbolic import Int
 from luminal.core.target import Target
 
 # Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products.
-_FROM_L3 = 0.06
+FROM_L3 = 0.06
 _FROM_L2 = 0.01
 _FROM_CORE = 0.4  # and from the cache of another core, where the step before left it
 _WAIT = 3000.0  # cycles until all threads have met; where tasks are whole rows, steps may follow each other without
@@ -108,7 +108,7 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     far += outer * outer_count * (first + (blocks - 1) * _missing(whole, target.l2))
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l1))
     near += outer * outer_count * blocks * (1 + (together - 1) * _missing(outer + inner, target.l1))
-    return far * _FROM_L3 + near * _FROM_L2
+    return far * FROM_L3 + near * _FROM_L2
 
 
 def _shared(product: Product, blocking: Blocking, threads: int) -> float:
@@ -126,7 +126,7 @@ def _shared(product: Product, blocking: Blocking, threads: int) -> float:
     a = product.slab * product.row_tiles * (readers_of_a - 1)
     b = product.panel * product.panels * (readers_of_b - 1)
     whole_rows = blocking.inner == "panels" and blocking.count >= product.panels
-    return a * _FROM_CORE + b * _FROM_L3 + (0.0 if whole_rows else _WAIT)
+    return a * _FROM_CORE + b * FROM_L3 + (0.0 if whole_rows else _WAIT)
 
 
 def _missing(touched: int, cache: int) -> float:

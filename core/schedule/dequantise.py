@@ -65,6 +65,11 @@ class Prologue:
         return tuple(dict.fromkeys(_leaves(self.root)))
 
     @property
+    def bytes(self) -> float:
+        """Of what is stored for each element of B."""
+        return sum(leaf.dtype.bits / leaf.every for leaf in self.leaves) / 8
+
+    @property
     def operations(self) -> int:
         """Vector operations for each vector of B: those that every position along K takes."""
         fast = [part for part in set(_computed(self.root)) if _every(part) == 1]

@@ -14,6 +14,7 @@ from luminal.core.grid import Grid
 from luminal.core.ir import Node
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
+from luminal.core.schedule.blocking import FROM_L3
 from luminal.core.schedule.contraction import Roles, is_constant
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.symbolic import Int, Var
@@ -74,17 +75,19 @@ def choose_tile(
     packed, ``unit`` one of vectors that multiplies. It has ``widest`` columns at most, but for a vector.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
-    cycle, and no less than the cycles that a multiply-add takes to come back to its accumulator; a little more where
-    the panel comes from the second-level cache, and for each load beside multiply-adds of vectors: alone, a core hides
-    them, but where another thread runs on it, as on most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The
-    store of a tile takes longer for each row, whose cache lines are new, and for each vector; of one that is turned,
-    for each column, since as many lanes as a vector has are turned, however many rows there are. Measured against
-    products of many shapes: see ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does
-    for each vector of B.
+    cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which what the first
+    tile to read a panel waits for arrives: with few rows that is all that counts, and columns that fill a panel up cost
+    as much as any. It takes a little more where the panel comes from the second-level cache, and for each load beside
+    multiply-adds of vectors: alone, a core hides them, but where another thread runs on it, as on most rented machines,
+    14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each row, whose cache lines are new,
+    and for each vector; of one that is turned, for each column, since as many lanes as a vector has are turned, however
+    many rows there are. Measured against products of many shapes: see ``tests/test_blocking.py``. What a prologue
+    computes, and holds in registers, it does for each vector of B.
     """
     lanes = target.lanes(node.dtype) if unit is None else unit.columns
     group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
     size = node.dtype.itemsize if unit is None else group * unit.right.itemsize
+    stored = size if prologue is None else prologue.bytes
     shape = node.inputs[0].shape
     rows = max((typical(shape[k]) for k in found.m), default=1)
     columns = typical(sym.product(shape[k] for k in found.n))
@@ -94,7 +97,8 @@ def choose_tile(
         count = -(-rows // tile.rows)
         height = rows / count
         near = 2 * (height + tile.columns) * steps * size <= target.l1
-        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency)
+        arriving = FROM_L3 * stored * tile.columns / count
+        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency, arriving)
         step += 0.0 if near else 0.1 * tile.vectors
         step += LOAD * (height + tile.vectors) if unit is None else 0.0
         step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
