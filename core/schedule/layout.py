@@ -8,16 +8,17 @@ channel by channel have channels innermost too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from luminal.core import ir, ops
+from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
 from luminal.core.schedule.contraction import roles, run_axis
-from luminal.core.schedule.fuse import Cluster, Fusion, Read, resolve
+from luminal.core.schedule.fuse import Cluster, Fusion, Read
+from luminal.core.schedule.reads import reads
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 
@@ -82,7 +83,7 @@ def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layo
     for cluster in (c for c in fusion.clusters if c.is_kernel):
         fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
         size = typical(sym.product(cluster.extents))
-        for read in _reads(cluster, fusion, home):
+        for read in reads(cluster, fusion, home):
             node = read.source
             if node.op is ops.CONSTANT and node.rank > 1 and node not in settled:
                 count = votes.setdefault(node, {})
@@ -112,13 +113,6 @@ def _order_along(read: Read, fast: Var | None) -> tuple[int, ...]:
     if all(size == 1 for size in read.source.shape[along[0] + 1 :]):
         return natural
     return (*(d for d in natural if d != along[0]), along[0])
-
-
-def _reads(cluster: Cluster, fusion: Fusion, home: Mapping[Node, Cluster]) -> Iterator[Read]:
-    """What the members of a cluster read, over its domain; its own members among them."""
-    for member in cluster.index:
-        for x in member.inputs:
-            yield from resolve(x, _operand_index(member, x, cluster), (), fusion.inline, home)
 
 
 def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
@@ -181,15 +175,15 @@ def _followed_order(
     layouts: Layouts,
 ) -> tuple[int, ...]:
     """The order in which the largest operand holds the same axes."""
-    reads = [
+    found = [
         read
-        for read in _reads(cluster, fusion, home)
+        for read in reads(cluster, fusion, home)
         if read.source not in cluster.index and read.source.op is not ops.CONSTANT
     ]
-    spans = [len({v for e in r.index for v in sym.variables(e)}) for r in reads]
-    if not reads or max(spans) < 2:
+    spans = [len({v for e in r.index for v in sym.variables(e)}) for r in found]
+    if not found or max(spans) < 2:
         return tuple(range(node.rank))
-    main = reads[spans.index(max(spans))]
+    main = found[spans.index(max(spans))]
     offset = layouts.offset(main.source, main.index)
     strides: list[int] = []
     domain = {sym.as_var(a) for a in cluster.axes}
@@ -207,7 +201,7 @@ def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) 
     copies = {n for n in fusion.stored if n not in taken and all(x.op is ops.CONTIGUOUS for x in home[n].index)}
     found: dict[Node, list[tuple[Int, ...]]] = {}
     for cluster in fusion.clusters if copies else ():
-        for read in _reads(cluster, fusion, home) if cluster.kind == "map" else ():
+        for read in reads(cluster, fusion, home) if cluster.kind == "map" else ():
             if read.source in copies:
                 found.setdefault(read.source, []).append(read.index)
     return found
@@ -231,38 +225,3 @@ def _moves_along(index: Int, domain: Set[Var | None]) -> Var | None:
     """The axis of a cluster's ``domain`` that an index is linear in, where there is no other in it."""
     found = [v for v in sym.variables(index) if v in domain]
     return found[0] if len(found) == 1 and sym.coefficient(index, found[0]) is not None else None
-
-
-def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
-    """The index at which ``member`` reads its operand ``x``, over the domain of its cluster."""
-    index = cluster.index[member]
-    if member in cluster.operand_index:
-        return cluster.operand_index[member]
-    if member.op.kind is ops.Kind.REDUCE:
-        reduced = [ir.axes(x.shape)[k] for k in member.attr.axes if x.shape[k] != 1]
-        return merged_index(x, member.attr.axes, index, reduced)
-    if member.op is ops.SCAN:
-        carries, slices = len(member.attr.carries), len(member.attr.slices)
-        if x in member.inputs[carries + slices :]:
-            return ir.axes(x.shape)
-        return cluster.axes if x in member.inputs[carries:] else cluster.axes[1:]
-    if member.op is ops.SORT:
-        return cluster.axes
-    if member.op is ops.SCATTER:
-        _, positions, new = member.inputs
-        span = cluster.axes if x is new else index
-        return span if x is not positions else cluster.axes[member.attr.axis : member.attr.axis + positions.rank]
-    if member.op is ops.GATHER:
-        data, positions = member.inputs
-        axis = member.attr.axis
-        if x is positions:
-            return index[axis : axis + positions.rank]
-        looked: Int = sym.var("at", 0, data.shape[axis] - 1)
-        return (*index[:axis], looked, *index[axis + positions.rank :])
-    return index
-
-
-def merged_index(x: Node, reduced: tuple[int, ...], kept: tuple[Int, ...], row: list[Int]) -> tuple[Int, ...]:
-    """The index of a reduction's operand from the index of its result and the axes that it runs along."""
-    outer, inner = iter(kept), iter(row)
-    return tuple(next(outer) if k not in reduced else (0 if x.shape[k] == 1 else next(inner)) for k in range(x.rank))

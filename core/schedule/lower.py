@@ -15,8 +15,9 @@ from luminal.core.ops import Kind
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.assemble import Part
 from luminal.core.schedule.fuse import COSTLY, Chain, Cluster, Fusion, is_literal
-from luminal.core.schedule.layout import Layouts, merged_index
+from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.matching import flatten
+from luminal.core.schedule.reads import merged_index
 from luminal.core.schedule.regions import neutral
 from luminal.core.schedule.rewrite_nest import inside
 from luminal.core.symbolic import Int, Var
