@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Node
-from luminal.core.schedule import chain, choose, choose_grid, fuse, layout, lower
+from luminal.core.schedule import chain, choose, choose_grid, fuse, layout, lower, reuse
 from luminal.core.schedule.fuse import Cluster, Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
@@ -44,7 +44,8 @@ def arrange(
         chains = [c for c in linked.clusters if c.chain is not None]
         reasons = {c.number: reason for c in chains if (reason := _refusal(c, linked, layouts, target))}
         if not reasons:
-            return Arrangement(linked, layouts, refused)
+            # What blocks of threads write is in no cache before.
+            return Arrangement(linked, reuse.in_place(linked, layouts) if target.grid is None else layouts, refused)
         refused |= reasons
 
 

@@ -441,6 +441,33 @@ def accesses(value: ln.Scalar) -> list[ln.Access]:
     return list(dict.fromkeys(s.leaf for s in ln.postorder(value) if isinstance(s.leaf, ln.Access)))
 
 
+def touched(body: tuple[ln.Statement, ...]) -> tuple[set[str], set[str]]:
+    """The arrays that ``body`` reads, and those that it writes."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for statement in statements(body):
+        match statement:
+            case ln.Store():
+                written.add(statement.array)
+                read |= {x.array for x in accesses(statement.value)}
+            case ln.Sort():
+                read.add(statement.array)
+                written.add(statement.array)
+            case ln.Keep():
+                read |= {statement.array, *(x.array for x in accesses(statement.value))}
+                written.add(statement.array)
+            case ln.Define() | ln.Let() | ln.Reduction():
+                read |= {x.array for x in accesses(statement.value)}
+            case ln.Reductions():
+                read |= {x.array for _, value in statement.terms for x in accesses(value)}
+            case ln.Contract():
+                read |= {statement.a, statement.b}
+                written.add(statement.tile)
+            case _:
+                pass
+    return read, written
+
+
 def _checks(body: tuple[ln.Statement, ...]) -> bool:
     return any(isinstance(s, ln.Let) for s in statements(body))
 

@@ -16,7 +16,7 @@ from itertools import chain
 from luminal.core import symbolic as sym
 from luminal.core.program import Phase
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.lower import accesses, statements, touched
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 
@@ -74,10 +74,11 @@ def _linked(steps: Sequence[Step]) -> bool:
     """Whether a step reads what an earlier one wrote."""
     written: set[Hashable] = set()
     for step in steps:
-        uses = list(zip(step.nest.arrays, step.buffers, strict=True))
-        if any(buffer in written and not array.written for array, buffer in uses):
+        buffers = {array.name: buffer for array, buffer in zip(step.nest.arrays, step.buffers, strict=True)}
+        read, stored = touched(step.nest.body)
+        if any(name in read and buffer in written for name, buffer in buffers.items()):
             return True
-        written |= {buffer for array, buffer in uses if array.written}
+        written |= {buffer for name, buffer in buffers.items() if name in stored}
     return False
 
 

@@ -11,7 +11,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.grid import BlockLimits
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.legality import check, check_apart
-from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.lower import statements, touched
 from luminal.core.schedule.rewrite_nest import Body, inside, prefix, wrap
 from luminal.core.schedule.transforms import expand, find
 
@@ -100,7 +100,7 @@ class _Barriers:
                 continue
             arrays = (s for s in statements((statement,)) if isinstance(s, ln.Alloc))
             self.private |= {array.name for array in arrays if array.space != "shared"}
-            read, written = (names - self.private for names in _touched((statement,)))
+            read, written = (names - self.private for names in touched((statement,)))
             if isinstance(statement, ln.Store) and statement.array in read:
                 raise ScheduleError(f"share: one thread stores into {statement.array} while others read it for that")
             clash = read & self.written | written & (self.read | self.written)
@@ -130,30 +130,3 @@ class _Barriers:
 def _is_joint(statement: ln.Statement) -> TypeGuard[ln.Loop | ln.If]:
     """Whether all threads run what is in ``statement`` together."""
     return isinstance(statement, ln.If) or (isinstance(statement, ln.Loop) and statement.kind != "thread")
-
-
-def _touched(body: Body) -> tuple[set[str], set[str]]:
-    """The arrays that ``body`` reads, and those that it writes."""
-    read: set[str] = set()
-    written: set[str] = set()
-    for statement in statements(body):
-        match statement:
-            case ln.Store():
-                written.add(statement.array)
-                read |= {x.array for x in accesses(statement.value)}
-            case ln.Sort():
-                read.add(statement.array)
-                written.add(statement.array)
-            case ln.Keep():
-                read |= {statement.array, *(x.array for x in accesses(statement.value))}
-                written.add(statement.array)
-            case ln.Define() | ln.Let() | ln.Reduction():
-                read |= {x.array for x in accesses(statement.value)}
-            case ln.Reductions():
-                read |= {x.array for _, value in statement.terms for x in accesses(value)}
-            case ln.Contract():
-                read |= {statement.a, statement.b}
-                written.add(statement.tile)
-            case _:
-                pass
-    return read, written
