@@ -56,6 +56,14 @@ def test_rows_that_only_the_same_thread_needs() -> None:
     assert found((plain, "ab"), (plain, "bc"), (plain, "cd")) == (Phase(0, 2, ROWS, (1, 1, 1), True),)
 
 
+def test_what_an_earlier_step_wrote_is_written_over_while_it_is_in_the_cache() -> None:
+    body: tuple[ln.Statement, ...] = (ln.Store("out", PLACE, ln.load("out", PLACE, types.f32)),)
+    for variable, extent in reversed(LOOPS):
+        body = (ln.Loop(variable, extent, "parallel" if variable is ROW else "serial", body),)
+    over = ln.LoopNest((output("out"),), (), body)
+    assert found((plain, "ab"), (over, "b")) == (Phase(0, 1, ROWS, (1, 1), True),)
+
+
 def test_independent_steps() -> None:
     elsewhere = nest([7 - column], row * 8 + 7 - column, *LOOPS)
     assert found((elsewhere, "ab"), (elsewhere, "ac")) == (Phase(0, 1, ROWS, (1, 1)),)

@@ -64,7 +64,7 @@ def test_a_residual_stream_stays_in_its_place(rows: sym.Int) -> None:
     check(s, graph, program)
 
 
-def test_what_blocks_of_threads_write_is_in_no_cache_before() -> None:
+def test_nothing_is_written_over_on_a_gpu() -> None:
     s = Source()
     _, program = compiled(s, blocks(s, product(s, s.input(ROWS, WIDTH)), 4), target=targets.GPUS["cuda:sm_90"])
     assert in_place(program) == 0

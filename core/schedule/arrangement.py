@@ -44,7 +44,7 @@ def arrange(
         chains = [c for c in linked.clusters if c.chain is not None]
         reasons = {c.number: reason for c in chains if (reason := _refusal(c, linked, layouts, target))}
         if not reasons:
-            # What blocks of threads write is in no cache before.
+            # A store of a GPU reads no lines first: nothing would be gained there.
             return Arrangement(linked, reuse.in_place(linked, layouts) if target.grid is None else layouts, refused)
         refused |= reasons
 

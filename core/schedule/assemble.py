@@ -44,7 +44,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Placement:
-    """A value inside the buffer of ``whole``: ``index``, over the value's axes, is the whole's element for each."""
+    """A value inside the buffer of ``whole``: ``index``, over the value's axes, is the whole's element for each. It may
+    be a part of the whole, or what the whole is written over."""
 
     whole: Node
     index: tuple[Int, ...]

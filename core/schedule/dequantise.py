@@ -67,7 +67,7 @@ class Prologue:
     @property
     def bytes(self) -> float:
         """Of what is stored for each element of B."""
-        return sum(leaf.dtype.bits / leaf.every for leaf in self.leaves) / 8
+        return sum(leaf.dtype.itemsize / (leaf.per * leaf.every) for leaf in self.leaves)
 
     @property
     def operations(self) -> int:

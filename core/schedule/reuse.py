@@ -21,8 +21,8 @@ def in_place(fusion: Fusion, layouts: Layouts) -> Layouts:
     """``layouts`` with operands placed where the result of the last kernel that reads them will be.
 
     That is right where the kernel computes each element of its only result from the same element of the operand, and
-    reads no other: then it has read an element before it writes over it. Their axes are in one order already; values
-    that lie inside others, or hold others, stay where they are.
+    reads no other, and where the axes of both are in one order: then it has read an element before it writes over it.
+    Values that lie inside others, or hold others, stay where they are.
     """
     home = {node: cluster for cluster in fusion.clusters for node in cluster.index}
     read = [tuple(reads(cluster, fusion, home)) for cluster in fusion.clusters]
@@ -31,7 +31,7 @@ def in_place(fusion: Fusion, layouts: Layouts) -> Layouts:
     wholes = {placement.whole for placement in assemblies.placed.values()}
     settled = fusion.kept | wholes | assemblies.placed.keys() | assemblies.parts.keys()
     placed: dict[Node, Placement] = {}
-    for number, cluster in enumerate(fusion.clusters):
+    for number, cluster in reversed(list(enumerate(fusion.clusters))):
         result = _only_result(cluster, fusion)
         if result is None or result in settled:
             continue
@@ -40,7 +40,9 @@ def in_place(fusion: Fusion, layouts: Layouts) -> Layouts:
             over = operand in fusion.stored and operand not in cluster.index and last[operand] == number
             alike = (operand.dtype, operand.shape) == (result.dtype, result.shape)
             if over and alike and operand not in settled | others and layouts.order(operand) == layouts.order(result):
-                placed[operand] = Placement(result, ir.axes(result.shape))
+                # The last result of a stream holds all that came before it: nothing has to go from one to the next.
+                whole = placed[result].whole if result in placed else result
+                placed[operand] = Placement(whole, ir.axes(result.shape))
                 break
     return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed}))
 
@@ -51,7 +53,8 @@ def _last_readers(fusion: Fusion, read: Sequence[Sequence[Read]]) -> Mapping[Nod
     for number, cluster in enumerate(fusion.clusters):
         last |= {x.source: number for x in read[number]}
         if cluster.measures is not None:
-            last[cluster.measures[1]] = number
+            _, count = cluster.measures  # which is stored as it is
+            last[count] = number
     return last
 
 

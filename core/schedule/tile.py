@@ -75,14 +75,14 @@ def choose_tile(
     packed, ``unit`` one of vectors that multiplies. It has ``widest`` columns at most, but for a vector.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
-    cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which what the first
-    tile to read a panel waits for arrives: with few rows that is all that counts, and columns that fill a panel up cost
-    as much as any. It takes a little more where the panel comes from the second-level cache, and for each load beside
-    multiply-adds of vectors: alone, a core hides them, but where another thread runs on it, as on most rented machines,
-    14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each row, whose cache lines are new,
-    and for each vector; of one that is turned, for each column, since as many lanes as a vector has are turned, however
-    many rows there are. Measured against products of many shapes: see ``tests/test_blocking.py``. What a prologue
-    computes, and holds in registers, it does for each vector of B.
+    cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which its row of the
+    panel arrives, for which the first of the tiles that read it waits: with few rows that is all that counts, and
+    columns that fill a panel up cost as much as any. It takes a little more where the panel comes from the second-level
+    cache, and for each load beside multiply-adds of vectors: alone, a core hides them, but where another thread runs on
+    it, as on most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each
+    row, whose cache lines are new, and for each vector; of one that is turned, for each column, since as many lanes as
+    a vector has are turned, however many rows there are. Measured against products of many shapes: see
+    ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does for each vector of B.
     """
     lanes = target.lanes(node.dtype) if unit is None else unit.columns
     group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
