@@ -64,6 +64,16 @@ def test_a_residual_stream_stays_in_its_place(rows: sym.Int) -> None:
     check(s, graph, program)
 
 
+def test_axes_of_extent_1_are_no_difference() -> None:
+    s = Source()
+    x = product(s, s.input(ROWS, WIDTH))
+    wide = movement.reshape(x, (ROWS, 1, WIDTH))
+    y = wide + movement.reshape(product(s, activation.relu(product(s, x))), (ROWS, 1, WIDTH))
+    graph, program = compiled(s, product(s, y))
+    assert in_place(program) == 1
+    check(s, graph, program)
+
+
 def test_nothing_is_written_over_on_a_gpu() -> None:
     s = Source()
     _, program = compiled(s, blocks(s, product(s, s.input(ROWS, WIDTH)), 4), target=targets.GPUS["cuda:sm_90"])

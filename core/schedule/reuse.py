@@ -20,9 +20,9 @@ from luminal.core.schedule.reads import reads
 def in_place(fusion: Fusion, layouts: Layouts) -> Layouts:
     """``layouts`` with operands placed where the result of the last kernel that reads them will be.
 
-    That is right where the kernel computes each element of its only result from the same element of the operand, and
-    reads no other, and where the axes of both are in one order: then it has read an element before it writes over it.
-    Values that lie inside others, or hold others, stay where they are.
+    That is right where the kernel computes each element of its only result from the element of the operand that is in
+    the same place, and reads no other: then it has read an element before it writes over it. Values that lie inside
+    others, or hold others, stay where they are.
     """
     home = {node: cluster for cluster in fusion.clusters for node in cluster.index}
     read = [tuple(reads(cluster, fusion, home)) for cluster in fusion.clusters]
@@ -35,16 +35,31 @@ def in_place(fusion: Fusion, layouts: Layouts) -> Layouts:
         result = _only_result(cluster, fusion)
         if result is None or result in settled:
             continue
-        others = {x.source for x in read[number] if x.valid or x.index != cluster.index[result]}
         for operand in dict.fromkeys(x.source for x in read[number]):
             over = operand in fusion.stored and operand not in cluster.index and last[operand] == number
-            alike = (operand.dtype, operand.shape) == (result.dtype, result.shape)
-            if over and alike and operand not in settled | others and layouts.order(operand) == layouts.order(result):
-                # The last result of a stream holds all that came before it: nothing has to go from one to the next.
-                whole = placed[result].whole if result in placed else result
-                placed[operand] = Placement(whole, ir.axes(result.shape))
+            place = _over(operand, result, layouts) if over and operand not in settled else None
+            if place is not None and all(
+                not x.valid and place.at(operand, x.index) == cluster.index[result]
+                for x in read[number]
+                if x.source is operand
+            ):
+                if (last_of_all := placed.get(result)) is not None:
+                    # It holds all that came before it in a stream: nothing has to go from one to the next.
+                    place = Placement(last_of_all.whole, last_of_all.at(result, place.index))
+                placed[operand] = place
                 break
     return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed}))
+
+
+def _over(operand: Node, result: Node, layouts: Layouts) -> Placement | None:
+    """The elements of ``result`` that are in memory where those of ``operand`` are, if they begin in one place; None if
+    the two differ in more than axes of extent 1."""
+    here, there = ([axis for axis in layouts.order(x) if x.shape[axis] != 1] for x in (operand, result))
+    if operand.dtype != result.dtype or [operand.shape[k] for k in here] != [result.shape[k] for k in there]:
+        return None
+    axes = ir.axes(operand.shape)
+    along = dict(zip(there, (axes[k] for k in here), strict=True))
+    return Placement(result, tuple(along.get(k, 0) for k in range(result.rank)))
 
 
 def _last_readers(fusion: Fusion, read: Sequence[Sequence[Read]]) -> Mapping[Node, int]:
