@@ -19,7 +19,7 @@ from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.blocking import Blocking, Product, blockings, choose_blocking
+from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.tensorise import FARTHER, NEAR, FetchAhead, FetchRows, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, typical
@@ -68,7 +68,8 @@ def of_shape(rows: int, columns: int, depth: int) -> Product:
 
 
 def chosen(shape: Product, threads: int) -> Blocking:
-    return choose_blocking([shape], {"rows": shape.row_tiles, "panels": shape.panels}, targets.AVX512, 64, threads)
+    extents = {"rows": shape.row_tiles, "panels": shape.panels}
+    return blockings([shape], extents, targets.AVX512, 64, threads)[0]
 
 
 def passes_over_a(shape: Product, blocking: Blocking) -> float:
@@ -116,9 +117,9 @@ def test_blocks_of_a_batch_divide_one_sample() -> None:
     sample = Product(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
     batch = replace(sample, row_tiles=1108)
     extents: dict[str, sym.Int] = {"rows": 196 * sym.var("batch", 1, 32), "panels": 2}
-    together = choose_blocking([batch, sample], extents, targets.AVX512, 64, 2)
+    together = blockings([batch, sample], extents, targets.AVX512, 64, 2)[0]
     assert together.inner == "rows" and together.count <= 98 and 196 % together.count == 0
-    fixed = choose_blocking([batch], {"rows": 1108, "panels": 2}, targets.AVX512, 64, 2)
+    fixed = blockings([batch], {"rows": 1108, "panels": 2}, targets.AVX512, 64, 2)[0]
     assert 196 % fixed.count != 0
 
 

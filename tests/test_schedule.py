@@ -207,6 +207,7 @@ def test_one_function_says_what_a_product_is_that_is_summed() -> None:
     ("transform", "reason"),
     [
         (transforms.Split("nowhere", 4), "no loop over 'nowhere'"),
+        (transforms.Split("a0", 0), "parts of 0 iterations"),
         (transforms.Merge("a2", "a0"), "not directly inside"),
         (transforms.Reorder(("a0", "a1")), "expected an order of"),
         (transforms.Parallelise(7), "perfectly nested"),

@@ -37,6 +37,13 @@ def turned_copy() -> ln.LoopNest:
     return ln.LoopNest((ln.Array("x", F32, False), ln.Array("y", F32, True)), (), (body,))
 
 
+def copied_twice() -> ln.LoopNest:
+    """The same, with a second loop over j beside the first."""
+    (outer,) = turned_copy().body
+    assert isinstance(outer, ln.Loop)
+    return replace(turned_copy(), body=(replace(outer, body=outer.body * 2),))
+
+
 def product() -> ln.LoopNest:
     """y[j, i] = sum over k of a[i, k] * b[k, j] in panels of 16 columns, every loop serial."""
     i, j, k = sym.axis("i", 10), sym.axis("j", 32), sym.axis("k", 5)
@@ -74,6 +81,7 @@ def test_turning_changes_no_value() -> None:
         (turned_copy(), (Across("k", 16),), "no loop over 'k'"),
         (turned_copy(), (transforms.Vectorise("j", 16), Across("j", 16)), "the loop over 'j' is vector"),
         (turned_copy(), (Across("i", 16),), "a loop lies inside the loop over 'i'"),
+        (copied_twice(), (Across("j", 16),), "the loop over 'j' is not alone in another"),
         (turned_copy(), (transforms.Vectorise("i", 16),), "a loop lies inside the loop over 'i'"),
         (product(), (Across("j", 16),), "a reduction lies inside the loop over 'j'"),
         (turned_copy(), (StoreAlongRows(),), "no tile has rows"),

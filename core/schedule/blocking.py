@@ -47,13 +47,6 @@ class Blocking:
         return f"blocks of {self.count} {self.inner}"
 
 
-def choose_blocking(
-    sizes: Sequence[Product], extents: Mapping[str, Int], target: Target, tasks: int, threads: int
-) -> Blocking:
-    """The first of ``blockings``."""
-    return blockings(sizes, extents, target, tasks, threads)[0]
-
-
 def blockings(
     sizes: Sequence[Product],
     extents: Mapping[str, Int],

@@ -159,11 +159,13 @@ def unit_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None
         if depth and unit.in_vectors:
             return choose_tile(target, node, found, columns_of_b, unit=unit)
         if depth and found.m:
-            return _matrix_tile(unit, depth, node, found, columns_of_b)
+            return _matrix_tile(target, unit, depth, node, found, columns_of_b)
     return None
 
 
-def _matrix_tile(unit: MatrixUnit, depth: int, node: Node, found: Roles, columns_of_b: int | None) -> Tile:
+def _matrix_tile(
+    target: Target, unit: MatrixUnit, depth: int, node: Node, found: Roles, columns_of_b: int | None
+) -> Tile:
     """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
     shape = node.inputs[0].shape
     rows = max(typical(shape[k]) for k in found.m)
@@ -179,7 +181,9 @@ def _matrix_tile(unit: MatrixUnit, depth: int, node: Node, found: Roles, columns
         for high, wide in itertools.product(range(1, unit.registers), repeat=2)
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
-    return min([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, None), fitting)
+    return replace(chosen, asked=asked)
 
 
 def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:

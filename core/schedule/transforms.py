@@ -42,7 +42,8 @@ class Split:
     for a < E:  body(a)        =>      for a_1 < E/factor:  for a_0 < factor:  body(a_1*factor + a_0)
 
     Everywhere that the axis is looped over. ``factor`` may be symbolic. Where it does not divide the extent, the inner
-    extent is the smaller of ``factor`` and what is left.
+    extent is the smaller of ``factor`` and what is left. Legal where iterations run one after the other, in order or
+    not, or as tasks: none is a lane or a thread yet.
     """
 
     axis: str
@@ -50,6 +51,8 @@ class Split:
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loop = find(nest.body, self.axis)
+        if isinstance(self.factor, int) and self.factor < 1:
+            raise ScheduleError(f"split: parts of {self.factor} iterations of {self.axis!r}")
         count = sym.ceildiv(loop.extent, self.factor)
         outer = sym.axis(f"{self.axis}_1", count)
         full = sym.axis(f"{self.axis}_0", self.factor)
@@ -59,7 +62,9 @@ class Split:
         parts = [(v, e) for a, e in ((outer, count), (full, size)) if (v := sym.as_var(a)) is not None]
 
         def headers(old: ln.Loop) -> list[ln.Loop]:
-            return [ln.Loop(v, e, old.kind, (), old.lanes) for v, e in parts]
+            if old.kind not in ("serial", "ordered", "parallel"):
+                raise ScheduleError(f"split: the loop over {self.axis!r} is {old.kind}")
+            return [ln.Loop(v, e, old.kind, ()) for v, e in parts]
 
         return replace(nest, body=substitute(expand(nest.body, self.axis, headers), by))
 

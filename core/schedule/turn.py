@@ -26,16 +26,17 @@ class Across:
     lanes: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        find(nest.body, self.axis)
-        return replace(nest, body=replace_statements(nest.body, self._marked)[0])
-
-    def _marked(self, statement: ln.Statement) -> list[ln.Statement] | None:
-        if not isinstance(statement, ln.Loop) or statement.axis.name != self.axis:
-            return None
-        if statement.kind != "serial":
-            raise ScheduleError(f"across: the loop over {self.axis!r} is {statement.kind}")
-        _check_stores(statement, "across")
-        return [replace(statement, kind="across", lanes=self.lanes)]
+        loop = find(nest.body, self.axis)
+        if loop.kind != "serial":
+            raise ScheduleError(f"across: the loop over {self.axis!r} is {loop.kind}")
+        _check_stores(loop, "across")
+        across = replace(loop, kind="across", lanes=self.lanes)
+        body, count = replace_statements(
+            nest.body, lambda s: [replace(s, body=(across,))] if isinstance(s, ln.Loop) and s.body == (loop,) else None
+        )
+        if not count:
+            raise ScheduleError(f"across: the loop over {self.axis!r} is not alone in another")
+        return replace(nest, body=body)
 
 
 @dataclass(frozen=True)
