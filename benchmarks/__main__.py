@@ -34,7 +34,7 @@ def main(
     only: Annotated[
         str, typer.Option(help=f"names of models, or '{ATTENTION}', with commas between; default: all")
     ] = "",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16, with a comma between for both")] = "fp32",
+    precision: Annotated[str, typer.Option(help=f"{', '.join(PRECISIONS)}, with commas between")] = "fp32",
     batch: Annotated[
         str, typer.Option(help=f"{', '.join(map(str, BATCHES))}, with commas between; 32 is for some models alone")
     ] = "1",

@@ -28,7 +28,7 @@ def main(
 ) -> None:
     """Time single contractions beside what the machine can do at most."""
     warnings.simplefilter("ignore")  # what PyTorch's exporter says of itself
-    kinds, precisions = tables.among(only, products.KINDS, "--only"), tables.precisions(precision, PRECISIONS)
+    kinds, precisions = tables.among(only, products.KINDS, "--only"), tables.precisions(precision, products.MEASURED)
     pieces = list(itertools.product(precisions, tables.numbers(threads, "--threads"), kinds))
     if first and write is not None:
         raise typer.BadParameter("a first look is not written", param_hint="--first")

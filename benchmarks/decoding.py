@@ -19,7 +19,7 @@ from rich.console import Console
 
 import luminal
 from benchmarks import llama, tables, zoo
-from benchmarks.goals import Verdict
+from benchmarks.goals import Verdict, at_least
 from benchmarks.measure import needed_bytes
 from benchmarks.results import Results
 from luminal.core import config
@@ -127,10 +127,8 @@ def verdicts(found: Results) -> list[Verdict]:
     step = parts(found).get((GRADED, 2))
     what = f"TinyLlama-1.1B, a token more, {TITLES[GRADED]}: llama.cpp's time / luminal's"
     if step is None or step.layers < zoo.LAYERS:
-        return [Verdict(what, f"at least {GOAL:.2f}", "not measured", None)]
-    ratio = step.llama / step.luminal
-    cell = f"{ratio:.2f} ({text(step.luminal)}, {text(step.llama)})"
-    return [Verdict(what, f"at least {GOAL:.2f}", cell, ratio >= GOAL)]
+        return [at_least(what, GOAL, None)]
+    return [at_least(what, GOAL, step.llama / step.luminal, f"{text(step.luminal)}, {text(step.llama)}")]
 
 
 def cells(steps: dict[str, Step]) -> list[tuple[str, ...]]:

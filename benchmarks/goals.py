@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.measure import FRONT_ENDS, HEADLINE, KINDS, Sample
+from benchmarks.measure import Sample
 from benchmarks.peers import PEERS
-from benchmarks.suite import CASES, DECODER_LAYERS, Case, Setting
+from benchmarks.suite import CASES, DECODER_LAYERS, FRONT_ENDS, KINDS, Case, Setting, luminal
 
 # How many times faster than the best peer, at batch 1 on 2 threads.
 FASTER = {
@@ -61,14 +61,15 @@ class Result:
         """How many times the other's time one takes: the median over the processes."""
         return statistics.median(sample.times[one] / sample.times[other] for sample in self.samples)
 
-    def advantage(self, against: Sequence[str] = (), contender: str = HEADLINE) -> float | None:
+    def advantage(self, against: Sequence[str] = (), contender: str = "") -> float | None:
         """How many times luminal's time the best peer takes, of those ``against`` (all, where none is named): the
-        median over the processes. None where none of them ran."""
+        median over the processes. None where none of them ran. ``contender`` is the setting's headline without."""
+        ours = contender or self.setting.headline
         peers = [peer for peer in self.peers if not against or peer in against]
         if not peers:
             return None
         return statistics.median(
-            min(sample.times[peer] for peer in peers) / sample.times[contender] for sample in self.samples
+            min(sample.times[peer] for peer in peers) / sample.times[ours] for sample in self.samples
         )
 
     @property
@@ -79,7 +80,8 @@ class Result:
     def ceiling(self, contender: str) -> tuple[float, str]:
         """What part of its time the machine would need at its peak, and at what: its operations, or reading as many
         bytes."""
-        unit = "bf16" if self.setting.precision == "bf16" and self.samples[0].peak.bf16 else "FMA"
+        unit = self.setting.precision
+        unit = unit if unit != "fp32" and getattr(self.samples[0].peak, unit) else "FMA"
         computing = statistics.median(s.operations / s.peak.computing(unit) / s.times[contender] for s in self.samples)
         reading = statistics.median(s.bytes / s.reading / s.times[contender] for s in self.samples)
         return (computing, unit) if computing >= reading else (reading, "reading")
@@ -117,8 +119,8 @@ def faster(precision: str, results: Sequence[Result]) -> list[Verdict]:
     found = [ratio for ratio in ratios.values() if ratio is not None]
     average = mean(found) if len(found) == len(least) else None
     return [
-        *(_at_least(CASES[name].title, least[name], ratio) for name, ratio in ratios.items()),
-        _at_least(f"geometric mean of these {len(least)}", MEAN[precision], average),
+        *(at_least(CASES[name].title, least[name], ratio) for name, ratio in ratios.items()),
+        at_least(f"geometric mean of these {len(least)}", MEAN[precision], average),
     ]
 
 
@@ -134,33 +136,42 @@ def verdicts(results: Sequence[Result]) -> list[Verdict]:
     ]
 
 
-def _at_least(what: str, goal: float, found: float | None) -> Verdict:
-    return Verdict(
-        what,
-        f"at least {goal:.2f}",
-        "not measured" if found is None else f"{found:.2f}",
-        None if found is None else found >= goal,
-    )
+def at_least(what: str, goal: float, found: float | None, title: str = "") -> Verdict:
+    """The verdict on a ratio, of what ``title`` names."""
+
+    def reached(ratio: float) -> bool:
+        return ratio >= goal
+
+    number = "at least " + told(goal, lambda ratio: math.isclose(ratio, goal, rel_tol=1e-3))
+    if found is None:
+        return Verdict(what, number, "not measured", None)
+    return Verdict(what, number, told(found, reached) + (f" ({title})" if title else ""), reached(found))
+
+
+def told(value: float, right: Callable[[float], bool], digits: int = 2) -> str:
+    """``value`` with so many decimals, or with as many more as it takes for what is read to be as right as it is."""
+    texts = (f"{value:.{count}f}" for count in range(digits, 17))
+    return next((text for text in texts if right(float(text)) == right(value)), repr(value))
 
 
 def _nowhere_slower(setting: Setting, results: Mapping[str, Result]) -> Verdict:
     """The model of a setting that is the least ahead."""
     ratios = {r.title: ratio for r in results.values() if (ratio := r.advantage()) is not None}
     title = min(ratios, key=lambda title: ratios[title], default="")
-    row = _at_least(f"the least ahead; {setting}: the best peer's time / luminal's", ELSEWHERE, ratios.get(title))
-    return Verdict(row.what, row.goal, f"{row.found} ({title})" if title else row.found, row.reached)
+    what = f"the least ahead; {setting}: the best peer's time / luminal's"
+    return at_least(what, ELSEWHERE, ratios.get(title), title)
 
 
 def _costs(results: Sequence[Result]) -> list[Verdict]:
     """What symbolic sizes, compiling and the libraries cost."""
     symbolic = {
-        f"{r.title}, {end}, {r.setting.precision}": r.ratio(f"luminal {end} symbolic", f"luminal {end} fixed")
+        f"{r.title}, {end}, {r.setting.precision}": r.ratio(luminal(end, "symbolic"), luminal(end))
         for r in results
         for end in FRONT_ENDS
     }
     seconds = {
         (r.case.name, r.setting.precision): max(
-            r.samples[0].compiled[f"luminal {end} {kind}"].seconds for end in FRONT_ENDS for kind in KINDS
+            r.samples[0].compiled[luminal(end, kind)].seconds for end in FRONT_ENDS for kind in KINDS
         )
         for r in results
     }
@@ -172,7 +183,7 @@ def _costs(results: Sequence[Result]) -> list[Verdict]:
             Verdict(
                 "symbolic sizes: the most that they cost, as a part of the time of fixed ones",
                 f"at most {SYMBOLIC:.2f}",
-                f"{symbolic[most]:.2f} ({most})",
+                f"{told(symbolic[most], lambda cost: cost <= SYMBOLIC)} ({most})",
                 symbolic[most] <= SYMBOLIC,
             )
         )

@@ -21,8 +21,9 @@ import torch
 from rich.console import Console
 
 import luminal
-from benchmarks import machine, peers, zoo
-from benchmarks.suite import CASES, Setting
+from benchmarks import integers, machine, peers, zoo
+from benchmarks.suite import CASES, COMPUTED, KINDS, Setting
+from benchmarks.suite import luminal as contender
 from luminal import profile
 from luminal.core import config, symbolic
 from luminal.core import target as targets
@@ -32,10 +33,6 @@ from luminal.frontends.fx.export import export
 from luminal.module import Module
 from luminal.peak import Peak, Probe
 from luminal.timing import interleaved
-
-FRONT_ENDS = ("PyTorch", "ONNX")
-KINDS = ("fixed", "symbolic")
-HEADLINE = "luminal PyTorch fixed"  # what is timed in every setting
 
 
 @dataclass(frozen=True)
@@ -90,14 +87,17 @@ def measure(
             path.parent.mkdir(parents=True)
             with _stage(display, f"export to ONNX, {kind}"):
                 zoo.to_onnx(model, path, dynamic=kind == "symbolic")
+    arrays = [np.ascontiguousarray(value.numpy()) for value in model.inputs]
+    if setting.quantised:
+        with _stage(display, "quantise"):
+            files = {kind: integers.quantised(path, arrays) for kind, path in files.items()}
     modules, compiled = _compile(model, files, setting, display)
-    program = modules[HEADLINE].program
+    program = modules[setting.headline].program
     assert program is not None
     needed = needed_bytes(program)
     probe = Probe(targets.detect(), setting.threads)
     # The peak is the best of several moments: at any one, others may have a part of the machine.
     peak, reading = probe.measure(), probe.read(needed)
-    arrays = [np.ascontiguousarray(value.numpy()) for value in model.inputs]
     contenders: dict[str, peers.Run] = {key: _bound(module, arrays) for key, module in modules.items()}
     failed: dict[str, str] = {}
     for peer, about in peers.PEERS.items():
@@ -119,7 +119,7 @@ def measure(
     kernels: list[profile.KernelTime] = []
     if with_kernels:
         with _stage(display, "time kernels"):
-            module = modules[HEADLINE]
+            module = modules[setting.headline]
             inputs = dict(zip(module.input_names, arrays, strict=True))
             kernels = profile.profile(module, inputs, runs=5, threads=setting.threads)
     return Sample(
@@ -132,7 +132,7 @@ def measure(
         needed,
         peak | probe.measure(),
         max(reading, probe.read(needed)),
-        modules[HEADLINE].library.path.stat().st_size,
+        modules[setting.headline].library.path.stat().st_size,
         tuple(kernels[:SHOWN]),
         sum(kernel.seconds for kernel in kernels),
     )
@@ -165,21 +165,19 @@ def _arrays(results: Any) -> list[np.ndarray]:
 def _compile(
     model: zoo.Model, files: dict[str, Path], setting: Setting, display: Display
 ) -> tuple[dict[str, Module], dict[str, Compiled]]:
-    """The model at the sizes of its inputs; in a main setting through both front ends, and with its symbolic dimensions
-    too."""
+    """The model at the sizes of its inputs; in a main setting with its symbolic dimensions too."""
     modules: dict[str, Module] = {}
+    precision = COMPUTED[setting.precision]
     compiled: dict[str, Compiled] = {}
     for kind in files:
         dims = model.dims if kind == "symbolic" else None
-        sources: dict[str, Any] = {"PyTorch": export(model.module, model.inputs, dims)}
-        if setting.main:
-            sources["ONNX"] = files[kind]
-        for front_end, source in sources.items():
-            key = f"luminal {front_end} {kind}"
+        for front_end in setting.front_ends:
+            key = contender(front_end, kind)
+            source = export(model.module, model.inputs, dims) if front_end == "PyTorch" else files[kind]
             bounds = model.bounds if front_end == "ONNX" and kind == "symbolic" else dims
             with _stage(display, f"compile from {front_end}, {kind}"), machine.Peak() as memory:
                 start = time.perf_counter()
-                module = luminal.compile(source, dims=bounds, precision=setting.precision, threads=setting.threads)
+                module = luminal.compile(source, dims=bounds, precision=precision, threads=setting.threads)
                 seconds = time.perf_counter() - start
             assert isinstance(module, Module)
             modules[key], compiled[key] = module, Compiled(seconds, memory.bytes)

@@ -2,7 +2,7 @@
 this model at these sizes in this precision.
 
 In bfloat16, OpenVINO is told to compute so, and PyTorch's modules are converted, weights and inputs; onnxruntime has no
-such kernels for CPUs.
+such kernels for CPUs. In integers, those that read ONNX get one file, whose contractions have been quantised.
 
 Threads of each keep waiting for work for a while after a run, spinning (onnxruntime and PyTorch's OpenMP for
 milliseconds, OpenVINO's TBB for less). That is left as it is, since it is part of their speed inside a run;
@@ -26,7 +26,7 @@ from benchmarks import zoo
 from benchmarks.suite import Setting
 
 Run = Callable[[], object]
-HINTS = {"fp32": "f32", "bf16": "bf16"}  # OpenVINO's names of precisions
+HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}  # OpenVINO's names of precisions
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def open_openvino(model: zoo.Model, path: Path, setting: Setting) -> Run:
 
 def _infer(request: openvino.InferRequest, arrays: list[np.ndarray]) -> list[openvino.Tensor]:
     request.infer(arrays, share_inputs=True)
-    return request.output_tensors
+    results: list[openvino.Tensor] = request.output_tensors
+    return results
 
 
 def open_inductor(model: zoo.Model, path: Path, setting: Setting) -> Run:
@@ -105,8 +106,8 @@ def _array(value: torch.Tensor) -> np.ndarray:
 
 
 PEERS = {
-    "onnxruntime": Peer(open_onnxruntime, ("fp32",)),
-    "OpenVINO": Peer(open_openvino),
+    "onnxruntime": Peer(open_onnxruntime, ("fp32", "int8")),
+    "OpenVINO": Peer(open_openvino, ("fp32", "bf16", "int8")),
     "torch.compile": Peer(open_inductor),
     "torch": Peer(open_eager),
 }

@@ -20,11 +20,12 @@ from torch import nn
 
 import luminal
 from benchmarks import tables
-from benchmarks.goals import Verdict, mean
+from benchmarks.goals import Verdict, mean, told
 from benchmarks.results import Results
 from benchmarks.suite import PRECISIONS
 from luminal.comparison.measure import distance
 from luminal.core import target as targets
+from luminal.core.types import bf16
 from luminal.display import Display
 from luminal.module import Module
 from luminal.peak import Probe
@@ -39,6 +40,7 @@ WEIGHTS = 16 << 20  # bytes of those of a vector by a matrix, at the least
 ROTATED = 1 << 30  # bytes of the weights of all of them together, at the least: none is in a cache when its turn comes
 GOALS = {"matrices": 0.82, "vectors": 0.85}  # of the peak, in the geometric mean; of the reading
 KINDS = tuple(GOALS)
+MEASURED = ("fp32", "bf16")
 TOGETHER = 20  # entries of a library
 SECONDS = {"matrices": 240.0, "vectors": 120.0}  # that a kind takes about, on two processors
 BURST = 0.02  # seconds that one matrix by another is repeated for: a call by itself is too short to be timed
@@ -157,7 +159,7 @@ def by_matrices(shapes: Sequence[Shape], precision: str, threads: int, runs: int
             ours.append(_seconds(product.ours, repeats))
             theirs.append(_seconds(product.theirs, repeats))
             settle()
-            peaks.append((probe.tiles("bf16", 1) if precision == "bf16" else 0.0) or probe.multiply_adds(1))
+            peaks.append((probe.products(bf16, 1) if precision == "bf16" else 0.0) or probe.multiply_adds(1))
         seconds, shape = statistics.median(ours), product.shape
         part = shape.operations / seconds / max(peaks)
         rows.append(
@@ -248,19 +250,18 @@ def parts(found: Results) -> dict[tuple[str, str, int], list[Row]]:
 def verdicts(found: Results) -> list[Verdict]:
     """Whether the goals are reached, which are for float32 on 2 threads."""
     measured = parts(found)
-    rows = []
-    for kind, goal in GOALS.items():
-        of = measured.get((kind, "fp32", 2))
-        part = None if of is None else mean(row.part for row in of)
-        rows.append(
-            Verdict(
-                f"single contractions, {_what(kind)}: part of {CEILINGS[kind, 'fp32']}, geometric mean",
-                f"at least {goal:.0%}",
-                "not measured" if part is None else f"{part:.1%}",
-                None if part is None else part >= goal,
-            )
-        )
-    return rows
+    return [_verdict(kind, goal, measured.get((kind, "fp32", 2))) for kind, goal in GOALS.items()]
+
+
+def _verdict(kind: str, goal: float, rows: Sequence[Row] | None) -> Verdict:
+    def reached(percent: float) -> bool:
+        return percent >= 100 * goal
+
+    what = f"single contractions, {_what(kind)}: part of {CEILINGS[kind, 'fp32']}, geometric mean"
+    if rows is None:
+        return Verdict(what, f"at least {goal:.0%}", "not measured", None)
+    percent = 100 * mean(row.part for row in rows)
+    return Verdict(what, f"at least {goal:.0%}", f"{told(percent, reached, digits=1)}%", reached(percent))
 
 
 def _what(kind: str) -> str:

@@ -12,10 +12,11 @@ from benchmarks import attention, decoding, filtering, products, tables
 from benchmarks.chart import Bars
 from benchmarks.chart import draw as draw_chart
 from benchmarks.goals import FASTER, Result, Verdict, faster, mean, verdicts, wanted
-from benchmarks.measure import FRONT_ENDS, HEADLINE, Compiled, Sample
+from benchmarks.measure import Compiled, Sample
 from benchmarks.peers import PEERS
 from benchmarks.results import Results
-from benchmarks.suite import CASES, PRECISIONS, Case, Setting
+from benchmarks.suite import CASES, FRONT_ENDS, PRECISIONS, Case, Setting
+from benchmarks.suite import luminal as contender
 from luminal import profile
 from luminal.peak import Peak
 from luminal.timing import text
@@ -88,8 +89,8 @@ def rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
     """The cells under ``headings``, of models in one setting: in a main one a row for each front end."""
     made = []
     for result in found:
-        for front_end in FRONT_ENDS if result.setting.main else FRONT_ENDS[:1]:
-            fixed = f"luminal {front_end} fixed"
+        for front_end in result.setting.front_ends:
+            fixed = contender(front_end)
             advantage = result.advantage(contender=fixed)
             ahead = "" if advantage is None else f"{advantage:.2f}x {result.best_peer}"
             columns = headings(result.setting)
@@ -105,10 +106,10 @@ def rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
             if result.setting.main:
                 first = result.samples[0]  # its process started with an empty cache
                 cells |= {
-                    "symbolic / fixed": f"{result.ratio(f'luminal {front_end} symbolic', fixed):.2f}",
+                    "symbolic / fixed": f"{result.ratio(contender(front_end, 'symbolic'), fixed):.2f}",
                     "compile": text(first.compiled[fixed].seconds),
                     "memory": f"{first.compiled[fixed].memory / 2**30:.2f} GiB",
-                    "library": f"{first.library / 2**20:.2f} MiB" if fixed == HEADLINE else "",
+                    "library": f"{first.library / 2**20:.2f} MiB" if fixed == result.setting.headline else "",
                 }
             made.append(tuple(cells[column] for column in columns))
     return made
@@ -128,10 +129,10 @@ def error_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
     return [
         (
             r.title,
-            *(f"{max(s.errors[key] for s in r.samples):.1e}" if key in (HEADLINE, *r.peers) else "" for key in keys),
+            *(f"{max(s.errors[key] for s in r.samples):.1e}" if key in (keys[0], *r.peers) else "" for key in keys),
         )
         for r in found
-        for keys in [[HEADLINE, *_peers(r.setting)]]
+        for keys in [[r.setting.headline, *_peers(r.setting)]]
     ]
 
 
@@ -145,16 +146,19 @@ def _peers(setting: Setting) -> list[str]:
 
 def summary(found: Sequence[Result]) -> str:
     """The geometric means over the models of how many times faster luminal is than each peer, and than the best."""
-    means = []
-    for peer in _peers(found[0].setting):
-        ratios = [result.ratio(peer, HEADLINE) for result in found if peer in result.peers]
+    means, setting = [], found[0].setting
+    for peer in _peers(setting):
+        ratios = [result.ratio(peer, setting.headline) for result in found if peer in result.peers]
         means += [f"{mean(ratios):.2f}x {peer}"] if ratios else []
     best = [ratio for result in found if (ratio := result.advantage()) is not None]
     means += [f"{mean(best):.2f}x the best of them for each model"] if best else []
-    noise = mean(result.seconds(HEADLINE) / result.best(HEADLINE) for result in found)
+    counts = sorted({len(result.samples) for result in found})
+    processes = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    noise = mean(result.seconds(setting.headline) / result.best(setting.headline) for result in found)
     return (
-        f"Speed in the geometric mean of these models, from {FRONT_ENDS[0]}: {', '.join(means)}. luminal's median run "
-        f"took {noise:.2f} times its shortest: the more, the more else ran on the machine."
+        f"Speed in the geometric mean of these models, from {setting.front_ends[0]}: {', '.join(means)}. luminal's "
+        f"median run took {noise:.2f} times its shortest: the more, the more else ran on the machine. Processes of "
+        f"each model: {processes}."
     )
 
 
@@ -181,9 +185,9 @@ def chart(found: Sequence[Result]) -> str:
     """An SVG of speeds relative to the first peer: luminal and the others, a group of bars for each model."""
     setting = found[0].setting
     base, *rest = _peers(setting)
-    others = {"luminal": HEADLINE, **{peer: peer for peer in rest}}
+    others = {"luminal": setting.headline, **{peer: peer for peer in rest}}
     groups = [
-        Bars(r.title, {name: r.ratio(base, key) for name, key in others.items() if key in (HEADLINE, *r.peers)})
+        Bars(r.title, {name: r.ratio(base, key) for name, key in others.items() if key in (setting.headline, *r.peers)})
         for r in found
         if base in r.peers
     ]
@@ -210,11 +214,12 @@ ABOUT = (
     "or an ONNX file to a callable with an empty cache, `memory` the growth of resident memory meanwhile, compilers "
     "included, `library` the size without weights."
 )
-ABOUT_ERRORS = (
-    "The largest distance of an output from float32 PyTorch's, relative to the output's largest magnitude. luminal "
-    "rounds the operands of contractions alone, and sums in float32; torch and torch.compile have everything in "
-    "bfloat16."
-)
+FROM_PYTORCH = "The largest distance of an output from float32 PyTorch's, relative to the output's largest magnitude."
+ABOUT_ERRORS = {
+    "bf16": "luminal rounds the operands of contractions alone, and sums in float32; torch and torch.compile have "
+    "everything in bfloat16.",
+    "int8": "Everybody computes the same ONNX file: what it rounds to integers is most of the distance.",
+}
 SHOWN = 8  # kernels of a model that does not reach its number
 NAMED = 3  # operators that a kernel was made for
 
@@ -234,7 +239,7 @@ def write(found: Results, page: Path) -> None:
 def text_of(found: Results, charts: Mapping[str, str]) -> str:
     """The page for ``docs/``; ``charts`` are file names by precision."""
     models = results(found)
-    lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines)]
+    lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines), *_peaks(models)]
     lines += ["## What they are to show", "", ABOUT_GOALS, ""]
     lines += [*tables.markdown(GOAL_HEADINGS, goal_rows(models), left=7), ""]
     shown = [*verdicts(models), *products.verdicts(found), *decoding.verdicts(found)]
@@ -254,7 +259,8 @@ def text_of(found: Results, charts: Mapping[str, str]) -> str:
         }
         lines += [f"{line}.\n" for line in sorted(failed)]
         if setting.precision != "fp32":
-            lines += [ABOUT_ERRORS, "", *tables.markdown(error_headings(setting), error_rows(group), left=1), ""]
+            errors = tables.markdown(error_headings(setting), error_rows(group), left=1)
+            lines += [f"{FROM_PYTORCH} {ABOUT_ERRORS[setting.precision]}", "", *errors, ""]
     lines += products.section(found) + decoding.section(found) + filtering.section(found)
     for number in found.under(ATTENTION):
         shown_heads = attention.rows(heads(found, int(number)))
@@ -272,6 +278,24 @@ def by_setting(found: Sequence[Result]) -> dict[Setting, list[Result]]:
     return groups
 
 
+def _peaks(models: Sequence[Result]) -> list[str]:
+    """What so many threads reached at the most while models were measured, a line for each number of threads."""
+    found: dict[int, Peak] = {}
+    for result in models:
+        for one in result.samples:
+            found[result.setting.threads] = one.peak | found.get(result.setting.threads, one.peak)
+    lines = []
+    for threads, peak in sorted(found.items()):
+        units = {"float32": peak.operations, "bfloat16": peak.bf16, "8-bit integers": peak.int8}
+        rates = ", ".join(f"{rate / 1e9:.0f} of {name}" for name, rate in units.items() if rate)
+        count = f"{threads} thread{'s' if threads > 1 else ''}"
+        lines.append(
+            f"At the most, {count} reached 10^9 operations a second (a multiply-add is two): {rates}; and read "
+            f"{peak.bytes / 1e9:.0f} GB/s from memory.\n"
+        )
+    return lines
+
+
 def _sentence(words: str) -> str:
     return words[0].upper() + words[1:]
 
@@ -285,8 +309,8 @@ def _short_of(models: Sequence[Result]) -> list[str]:
         "The kernels that take the most time, of one process; `luminal bench --kernels` shows them all. `of ceiling` "
         "is the part of its time that the machine would need for what bounds a kernel, its multiplications or its "
         "bytes as a stream from memory: what caches hold may be above 100%. Exponentials and whatever else a kernel "
-        "computes beside its products take time of the same units, and count as none of it: in attention with heads of "
-        "64, on AVX-512, 17 instructions for each vector of scores beside 128 multiply-adds in float32, or 64 in "
+        "computes beside its products take time of the same units, and count as none of it: where attention has heads "
+        "of 64, on AVX-512, 17 instructions for each vector of scores beside 128 multiply-adds in float32, or 64 in "
         "bfloat16 where that multiplies twice as fast."
     )
     lines = ["## What does not reach its number", "", about, ""]
@@ -313,8 +337,8 @@ def missing(result: Result) -> float:
 
 def _asked_for(result: Result) -> str:
     """What the number that a model does not reach would ask of the machine."""
-    share, of = result.ceiling(HEADLINE)
-    seconds, times = result.seconds(HEADLINE), missing(result)
+    ours = result.setting.headline
+    (share, of), seconds, times = result.ceiling(ours), result.seconds(ours), missing(result)
     what = {"reading": "reading its bytes"}.get(of, f"{of} at the peak of the same processes")
     return (
         f"Its number asks for {text(seconds / times)}, {share * times:.0%} of {what}; it takes {text(seconds)}, "

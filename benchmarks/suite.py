@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from benchmarks import zoo
 
 DECODER_LAYERS = zoo.LAYERS
-PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}  # as they are called in prose
+# As they are called in prose. What is in integers are the contractions of the ONNX file itself, quantised.
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "8-bit integers"}
+COMPUTED = {"fp32": "fp32", "bf16": "bf16", "int8": "fp32"}  # how luminal computes what is not in integers
+FRONT_ENDS = ("PyTorch", "ONNX")
+KINDS = ("fixed", "symbolic")
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,29 @@ class Setting:
     @property
     def main(self) -> bool:
         """Whether luminal is timed in it through both front ends, and with symbolic sizes too."""
-        return self.batch == 1 and self.threads == 2
+        return self.batch == 1 and self.threads == 2 and not self.quantised
+
+    @property
+    def quantised(self) -> bool:
+        """Whether everybody gets the ONNX file with its contractions in integers, and nothing else."""
+        return self.precision == "int8"
+
+    @property
+    def front_ends(self) -> tuple[str, ...]:
+        """Those that luminal is timed through; the first is the one that ratios speak of."""
+        if self.quantised:
+            return ("ONNX",)
+        return FRONT_ENDS if self.main else FRONT_ENDS[:1]
+
+    @property
+    def headline(self) -> str:
+        """What of luminal is timed in every setting."""
+        return luminal(self.front_ends[0])
+
+
+def luminal(front_end: str, kind: str = "fixed") -> str:
+    """The name of luminal among the contenders."""
+    return f"luminal {front_end} {kind}"
 
 
 LARGE = (1, 8, 32)

@@ -9,6 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from benchmarks.suite import COMPUTED
 from luminal import destination
 from luminal.core import target as targets
 from luminal.core.errors import LuminalError
@@ -60,7 +61,7 @@ def precisions(text: str, known: Collection[str]) -> list[str]:
     found = among(text, known, "--precision")
     for precision in found:
         try:
-            targets.parse("host", precision)
+            targets.parse("host", COMPUTED.get(precision, precision))
         except (LuminalError, ValueError) as error:
             raise typer.BadParameter(str(error), param_hint="--precision") from error
     return found

@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import typer
@@ -26,6 +27,7 @@ from benchmarks import (
     devices,
     filtering,
     goals,
+    integers,
     llama,
     machine,
     measure,
@@ -36,10 +38,10 @@ from benchmarks import (
     zoo,
 )
 from benchmarks.chart import Bars, draw
-from benchmarks.measure import HEADLINE
 from benchmarks.peers import PEERS
 from benchmarks.results import Results
-from benchmarks.suite import CASES, Case, Setting, chosen
+from benchmarks.suite import CASES, FRONT_ENDS, KINDS, Case, Setting, chosen
+from benchmarks.suite import luminal as contender
 from luminal import timing
 from luminal.display import Display
 from luminal.profile import KernelTime
@@ -48,7 +50,7 @@ from tests import device_support
 
 def found(luminal: float, peer: float, **changes: Any) -> dict[str, Any]:
     """A sample as it comes from another process: onnxruntime takes as long as ``peer``, the others longer."""
-    ours = {f"luminal {end} {kind}": luminal for end in ("PyTorch", "ONNX") for kind in ("fixed", "symbolic")}
+    ours = {contender(end, kind): luminal for end in FRONT_ENDS for kind in KINDS}
     ours["luminal PyTorch symbolic"] = 1.5 * luminal
     times = {**ours, **{name: peer * factor for name, factor in zip(PEERS, (1, 1.25, 2, 4), strict=True)}}
     kernel = KernelTime("slow", 2, 0.75 * luminal, 10**9, 10**6, "FMA", 2, ("MatMul 'a'", "Add 'b'"))
@@ -110,12 +112,37 @@ def test_bfloat16_is_compared_with_its_own_peak_and_peers() -> None:
     for name in ("onnxruntime", "torch"):
         del sample["times"][name]
     (result,) = report.results(measured(("vit", NARROW, [sample])))
-    assert result.peers == ["OpenVINO", "torch.compile"] and result.ceiling(HEADLINE) == (pytest.approx(0.25), "bf16")
+    assert result.peers == ["OpenVINO", "torch.compile"] and result.ceiling(NARROW.headline) == (
+        pytest.approx(0.25),
+        "bf16",
+    )
     assert "onnxruntime" not in report.headings(NARROW)
     (row,) = report.error_rows([result])
     assert row == ("ViT-B/16, 224", "1.0e-03", "1.0e-03", "1.0e-03", "")
     page = report.text_of(measured(("vit", NARROW, [sample])), {})
     assert "ViT-B/16, 224: torch does not run (RuntimeError: no)." in page and "### Bfloat16, batch 1" in page
+
+
+def test_integers_are_those_of_one_file() -> None:
+    setting = Setting("int8")
+    sample = found(1e-3, 2e-3)
+    for name in [name for name in sample["times"] if name not in (setting.headline, "onnxruntime", "OpenVINO")]:
+        del sample["times"][name]
+    assert setting.headline == "luminal ONNX fixed" and not setting.main
+    (result,) = report.results(measured(("vit", setting, [sample])))
+    assert result.advantage() == 2 and result.ceiling(setting.headline) == (pytest.approx(0.125), "int8")
+    page = report.text_of(measured(("vit", setting, [sample])), {})
+    assert "the least ahead; 8-bit integers, batch 1, 2 threads: the best peer's time" in page
+    assert "### 8-bit integers, batch 1, 2 threads" in page and "from ONNX: 2.00x onnxruntime, 2.50x OpenVINO" in page
+
+
+def test_a_file_is_quantised_as_its_users_would(tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    model = zoo.Model(layers, (torch.ones(3, 8),), {})
+    path = integers.quantised(zoo.to_onnx(model, tmp_path / "model.onnx", dynamic=False), [np.ones((3, 8), np.float32)])
+    kinds = [node.op_type for node in onnx.load(path).graph.node]
+    assert kinds.count("DequantizeLinear") > 2 and "QuantizeLinear" in kinds
+    assert integers.quantised(tmp_path / "model.onnx", []) == path  # made once
 
 
 def test_errors_are_the_worst_of_the_outputs() -> None:
@@ -157,6 +184,16 @@ def test_verdicts() -> None:
     assert rows["the largest library without weights"].reached
 
 
+def test_rounding_never_says_that_a_number_is_reached() -> None:
+    cases = [(1.3, 1.2951, "1.295"), (1.3, 1.2949, "1.29"), (1.3, 1.3049, "1.30"), (goals.ELSEWHERE, 0.9512, "0.95")]
+    for goal, ratio, read in cases:
+        row = goals.at_least("", goal, ratio)
+        assert (row.found, row.reached) == (read, ratio >= goal)
+    assert goals.at_least("", goals.ELSEWHERE, None).goal == "at least 0.952"
+    assert goals.told(81.96, lambda part: part >= 82, 1) == "81.96"
+    assert goals.told(1.1004, lambda cost: cost <= 1.1) == "1.1004"
+
+
 def test_a_mean_needs_all_models() -> None:
     rows = goals.faster("fp32", report.results(measured(("minilm", MAIN, [found(1e-2, 2e-2)]))))
     assert [v.reached for v in rows] == [True, *([None] * 8)]
@@ -175,7 +212,7 @@ def test_the_page_and_its_charts(tmp_path: Path) -> None:
     assert "](speed.svg)" in page and f"{machine.name()}; {machine.today()}." in page
     assert "| MiniLM-L6, 128 tokens | PyTorch | 2.00x onnxruntime | 1.50 | 10 (5) | 20 (10) | 25 (12.5) |" in page
     assert "| plain |  | 0.25 |  | 1 s | 4 s |  | 1 MiB | 1024 MiB | 1.0e-06 | 2.0e-06 |" in page
-    assert "luminal's | at least 1.22 | 1.46 (50 ms, 73 ms) | yes |" in page
+    assert "luminal's | at least 1.217 | 1.46 (50 ms, 73 ms) | yes |" in page
     assert "part of the peak of multiply-adds, geometric mean | at least 82% | 84.9% | yes |" in page
     assert page.index("| 64 x 128 x 256 |") < page.index("| 64 x 64 x 64 |")  # the farthest from the peak first
     assert "2 threads, 22 of 22 layers, llama-cpp-python 1.2:" in page
@@ -198,7 +235,7 @@ def test_measurements_join_those_of_other_runs(tmp_path: Path, monkeypatch: pyte
     again = Results(path)
     assert list(again.under("models/")) == ["fp32/8/1/minilm"] and again.get("other/1") == [0.5]
     (sample,) = report.kept(again, CASES["minilm"], setting, 4)
-    assert sample["times"][HEADLINE] == 0.333333 and report.expected(again, CASES["minilm"], setting) == 30
+    assert sample["times"][setting.headline] == 0.333333 and report.expected(again, CASES["minilm"], setting) == 30
     assert report.kept(again, CASES["minilm"], MAIN, 4) == [] and report.expected(again, CASES["minilm"], MAIN) is None
     assert again.machines == [f"{machine.name()}; {machine.today()}"]
     # What another machine has measured is shown with it, and not gone on from.
