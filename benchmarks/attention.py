@@ -116,9 +116,10 @@ def _measure(
     display.report(f"{name}: float64", 0.0)
     exact = _exact(module, inputs)
     display.report(f"{name}: float64", 1.0)
-    errors = tuple(distance(found.astype(np.float64), exact).relative for found in (ours, theirs))
+    ours_error, theirs_error = (distance(found.astype(np.float64), exact).relative for found in (ours, theirs))
     workspace = compiled.library.metadata["entries"][0]["arena_bytes"]
-    return Result(name, {key: timing.median for key, timing in times.items()}, (workspace, peak.bytes), errors)
+    seconds = {key: timing.median for key, timing in times.items()}
+    return Result(name, seconds, (workspace, peak.bytes), (ours_error, theirs_error))
 
 
 def _exact(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> NDArray[np.float64]:
@@ -126,7 +127,8 @@ def _exact(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> NDArray[np.fl
     module.double()
     heads = [module(*(value[head : head + 1].double() for value in inputs)) for head in range(HEADS)]
     module.float()
-    return torch.cat(heads).numpy()
+    exact: NDArray[np.float64] = torch.cat(heads).numpy()
+    return exact
 
 
 def rows(results: list[Result]) -> list[tuple[str, ...]]:

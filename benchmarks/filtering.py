@@ -57,13 +57,19 @@ def measure(name: str, threads: int, runs: int, display: Display) -> Row:
     times = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
     with torch.no_grad():
         exact = model.module.double()(*(value.double() for value in model.inputs)).numpy()
-    direct, filtered = (
-        (times[str(place)].median, distance(module.library.run(arrays)[0], exact).relative, _bytes(module))
-        for place, module in enumerate(modules)
+    direct, filtered = modules
+    return Row(
+        title,
+        filtered.approximated("winograd"),
+        sum(isinstance(layer, nn.Conv2d) for layer in model.module.modules()),
+        seconds=(times["0"].median, times["1"].median),
+        errors=(_error(direct, arrays, exact), _error(filtered, arrays, exact)),
+        weights=(_bytes(direct), _bytes(filtered)),
     )
-    count = sum(isinstance(layer, nn.Conv2d) for layer in model.module.modules())
-    seconds, errors, weights = zip(direct, filtered, strict=True)
-    return Row(title, modules[1].approximated("winograd"), count, seconds, errors, weights)
+
+
+def _error(module: Module, arrays: list[np.ndarray], exact: np.ndarray) -> float:
+    return distance(module.library.run(arrays)[0], exact).relative
 
 
 def _bytes(module: Module) -> int:
