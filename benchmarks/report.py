@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import attention, decoding, filtering, products, tables
+from benchmarks import attention, decoding, filtering, products, searching, tables
 from benchmarks.chart import Bars
 from benchmarks.chart import draw as draw_chart
 from benchmarks.goals import FASTER, Result, Verdict, faster, mean, verdicts, wanted
@@ -242,7 +242,7 @@ def text_of(found: Results, charts: Mapping[str, str]) -> str:
     lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines), *_peaks(models)]
     lines += ["## What they are to show", "", ABOUT_GOALS, ""]
     lines += [*tables.markdown(GOAL_HEADINGS, goal_rows(models), left=7), ""]
-    shown = [*verdicts(models), *products.verdicts(found), *decoding.verdicts(found)]
+    shown = [*verdicts(models), *products.verdicts(found), *decoding.verdicts(found), *searching.verdicts(found)]
     lines += [*tables.markdown(VERDICT_HEADINGS, verdict_rows(shown), left=4), ""]
     if models:
         lines += ["## Models", "", ABOUT, ""]
@@ -261,7 +261,7 @@ def text_of(found: Results, charts: Mapping[str, str]) -> str:
         if setting.precision != "fp32":
             errors = tables.markdown(error_headings(setting), error_rows(group), left=1)
             lines += [f"{FROM_PYTORCH} {ABOUT_ERRORS[setting.precision]}", "", *errors, ""]
-    lines += products.section(found) + decoding.section(found) + filtering.section(found)
+    lines += products.section(found) + decoding.section(found) + filtering.section(found) + searching.section(found)
     for number in found.under(ATTENTION):
         shown_heads = attention.rows(heads(found, int(number)))
         lines += [f"## Long attention, {number} thread{'s' if number != '1' else ''}", "", attention.ABOUT, ""]

@@ -34,6 +34,7 @@ from benchmarks import (
     products,
     progress,
     report,
+    searching,
     tables,
     zoo,
 )
@@ -43,6 +44,7 @@ from benchmarks.results import Results
 from benchmarks.suite import CASES, FRONT_ENDS, KINDS, Case, Setting, chosen
 from benchmarks.suite import luminal as contender
 from luminal import timing
+from luminal.core import config
 from luminal.display import Display
 from luminal.profile import KernelTime
 from tests import device_support
@@ -301,6 +303,27 @@ def test_filtering_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     results.put(f"{filtering.PREFIX}1", [asdict(row)])
     page = report.text_of(results, {})
     assert "## Convolutions by minimal filtering" in page and "| Small | 1 of 2 |" in page
+
+
+def test_what_a_search_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
+    case = Case("small", "Small", lambda layers_of_a_decoder, batch: zoo.Model(layers, (torch.ones(40, 64),), {}))
+    for variable in (config.RECORDS.variable, config.NO_RECORDS.variable):
+        monkeypatch.setenv(variable, "")  # what is set below ends with the test
+    with Display(Console(quiet=True)) as display:
+        row = searching.measure(case, 1, 1.0, 3, tmp_path / "records", display)
+    assert row.kernels == 2 and all(s > 0 for s in (*row.medians, *row.best)) and 0 < row.spent < 60
+    assert (tmp_path / "records").is_file()
+    same = replace(row, medians=(1.0, 1.5), changed=0, budget=60.0)
+    results = Results()
+    results.put(f"{searching.PREFIX}2", [asdict(same), asdict(replace(row, budget=1.0))])
+    first, second = searching.verdicts(results)
+    assert first.reached and first.found == "1.00, in no model was a kernel changed" and second.reached
+    worse = replace(same, model="Worse", medians=(1.0, 1.0201), changed=1, spent=61.0)
+    results.put(f"{searching.PREFIX}2", [asdict(same), asdict(worse)])
+    first, second = searching.verdicts(results)
+    assert (first.found, first.reached, second.reached) == ("1.0201 (Worse)", False, False)
+    assert "| Worse | 1 of 2 | 1.020 |" in report.text_of(results, {})
 
 
 def test_quantised_layers_are_near_what_they_were() -> None:
