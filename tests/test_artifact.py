@@ -20,15 +20,13 @@ import torch
 
 import luminal
 from luminal import artifact
-from luminal.codegen import render
-from luminal.core import target as targets
 from luminal.core.data import digest
 from luminal.core.errors import BuildError
 from luminal.core.program import Program
 from luminal.module import Module
 from luminal.progress import Stages
 from luminal.runtime import loader
-from tests import compiled_support
+from tests import compiled_support, sanitized
 from tests.codegen_programs import scaled_rows
 from tests.codegen_support import HOST_TARGETS
 from tests.compiled_support import WIDTH, SmallEncoder, arguments, outputs, printed_by
@@ -167,20 +165,11 @@ def test_two_models_in_one_cpp_program(exported: Path, other: Path, tmp_path: Pa
 
 def test_sanitizers(module: Module, exported: Path, tmp_path: Path) -> None:
     """The generated sources and the runtime, watched for bad memory accesses and undefined behaviour."""
-    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
-    defines = [f"-DLM_NAMESPACE={render.namespace('encoder_a')}", f"-I{exported}", f"-I{exported / 'include'}"]
-    kernel_flags = [flag for flag in targets.ALL[module.manifest["target"]["name"]].flags if flag != "-O3"]
-    kernels = sorted((exported / "kernels").iterdir())
-    common = [*flags, "-fno-exceptions", "-fno-rtti", "-O1", *defines]
     program = tmp_path / "watched"
-    objects = []
-    for source in [exported / "library.cpp", *kernels]:
-        objects.append(tmp_path / f"{source.stem}.o")
-        own = kernel_flags if source in kernels else ["-std=c++17"]
-        run(["g++", *own, *common, "-c", source, "-o", objects[-1]])
+    objects = sanitized.objects(exported, tmp_path)
     main = tmp_path / "main.o"
-    run(["gcc", *C_FLAGS, *flags, f"-I{exported}", "-c", NATIVE / "encoder_test.c", "-o", main])
-    run(["g++", *flags, main, *objects, "-o", program, *LINK_LIBRARIES])
+    run(["gcc", *C_FLAGS, *sanitized.FLAGS, f"-I{exported}", "-c", NATIVE / "encoder_test.c", "-o", main])
+    run(["g++", *sanitized.FLAGS, main, *objects, "-o", program, *LINK_LIBRARIES])
     for batch, length in ((1, 1), (3, 7), (4, 8)):
         for value, expected in zip(
             printed_by([program], exported / "encoder_a.weights", batch, length),
