@@ -126,6 +126,16 @@ def test_channels_are_innermost_between_convolutions() -> None:
     assert [inner.shape[axis] for axis in layouts.order(inner) if inner.shape[axis] != 1] == [6, 6, 4]
 
 
+def test_what_products_read_in_every_row_lies_along_their_columns() -> None:
+    source = Source()
+    queries, keys = source.input(6, 3, 5), source.input(7, 3, 5)
+    sums = reduction.sum_(keys * 2.0, [2])  # of each position and head
+    scores = contraction.matmul(movement.permute(queries, (1, 0, 2)), movement.permute(keys, (1, 2, 0)))
+    fusion, layouts = clusters(source, scores + movement.reshape(movement.permute(sums, (1, 0)), (3, 1, 7)))
+    (summed,) = (n for n in fusion.stored if n.shape == (7, 3) or n.shape == (7, 3, 1))
+    assert [summed.shape[axis] for axis in layouts.order(summed) if summed.shape[axis] != 1] == [3, 7]
+
+
 def test_weights_are_packed_at_compile_time() -> None:
     source = Source()
     weight = source.weight(40, 8)

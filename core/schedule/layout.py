@@ -3,7 +3,8 @@
 A contraction writes along its N axis, so that axis is innermost: activations between convolutions come out channels
 last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs and packed panels are
 row-major by contract. A constant is stored in the order in which its largest reader writes: weights that are read
-channel by channel have channels innermost too.
+channel by channel have channels innermost too. A small value that a contraction reads beside every row of its result,
+as the sums that take the zero points of integers out of it, lies along the columns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
-from luminal.core.schedule.contraction import roles, run_axis
+from luminal.core.schedule.contraction import Roles, roles, run_axis
 from luminal.core.schedule.fuse import Cluster, Fusion, Read
 from luminal.core.schedule.reads import reads
 from luminal.core.schedule.tile import typical
@@ -51,7 +52,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
-    runs = _runs(fusion)
+    runs = {**_beside_products(fusion, home), **_runs(fusion)}
     # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
     owners = {layouts.assemblies.owner(node) for node in fusion.kept}
     sorted_ = {layouts.assemblies.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
@@ -143,15 +144,36 @@ def _runs(fusion: Fusion) -> Mapping[Node, int]:
     return found
 
 
+def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
+    """For each value of which contractions read vectors where they store their products, an element several times, the
+    axis along which their columns lie: reading across it would cost more than the product."""
+    found: dict[Node, int] = {}
+    for cluster in fusion.clusters:
+        contraction = roles(cluster.contractions[-1]) if cluster.kind == "contraction" else None
+        if contraction is None or contraction.along_rows:
+            continue
+        columns = _columns(cluster, contraction)
+        for x in reads(cluster, fusion, home):
+            operand = x.source in cluster.index or x.source in (contraction.a.source, contraction.b.source)
+            axes = [d for d, e in enumerate(x.index) if sym.as_var(e) in columns]
+            if axes and not operand and typical(x.source.size) < typical(sym.product(cluster.extents)):
+                found.setdefault(x.source, axes[-1])
+    return found
+
+
+def _columns(cluster: Cluster, contraction: Roles) -> set[Var | None]:
+    """The axes of the domain that are columns of the cluster's last product."""
+    total = cluster.contractions[-1]
+    kept = [k for k in range(total.inputs[0].rank) if k not in total.attr.axes]
+    return {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
+
+
 def _contraction_order(
     cluster: Cluster, node: Node, index: tuple[Int, ...], read: tuple[tuple[Int, ...], bool] | None
 ) -> tuple[int, ...]:
-    total = cluster.contractions[-1]
-    contraction = roles(total)
+    contraction = roles(cluster.contractions[-1])
     assert contraction is not None
-    reduced, product_rank = total.attr.axes, total.inputs[0].rank
-    kept = [k for k in range(product_rank) if k not in reduced]
-    columns = {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
+    columns = _columns(cluster, contraction)
     inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]
     outer = [d for d in range(node.rank) if d not in inner]
     if read is not None and len(read[0]) == node.rank:
