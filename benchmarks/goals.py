@@ -148,6 +148,15 @@ def at_least(what: str, goal: float, found: float | None, title: str = "") -> Ve
     return Verdict(what, number, told(found, reached) + (f" ({title})" if title else ""), reached(found))
 
 
+def at_most_seconds(what: str, goal: float, found: float) -> Verdict:
+    """The verdict on a time."""
+
+    def reached(seconds: float) -> bool:
+        return seconds <= goal
+
+    return Verdict(what, f"at most {goal:.0f} s", f"{told(found, reached, digits=1)} s", reached(found))
+
+
 def told(value: float, right: Callable[[float], bool], digits: int = 2) -> str:
     """``value`` with so many decimals, or with as many more as it takes for what is read to be as right as it is."""
     texts = (f"{value:.{count}f}" for count in range(digits, 17))
@@ -190,10 +199,11 @@ def _costs(results: Sequence[Result]) -> list[Verdict]:
     for (name, precision), found in seconds.items():
         if name in COMPILE:
             what = f"{CASES[name].title}, {precision}: compiled with an empty cache, the longest of both front ends"
-            rows.append(Verdict(what, f"at most {COMPILE[name]:.0f} s", f"{found:.1f} s", found <= COMPILE[name]))
+            rows.append(at_most_seconds(what, COMPILE[name], found))
     if libraries:
         most = max(libraries, key=lambda key: libraries[key])
         what = "the largest library without weights"
         size = libraries[most]
-        rows.append(Verdict(what, "under 2 MiB", f"{size / 2**20:.2f} MiB ({most})", size < LIBRARY))
+        told_size = told(size / 2**20, lambda mebibytes: mebibytes < LIBRARY / 2**20)
+        rows.append(Verdict(what, "under 2 MiB", f"{told_size} MiB ({most})", size < LIBRARY))
     return rows

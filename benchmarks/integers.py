@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def quantised(path: Path, inputs: Sequence[np.ndarray]) -> Path:
     """The ONNX file beside ``path``, made where it is not there, whose convolutions and matrix products multiply 8-bit
     integers: weights with a scale for each channel, activations with one calibrated on ``inputs``, by onnxruntime's own
     tool. What is between them stays float32."""
-    made = path.with_name("quantised.onnx")
+    made, part = path.with_name("quantised.onnx"), path.with_name("part.onnx")
     if made.exists():
         return made
     options = onnxruntime.SessionOptions()
@@ -35,11 +36,10 @@ def quantised(path: Path, inputs: Sequence[np.ndarray]) -> Path:
     options.optimized_model_filepath = str(path.with_name("prepared.onnx"))
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
-    # It warns that a model should be prepared, as it has been, and tells its progress.
-    logging.getLogger().setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)  # that a model should be prepared, as it has been
     quantize_static(
         options.optimized_model_filepath,
-        made,
+        part,
         _Once(dict(zip(names, inputs, strict=True))),
         quant_format=QuantFormat.QDQ,
         op_types_to_quantize=PRODUCTS,
@@ -47,4 +47,6 @@ def quantised(path: Path, inputs: Sequence[np.ndarray]) -> Path:
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
     )
+    logging.disable(logging.NOTSET)
+    os.replace(part, made)
     return made

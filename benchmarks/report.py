@@ -209,10 +209,10 @@ ABOUT = (
     "file at fixed sizes, torch.compile has its weights frozen, torch is eager. Whatever spins after a run to wait for "
     "more work is left to fall asleep before another's turn. `symbolic / fixed` is what symbolic dimensions cost "
     "luminal. `of ceiling` is the least time that the machine would need for the model's contractions at the peak of "
-    "its multiply-adds (FMA) or products of tiles (bf16), or to read as many bytes as its inputs, outputs and weights "
-    "have, by what it reached in the same processes, as a part of luminal's time. `compile` is from an ExportedProgram "
-    "or an ONNX file to a callable with an empty cache, `memory` the growth of resident memory meanwhile, compilers "
-    "included, `library` the size without weights."
+    "its multiply-adds (FMA) or of its products of bfloat16 (bf16) or bytes (int8), or to read as many bytes as its "
+    "inputs, outputs and weights have, by what it reached in the same processes, as a part of luminal's time. "
+    "`compile` is from an ExportedProgram or an ONNX file to a callable with an empty cache, `memory` the growth of "
+    "resident memory meanwhile, compilers included, `library` the size without weights."
 )
 FROM_PYTORCH = "The largest distance of an output from float32 PyTorch's, relative to the output's largest magnitude."
 ABOUT_ERRORS = {
@@ -239,7 +239,8 @@ def write(found: Results, page: Path) -> None:
 def text_of(found: Results, charts: Mapping[str, str]) -> str:
     """The page for ``docs/``; ``charts`` are file names by precision."""
     models = results(found)
-    lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines), *_peaks(models)]
+    lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines)]
+    lines += _peaks(models) if len(found.machines) == 1 else []
     lines += ["## What they are to show", "", ABOUT_GOALS, ""]
     lines += [*tables.markdown(GOAL_HEADINGS, goal_rows(models), left=7), ""]
     shown = [*verdicts(models), *products.verdicts(found), *decoding.verdicts(found), *searching.verdicts(found)]

@@ -14,9 +14,9 @@ import torch
 
 import luminal
 from benchmarks import tables
-from benchmarks.goals import Verdict, told
+from benchmarks.goals import FASTER, Verdict, at_most_seconds, told
 from benchmarks.results import Results
-from benchmarks.suite import DECODER_LAYERS, Case
+from benchmarks.suite import CASES, DECODER_LAYERS, Case
 from luminal.core import config
 from luminal.display import Display
 from luminal.frontends.fx.export import export
@@ -82,9 +82,9 @@ def _compiled(program: torch.export.ExportedProgram, threads: int, display: Disp
 PREFIX = "search/"
 HEADINGS = ("model", "kernels changed", "tuned / default", "of shortest runs", "default", "tuned", "budget", "search")
 ABOUT = (
-    "`python -m benchmarks.tuning`: what `luminal tune` finds within its budget, which is that of "
-    '`search="quick"`, and how long a model takes with it and by formula, taking turns; medians. Where no kernel '
-    "changed, both are the same library, and what the ratio is away from 1 is noise."
+    f"`python -m benchmarks.tuning`: what `luminal tune` finds within its budget ({QUICK:.0f} s is that of "
+    '`search="quick"`) with an empty cache, and how long a model takes with it and by formula, taking turns; medians. '
+    "Where no kernel changed, both are the same library, and what the ratio is away from 1 is noise."
 )
 
 
@@ -104,15 +104,25 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     ]
 
 
+def part(case: Case, threads: int) -> str:
+    """The name of a model's part."""
+    return f"{PREFIX}{threads}/{case.name}"
+
+
 def parts(found: Results) -> dict[int, list[Row]]:
     """What was measured, by threads."""
-    return {int(number): [Row(**row) for row in rows] for number, rows in found.under(PREFIX).items()}
+    rows = {name.partition("/")[::2]: Row(**row) for name, row in found.under(PREFIX).items()}
+    measured: dict[int, list[Row]] = {}
+    for threads, name in sorted(rows, key=lambda key: (int(key[0]), list(CASES).index(key[1]))):
+        measured.setdefault(int(threads), []).append(rows[threads, name])
+    return measured
 
 
 def verdicts(found: Results) -> list[Verdict]:
-    """Whether tuned models are no slower, of those that have other kernels for it, and were tuned in time."""
+    """Whether tuned models are no slower, of those that have other kernels for it, and were tuned in time; of all
+    models that have goals."""
     rows = [row for row in parts(found).get(2, ()) if row.budget == QUICK]
-    if not rows:
+    if not {CASES[name].title for name in FASTER["fp32"]} <= {row.model for row in rows}:
         return []
     ratios = {row.model: row.medians[1] / row.medians[0] for row in rows if row.changed}
     most = max(ratios, key=lambda model: ratios[model], default="")
@@ -126,7 +136,7 @@ def verdicts(found: Results) -> list[Verdict]:
             told(ratio, lambda value: value <= SLOWER) + about,
             ratio <= SLOWER,
         ),
-        Verdict('`search="quick"`: the longest search', f"at most {SECONDS:.0f} s", f"{spent:.1f} s", spent <= SECONDS),
+        at_most_seconds('`search="quick"`: the longest search', SECONDS, spent),
     ]
 
 

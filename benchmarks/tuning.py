@@ -5,6 +5,7 @@ The records are those of a file of their own, which is made anew unless ``--reco
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from benchmarks.goals import FASTER
 from benchmarks.progress import Work
 from benchmarks.results import Results
 from benchmarks.suite import CASES
+from luminal.core import config
 from luminal.display import Display
 from luminal.tuning.search import QUICK
 
@@ -39,13 +41,14 @@ def main(
     found, rows = Results(tables.measurements(write)), []
     work = Work([2 * budget] * len(names))
     with tempfile.TemporaryDirectory(prefix="luminal-records-") as folder:
+        os.environ[config.CACHE.variable] = str(Path(folder, "cache"))
         for name in names:
             work.begin(CASES[name].title)
             with Display(Console(stderr=True)) as display:
                 kept = records or Path(folder, "records")
                 rows.append(searching.measure(CASES[name], threads, budget, runs, kept, display))
             work.end()
-            found.put(f"{searching.PREFIX}{threads}", [asdict(row) for row in rows])
+            found.put(searching.part(CASES[name], threads), asdict(rows[-1]))
     Console(width=140).print(tables.terminal(searching.HEADINGS, searching.cells(rows), left=1))
     if write is not None:
         report.write(found, write)

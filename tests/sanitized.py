@@ -16,7 +16,8 @@ def objects(exported: Path, folder: Path) -> list[Path]:
     """The object files, in ``folder``, of the library and the kernels that ``exported`` holds."""
     manifest = json.loads((exported / "manifest.json").read_text())
     defines = [f"-DLM_NAMESPACE={render.namespace(manifest['name'])}", f"-I{exported}", f"-I{exported / 'include'}"]
-    kernel_flags = [flag for flag in targets.ALL[manifest["target"]["name"]].flags if flag != "-O3"]
+    target = targets.ALL[manifest["target"]["name"]].using(manifest["target"]["features"])
+    kernel_flags = [flag for flag in target.flags if flag != "-O3"]
     kernels = sorted((exported / "kernels").iterdir())
     common = [*FLAGS, "-fno-exceptions", "-fno-rtti", "-fPIC", "-O1", *defines]
     made = []

@@ -314,16 +314,20 @@ def test_what_a_search_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         row = searching.measure(case, 1, 1.0, 3, tmp_path / "records", display)
     assert row.kernels == 2 and all(s > 0 for s in (*row.medians, *row.best)) and 0 < row.spent < 60
     assert (tmp_path / "records").is_file()
-    same = replace(row, medians=(1.0, 1.5), changed=0, budget=60.0)
     results = Results()
-    results.put(f"{searching.PREFIX}2", [asdict(same), asdict(replace(row, budget=1.0))])
+    cases = [CASES[name] for name in goals.FASTER["fp32"]]
+    for case in cases:
+        same = replace(row, model=case.title, medians=(1.0, 1.5), changed=0, budget=60.0)
+        assert searching.verdicts(results) == []  # of all, or none
+        results.put(searching.part(case, 2), asdict(same))
     first, second = searching.verdicts(results)
     assert first.reached and first.found == "1.00, in no model was a kernel changed" and second.reached
-    worse = replace(same, model="Worse", medians=(1.0, 1.0201), changed=1, spent=61.0)
-    results.put(f"{searching.PREFIX}2", [asdict(same), asdict(worse)])
+    slower = replace(same, medians=(1.0, 1.0201), changed=1, spent=60.04)
+    results.put(searching.part(cases[-1], 2), asdict(slower))
     first, second = searching.verdicts(results)
-    assert (first.found, first.reached, second.reached) == ("1.0201 (Worse)", False, False)
-    assert "| Worse | 1 of 2 | 1.020 |" in report.text_of(results, {})
+    assert (first.found, first.reached) == (f"1.0201 ({same.model})", False)
+    assert (second.found, second.reached) == ("60.04 s", False)
+    assert f"| {same.model} | 1 of 2 | 1.020 |" in report.text_of(results, {})
 
 
 def test_quantised_layers_are_near_what_they_were() -> None:

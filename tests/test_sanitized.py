@@ -1,4 +1,5 @@
-"""Kernels of every precision and of rounded weights, run under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Kernels of the precisions that this machine computes in, and of rounded weights, under AddressSanitizer and
+UndefinedBehaviorSanitizer.
 
 The watched library takes the place of the exported one, in a Python that has the sanitizers' runtime loaded. What else
 a library is made of, and float32, is watched in test_artifact.

@@ -136,6 +136,34 @@ def test_what_products_read_in_every_row_lies_along_their_columns() -> None:
     assert [summed.shape[axis] for axis in layouts.order(summed) if summed.shape[axis] != 1] == [3, 7]
 
 
+def test_what_products_read_once_or_as_operands_stays_as_it_is() -> None:
+    for padding in (0, 4):
+        once = Source()
+        x = reduction.softmax(once.input(60, 48), 1)
+        read = movement.pad(movement.permute(x, (1, 0)), (0, 0), (0, padding))
+        fusion, layouts = clusters(once, contraction.matmul(once.input(48, 20), once.input(20, 60 + padding)) + read)
+        (stored,) = (n for n in fusion.stored if n.shape == (60, 48))
+        assert layouts.order(stored) == (0, 1)
+    operand = Source()
+    x = reduction.softmax(operand.input(64, 48), 1)
+    scores = contraction.matmul(operand.input(5, 48, 20), operand.input(5, 20, 64))
+    added = scores + movement.unsqueeze(movement.permute(x, (1, 0)), [0])
+    fusion, layouts = clusters(operand, added, contraction.matmul(x, operand.weight(48, 32)))
+    (stored,) = (n for n in fusion.stored if n.shape == (64, 48))
+    assert layouts.order(stored) == (0, 1)
+
+
+def test_of_several_axes_of_columns_the_fastest_counts() -> None:
+    source = Source()
+    sums = reduction.sum_(source.input(7, 3, 5) * 2.0, [2])
+    columns = movement.reshape(source.input(4, 21), (4, 3, 7))
+    product = movement.unsqueeze(source.input(12, 4), [2, 3]) * movement.unsqueeze(columns, [0])
+    total = ir.reduce(ops.SUM_REDUCE, product, [1])
+    fusion, layouts = clusters(source, total + movement.reshape(movement.permute(sums, (1, 0)), (1, 1, 3, 7)))
+    (summed,) = (n for n in fusion.stored if n.size == 21 and n.op is ops.SUM_REDUCE)
+    assert [summed.shape[axis] for axis in layouts.order(summed) if summed.shape[axis] != 1] == [3, 7]
+
+
 def test_weights_are_packed_at_compile_time() -> None:
     source = Source()
     weight = source.weight(40, 8)
@@ -218,6 +246,7 @@ def test_one_function_says_what_a_product_is_that_is_summed() -> None:
     [
         (transforms.Split("nowhere", 4), "no loop over 'nowhere'"),
         (transforms.Split("a0", 0), "parts of 0 iterations"),
+        (lambda nest: transforms.Split("a0", 7)(transforms.Parallelise(1)(nest)), "the loop over 'a0' is parallel"),
         (transforms.Merge("a2", "a0"), "not directly inside"),
         (transforms.Reorder(("a0", "a1")), "expected an order of"),
         (transforms.Parallelise(7), "perfectly nested"),

@@ -38,7 +38,7 @@ def turned_copy() -> ln.LoopNest:
 
 
 def copied_twice() -> ln.LoopNest:
-    """The same, with a second loop over j beside the first."""
+    """The same, with a second loop over j beside the first; one of them is enough to be refused."""
     (outer,) = turned_copy().body
     assert isinstance(outer, ln.Loop)
     return replace(turned_copy(), body=(replace(outer, body=outer.body * 2),))

@@ -52,7 +52,9 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
-    runs = {**_beside_products(fusion, home), **_runs(fusion)}
+    held = {layouts.assemblies.owner(node) for node in read_by_contraction}  # which other rules place
+    beside = {node: axis for node, axis in _beside_products(fusion, home).items() if node not in held}
+    runs = {**beside, **_runs(fusion)}
     # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
     owners = {layouts.assemblies.owner(node) for node in fusion.kept}
     sorted_ = {layouts.assemblies.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
@@ -145,19 +147,20 @@ def _runs(fusion: Fusion) -> Mapping[Node, int]:
 
 
 def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
-    """For each value of which contractions read vectors where they store their products, an element several times, the
-    axis along which their columns lie: reading across it would cost more than the product."""
+    """For each value of which contractions read a vector again where they store other rows of their products, the axis
+    along which their columns lie: reading across it would cost more than the product."""
     found: dict[Node, int] = {}
     for cluster in fusion.clusters:
         contraction = roles(cluster.contractions[-1]) if cluster.kind == "contraction" else None
         if contraction is None or contraction.along_rows:
             continue
         columns = _columns(cluster, contraction)
+        domain = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
         for x in reads(cluster, fusion, home):
-            operand = x.source in cluster.index or x.source in (contraction.a.source, contraction.b.source)
-            axes = [d for d, e in enumerate(x.index) if sym.as_var(e) in columns]
-            if axes and not operand and typical(x.source.size) < typical(sym.product(cluster.extents)):
-                found.setdefault(x.source, axes[-1])
+            moves = {v for e in x.index for v in sym.variables(e)}
+            along = {v: d for d, e in enumerate(x.index) if (v := sym.as_var(e)) in columns and v is not None}
+            if along and not x.valid and x.source not in cluster.index and not moves.issuperset(domain):
+                found.setdefault(x.source, along[max(along, key=domain.index)])
     return found
 
 

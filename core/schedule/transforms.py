@@ -42,8 +42,8 @@ class Split:
     for a < E:  body(a)        =>      for a_1 < E/factor:  for a_0 < factor:  body(a_1*factor + a_0)
 
     Everywhere that the axis is looped over. ``factor`` may be symbolic. Where it does not divide the extent, the inner
-    extent is the smaller of ``factor`` and what is left. Legal where iterations run one after the other, in order or
-    not, or as tasks: none is a lane or a thread yet.
+    extent is the smaller of ``factor`` and what is left. Legal where no iteration is a lane or a thread yet, and where
+    they are tasks, if ``factor`` divides the extent.
     """
 
     axis: str
@@ -62,7 +62,7 @@ class Split:
         parts = [(v, e) for a, e in ((outer, count), (full, size)) if (v := sym.as_var(a)) is not None]
 
         def headers(old: ln.Loop) -> list[ln.Loop]:
-            if old.kind not in ("serial", "ordered", "parallel"):
+            if old.kind in ("vector", "across", "thread") or (old.kind == "parallel" and not exact):
                 raise ScheduleError(f"split: the loop over {self.axis!r} is {old.kind}")
             return [ln.Loop(v, e, old.kind, ()) for v, e in parts]
 

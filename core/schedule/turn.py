@@ -26,17 +26,28 @@ class Across:
     lanes: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loop = find(nest.body, self.axis)
-        if loop.kind != "serial":
-            raise ScheduleError(f"across: the loop over {self.axis!r} is {loop.kind}")
-        _check_stores(loop, "across")
-        across = replace(loop, kind="across", lanes=self.lanes)
-        body, count = replace_statements(
-            nest.body, lambda s: [replace(s, body=(across,))] if isinstance(s, ln.Loop) and s.body == (loop,) else None
-        )
-        if not count:
+        find(nest.body, self.axis)
+        for statement in (s for s in nest.body if self._is_over_axis(s)):
+            self._turned(statement, alone=False)
+        return replace(nest, body=replace_statements(nest.body, self._marked)[0])
+
+    def _marked(self, statement: ln.Statement) -> list[ln.Statement] | None:
+        if not isinstance(statement, ln.Loop) or not any(map(self._is_over_axis, statement.body)):
+            return None
+        alone = len(statement.body) == 1
+        return [replace(statement, body=tuple(self._turned(s, alone) for s in statement.body))]
+
+    def _is_over_axis(self, statement: ln.Statement) -> bool:
+        return isinstance(statement, ln.Loop) and statement.axis.name == self.axis
+
+    def _turned(self, statement: ln.Statement, alone: bool) -> ln.Loop:
+        assert isinstance(statement, ln.Loop)
+        if statement.kind != "serial":
+            raise ScheduleError(f"across: the loop over {self.axis!r} is {statement.kind}")
+        _check_stores(statement, "across")
+        if not alone:
             raise ScheduleError(f"across: the loop over {self.axis!r} is not alone in another")
-        return replace(nest, body=body)
+        return replace(statement, kind="across", lanes=self.lanes)
 
 
 @dataclass(frozen=True)
