@@ -83,8 +83,8 @@ PREFIX = "search/"
 HEADINGS = ("model", "kernels changed", "tuned / default", "of shortest runs", "default", "tuned", "budget", "search")
 ABOUT = (
     f"`python -m benchmarks.tuning`: what `luminal tune` finds within its budget ({QUICK:.0f} s is that of "
-    '`search="quick"`) with an empty cache, and how long a model takes with it and by formula, taking turns; medians. '
-    "Where no kernel changed, both are the same library, and what the ratio is away from 1 is noise."
+    '`search="quick"`) with nothing measured before, and how long a model takes with it and by formula, taking turns; '
+    "medians. Where no kernel changed, both are the same library, and what the ratio is away from 1 is noise."
 )
 
 

@@ -3,8 +3,8 @@
 A contraction writes along its N axis, so that axis is innermost: activations between convolutions come out channels
 last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs and packed panels are
 row-major by contract. A constant is stored in the order in which its largest reader writes: weights that are read
-channel by channel have channels innermost too. A small value that a contraction reads beside every row of its result,
-as the sums that take the zero points of integers out of it, lies along the columns.
+channel by channel have channels innermost too. A value of which a contraction reads a part again beside every row of
+its result, as the sums that take the zero points of integers out of it, lies along the columns of that.
 """
 
 from __future__ import annotations
