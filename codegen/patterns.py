@@ -12,7 +12,7 @@ from luminal.codegen.cpp import ctype
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import Index, Literal, Scalar
-from luminal.core.types import f32, u8
+from luminal.core.types import f32, i8, i16, i32, u8, u16
 
 Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 
@@ -21,8 +21,12 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     """The name of a function that gives ``scalar``, and its arguments; None where there is none.
 
     ``lesser(a, b)`` is ``a < b ? a : b`` and ``greater(a, b)`` is ``a < b ? b : a``, an instruction each on most
-    machines. So is a maximum with a number: it need not ask whether that is NaN.
+    machines. So is a maximum with a number: it need not ask whether that is NaN. ``quantise<T, zero>(x)`` is ``x``
+    rounded to a whole number, plus ``zero``, as an integer of few bits, ``fake_quantise<T, zero>(x)`` that less
+    ``zero`` as a float.
     """
+    if scalar.op is ops.CAST:
+        return _quantised(scalar, "quantise") or _restored(scalar)
     if not scalar.dtype.is_float:
         return None
     if scalar.op is ops.SELECT and scalar.operands[0].op is ops.LESS_THAN:
@@ -36,6 +40,39 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
             if _is_bound(bound):
                 return "greater", (x, bound)
     return None
+
+
+def _quantised(scalar: Scalar, name: str, less: int | None = None) -> tuple[str, tuple[Scalar, ...]] | None:
+    """``name``, with the type and the zero point of ``scalar``, and what it rounds, where it is quantised; and the zero
+    point is ``less``, where that is given."""
+    if scalar.op is not ops.CAST or scalar.dtype not in (u8, i8, u16, i16) or scalar.operands[0].dtype != f32:
+        return None
+    whole, zero = _less_number(scalar.operands[0])
+    if whole.op is not ops.ROUND or whole.attr.mode != "even" or less not in (None, zero):
+        return None
+    if not zero.is_integer() or not scalar.dtype.min <= zero <= scalar.dtype.max:
+        return None
+    parameters = ctype(scalar.dtype) + (f", {int(zero)}" if zero else "")
+    return f"{name}<{parameters}>", whole.operands
+
+
+def _restored(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+    """``fake_quantise`` and what it rounds, where ``scalar`` is that."""
+    if scalar.dtype != f32:
+        return None
+    number, zero = _less_number(scalar.operands[0])
+    if number.op is ops.CAST and number.dtype == i32:
+        (number,) = number.operands
+    return _quantised(number, "fake_quantise", less=int(-zero))
+
+
+def _less_number(scalar: Scalar) -> tuple[Scalar, float]:
+    """``scalar`` without a number that is added to it, and that."""
+    if scalar.op is ops.ADD:
+        for x, number in (scalar.operands, scalar.operands[::-1]):
+            if isinstance(number.leaf, Literal):
+                return x, float(np.frombuffer(number.leaf.bits, number.dtype.numpy)[0])
+    return scalar, 0.0
 
 
 def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:

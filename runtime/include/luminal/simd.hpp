@@ -18,4 +18,5 @@
 #include "luminal/division.hpp"
 #include "luminal/gather.hpp"
 #include "luminal/logic.hpp"
+#include "luminal/quantise.hpp"
 #include "luminal/vector_memory.hpp"

@@ -85,6 +85,23 @@ template <class To, class T, int N> LM_DEVICE vec<compute_t<To>, N> convert(vec<
     LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = convert<To>(v.lane[i]);
     return r;
 }
+/// convert<To>(round_even(v) + zero), an integer of 8 or 16 bits; `zero` is a To.
+template <class To, int zero = 0> LM_DEVICE To quantise(float v) {
+    return convert<To>(round_even(v) + static_cast<float>(zero));
+}
+/// What quantise<To, zero>(v) stands for: convert<float>(convert<int32_t>(quantise<To, zero>(v)) - zero).
+template <class To, int zero = 0> LM_DEVICE float fake_quantise(float v) {
+    return static_cast<float>(static_cast<int32_t>(quantise<To, zero>(v)) - zero);
+}
+template <class To, int zero = 0, int N> LM_DEVICE vec<To, N> quantise(vec<float, N> v) {
+    vec<To, N> r;
+    LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = quantise<To, zero>(v.lane[i]);
+    return r;
+}
+template <class To, int zero = 0, int N> LM_DEVICE vec<float, N> fake_quantise(vec<float, N> v) {
+    LM_UNROLL for (int i = 0; i < N; ++i) v.lane[i] = fake_quantise<To, zero>(v.lane[i]);
+    return v;
+}
 template <class To, class T, int N> LM_DEVICE vec<To, N> bitcast(vec<T, N> v) {
     vec<To, N> r;
     LM_UNROLL for (int i = 0; i < N; ++i) r.lane[i] = bitcast<To>(v.lane[i]);

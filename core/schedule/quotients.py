@@ -1,0 +1,98 @@
+"""Quotients that are rounded to integers of few bits, as products with the divisor's reciprocal.
+
+Models of integers divide what they store by a constant scale, and round: ``cast(round(x / c) + z)``. A division takes
+the time of a dozen products. The reciprocal as a sum of two numbers, ``h + l``, gives
+
+    x / c  =  x * h + x * l,    the second product rounded, and the sum of both once
+
+within a hair more than half a unit in the last place, which is the quotient itself but where that is all but halfway
+between two numbers (Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point division when the
+divisor is known in advance", 2004). Whether it matters is decided here, not estimated: both sides are steps that rise
+with ``x``, from one integer to the next, so they are the same for all numbers if each step is at the same number. ``h``
+is the reciprocal rounded towards zero: ``l`` then has its sign, and infinite ``x`` stay so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from luminal.core import ir, ops
+from luminal.core.ir import Graph, Node
+from luminal.core.multiply_add import multiply_add
+from luminal.core.rewrite import simplify
+from luminal.core.rules.pattern import EXAMPLE_SHAPE, Rule, filled_as, uniform
+from luminal.core.target import Target
+from luminal.core.types import DType, f32, i8, i32, u8
+
+LEAST, MOST = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
+NEAR = 8  # numbers on either side of a step that are looked at
+BITS = 16  # of integers, at most: as many steps as there are such integers are compared
+
+
+def _multiplied(node: Node) -> Node | None:
+    """The cast ``node`` without its division; None where it has none, or a step would be at another number."""
+    rounded, zero = node.inputs[0], 0.0
+    if rounded.op is ops.ADD:
+        for one, other in (rounded.inputs, rounded.inputs[::-1]):
+            number = uniform(other)
+            if number is not None:
+                rounded, zero = one, float(number)
+                break
+    if rounded.op is not ops.ROUND or rounded.attr.mode != "even" or rounded.dtype != f32:
+        return None
+    quotient = rounded.inputs[0]
+    divisor = uniform(quotient.inputs[1]) if quotient.op is ops.DIV else None
+    if divisor is None or not node.dtype.is_integer or node.dtype.bits > BITS:
+        return None
+    parts = _reciprocal(float(divisor), zero, node.dtype)
+    if parts is None:
+        return None
+    x = quotient.inputs[0]
+    high, low = parts
+    product = ir.multiply_add(x, high, x * low)
+    return ir.rebuild(node, [_with(node.inputs[0], rounded, ir.rebuild(rounded, [product]))])
+
+
+def _with(total: Node, old: Node, new: Node) -> Node:
+    """``total``, which is ``old`` or a sum of it, with ``new`` in its place."""
+    return new if total is old else ir.rebuild(total, [new if x is old else x for x in total.inputs])
+
+
+@cache
+def _reciprocal(divisor: float, zero: float, to: DType) -> tuple[float, float] | None:
+    """The parts of ``1 / divisor`` with which every float32 gives the integer that its quotient gives; None where one
+    would not, or the divisor is a power of two, of which there is one part."""
+    if not LEAST <= divisor <= MOST or not zero.is_integer() or not to.min <= zero <= to.max:
+        return None
+    high = np.float32(1 / divisor)
+    if float(high) * divisor > 1:  # exact: 48 bits
+        high = np.nextafter(high, np.float32(0))
+    low = np.float32((1 - float(high) * divisor) / divisor)
+    if low == 0:
+        return None
+    # Halfway between the integers before and after every step, and beside it.
+    steps = np.arange(int(to.min), int(to.max), dtype=np.float64) + 0.5 - zero
+    bits = (steps * divisor).astype(np.float32).view(np.int32)
+    x = (bits[:, None] + np.arange(-NEAR, NEAR + 1, dtype=np.int32)).view(np.float32)
+    wanted = np.rint(x / np.float32(divisor))
+    crossed = (wanted.min(1) < steps) & (wanted.max(1) > steps)
+    found = np.rint(multiply_add(x, np.asarray(high), x * low))
+    return (float(high), float(low)) if crossed.all() and np.array_equal(wanted, found) else None
+
+
+def _examples() -> Iterator[Node]:
+    x = ir.input_("x", EXAMPLE_SHAPE, f32)
+    for scale, zero, to in ((0.1, 0, u8), (3.7e-3, 128, u8), (0.0235, -3, i8), (11.0, 0, i8)):
+        whole = ir.unary(ops.ROUND, x / filled_as(scale, x), ops.Rounding("even"))
+        yield ir.cast(whole + zero if zero else whole, to)
+
+
+RULE = Rule("cast(round(x / c) + z) = cast(round(x * h + x * l) + z)", (ops.CAST,), _multiplied, _examples)
+
+
+def multiplied(graph: Graph, target: Target) -> Graph:
+    """``graph`` with its quotients as above, where ``target`` has an instruction for a product and a sum."""
+    return simplify(graph, (RULE,)) if target.fused else graph
