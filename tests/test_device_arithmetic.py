@@ -18,6 +18,7 @@ from tests.test_vector_arithmetic import (  # noqa: F401
     test_masks_of_different_widths_meet,
     test_multiply_add_rounds_once_on_every_target,
     test_partial_moves_touch_their_lanes_only,
+    test_quantising_rounds_to_nearest_even_and_saturates,
     test_reductions_across_lanes,
     test_scatter_leaves_the_last_of_equal_indices,
 )

@@ -269,6 +269,37 @@ def test_real_products_are_nearer_than_any_sum_of_floats(
     assert (np.abs(found - exact) <= 3.01 * UNIT_ROUNDOFF * np.abs(exact) + 1e-9).all()
 
 
+@given(
+    st.integers(0, 1000), st.sampled_from([u8, i8]), st.sampled_from([u8, i8]), st.sampled_from(ZEROS[:3]),
+    st.sampled_from(["number", "each"]), st.integers(0, 1),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_sums_without_rows_and_columns_are_exact_in_floats(
+    seed: int, a: DType, b: DType, a_zero: str, b_scale: str, border: int
+) -> None:
+    """As in depthwise convolutions, where each channel has its own windows and weights."""
+    values = Values(seed)
+    x = real(values.node((1, 6, 9, 9), a, False), zero_point(values, a_zero, a, ()), ir.constant(0.0173, f32))
+    scale = values.node((6, 1, 1, 1) if b_scale == "each" else (), f32, True)
+    weight = real(values.node((6, 1, 3, 3), b, True), None, scale)
+    y = decompose.conv(x, weight, None, None, (border, border), (border, border), groups=6)
+    graph = values.graph(y)
+    made = integral(graph)
+    assert made.results != graph.results and BYTES not in products(made)
+    (exact,), (found,) = interp.run(graph, values.arrays, "float64").outputs, interp.run(made, values.arrays).outputs
+    assert (np.abs(found - exact) <= 3.01 * UNIT_ROUNDOFF * np.abs(exact) + 1e-9).all()
+    program = compile_graph(graph, targets.AVX512_VNNI)
+    np.testing.assert_array_equal(run_program(program, values.arrays)["y0"], found)
+
+
+def test_longer_sums_without_rows_and_columns_stay() -> None:
+    for depth, exact in ((514, True), (515, False)):  # 515 * 255 * 128 is above 2**24
+        values = Values(0)
+        x, weight = (real(values.node((3, depth), t, False), None, ir.constant(0.1, f32)) for t in (u8, i8))
+        graph = values.graph(ir.reduce(ops.SUM_REDUCE, x * weight, [1]))
+        assert (simplify(graph, (integers.RULE,)).results != graph.results) is exact
+
+
 def chain(values: Values, *, weights: DType = i8) -> Node:
     """Two products, and windows, of activations that are rounded to 8 bits between them."""
     x = values.node((1, 4, 7, 7), f32, False)

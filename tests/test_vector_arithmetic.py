@@ -354,6 +354,30 @@ def same_halves(got: Array, expected: Array) -> Array:
     return (got.view(np.uint16) == expected.view(np.uint16)) | (np.isnan(wide) & np.isnan(wanted))
 
 
+QUANTISED = [
+    ("uint8", 0), ("uint8", 131), ("uint8", 255), ("int8", 0), ("int8", -128), ("int8", 127), ("uint16", 40000),
+    ("int16", -3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", range(len(QUANTISED)), ids=lambda code: "{}, zero at {}".format(*QUANTISED[code]))
+def test_quantising_rounds_to_nearest_even_and_saturates(
+    library: Any, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name, zero = QUANTISED[code]
+    to = np.dtype(name)
+    halves = np.arange(-70000, 70000, dtype=np.float32) / 2  # every tie among them
+    beside = [np.nextafter(halves, np.float32(end)) for end in (-np.inf, np.inf)]
+    x = np.concatenate([cast_inputs(np.dtype(np.float32)), halves, *beside])
+    whole, number = np.zeros(x.shape, to), np.zeros_like(x)
+    library.quantise_array(ctypes.c_int(code), pointer(x), pointer(whole), pointer(number), count(x))
+    with np.errstate(all="ignore"):
+        expected = cast_meaning(np.rint(x) + np.float32(zero), to)
+    np.testing.assert_array_equal(whole, expected)
+    assert same_bits(number, (expected.astype(np.int32) - zero).astype(np.float32))
+    assert "runtime error" not in capfd.readouterr().err
+
+
 # ---- memory --------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,9 @@ roundings. It is used only where sums of integers are known to stay within int32
 has three roundings, of the conversion and of two products, however many terms there are: it is within ``3 u |result|``
 of the real number, with ``u = 2**-24``. ``K`` terms that are computed and summed in float32 may be off by ``(K + 2) u``
 times the sum of their magnitudes. A model of integers is thus computed exactly in integers and then scaled, which is
-what tools that calibrate such models assume and what other runtimes do. Scales are constants of such magnitudes that no
+what tools that calibrate such models assume and what other runtimes do. Where nothing of a sum is shared among rows or
+columns (each channel of a depthwise convolution has its own), no unit computes it: then it is of the same integers in
+float32, if it stays below 2**24, and exact as well. Scales are constants of such magnitudes that no
 product overflows or underflows unless the result does; one of the two may be known at run time only.
 """
 
@@ -115,7 +117,7 @@ def _integral(node: Node) -> Node | None:
     plain = [_widened(_blank(x.whole)) for x in factors]
     found = roles(ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *plain), axes))
     if found is None:
-        return None
+        return _scaled_later(product, factors, axes) if node.dtype == f32 else None
     is_left = [operand(x) == found.a for x in plain]
     changed = [x.signed(u8 if left else i8) for x, left in zip(factors, is_left, strict=True)]
     changed = [replace(x, offset=None if x.offset is None or _number(x.offset) == 0 else x.offset) for x in changed]
@@ -132,6 +134,25 @@ def _integral(node: Node) -> Node | None:
         beside = _sum(wholes[1], axes)
         total = total + first * (beside if second is None else beside + depth * second)
     return total if node.dtype == i32 else _scaled(ir.cast(total, f32), factors, axes)
+
+
+def _scaled_later(product: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node | None:
+    """A sum that no unit computes: of whole numbers in float32, where it is exact, and then scaled."""
+    if all(x.scale is None for x in factors) or not _fits(factors, product, axes, EXACT):
+        return None
+    total = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *map(_unscaled, product.inputs)), axes)
+    return _scaled(total, factors, axes)
+
+
+def _unscaled(node: Node) -> Node:
+    """``node``, which is affine in integers, without its scale."""
+    before = None if node.op is ops.CAST and _is_byte(node.inputs[0].dtype) else _step(node)
+    if before is None:
+        return node
+    x, parameter = before
+    if node.op is ops.MUL:
+        return _unscaled(x)
+    return ir.rebuild(node, [_unscaled(x), *([] if parameter is None else [parameter])])
 
 
 # ---- reading factors -------------------------------------------------------------------------------------------------
@@ -251,13 +272,13 @@ def _is_exact(x: Affine) -> bool:
     return reach is not None and reach <= EXACT
 
 
-def _fits(factors: list[Affine], product: Node, axes: tuple[int, ...]) -> bool:
-    """Whether no sum of products leaves int32, and each has a term."""
+def _fits(factors: list[Affine], product: Node, axes: tuple[int, ...], limit: int = 2**31) -> bool:
+    """Whether every sum of products is below ``limit``, and has a term."""
     depth = sym.product(product.shape[k] for k in axes)
     most, reaches = sym.upper(depth), [_reach(x) for x in factors]
     if most is None or None in reaches or not sym.always(depth - 1):
         return False
-    return most * int(str(reaches[0])) * int(str(reaches[1])) < 2**31
+    return most * int(str(reaches[0])) * int(str(reaches[1])) < limit
 
 
 def _are_scales(factors: list[Affine]) -> bool:

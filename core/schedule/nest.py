@@ -103,7 +103,9 @@ def _intern(op: Op | None, operands: tuple[Scalar, ...], attr: Any, leaf: Leaf |
 
 
 def apply(op: Op, operands: tuple[Scalar, ...], attr: Any, dtype: DType) -> Scalar:
-    """An elementwise primitive of scalars."""
+    """An elementwise primitive of scalars; a choice by a mask without conditions is what it chooses."""
+    if op is SELECT and operands[0].leaf == Holds(()):
+        return operands[1]
     return _intern(op, operands, attr, None, dtype)
 
 

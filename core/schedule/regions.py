@@ -85,8 +85,6 @@ def _without(value: ln.Scalar, conditions: frozenset[Int]) -> ln.Scalar:
             memo[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, valid, leaf.fill)
         elif isinstance(leaf, ln.Holds):
             memo[scalar] = ln.holds(tuple(v for v in leaf.valid if v not in conditions))
-        elif scalar.op is ops.SELECT and operands[0].leaf == ln.Holds(()):
-            memo[scalar] = operands[1]
         elif scalar.op is not None:
             memo[scalar] = ln.apply(scalar.op, operands, scalar.attr, scalar.dtype)
         else:

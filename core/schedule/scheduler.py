@@ -172,9 +172,12 @@ def _divided(expressions: tuple[Int, ...]) -> int:
     return total
 
 
+BESIDE = 4  # elements from one to the next, where those of a vector share one or two cache lines
+
+
 def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset()) -> float:
     """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
-    strided stores more so, since a cache line must come in before a part of it is written. Accesses that vary with
+    stores far apart more so, since a cache line must come in before a part of it is written. Accesses that vary with
     variables in ``near`` alone stay in the cache, and do not count."""
     total = 0.0
     for offset, written in state.offsets():
@@ -182,7 +185,8 @@ def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset()) -> flo
             continue
         linear = sym.coefficient(offset, axis)
         if linear is None or linear[0] not in (0, 1):
-            total -= 3 if written else 1
+            apart = linear is None or not isinstance(linear[0], int) or abs(linear[0]) > BESIDE
+            total -= 3 if written and apart else 1
         elif linear[0] == 1:
             total += 2
     extent = axis.hi + 1

@@ -37,6 +37,12 @@ template <class V> LM_DEVICE float every_cast(V v) {
            static_cast<float>(convert<uint4_t>(v)) + static_cast<float>(convert<uint2_t>(v));
 }
 
+/// v as integers that stand for it.
+template <class V> LM_DEVICE V every_quantised(V v) {
+    v = fake_quantise<uint8_t, 104>(fake_quantise<int16_t>(v));
+    return add(convert<float>(quantise<int8_t, -3>(v)), convert<float>(quantise<uint16_t>(v)));
+}
+
 /// Scalars and vectors of a type of integers, in memory at p.
 template <class P> LM_DEVICE float every_integer_type(P p) {
     store(p, every_integer(load<1>(p), load<1>(p + 1)));
@@ -47,6 +53,10 @@ template <class P> LM_DEVICE float every_float_type(P p) {
     using T = pointed_t<P>;
     store(p, every_float<T>(load<1>(p), load<1>(p + 1)));
     store(p, every_float<T>(load<4>(p), load<4>(p + 4)));
+    if constexpr (is_same<T, float>()) {
+        store(p, every_quantised(load<1>(p)));
+        store(p, every_quantised(load<4>(p)));
+    }
     return every_cast(load<1>(p)) + convert<float>(reduce_max(load<8>(p))) + convert<float>(reduce_add(load<2>(p)));
 }
 

@@ -112,6 +112,14 @@ template <class From, class To> void cast(const void* in, void* out, int64_t cou
     }
 }
 
+template <class To, int zero> void quantise(const float* a, void* whole, float* number, int64_t count) {
+    for (int64_t i = 0; i < count; i += N) {
+        const auto x = lm::load_partial<N>(a + i, count - i);
+        store_tail(static_cast<To*>(whole), i, count, lm::quantise<To, zero>(x));
+        store_tail(number, i, count, lm::fake_quantise<To, zero>(x));
+    }
+}
+
 template <class T, class I>
 void gather(const void* base, const void* index, const bool* valid, void* out, int64_t count) {
     for (int64_t i = 0; i < count; i += N) {
@@ -184,6 +192,21 @@ extern "C" void cast_array(int from, int to, const void* in, void* out, int64_t 
     if (from == TYPE) cast_from<T>(to, in, out, count);
     STORED_TYPES(CASE)
 #undef CASE
+}
+
+/// Types and zero points as in QUANTISED.
+extern "C" void quantise_array(int code, const float* in, void* whole, float* number, int64_t count) {
+    switch (code) {
+        case 0: return quantise<uint8_t, 0>(in, whole, number, count);
+        case 1: return quantise<uint8_t, 131>(in, whole, number, count);
+        case 2: return quantise<uint8_t, 255>(in, whole, number, count);
+        case 3: return quantise<int8_t, 0>(in, whole, number, count);
+        case 4: return quantise<int8_t, -128>(in, whole, number, count);
+        case 5: return quantise<int8_t, 127>(in, whole, number, count);
+        case 6: return quantise<uint16_t, 40000>(in, whole, number, count);
+        case 7: return quantise<int16_t, -3>(in, whole, number, count);
+        default: break;
+    }
 }
 
 extern "C" void gather_array(int type, int wide_index, const void* base, const void* index, const bool* valid,
