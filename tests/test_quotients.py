@@ -89,14 +89,13 @@ def test_each_example_becomes_a_product(example: Node) -> None:
 
 def test_a_step_at_another_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One product, rounded, has steps of its own: the comparison must see that."""
-    monkeypatch.setattr(quotients, "multiply_add", lambda x, high, rest: x * high)
-    quotients._reciprocal.cache_clear()
     y = quantised(X, 0.037057184, 104, u8)
-    try:
-        assert divides(multiplied(y))
-    finally:
-        quotients._reciprocal.cache_clear()
     assert not divides(multiplied(y))
+    quotients._reciprocal.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(quotients, "multiply_add", lambda x, high, rest: x * high)
+        assert divides(multiplied(y))
+    quotients._reciprocal.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_a_step_at_another_number_is_found(monkeypatch: pytest.MonkeyPatch) -> N
         X / 0.1,
     ],
     ids=[
-        "unknown scale", "scales", "negative", "tiny", "infinite", "wide integers", "after float64", "half a zero point",
+        "unknown scale", "scales", "negative", "tiny", "infinite", "wide integers", "after float64", "half a zero",
         "zero point out of range", "floor", "truncated", "not rounded",
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ from luminal.core.multiply_add import multiply_add
 from luminal.core.rewrite import simplify
 from luminal.core.rules.pattern import EXAMPLE_SHAPE, Rule, filled_as, uniform
 from luminal.core.target import Target
-from luminal.core.types import DType, f32, i8, i32, u8
+from luminal.core.types import DType, f32, i8, u8
 
 LEAST, MOST = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
 NEAR = 8  # numbers on either side of a step that are looked at
