@@ -14,6 +14,8 @@ from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import Index, Literal, Scalar
 from luminal.core.types import f32, i8, i16, i32, u8, u16
 
+LEAST = 2.0**-100  # no product of this, or of a larger number, and an integer other than 0 vanishes
+
 Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 
 
@@ -37,7 +39,7 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
             return "greater", compared
     if scalar.op is ops.MAX:
         for x, bound in (scalar.operands, scalar.operands[::-1]):
-            if _is_bound(bound):
+            if _is_bound(bound, x):
                 return "greater", (x, bound)
     return None
 
@@ -70,8 +72,8 @@ def _less_number(scalar: Scalar) -> tuple[Scalar, float]:
     """``scalar`` without a number that is added to it, and that."""
     if scalar.op is ops.ADD:
         for x, number in (scalar.operands, scalar.operands[::-1]):
-            if isinstance(number.leaf, Literal):
-                return x, float(np.frombuffer(number.leaf.bits, number.dtype.numpy)[0])
+            if (value := _number(number)) is not None:
+                return x, value
     return scalar, 0.0
 
 
@@ -94,9 +96,30 @@ def _begins_in_byte(amount: Scalar) -> bool:
     return highest is not None and highest < 8
 
 
-def _is_bound(scalar: Scalar) -> bool:
-    """Whether a scalar is a number other than +0, which is larger than the -0 that it equals."""
-    if not isinstance(scalar.leaf, Literal):
+def _is_bound(bound: Scalar, x: Scalar) -> bool:
+    """Whether ``bound`` is a number, and not the +0 that is larger than an ``x`` of -0 that it equals."""
+    value = _number(bound)
+    if value is None or math.isnan(value):
         return False
-    value = float(np.frombuffer(scalar.leaf.bits, scalar.dtype.numpy)[0])
-    return not math.isnan(value) and (value != 0 or math.copysign(1, value) < 0)
+    return value != 0 or math.copysign(1, value) < 0 or _has_one_zero(x)
+
+
+def _has_one_zero(scalar: Scalar) -> bool:
+    """Whether a scalar is an integer, or a positive multiple of one, and never -0."""
+    if scalar.op is ops.MUL and scalar.dtype == f32:
+        for x, by in (scalar.operands, scalar.operands[::-1]):
+            if (_number(by) or 0) >= LEAST:
+                return _is_integer(x)
+    return _is_integer(scalar)
+
+
+def _is_integer(scalar: Scalar) -> bool:
+    """Whether a scalar was an integer before it became a float."""
+    return scalar.op is ops.CAST and not scalar.operands[0].dtype.is_float
+
+
+def _number(scalar: Scalar) -> float | None:
+    """What a literal is."""
+    if not isinstance(scalar.leaf, Literal):
+        return None
+    return float(np.frombuffer(scalar.leaf.bits, scalar.dtype.numpy)[0])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from luminal.codegen import emitter
 from luminal.core import interp, ir, ops
 from luminal.core import target as targets
+from luminal.core.decompose import compare
 from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
@@ -152,3 +153,11 @@ def test_what_is_quantised_and_restored_stays_a_float() -> None:
 def test_another_zero_point_is_subtracted_as_it_is() -> None:
     text = texts(restored(quantised(X, 0.1, 104, u8), 0.1, 103))
     assert "fake_quantise" not in text and "= quantise<uint8_t, 104>(" in text
+
+
+def test_a_maximum_with_zero_need_not_ask_about_minus_zero_of_integers() -> None:
+    q = quantised(X, 0.1, 104, u8)
+    assert "= greater(" in texts(compare.maximum(restored(q, 0.1, 104), 0.0))
+    assert "= max(" in texts(compare.maximum(X * 0.1, 0.0))
+    assert "= max(" in texts(compare.maximum(restored(q, -0.1, 104), 0.0))
+    assert "= max(" in texts(compare.maximum(restored(q, 1e-44, 104), 0.0))
