@@ -20,9 +20,8 @@ from functools import cache
 import numpy as np
 
 from luminal.core import ir, ops
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Node
 from luminal.core.multiply_add import multiply_add
-from luminal.core.rewrite import simplify
 from luminal.core.rules.pattern import EXAMPLE_SHAPE, Rule, filled_as, uniform
 from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, u8
@@ -93,6 +92,6 @@ def _examples() -> Iterator[Node]:
 RULE = Rule("cast(round(x / c) + z) = cast(round(x * h + x * l) + z)", (ops.CAST,), _multiplied, _examples)
 
 
-def multiplied(graph: Graph, target: Target) -> Graph:
-    """``graph`` with its quotients as above, where ``target`` has an instruction for a product and a sum."""
-    return simplify(graph, (RULE,)) if target.fused else graph
+def rules(target: Target) -> tuple[Rule, ...]:
+    """The rule, where ``target`` has an instruction for a product and a sum."""
+    return (RULE,) if target.fused else ()
