@@ -44,13 +44,13 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     return None
 
 
-def _quantised(scalar: Scalar, name: str, less: int | None = None) -> tuple[str, tuple[Scalar, ...]] | None:
+def _quantised(scalar: Scalar, name: str, known: float | None = None) -> tuple[str, tuple[Scalar, ...]] | None:
     """``name``, with the type and the zero point of ``scalar``, and what it rounds, where it is quantised; and the zero
-    point is ``less``, where that is given."""
+    point is the one that is ``known``, if one is."""
     if scalar.op is not ops.CAST or scalar.dtype not in (u8, i8, u16, i16) or scalar.operands[0].dtype != f32:
         return None
     whole, zero = _less_number(scalar.operands[0])
-    if whole.op is not ops.ROUND or whole.attr.mode != "even" or less not in (None, zero):
+    if whole.op is not ops.ROUND or whole.attr.mode != "even" or known not in (None, zero):
         return None
     if not zero.is_integer() or not scalar.dtype.min <= zero <= scalar.dtype.max:
         return None
@@ -59,13 +59,14 @@ def _quantised(scalar: Scalar, name: str, less: int | None = None) -> tuple[str,
 
 
 def _restored(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """``fake_quantise`` and what it rounds, where ``scalar`` is that."""
+    """``fake_quantise`` and what it rounds, where ``scalar`` is that: the zero point goes in int32, which holds all."""
+    (number,), zero = scalar.operands, 0.0
     if scalar.dtype != f32:
         return None
-    number, zero = _less_number(scalar.operands[0])
-    if number.op is ops.CAST and number.dtype == i32:
-        (number,) = number.operands
-    return _quantised(number, "fake_quantise", less=int(-zero))
+    if number.dtype == i32:
+        number, zero = _less_number(number)
+        number = number.operands[0] if number.op is ops.CAST else number
+    return _quantised(number, "fake_quantise", known=-zero)
 
 
 def _less_number(scalar: Scalar) -> tuple[Scalar, float]:
@@ -115,7 +116,7 @@ def _has_one_zero(scalar: Scalar) -> bool:
 
 def _is_integer(scalar: Scalar) -> bool:
     """Whether a scalar was an integer before it became a float."""
-    return scalar.op is ops.CAST and not scalar.operands[0].dtype.is_float
+    return scalar.op is ops.CAST and scalar.operands[0].dtype.is_integer
 
 
 def _number(scalar: Scalar) -> float | None:

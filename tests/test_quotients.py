@@ -20,7 +20,8 @@ from luminal.core.rewrite import simplify
 from luminal.core.rules import RULES
 from luminal.core.schedule import quotients
 from luminal.core.target import Target
-from luminal.core.types import DType, f32, f64, i8, i16, i32, u8, u16
+from luminal.core.types import DType, f16, f32, f64, i8, i16, i32, u8, u16
+from tests.schedule_support import run_program
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +65,7 @@ def samples(scale: float, zero: int, to: DType, seed: int) -> Array:
     return np.concatenate([special.astype(np.float32), moved])
 
 
-SCALES = st.floats(2.0**-20, 2.0**20, width=32)
+SCALES = st.tuples(st.floats(1, 2, width=32), st.integers(-60, 59)).map(lambda x: x[0] * 2.0 ** x[1])
 
 
 @settings(max_examples=150, deadline=None)
@@ -77,10 +78,23 @@ def test_products_give_the_integers_of_quotients(scale: float, to: DType, data: 
         np.testing.assert_array_equal(run(multiplied(y), x), run(y, x))
 
 
-def test_scales_of_models_need_no_division() -> None:
-    scales = np.random.default_rng(0).uniform(1e-3, 1, 200).astype(np.float32)
+@pytest.mark.parametrize("exponent", [-60, -8, 0, 58])
+def test_scales_need_no_division(exponent: int) -> None:
+    scales = np.random.default_rng(0).uniform(1, 2, 60).astype(np.float32) * np.float32(2.0**exponent)
     left = [scale for scale in scales.tolist() if divides(multiplied(quantised(X, scale, 131, u8)))]
     assert len(left) <= 1, left
+
+
+@pytest.mark.parametrize(("zero", "to"), [(131, u8), (-128, i8), (127, i8), (65535, u16)])
+def test_every_step_is_compared(zero: int, to: DType) -> None:
+    steps = quotients._steps(zero, to)
+    assert steps.size == int(to.max) - int(to.min)
+    with np.errstate(all="ignore"):
+        (before, after) = (
+            interp.evaluate([rounded(ir.constant((steps + side).astype(np.float32)), ir.constant(zero, to), to)])[0]
+            for side in (-0.25, 0.25)
+        )
+    np.testing.assert_array_equal(after.astype(int) - before.astype(int), 1)
 
 
 @pytest.mark.parametrize("example", list(quotients.RULE.examples()), ids=str)
@@ -153,6 +167,29 @@ def test_what_is_quantised_and_restored_stays_a_float() -> None:
 def test_another_zero_point_is_subtracted_as_it_is() -> None:
     text = texts(restored(quantised(X, 0.1, 104, u8), 0.1, 103))
     assert "fake_quantise" not in text and "= quantise<uint8_t, 104>(" in text
+
+
+def test_a_zero_point_that_wraps_is_no_zero_point() -> None:
+    """In int8, 127 less -3 is -126."""
+    y = ir.cast(quantised(X, 0.1, -3, i8) + ir.constant(3, i8), f32)
+    assert "fake_quantise" not in texts(y)
+    x = samples(0.1, -3, i8, 0)
+    with np.errstate(all="ignore"):
+        found = run_program(compile_graph(graph(y), targets.AVX2), {"x": x})["y"]
+        np.testing.assert_array_equal(found, run(y, x))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 0.5])
+def test_sums_of_floats_with_any_number_are_none(number: float) -> None:
+    assert "quantise" not in texts(ir.cast(ir.cast(X, f16) + number, f32))
+    assert "quantise" not in texts(ir.cast(ir.unary(ops.ROUND, X, ops.Rounding("even")) + number, u8))
+
+
+@pytest.mark.parametrize("mode", ["floor", "ceil", "trunc"])
+def test_other_roundings_and_wider_integers_are_not_quantised(mode: str) -> None:
+    assert "quantise" not in texts(ir.cast(ir.unary(ops.ROUND, X, ops.Rounding(mode)), u8))
+    assert "quantise" not in texts(ir.cast(ir.unary(ops.ROUND, X, ops.Rounding("even")), i32))
+    assert "quantise" not in texts(ir.cast(ir.unary(ops.ROUND, X, ops.Rounding("even")) + 300.0, u8))
 
 
 def test_a_maximum_with_zero_need_not_ask_about_minus_zero_of_integers() -> None:

@@ -54,6 +54,20 @@ def test_softmax_is_one_kernel_and_costly_rows_are_kept() -> None:
     assert sum(type(s).__name__ == "Alloc" for s in lower.statements(nest.body)) == 1
 
 
+@pytest.mark.parametrize(("channels", "vectors"), [(3, True), (4, True), (5, False)])
+def test_stores_into_shared_cache_lines_do_not_keep_vectors_away(channels: int, vectors: bool) -> None:
+    x = ir.input_("x", (channels, 777), types.f32)
+    graph = ir.Graph("turned", (x,), (("y", movement.transpose(x, 0, 1) * 2.0),))
+    (kernel,) = compile_graph(graph, targets.AVX512).kernels
+    assert ("Vectorise" in kernel.schedule) is vectors
+
+
+def test_a_choice_by_no_condition_is_what_it_chooses() -> None:
+    one, other = ln.load("x", 0, types.f32), ln.load("y", 0, types.f32)
+    assert ln.select((), one, other) is one
+    assert ln.select((sym.var("i", 0, 3),), one, other) is not one
+
+
 def test_what_reads_the_same_input_is_one_kernel() -> None:
     source = Source()
     x = source.input(4, 33)

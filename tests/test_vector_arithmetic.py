@@ -355,8 +355,8 @@ def same_halves(got: Array, expected: Array) -> Array:
 
 
 QUANTISED = [
-    ("uint8", 0), ("uint8", 131), ("uint8", 255), ("int8", 0), ("int8", -128), ("int8", 127), ("uint16", 40000),
-    ("int16", -3),
+    ("uint8", 0), ("uint8", 131), ("uint8", 255), ("int8", 0), ("int8", -128), ("int8", 127), ("uint16", 0),
+    ("uint16", 65535), ("int16", -3),
 ]  # fmt: skip
 
 
@@ -366,9 +366,10 @@ def test_quantising_rounds_to_nearest_even_and_saturates(
 ) -> None:
     name, zero = QUANTISED[code]
     to = np.dtype(name)
-    halves = np.arange(-70000, 70000, dtype=np.float32) / 2  # every tie among them
+    halves = np.arange(-140_000, 140_000, dtype=np.float32) / 2  # every tie among them
     beside = [np.nextafter(halves, np.float32(end)) for end in (-np.inf, np.inf)]
-    x = np.concatenate([cast_inputs(np.dtype(np.float32)), halves, *beside])
+    values = cast_inputs(np.dtype(np.float32))
+    x = np.concatenate([values, halves, *beside, values])  # in either half
     whole, number = np.zeros(x.shape, to), np.zeros_like(x)
     library.quantise_array(ctypes.c_int(code), pointer(x), pointer(whole), pointer(number), count(x))
     with np.errstate(all="ignore"):

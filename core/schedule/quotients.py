@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -27,26 +28,26 @@ from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, u8
 
 LEAST, MOST = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
-NEAR = 8  # numbers on either side of a step that are looked at
+NEAR = 3  # numbers on either side of a step that are looked at
 BITS = 16  # of integers, at most: as many steps as there are such integers are compared
 
 
 def _multiplied(node: Node) -> Node | None:
     """The cast ``node`` without its division; None where it has none, or a step would be at another number."""
     rounded, zero = node.inputs[0], 0.0
+    if rounded.dtype != f32 or not node.dtype.is_integer or node.dtype.bits > BITS:
+        return None
     if rounded.op is ops.ADD:
         for one, other in (rounded.inputs, rounded.inputs[::-1]):
             number = uniform(other)
             if number is not None:
                 rounded, zero = one, float(number)
                 break
-    if rounded.op is not ops.ROUND or rounded.attr.mode != "even" or rounded.dtype != f32:
+    if rounded.op is not ops.ROUND or rounded.attr.mode != "even":
         return None
     quotient = rounded.inputs[0]
     divisor = uniform(quotient.inputs[1]) if quotient.op is ops.DIV else None
-    if divisor is None or not node.dtype.is_integer or node.dtype.bits > BITS:
-        return None
-    parts = _reciprocal(float(divisor), zero, node.dtype)
+    parts = None if divisor is None else _reciprocal(float(divisor), zero, node.dtype)
     if parts is None:
         return None
     x = quotient.inputs[0]
@@ -73,13 +74,18 @@ def _reciprocal(divisor: float, zero: float, to: DType) -> tuple[float, float] |
     if low == 0:
         return None
     # Halfway between the integers before and after every step, and beside it.
-    steps = np.arange(int(to.min), int(to.max), dtype=np.float64) + 0.5 - zero
+    steps = _steps(zero, to)
     bits = (steps * divisor).astype(np.float32).view(np.int32)
     x = (bits[:, None] + np.arange(-NEAR, NEAR + 1, dtype=np.int32)).view(np.float32)
     wanted = np.rint(x / np.float32(divisor))
     crossed = (wanted.min(1) < steps) & (wanted.max(1) > steps)
     found = np.rint(multiply_add(x, np.asarray(high), x * low))
     return (float(high), float(low)) if crossed.all() and np.array_equal(wanted, found) else None
+
+
+def _steps(zero: float, to: DType) -> np.ndarray[Any, Any]:
+    """The quotients at which the integers of type ``to`` change, where ``zero`` stands for 0."""
+    return np.arange(int(to.min), int(to.max), dtype=np.float64) + 0.5 - zero
 
 
 def _examples() -> Iterator[Node]:

@@ -172,7 +172,7 @@ def _divided(expressions: tuple[Int, ...]) -> int:
     return total
 
 
-BESIDE = 4  # elements from one to the next, where those of a vector share one or two cache lines
+BESIDE = 4  # elements from one to the next, at most, where those of a vector share a few cache lines
 
 
 def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset()) -> float:

@@ -242,8 +242,7 @@ class _Streamed(OnePass):
 
         def counted(value: ln.Scalar, op: ops.Op) -> ln.Scalar:
             """``value``, where there is such a column."""
-            value = self._masked(value, (*rows, *valid))
-            return ln.apply(ops.SELECT, (ln.holds(valid), value, self.start(op)), None, self.dtype) if valid else value
+            return ln.select(valid, self._masked(value, (*rows, *valid)), self.start(op))
 
         def reduce(state: Carried, row: ln.Scalar, before: Body) -> Body:
             """The part of ``state`` that is the thread's."""

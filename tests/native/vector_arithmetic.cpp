@@ -112,12 +112,18 @@ template <class From, class To> void cast(const void* in, void* out, int64_t cou
     }
 }
 
-template <class To, int zero> void quantise(const float* a, void* whole, float* number, int64_t count) {
-    for (int64_t i = 0; i < count; i += N) {
-        const auto x = lm::load_partial<N>(a + i, count - i);
-        store_tail(static_cast<To*>(whole), i, count, lm::quantise<To, zero>(x));
-        store_tail(number, i, count, lm::fake_quantise<To, zero>(x));
+/// A register, or two, at once.
+template <class To, int zero, int Lanes>
+void quantise(const float* a, void* whole, float* number, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += Lanes) {
+        const auto x = lm::load_partial<Lanes>(a + i, end - i);
+        store_tail(static_cast<To*>(whole), i, end, lm::quantise<To, zero>(x));
+        store_tail(number, i, end, lm::fake_quantise<To, zero>(x));
     }
+}
+template <class To, int zero> void quantise(const float* a, void* whole, float* number, int64_t count) {
+    quantise<To, zero, N>(a, whole, number, 0, count / 2);
+    quantise<To, zero, 2 * N>(a, whole, number, count / 2, count);
 }
 
 template <class T, class I>
@@ -203,8 +209,9 @@ extern "C" void quantise_array(int code, const float* in, void* whole, float* nu
         case 3: return quantise<int8_t, 0>(in, whole, number, count);
         case 4: return quantise<int8_t, -128>(in, whole, number, count);
         case 5: return quantise<int8_t, 127>(in, whole, number, count);
-        case 6: return quantise<uint16_t, 40000>(in, whole, number, count);
-        case 7: return quantise<int16_t, -3>(in, whole, number, count);
+        case 6: return quantise<uint16_t, 0>(in, whole, number, count);
+        case 7: return quantise<uint16_t, 65535>(in, whole, number, count);
+        case 8: return quantise<int16_t, -3>(in, whole, number, count);
         default: break;
     }
 }

@@ -10,8 +10,8 @@ namespace detail {
 
 /// Lanes of float to int32, to nearest with ties to even, where none is out of range.
 template <class V> LM_INLINE auto nearest_int32(V v) {
-    using R = rebind<int32_t, V>;
     return lift_towards<int32_t>([](auto x) LM_LAMBDA {
+        using R = rebind<int32_t, decltype(x)>;
 #if defined(LM_AVX512)
         if constexpr (sizeof(x) == 64) return copy_bits<R>(_mm512_maskz_cvtps_epi32(0xffff, x));
         else
@@ -33,6 +33,7 @@ template <class V> LM_INLINE auto nearest_int32(V v) {
 
 /// Lanes of int32: round_even(v) limited to what To can hold once `zero` is added; NaN gives -zero.
 template <class To, int zero, class V> LM_INLINE auto limited_int32(V v) {
+    static_assert(std::is_integral_v<To> && sizeof(To) <= 2 && static_cast<To>(zero) == zero);
     constexpr int least = std::numeric_limits<To>::min(), most = std::numeric_limits<To>::max();
     const V inside = greater(splat<V>(least - zero), lesser(splat<V>(most - zero), v));  // the least for NaN
     const auto whole = nearest_int32(inside);
