@@ -24,7 +24,8 @@ FASTER = {
 }  # fmt: skip
 MEAN = {"fp32": 1.25, "bf16": 1.5}  # of the same eight models, geometric
 AGAINST = {"fp32": tuple(PEERS), "bf16": ("OpenVINO",)}
-ELSEWHERE = 1 / 1.05  # how many times faster in all other settings, at the least
+ELSEWHERE = 1 / 1.05  # how many times faster in all other settings, at the least, among which are
+SIZES = ((1, 1), (8, 2), (32, 2))  # these batches and threads, of what is graded
 SYMBOLIC = 1.10  # how many times the time of fixed sizes symbolic ones may take
 COMPILE = {"minilm": 40.0, "bert-base": 60.0, "resnet50": 60.0}  # seconds, with an empty cache
 LIBRARY = 2 << 20  # bytes without weights
@@ -129,9 +130,13 @@ def verdicts(results: Sequence[Result]) -> list[Verdict]:
     by_setting: dict[Setting, dict[str, Result]] = {}
     for result in results:
         by_setting.setdefault(result.setting, {})[result.case.name] = result
-    others = [setting for setting in by_setting if setting not in map(Setting, FASTER)]
+    measured = {setting.precision for setting in by_setting}
+    others = dict.fromkeys(
+        [setting for setting in by_setting if setting not in map(Setting, FASTER)]
+        + [Setting(precision, *size) for precision in FASTER if precision in measured for size in SIZES]
+    )
     return [
-        *(_nowhere_slower(setting, by_setting[setting]) for setting in others),
+        *(_nowhere_slower(setting, by_setting.get(setting, {})) for setting in others),
         *_costs([result for result in results if result.setting.main]),
     ]
 

@@ -14,7 +14,7 @@ from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import Index, Literal, Scalar
 from luminal.core.types import f32, i8, i16, i32, u8, u16
 
-LEAST = 2.0**-100  # no product of this, or of a larger number, and an integer other than 0 vanishes
+SMALLEST = 2.0**-100  # no product of this, or of a larger number, and an integer other than 0 vanishes
 
 Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 
@@ -109,7 +109,7 @@ def _has_one_zero(scalar: Scalar) -> bool:
     """Whether a scalar is an integer, or a positive multiple of one, and never -0."""
     if scalar.op is ops.MUL and scalar.dtype == f32:
         for x, by in (scalar.operands, scalar.operands[::-1]):
-            if (_number(by) or 0) >= LEAST:
+            if (_number(by) or 0) >= SMALLEST:
                 return _is_integer(x)
     return _is_integer(scalar)
 

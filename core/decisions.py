@@ -15,7 +15,7 @@ from typing import TypeVar
 
 C = TypeVar("C")
 
-LANGUAGE = 3  # of descriptions and candidates: a change of what they mean makes other questions
+LANGUAGE = 4  # of descriptions and candidates: a change of what they mean makes other questions
 
 
 @dataclass(frozen=True)

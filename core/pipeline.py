@@ -13,8 +13,8 @@ from luminal.core.ir import Graph, Origins, State
 from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
-from luminal.core.rules import RULES
-from luminal.core.schedule import arrangement, bodies, integers, preparation, quotients, rounding
+from luminal.core.rules import RULES, quotient
+from luminal.core.schedule import arrangement, bodies, integers, preparation, rounding
 from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
@@ -73,7 +73,7 @@ def canonical(graph: Graph, target: Target) -> Graph:
     """``graph`` simplified, its contractions as the target computes them: of bytes in int32, where it has a unit for
     such, before constants that they stand for fold; and of operands in its precision. What is divided by a scale and
     rounded to few bits is multiplied instead."""
-    graph = simplify(integers.integral(graph, target), (*RULES, *quotients.rules(target)))
+    graph = simplify(integers.integral(graph, target), (*RULES, *(quotient.RULES if target.fused else ())))
     stored = target.precision.stored
     if stored is None:
         return graph

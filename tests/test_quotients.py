@@ -17,8 +17,7 @@ from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.rewrite import simplify
-from luminal.core.rules import RULES
-from luminal.core.schedule import quotients
+from luminal.core.rules import RULES, quotient
 from luminal.core.target import Target
 from luminal.core.types import DType, f16, f32, f64, i8, i16, i32, u8, u16
 from tests.schedule_support import run_program
@@ -28,6 +27,7 @@ Array = np.ndarray[Any, Any]
 LENGTH = 4096
 X = ir.input_("x", (LENGTH,), f32)
 TYPES = (u8, i8, u16, i16)
+(RULE,) = quotient.RULES
 
 
 def quantised(x: Node, scale: float | Node, zero: int, to: DType) -> Node:
@@ -45,7 +45,7 @@ def run(y: Node, x: Array) -> Array:
 
 
 def multiplied(y: Node, target: Target = targets.AVX2) -> Node:
-    (_, found) = simplify(graph(y), (*RULES, *quotients.rules(target))).outputs[0]
+    (_, found) = simplify(graph(y), (*RULES, *(quotient.RULES if target.fused else ()))).outputs[0]
     return found
 
 
@@ -87,7 +87,7 @@ def test_scales_need_no_division(exponent: int) -> None:
 
 @pytest.mark.parametrize(("zero", "to"), [(131, u8), (-128, i8), (127, i8), (65535, u16)])
 def test_every_step_is_compared(zero: int, to: DType) -> None:
-    steps = quotients._steps(zero, to)
+    steps = quotient._steps(zero, to)
     assert steps.size == int(to.max) - int(to.min)
     with np.errstate(all="ignore"):
         (before, after) = (
@@ -97,22 +97,22 @@ def test_every_step_is_compared(zero: int, to: DType) -> None:
     np.testing.assert_array_equal(after.astype(int) - before.astype(int), 1)
 
 
-@pytest.mark.parametrize("example", list(quotients.RULE.examples()), ids=str)
+@pytest.mark.parametrize("example", list(RULE.examples()), ids=str)
 def test_each_example_becomes_a_product(example: Node) -> None:
-    made = quotients.RULE.rewrite(example)
+    made = RULE.rewrite(example)
     assert made is not None and not divides(made)
-    assert quotients.RULE.rewrite(made) is None
+    assert RULE.rewrite(made) is None
 
 
 def test_a_step_at_another_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One product, rounded, has steps of its own: the comparison must see that."""
     y = quantised(X, 0.037057184, 104, u8)
     assert not divides(multiplied(y))
-    quotients._reciprocal.cache_clear()
+    quotient._reciprocal.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(quotients, "multiply_add", lambda x, high, rest: x * high)
+        patch.setattr(quotient, "multiply_add", lambda x, high, rest: x * high)
         assert divides(multiplied(y))
-    quotients._reciprocal.cache_clear()
+    quotient._reciprocal.cache_clear()
 
 
 @pytest.mark.parametrize(

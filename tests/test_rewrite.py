@@ -13,7 +13,7 @@ from luminal.core import interp, ir, movement, ops, rewrite, spec
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph, Node, Origin
-from luminal.core.rules import RULES
+from luminal.core.rules import RULES, quotient
 from luminal.core.rules.pattern import Rule
 from luminal.core.types import DType, bool_, f16, f32, i32, i64, u8
 
@@ -58,7 +58,7 @@ def assert_same_bits(left: Node, right: Node) -> None:
         np.testing.assert_array_equal(np.signbit(wide_found[number]), np.signbit(wide_expected[number]))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", (*RULES, *quotient.RULES), ids=repr)
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 def test_each_rule_holds_to_the_bit(rule: Rule) -> None:
     examples = list(rule.examples())

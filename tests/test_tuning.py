@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +21,7 @@ from luminal.codegen import render
 from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decisions import FORMULA, LANGUAGE, Recorded, Trial
+from luminal.core.decisions import FORMULA, LANGUAGE, Asked, C, Recorded, Trial, key
 from luminal.core.decompose import contraction, reduction
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
@@ -297,6 +297,33 @@ def test_what_is_drawn_is_the_same_everywhere_and_fit_to_compute_with() -> None:
         assert values.dtype == argument.numpy and values.size == 300_000
         assert values.tobytes() == subject.drawn(argument, 1).tobytes() != subject.drawn(argument, 2).tobytes()
         assert np.isfinite(values.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int4", "uint4", "int2"])
+def test_all_integers_of_few_bits_are_drawn(dtype: str) -> None:
+    """What mistakes their signs, or bits that share a byte, must show."""
+    argument = Argument(dtype, 5000, False, 0)
+    known = types.from_numpy(argument.numpy)
+    assert set(subject.drawn(argument, 1).astype(int).tolist()) == set(range(int(known.min), int(known.max) + 1))
+
+
+def test_a_question_has_one_list_of_candidates() -> None:
+    """Also where a weight that was packed for one product is read by another of the same sizes."""
+
+    class Asking(Trial):
+        def ask(self, kind: str, described: Callable[[], str], candidates: Sequence[C]) -> tuple[C, Asked | None]:
+            texts = tuple(map(str, candidates))
+            assert self.candidates.get(key(kind, described()), texts) == texts
+            return super().ask(kind, described, candidates)
+
+    weight = ir.constant(np.random.default_rng(0).standard_normal((96, 80)).astype(np.float32))
+    x, y = ir.input_("x", (33, 96), types.f32), ir.input_("y", (33, 96), types.f32)
+    products = tuple((name, contraction.matmul(v, weight)) for name, v in (("a", x), ("b", y)))
+    for graph in (Graph("tied", (x, y), products), *(make().graph for make in GRAPHS.values())):
+        for target in (targets.AVX512, targets.AVX512_BF16):
+            trial = Asking([kind for kinds in search.KINDS for kind in kinds], 1, {})
+            compile_graph(graph, replace(target, decisions=trial))
+            assert trial.candidates or graph.name != "tied"
 
 
 def test_runs_go_through_as_many_weights_as_a_model_has() -> None:

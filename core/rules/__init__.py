@@ -1,5 +1,7 @@
 """Exact rules: each holds bit for bit, NaN, infinities and signed zero included (which NaN apart).
 
+``quotient`` has one more, for machines on which a product costs less than a division.
+
 The law for a rule: the right side is never more work than the left; no rule only exchanges operands; no rule moves a
 rounding; and a rule may rely on bounds only where ``core.symbolic`` proves them.
 """

@@ -46,14 +46,13 @@ from luminal.core.schedule.turn import Across, StoreAlongRows, in_rows, only_sto
 from luminal.core.schedule.unpack import Unpack, unpackable
 from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import Target
+from luminal.core.target import ROWS_BYTES, Target
 from luminal.core.types import f32
 
 THREADS = 2  # that the tiles of a product are divided among, at least
 BLOCK = 768  # columns of a chain that are computed at once, and
 GROUP = 32  # rows that read them while they are in the second-level cache
 FEW_TASKS = 16  # with fewer, some threads would wait for others
-SUMS_BYTES = 64 * 1024  # of the running sums of those rows, on the stack
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 STRIP = 256  # elements of a row that a task puts in, or turns
 FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
@@ -120,13 +119,13 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     longest = sym.upper(chain.along.hi + 1) or BLOCK
     height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
     bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.row.dtype.itemsize
-    if min(GROUP, SUMS_BYTES // bytes_of_row) < height:
-        raise ScheduleError(f"the sums of {height} rows take more than {SUMS_BYTES} bytes")
+    if min(GROUP, ROWS_BYTES // bytes_of_row) < height:
+        raise ScheduleError(f"the sums of {height} rows take more than {ROWS_BYTES} bytes")
     tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
 
     def block_of(columns: int, rows: int) -> Block:
         panels = min(max(1, columns // first.columns), -(-longest // first.columns))
-        group = min(rows, SUMS_BYTES // bytes_of_row) // height
+        group = min(rows, ROWS_BYTES // bytes_of_row) // height
         return Block(panels * first.columns, max(1, min(group, tiles // FEW_TASKS)))
 
     sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK // 6, GROUP * 2), (BLOCK * 2, GROUP), (BLOCK, GROUP * 2))

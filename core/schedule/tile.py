@@ -114,12 +114,14 @@ def choose_tile(
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
-    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, prologue), fitting)
+    about = (f"packed in {columns_of_b}", f"at most {widest}")
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, prologue, about), fitting)
     return replace(chosen, asked=asked)
 
 
-def _described(node: Node, found: Roles, prologue: Prologue | None) -> str:
-    """What the steps of a contraction take to compute: its axes by role, and how they read A and B."""
+def _described(node: Node, found: Roles, prologue: Prologue | None, about: tuple[str, ...]) -> str:
+    """What the steps of a contraction take to compute: its axes by role, how they read A and B, and what else there is
+    to say ``about`` the columns of its tiles."""
     product = node.inputs[0]
     dims: dict[Var, Int] = {}
 
@@ -137,7 +139,9 @@ def _described(node: Node, found: Roles, prologue: Prologue | None) -> str:
         parts.append(f"B of {', '.join(leaves)} by {prologue.operations} operations, {prologue.held} held")
     if found.along_rows:
         parts.append("stored along rows")
-    return "\n".join([str(node.dtype), *parts, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())])
+    return "\n".join(
+        [str(node.dtype), *parts, *about, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())]
+    )
 
 
 def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
@@ -182,7 +186,8 @@ def _matrix_tile(
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
-    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, None), fitting)
+    about = (f"packed in {columns_of_b}",)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, None, about), fitting)
     return replace(chosen, asked=asked)
 
 

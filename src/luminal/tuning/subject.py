@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core import symbolic as sym
+from luminal.core import types
 from luminal.core.program import Kernel, Launch, Program
 from luminal.core.schedule import cost
 from luminal.core.schedule.tile import typical
@@ -75,15 +76,18 @@ def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject
 
 def drawn(argument: Argument, place: int) -> NDArray[Any]:
     """Values for an argument: the same in every process. Floats are normal, of a deviation that keeps sums of products
-    near one, as in a model (exponentials of larger ones are denormal numbers, which take long); integers are small, so
-    that they are valid indices of most arrays."""
+    near one, as in a model (exponentials of larger ones are denormal numbers, which take long); integers of 8 bits and
+    fewer are any, as those of weights and activations; others are small, so that they are valid indices of most arrays.
+    """
     random = np.random.default_rng(place)
     count = min(argument.elements, _PERIOD)
     dtype = argument.numpy
-    if dtype.kind == "b":
+    known = types.from_numpy(dtype)
+    if known.is_bool:
         values = random.integers(0, 2, count).astype(bool)
-    elif dtype.kind in "iu":
-        values = random.integers(0, 4, count).astype(dtype)
+    elif known.is_integer:
+        least, most = (int(known.min), int(known.max)) if known.bits <= 8 else (0, 3)
+        values = random.integers(least, most, count, endpoint=True).astype(dtype)
     else:
         values = (DEVIATION * random.standard_normal(count)).astype(np.float32).astype(dtype)
     return np.resize(values, argument.elements)

@@ -24,7 +24,6 @@ from luminal.core import ir, ops
 from luminal.core.ir import Node
 from luminal.core.multiply_add import multiply_add
 from luminal.core.rules.pattern import EXAMPLE_SHAPE, Rule, filled_as, uniform
-from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, u8
 
 LEAST, MOST = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
@@ -95,9 +94,5 @@ def _examples() -> Iterator[Node]:
         yield ir.cast(whole + zero if zero else whole, to)
 
 
-RULE = Rule("cast(round(x / c) + z) = cast(round(x * h + x * l) + z)", (ops.CAST,), _multiplied, _examples)
-
-
-def rules(target: Target) -> tuple[Rule, ...]:
-    """The rule, where ``target`` has an instruction for a product and a sum."""
-    return (RULE,) if target.fused else ()
+# For machines that have an instruction for a product and a sum.
+RULES = (Rule("cast(round(x / c) + z) = cast(round(x * h + x * l) + z)", (ops.CAST,), _multiplied, _examples),)
