@@ -236,7 +236,9 @@ def parse(name: str | Target, precision: str | None = None) -> Target:
     if precision is None:
         return found
     if precision not in precisions.ALL:
-        raise InputError(f"unknown precision {precision!r}: expected {', '.join(precisions.ALL)}")
+        named = f"unknown precision {precision!r}: expected {', '.join(precisions.ALL)}"
+        integers = "; integers are for weights, or come with a model that is quantised, which needs no precision"
+        raise InputError(named + (integers if "int" in precision else ""))
     chosen = precisions.ALL[precision]
     if chosen not in found.precisions:
         offered = ", ".join(map(str, found.precisions))

@@ -723,3 +723,21 @@ def test_tables_in_blocks_that_are_refused(options: dict[str, int], error: type[
     proto, _ = models.one("GatherBlockQuantized", table, index, floats(9, 4), domain="com.microsoft", **options)
     with pytest.raises(error, match=message):
         importer.load(proto)
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "message"),
+    [
+        ("DequantizeLinear", (floats(3, 4), LOW), "found float32"),
+        ("DequantizeLinear", (integers(3, 4, dtype=INT), LOW, MIDDLE), "of what it belongs to, int32, found uint8"),
+        ("DequantizeLinear", (BYTES, np.array(2, INT)), "a scale of floats, found int32"),
+        ("DequantizeLinear", (BYTES, np.abs(floats(3))), r"each of the 4 indices of axis 1 of \[3, 4\], found 3"),
+        ("QuantizeLinear", (floats(3, 4), np.array(2, INT), MIDDLE), "a scale of floats, found int32"),
+        ("QuantizeLinear", (floats(3, 4), LOW, np.array(0, INT)), "at most 16 bits.* found int32"),
+        ("QuantizeLinear", (floats(3, 4), np.abs(floats(5)), MIDDLE), r"each of the 4 indices of axis 1.* found 5"),
+    ],
+)
+def test_quantisers_that_are_refused(op: str, given: tuple[Array, ...], message: str) -> None:
+    proto, _ = models.one(op, *given)
+    with pytest.raises(ModelError, match=f"{op}.*{message}"):
+        importer.load(proto)

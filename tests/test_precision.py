@@ -229,6 +229,8 @@ def test_a_target_without_it_says_what_it_has(target: str) -> None:
 def test_unknown_precisions_are_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match="unknown precision 'fp8': expected fp32, tf32, fp16, bf16"):
         targets.parse("cuda:sm_90", "fp8")
+    with pytest.raises(ValueError, match="integers are for weights, or come with a model that is quantised"):
+        targets.parse("avx2", "int8")
 
 
 # ---- what users see --------------------------------------------------------------------------------------------------

@@ -19,6 +19,12 @@ def _per_axis(parameter: Node, x: Node, axis: int, block: int) -> Node:
     if parameter.size == 1:
         return reshape(parameter, [])
     if parameter.rank == 1 and not block:
+        count, length = parameter.size, x.shape[axis]
+        if isinstance(count, int) and isinstance(length, int) and count != length:
+            raise ModelError(
+                f"expected a scale and a zero point for each of the {length} indices of axis {axis} of "
+                f"{list(x.shape)}, found {count}"
+            )
         return reshape(parameter, [parameter.size, *[1] * (x.rank - 1 - axis)])
     if parameter.rank != x.rank or not block:
         raise ModelError(f"a scale of shape {list(parameter.shape)} does not fit {list(x.shape)} along axis {axis}")
@@ -36,10 +42,20 @@ def _axis(call: Call) -> tuple[int, int]:
     return axis % rank if -rank <= axis < rank else 0, call.integer("block_size", 0)
 
 
+def _check_scale(scale: Node) -> None:
+    if not scale.dtype.is_float:
+        raise ModelError(f"expected a scale of floats, found {scale.dtype}")
+
+
 @operator("DequantizeLinear")
 @operator("DequantizeLinear", domain="com.microsoft")  # with 16 bits, before ONNX had them
 def _dequantize(call: Call) -> Node:
     x, scale, zero = call[0], call[1], call.get(2)
+    _check_scale(scale)
+    if x.dtype.is_bool or (x.dtype.is_float and x.dtype.bits > 8):
+        raise ModelError(f"expected integers, or floats of 8 bits or fewer, found {x.dtype}")
+    if zero is not None and zero.dtype != x.dtype:
+        raise ModelError(f"expected a zero point of the type of what it belongs to, {x.dtype}, found {zero.dtype}")
     axis, block = _axis(call)
     # Integers are subtracted as integers: exact, as far as float32 holds the difference.
     whole = x if zero is None or x.dtype.is_float else centred(x, _per_axis(zero, x, axis, block))
@@ -57,6 +73,9 @@ def _quantize(call: Call) -> Node:
     to = zero.dtype if zero is not None else element_type(out, "attribute 'output_dtype'") if out else types.u8
     saturate = call.flag("saturate", True)
     call.ignore("precision")
+    _check_scale(scale)
+    if to.is_bool or to.bits > (8 if to.is_float else 16):
+        raise ModelError(f"expected integers of at most 16 bits, or floats of 8 or fewer, to quantise to, found {to}")
     scaled = cast(x, types.f32) / cast(_per_axis(scale, x, axis, block), types.f32)
     if to.is_float:  # whose zero point is 0
         return converted(scaled, to, saturate)
