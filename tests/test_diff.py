@@ -24,6 +24,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import indexing
 from luminal.core.errors import InputError, ModelError
 from luminal.core.ir import Graph, Node
+from luminal.core.rules.pattern import Rule
 from luminal.core.types import bool_, f16, f32, i64
 from luminal.frontends.onnx import operators
 from tests.comparison_models import classifier
@@ -115,7 +116,11 @@ def test_mistake_in_generated_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_mistake_in_simplification(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     simplify = pipeline.simplify
-    monkeypatch.setattr(pipeline, "simplify", lambda graph: _with(simplify(graph), ops.ADD, lambda a, b: a))
+
+    def wrong(graph: Graph, rules: Sequence[Rule]) -> Graph:
+        return _with(simplify(graph, rules), ops.ADD, lambda a, b: a)
+
+    monkeypatch.setattr(pipeline, "simplify", wrong)
     report = luminal.diff(classifier(), dims=DIMS, save=tmp_path)
     assert report.finding is not None and report.finding.origin is not None
     assert report.finding.origin.name == "bias" and report.finding.stage == "simplification"
