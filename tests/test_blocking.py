@@ -17,9 +17,10 @@ from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose, lower, run_nest, transforms
+from luminal.core.schedule import choose_contraction, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings
+from luminal.core.schedule.choose_contraction import FEW_PANELS, TERMS
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.tensorise import FARTHER, NEAR, FetchAhead, FetchRows, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, typical
@@ -151,7 +152,7 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, count: int, order: list[str]
 ) -> None:
     """Rows of a convolution are a batch and the lines of an image, since windows keep these from being one loop."""
-    monkeypatch.setattr(choose, "blockings", lambda *_: [Blocking("rows", count)])
+    monkeypatch.setattr(choose_contraction, "blockings", lambda *_: [Blocking("rows", count)])
     x, w = ir.input_("x", (8, 64, 7, 7), F32), ir.constant(np.ones((128, 64, 3, 3), np.float32))
     graph = ir.Graph("conv", (x,), (("y", decompose.conv(x, w, pads_begin=[1, 1], pads_end=[1, 1])),))
     *_, kernel = compile_graph(graph, targets.AVX512).kernels
@@ -192,7 +193,7 @@ def test_an_accumulator_sums_few_products(depth: int) -> None:
     (contract,) = contracts(decompose.linear(x, weight, None), x)
     extents = [sym.evaluate(loop.extent, {}) for loop in contract.loops]
     assert math.prod(extents) == depth
-    assert math.prod(extents[contract.outer :]) <= choose.TERMS
+    assert math.prod(extents[contract.outer :]) <= TERMS
 
 
 @pytest.mark.parametrize("depth", [1006, 1009, 4099])
@@ -202,7 +203,7 @@ def test_a_sum_that_blocks_do_not_divide_has_blocks_of_near_equal_size(depth: in
     blocks, terms = contract.loops
     assert contract.outer == 1 and isinstance(blocks.extent, int)
     lengths = [sym.evaluate(terms.extent, {blocks.axis.name: number}) for number in range(blocks.extent)]
-    assert sum(lengths) == depth and max(lengths) <= choose.TERMS and lengths[0] - lengths[-1] < len(lengths)
+    assert sum(lengths) == depth and max(lengths) <= TERMS and lengths[0] - lengths[-1] < len(lengths)
 
 
 def serial_product(rows: int, columns: int, depth: int) -> ln.LoopNest:
@@ -301,7 +302,7 @@ def test_rows_are_fetched_for_few_panels() -> None:
         weight = ir.constant(np.zeros((columns, 256), np.float32))
         (contract,) = contracts(decompose.linear(x, weight, None), x)
         found[-(-columns // contract.columns)] = contract.a_ahead is not None
-    assert found == {panels: panels <= choose.FEW_PANELS for panels in found} and len(set(found.values())) == 2
+    assert found == {panels: panels <= FEW_PANELS for panels in found} and len(set(found.values())) == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.program import Kernel
-from luminal.core.schedule import choose, run_nest, transforms
+from luminal.core.schedule import choose_contraction, run_nest, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.rewrite_nest import replace_statements
@@ -106,7 +106,7 @@ def test_a_tile_that_more_than_stores_follow_is_not_turned() -> None:
     more = replace(tiled, body=replace_statements(tiled.body, summed)[0])
     with pytest.raises(ScheduleError, match="store along rows: a reduction lies inside the loop over 'j_0'"):
         StoreAlongRows()(more)
-    chosen = [choose._along_rows(Scheduler(nest, targets.AVX512), "i", "j") for nest in (tiled, more)]
+    chosen = [choose_contraction._along_rows(Scheduler(nest, targets.AVX512), "i", "j") for nest in (tiled, more)]
     assert chosen == [True, False]
 
 

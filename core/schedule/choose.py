@@ -14,51 +14,34 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.blocking import Blocking, Product, blockings
-from luminal.core.schedule.dequantise import TILES
+from luminal.core.schedule.choose_contraction import contraction
 from luminal.core.schedule.fuse import Chain, Cluster
 from luminal.core.schedule.jam import Jam
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.rewrite_nest import prefix
-from luminal.core.schedule.scheduler import TASKS, Chosen, Scheduler, by_stride, gain, stride
+from luminal.core.schedule.scheduler import TASKS, THREADS, Chosen, Scheduler, by_stride, gain
 from luminal.core.schedule.stream import Stream
-from luminal.core.schedule.tensorise import (
-    FARTHER,
-    FetchAhead,
-    FetchRows,
-    SumInBlocks,
-    Tensorise,
-    contiguous,
-    in_runs,
-    loaded,
-    loops_of_b,
-)
-from luminal.core.schedule.tile import Tile, step_depth, typical
+from luminal.core.schedule.tile import Tile, typical
 from luminal.core.schedule.transforms import (
     Parallelise,
     Reorder,
-    ReorderReduction,
     Split,
     Vectorise,
 )
-from luminal.core.schedule.turn import Across, StoreAlongRows, in_rows, only_stores
-from luminal.core.schedule.unpack import Unpack, unpackable
+from luminal.core.schedule.turn import Across, in_rows, only_stores
 from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import ROWS_BYTES, Target
 from luminal.core.types import f32
 
-THREADS = 2  # that the tiles of a product are divided among, at least
 BLOCK = 768  # columns of a chain that are computed at once, and
 GROUP = 32  # rows that read them while they are in the second-level cache
 FEW_TASKS = 16  # with fewer, some threads would wait for others
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 STRIP = 256  # elements of a row that a task puts in, or turns
-FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
 ROWS = 64  # that a task turns into columns
 CHUNK = 4096  # elements of a one-dimensional task
-TERMS = 384  # products that one accumulator sums
 
 
 @dataclass(frozen=True)
@@ -151,229 +134,9 @@ def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
         ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
         return _in_order(nest, target) if ordered else _decided(lambda by: _pass(nest, by), target)
     try:
-        return _decided(lambda by: _contraction(nest, tile, by), target)
+        return _decided(lambda by: contraction(nest, tile, by), target)
     except ScheduleError as refusal:
         return replace(_decided(lambda by: _pass(nest, by), target), refusal=str(refusal))
-
-
-def _contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
-    state = Scheduler(nest, target, tile.asked)
-    only_a, only_b = _sides(state)
-    fixed = [loop.axis.name for loop in state.loops() if loop.axis not in only_a]
-    if tile.unit is None:
-        state.refine(frozenset(fixed))
-    else:  # the index of B divides terms into groups, and a result may be one: neither may divide rows or runs
-        a, *_ = loaded(_reduction(state))
-        state.refine(frozenset(fixed), of=(a.offset,))
-    reduction = _reduction(state)
-    _, b, computed = loaded(reduction)
-    only_a, only_b = _sides(state)
-    loops = [loop.axis for loop in state.loops()]
-    if not only_b:
-        raise ScheduleError("no axis indexes the second operand alone")
-    shared = [v for v in loops if v not in only_a and v not in only_b]
-    state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
-    n = state.join([v.name for v in only_b])
-    order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -(stride(b.offset, v) or tile.group - 1))
-    state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
-    axes = [loop.axis for loop in _reduction(state).loops]
-    outer = 0 if tile.unit else _sum_blocks(state, axes, short=computed is not None)
-    rows = state.merge([v.name for v in only_a])
-    m = rows[-1] if rows else ""
-    height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
-    even = _even(state, rows)
-    depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _reduction(state).loops])
-    if depth == 0:
-        raise ScheduleError(f"no steps of {tile.unit} divide the terms that lie side by side")
-    state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth))
-    if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
-        state.do(SumInBlocks(outer))
-    if _along_rows(state, m, n):
-        state.do(StoreAlongRows())
-    _block(state, n, tile, even)
-    return state.finish()
-
-
-def _along_rows(state: Scheduler, m: str, n: str) -> bool:
-    """Whether the rows of a tile, numbered by ``m`` in all, lie better in memory where they are stored than its
-    columns, and nothing keeps vectors from going along them."""
-    found = {s.axis.name: s for s in statements(state.nest.body) if isinstance(s, ln.Loop | ln.Assign)}
-    row, rows, columns = (found.get(name) for name in (m, f"{m}_0", f"{n}_0"))
-    if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
-        return False
-    near = frozenset({rows.axis, columns.axis})
-    return gain(row.axis, state, near) > gain(columns.axis, state, near)
-
-
-def _even(state: Scheduler, rows: Sequence[str]) -> bool:
-    """Whether the rows of A, numbered by nested loops, are equally far apart in memory."""
-    a, *_ = loaded(_reduction(state))
-    loops = [loop for loop in state.loops() if loop.axis.name in rows]
-    strides = [stride(a.offset, loop.axis) for loop in loops]
-    return all(
-        outer == inner * loop.extent for outer, inner, loop in zip(strides, strides[1:], loops[1:], strict=False)
-    )
-
-
-def _sides(state: Scheduler) -> tuple[list[Var], list[Var]]:
-    """The outer loops that index A alone, and those that index B alone."""
-    a, b, _ = loaded(_reduction(state))
-    in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
-    loops = [loop.axis for loop in state.loops()]
-    return [v for v in loops if v in in_a and v not in in_b], [v for v in loops if v in in_b and v not in in_a]
-
-
-def _reduction(state: Scheduler) -> ln.Reduction:
-    return next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
-
-
-def _sum_blocks(state: Scheduler, axes: list[Var], short: bool) -> int:
-    """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone, and
-    where loops are ``short``, the innermost of the outer ones, if blocks of several of its iterations are not."""
-    *rest, last = axes
-    length = sym.upper(last.hi + 1)
-    if length is None:
-        return 0
-    if length > TERMS:
-        state.do(Split(last.name, _terms(last.hi + 1)))
-        return len(axes)
-    outer = len(rest)
-    while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS:
-        outer, length = outer - 1, length * extent
-    if outer and short and isinstance(extent := rest[outer - 1].hi + 1, int):
-        count = next(n for n in range(max(1, TERMS // length), 0, -1) if extent % n == 0)
-        if count > 1:
-            state.do(Split(rest[outer - 1].name, count))
-    return outer
-
-
-def _terms(length: Int) -> int:
-    """Products of a block of a sum of ``length``: a divisor of it if one is large enough, else blocks of near-equal
-    size where it is a number."""
-    if not isinstance(length, int):
-        return TERMS
-    near_equal = -(-length // -(-length // TERMS))
-    return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
-
-
-def _block(state: Scheduler, n: str, tile: Tile, even: bool) -> None:
-    """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
-    ``even`` says that the rows of A are equally far apart."""
-    loops = {loop.axis.name: loop for loop in state.loops()}
-    contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
-    # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
-    panels = f"{n}_1"
-    batch = [name for name in loops if name != panels and loops[name].axis in sym.variables(contract.b_offset)]
-    rows = [name for name in loops if name != panels and name not in batch]
-    extents = {
-        "rows": sym.product(loops[name].extent for name in rows),
-        "panels": loops[panels].extent if panels in loops else 1,
-    }
-    sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
-    products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
-    unpacks, inside = False, rows[-1:]
-    if rows and panels in loops:
-        sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
-        of_rows = [loops[name].extent for name in rows]
-        orders = blockings(
-            products, extents, state.target, TASKS, sharers, lambda count: math.prod(_in_block(of_rows, count))
-        )
-        unpacks = tile.unpacked and unpackable(contract)
-        if unpacks:
-            orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
-            orders = orders or [Blocking("rows", products[0].row_tiles)]
-        blocking = state.ask("order", orders, tile)
-        if blocking.inner == "panels":
-            outside, inside = _divided(state, [panels], blocking.count)
-            order = [*outside, *rows, *inside]
-        else:
-            outside, inside = _divided(state, rows, blocking.count)
-            order = [*outside, panels, *inside]
-        state.do(Reorder((*batch, *order)))
-        if blocking.inner == "rows" and contiguous(contract) and not unpacks:
-            state.do(FetchAhead(panels))
-    if even and in_runs(contract) and _streams(products[0], state.target):
-        state.do(FetchRows())
-    grid = state.loops()
-    outer = math.prod(typical(loop.extent) for loop in grid[:-1])
-    rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
-    whole = outer < TASKS and rectangular and not unpacks
-    state.do(Parallelise(len(grid) if whole else len(grid) - (len(inside) if unpacks else 1)))
-    if unpacks:
-        state.do(Unpack())
-
-
-def _streams(product: Product, target: Target) -> bool:
-    """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
-    cache no longer has them; most have rows after them."""
-    many = product.row_tiles > 2 * FARTHER
-    return many and product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
-
-
-def _divided(state: Scheduler, names: Sequence[str], count: int) -> tuple[list[str], list[str]]:
-    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside."""
-    extents = {loop.axis.name: loop.extent for loop in state.loops()}
-    outside: list[str] = []
-    inside: list[str] = []
-    for name, size in zip(names, _in_block([extents[name] for name in names], count), strict=True):
-        if size >= typical(extents[name]):
-            inside.append(name)
-        elif size == 1:
-            outside.append(name)
-        else:
-            state.do(Split(name, size))
-            outside.append(f"{name}_1")
-            inside.append(f"{name}_0")
-    return outside, inside
-
-
-def _in_block(extents: Sequence[Int], count: int) -> list[int]:
-    """How many iterations of each of nested loops a block of at most ``count`` has: all of the inner ones, and a part
-    of one. Of an inner loop that would be one that ends with a shorter block, which no task may; so it divides all but
-    the innermost."""
-    sizes: list[int] = []
-    for extent in reversed(extents):
-        size = min(max(1, typical(extent)), count)
-        if sizes and size < typical(extent):
-            size = next(n for n in range(size, 0, -1) if sym.mod(extent, n) == 0)
-        count = count // size if size >= typical(extent) else 1
-        sizes.insert(0, size)
-    return sizes
-
-
-def _least(size: Int) -> int:
-    """The least that a size can be, or 1."""
-    return max(1, sym.lower(size) or 1)
-
-
-def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, panels: int) -> Product:
-    depth = math.prod(typical(loop.extent) for loop in contract.loops)
-    read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
-    own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - {loop.axis for loop in contract.loops})
-    span = 1 + sum(abs(stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
-    rows = contract.max_rows * row_tiles
-    return Product(
-        row_tiles,
-        panels,
-        slab=min(span, rows * depth) * contract.a_type.itemsize // row_tiles,
-        panel=contract.columns * read * contract.b_type.itemsize,
-        tile=_beside(state, contract, n),
-    )
-
-
-def _beside(state: Scheduler, contract: ln.Contract, n: str) -> int:
-    """Bytes that are read and written where a tile is stored: of each array a tile, a row or a column of one, or an
-    element, whatever its offsets vary with. ``n`` is the axis of columns."""
-    columns = {f"{n}_0", f"{n}_1"}
-    counts: dict[str, int] = {}
-    for store in statements(state.nest.body):
-        if isinstance(store, ln.Store):
-            read = [(access.array, access.offset) for access in accesses(store.value)]
-            for array, offset in [(store.array, store.offset), *read]:
-                axes = {v.name for v in sym.variables(offset)}
-                count = (contract.columns if axes & columns else 1) * (contract.max_rows if axes - columns else 1)
-                counts[array] = max(counts.get(array, 0), count)
-    return sum(counts.get(x.name, 0) * x.dtype.itemsize for x in state.nest.arrays)
 
 
 def _pass(nest: ln.LoopNest, target: Target) -> Chosen:

@@ -25,6 +25,7 @@ from luminal.core.types import f32
 C = TypeVar("C")
 
 TASKS = 64  # enough to divide among the threads of a desktop machine
+THREADS = 2  # that tasks are made for, at least
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
 
 

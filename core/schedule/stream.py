@@ -13,7 +13,7 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.one_pass import Block, OnePass, over
 from luminal.core.schedule.online import Carried
 from luminal.core.schedule.rewrite_nest import Body, replace_leaves, substitute, substitute_scalar, wrap
-from luminal.core.schedule.tensorise import check_run, factors_of, grouped_start, panel_start, stored_type
+from luminal.core.schedule.tensorise import check_run, factors_of, start_of_b, stored_type
 from luminal.core.schedule.tile import Tile
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -161,7 +161,9 @@ class _Streamed(OnePass):
         column = sym.axis(f"{by.axis}_0", by.first.columns)
         start = (block * (by.block // by.first.columns) + panel) * by.first.columns
         reduced = [loop.axis for loop in self.first.loops]
-        b_offset = _start(by.first, sym.substitute(b.offset, {t.axis: start + column}), reduced[-1], column)
+        b_offset = start_of_b(
+            sym.substitute(b.offset, {t.axis: start + column}), reduced[-1], column, by.first.columns, by.first.unit
+        )
         parts = 1 if self.rows <= by.first.rows else sym.ceildiv(rows, by.first.rows)
         part = sym.axis(f"{by.m}_3", -(-self.rows // by.first.rows))
         top = sym.floordiv(part * rows, parts)
@@ -192,7 +194,7 @@ class _Streamed(OnePass):
         panel = sym.axis(f"{self.n.axis.name}_1", self.stride // last.columns)
         column = sym.axis(f"{self.n.axis.name}_0", last.columns)
         where = {self.t.axis: position + sym.expr(step), self.n.axis: panel * last.columns + column}
-        b_offset = _start(last, sym.substitute(other.offset, where), step, column)
+        b_offset = start_of_b(sym.substitute(other.offset, where), step, column, last.columns, last.unit)
         self._linear("C", b_offset, step)
         contract = ln.Contract(
             self.result.name, self.dtype, self.weights, self.dtype if last.unit is None else last.unit.left,
@@ -249,13 +251,6 @@ class _Streamed(OnePass):
             moved = self.times(self._sum(local + row), block.factor(self.result))
             body.append(self._columns(self.width, self.result.name, local + row, moved))
         return over(row, rows, tuple(body))
-
-
-def _start(tile: Tile, offset: Int, k: Var, column: Int) -> Int:
-    """``offset`` of the right operand at its first column, and where a matrix unit reads it at the first term."""
-    if tile.unit is None:
-        return panel_start(offset, column, tile.columns)
-    return grouped_start(offset, k, column, tile.columns, tile.unit)
 
 
 class _Block(Block):

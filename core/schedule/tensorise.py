@@ -71,10 +71,8 @@ class Tensorise:
         by = {n_loop.axis: panel * self.columns + column}
         b_offset = sym.substitute(b.offset, by)
         reduced = [loop.axis for loop in reduction.loops]
-        if self.unit is None:
-            b_start = panel_start(b_offset, column, self.columns)
-        else:
-            b_start = grouped_start(b_offset, reduced[-1], column, self.columns, self.unit)
+        b_start = start_of_b(b_offset, reduced[-1], column, self.columns, self.unit)
+        if self.unit is not None:
             check_run(a.offset, reduced[-1])
         self._check_linear("A", a.offset, reduced + ([m_loop.axis] if m_loop else []))
         self._check_linear("B", b_start, reduced)
@@ -169,6 +167,11 @@ class Tensorise:
         for axis in axes:
             if sym.coefficient(offset, axis) is None:
                 raise ScheduleError(f"tensorise: {which} at {offset} is not linear in {axis}")
+
+
+def start_of_b(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit | None) -> Int:
+    """``offset`` of the right operand at its first column; where a ``unit`` reads it, at the first term along ``k``."""
+    return panel_start(offset, column, columns) if unit is None else grouped_start(offset, k, column, columns, unit)
 
 
 def panel_start(offset: Int, column: Int, columns: int) -> Int:
