@@ -79,10 +79,9 @@ def sample(found: Mapping[str, Any]) -> Sample:
 
 def headings(setting: Setting) -> tuple[str, ...]:
     """Those of the table of a setting; times are in milliseconds."""
-    peers = [peer for peer, about in PEERS.items() if setting.precision in about.precisions]
     ours = ("luminal from", "ahead of the best", "symbolic / fixed") if setting.main else ("ahead of the best",)
     costs = ("compile", "memory", "library") if setting.main else ()
-    return ("model", *ours, "luminal", *peers, "of ceiling", *costs)
+    return ("model", *ours, "luminal", *_peers(setting), "of ceiling", *costs)
 
 
 def rows(found: Sequence[Result]) -> list[tuple[str, ...]]:

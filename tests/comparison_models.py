@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,6 +38,44 @@ def classifier(unknown: bool = False) -> onnx.ModelProto:
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("nowhere", 1)][: 2 if unknown else 1]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def quantised(bits: int, layers: int = 3, width: int = 96) -> onnx.ModelProto:
+    """Layers ``sigmoid(x W)`` of x [4, width], as quantisers write them: weights in 8 bits, activations in ``bits``,
+    an integer of which is one step of a grid over what they hold."""
+    random = np.random.default_rng(0)
+    dtype = {8: np.uint8, 16: np.uint16}[bits]
+    constants: dict[str, np.ndarray[Any, Any]] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def add(kind: str, inputs: Sequence[str], output: str) -> str:
+        nodes.append(helper.make_node(kind, inputs, [output], f"{kind}_{len(nodes)}"))
+        return output
+
+    def on_grid(x: str, low: float, high: float) -> str:
+        scale = (high - low) / (2**bits - 1)
+        constants[f"{x}_scale"] = np.float32(scale)
+        constants[f"{x}_zero"] = dtype(round(-low / scale))
+        grid = [f"{x}_scale", f"{x}_zero"]
+        return add("DequantizeLinear", [add("QuantizeLinear", [x, *grid], f"{x}_integers"), *grid], f"{x}_on_grid")
+
+    value = on_grid("x", -4.0, 4.0)
+    for layer in range(layers):
+        weight = f"w{layer}"
+        constants[weight] = random.integers(-127, 128, (width, width)).astype(np.int8)
+        constants[f"{weight}_scale"] = np.float32(0.004)
+        constants[f"{weight}_zero"] = np.int8(0)
+        add("DequantizeLinear", [weight, f"{weight}_scale", f"{weight}_zero"], f"{weight}_on_grid")
+        product = on_grid(add("MatMul", [value, f"{weight}_on_grid"], f"product{layer}"), -10.0, 10.0)
+        value = on_grid(add("Sigmoid", [product], f"activated{layer}"), 0.0, 1.0)
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, width])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, [4, width])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

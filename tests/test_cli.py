@@ -111,6 +111,16 @@ def test_the_table_of_tuning_says_what_is_taken(default: Measured, other: Measur
     assert cells[-3].strip() == taken
 
 
+def test_an_interrupted_tune_says_how_it_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("LUMINAL_RECORDS", str(tmp_path / "records"))
+    monkeypatch.setattr(luminal, "tune", interrupted)
+    result = luminal_("tune", model, "--budget", 5)
+    assert result.exit_code == 130 and "interrupted" in result.output and str(tmp_path / "records") in result.output
+
+
 def test_tune_refuses_a_gpu(model: Path) -> None:
     result = luminal_("tune", model, "--budget", 5, "--target", "metal")
     assert result.exit_code == 2 and "expected a CPU as the target, found metal" in result.output

@@ -374,20 +374,24 @@ def tune(
     """
     if save is not None:
         destination.file(save, "--save")
-    with Display(err) as display:
-        outcome = luminal.tune(
-            model,
-            budget=budget,
-            target=target,
-            precision=precision,
-            weights=weights,
-            winograd=winograd,
-            dims=options.dims(dim),
-            constants=options.arrays(constant, "--constant"),
-            threads=threads,
-            again=again,
-            progress=display.report,
-        )
+    try:
+        with Display(err) as display:
+            outcome = luminal.tune(
+                model,
+                budget=budget,
+                target=target,
+                precision=precision,
+                weights=weights,
+                winograd=winograd,
+                dims=options.dims(dim),
+                constants=options.arrays(constant, "--constant"),
+                threads=threads,
+                again=again,
+                progress=display.report,
+            )
+    except KeyboardInterrupt:
+        _say(f"interrupted: what was measured is in {Records().path}, and the same command goes on from there")
+        raise
     if outcome.answers:
         out.print(_answer_table(model.name, outcome.answers))
     if outcome.seconds is not None:
@@ -407,14 +411,14 @@ def tune(
 def _answer_table(name: str, answers: Sequence[Answer]) -> Table:
     """The questions of a tuning, with the default and the fastest candidate of each and which of them is taken."""
     table = Table(title=f"{name}: {len(answers)} questions measured", title_justify="left")
-    for heading in ("question", "default", "time", "fastest", "time", "taken", "made for"):
+    for heading in ("made for", "default", "time", "fastest", "time", "taken", "question"):
         table.add_column(heading, justify="right" if heading == "time" else "left", overflow="fold")
     for answer in answers:
         default, found = answer.measured[0], answer.fastest
         origins = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in answer.origins))
         table.add_row(
-            answer.question, default.candidate, text(default.best), found.candidate, text(found.best), _taken(answer),
-            escape(origins),
+            escape(origins), default.candidate, text(default.best), found.candidate, text(found.best), _taken(answer),
+            answer.question,
         )  # fmt: skip
     return table
 

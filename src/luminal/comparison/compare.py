@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from luminal import api, arguments, destination
@@ -148,7 +147,7 @@ def _trial(
     winograd: float | None,
 ) -> Trial:
     graph = source.graph
-    oracle = Oracle(graph, values, tolerance, target.precision, weights, target, winograd)
+    oracle = Oracle(graph, values, tolerance, target.precision, weights, winograd)
     try:
         oracle.compute(graph.results)
     except (IndexError, InputError) as error:
@@ -177,17 +176,10 @@ def _row(
         problem = f"luminal gives {tensor}, the reference {expected.dtype}{list(expected.shape)}"
         return Row(name, tensor, NOWHERE, NOWHERE, NOWHERE, allowed, problem)
     apart, own, others = distance(found, expected), distance(found, exact), distance(expected, exact)
-    dtype = from_numpy(found.dtype)
-    if dtype.is_integer or dtype.is_bool:
-        allowed = Allowed(0.0, 0.0)
-        problem = f"{np.count_nonzero(found != expected)} of {found.size} elements differ" if apart.absolute else ""
-    elif apart.misplaced:
+    if apart.misplaced:
         problem = f"{apart.misplaced} of {found.size} elements are NaN or infinite on one side only"
-    elif apart.relative > allowed.own + allowed.reference:
-        limit = allowed.own + allowed.reference
-        problem = f"{apart.relative:.1e} of the scale from the reference, {limit:.1e} allowed"
-    elif strict and own.relative > allowed.own:
-        problem = f"{own.relative:.1e} of the scale from float64, {allowed.own:.1e} allowed"
     else:
-        problem = ""
+        problem = allowed.apart.problem(found, expected, "the reference")
+    if not problem and strict and from_numpy(found.dtype).kind in "fc":
+        problem = allowed.own.problem(found, exact, "float64")
     return Row(name, tensor, apart, own, others, allowed, problem)

@@ -16,6 +16,7 @@ from luminal.comparison.measure import Distance, distance
 from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Reference
 from luminal.comparison.report import Finding
+from luminal.comparison.ties import live
 from luminal.core import interp, ir, ops
 from luminal.core import target as targets
 from luminal.core.ir import Graph, Node, Origin
@@ -47,7 +48,7 @@ def locate(
     inputs = {state.name: state.initial.attr.array for state in graph.states} | dict(inputs)
     graph = replace(graph, states=())
     wrong = replace(graph, outputs=tuple(graph.outputs[k] for k in outputs))
-    oracle = Oracle(wrong, inputs, tolerance, target.precision, target=target)
+    oracle = Oracle(wrong, inputs, tolerance, target.precision)
     expected = reference.run(inputs)
     rounded = None if tolerance is None else _rounding(wrong, inputs, expected, target)
     if rounded is not None:
@@ -96,15 +97,6 @@ def _operators(graph: Graph) -> list[_Operator]:
                 members.setdefault(origin, []).append(node)
     found = [_Operator(origin, tuple(nodes)) for origin, nodes in members.items()]
     return sorted(found, key=lambda operator: position[operator.result])
-
-
-def live(graph: Graph) -> dict[Node, None]:
-    """The nodes that depend on an input, operands first."""
-    found: dict[Node, None] = {}
-    for node in ir.topological(graph.results):
-        if node.op is ops.INPUT or any(operand in found for operand in node.inputs):
-            found[node] = None
-    return found
 
 
 def first_failure(needs: Sequence[int], fails: Callable[[Sequence[int]], Sequence[bool]]) -> int | None:
@@ -188,7 +180,7 @@ def _until(operator: _Operator, node: Node) -> tuple[Node, ...]:
 
 def _rounding(graph: Graph, inputs: Arrays, expected: Arrays, target: Target) -> tuple[Finding, _Part] | None:
     """The finding where rounding explains how far the library and the reference are from float64; None where not."""
-    oracle = Oracle(graph, inputs, precision=target.precision, target=target)
+    oracle = Oracle(graph, inputs, precision=target.precision)
     found = _compiled(graph, target, inputs)
     for (name, node), value in zip(graph.outputs, found, strict=True):
         if oracle.refutes(node, value) or oracle.refutes_reference(node, expected[name]):
@@ -204,7 +196,7 @@ def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _P
     for start in range(0, len(operators), ALONE):
         group = operators[start : start + ALONE]
         part, inputs = _cut(oracle, group)
-        local = Oracle(part, inputs, oracle.tolerance, oracle.precision, target=target)
+        local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
         found = _compiled(part, target, inputs)
         wrong = [k for k, node in enumerate(part.results) if local.refutes(node, found[k])]
         if wrong:
@@ -214,7 +206,7 @@ def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _P
 
 def _operator_alone(oracle: Oracle, operator: _Operator, target: Target) -> tuple[Finding, _Part]:
     part, inputs = _cut(oracle, [operator])
-    local = Oracle(part, inputs, oracle.tolerance, oracle.precision, target=target)
+    local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
     node = part.results[0]
     found = _compiled(part, target, inputs)
     stage, explanation = stages.introduced(part, inputs, target, lambda value: local.refutes(node, value))

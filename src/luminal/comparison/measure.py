@@ -57,10 +57,8 @@ def distance(found: Array, expected: Array) -> Distance:
         return NOWHERE
     if is_texts(found):
         return Distance(0.0, 0.0, 0.0, 1.0, 0.0, int(np.count_nonzero(found != expected)))
-    wide = np.complex128 if "c" in (found.dtype.kind, expected.dtype.kind) else np.float64
     with np.errstate(all="ignore"):
-        a, b = np.ravel(found).astype(wide), np.ravel(expected).astype(wide)
-        finite = np.isfinite(a) & np.isfinite(b)
+        a, b, finite = _wide(found, expected)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         misplaced = int(np.count_nonzero(~finite & ~same))
         a, b = a[finite], b[finite]
@@ -72,6 +70,24 @@ def distance(found: Array, expected: Array) -> Distance:
         relative = absolute / scale if scale else (0.0 if not absolute else math.inf)
         ulp = _ulps(np.ravel(found)[finite], np.ravel(expected)[finite])
     return Distance(ulp, absolute, relative, cosine, scale, misplaced)
+
+
+def beyond(found: Array, expected: Array, far: float) -> int:
+    """The number of elements that are further apart than ``far`` times the largest magnitude of ``expected``, of two
+    arrays of numbers of one shape; where only one is finite, none is."""
+    if not far and expected.dtype.kind in "biu":
+        return int(np.count_nonzero(found != expected))  # also where float64 has too few digits
+    with np.errstate(all="ignore"):
+        a, b, finite = _wide(found, expected)
+        scale = np.max(np.abs(b), where=finite, initial=0.0)
+        return int(np.count_nonzero(np.abs(a - b)[finite] > far * scale))
+
+
+def _wide(found: Array, expected: Array) -> tuple[Array, Array, Array]:
+    """Both as vectors in double precision, and where both are finite."""
+    wide = np.complex128 if "c" in (found.dtype.kind, expected.dtype.kind) else np.float64
+    a, b = np.ravel(found).astype(wide), np.ravel(expected).astype(wide)
+    return a, b, np.isfinite(a) & np.isfinite(b)
 
 
 def _ulps(a: Array, b: Array) -> float:

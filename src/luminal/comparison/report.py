@@ -135,7 +135,7 @@ class Report:
 
     def _verdict(self) -> list[Text]:
         if self.ok:
-            allowed = max((row.allowed.own + row.allowed.reference for t in self.trials for row in t.rows), default=0.0)
+            allowed = max((row.allowed.apart.most for t in self.trials for row in t.rows), default=0.0)
             far = f"largest error {_number(self.worst)} of an output's scale, {_number(allowed)} allowed"
             return [Text(f"agrees: {far}", "green")]
         found = self.finding

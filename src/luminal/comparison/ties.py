@@ -1,0 +1,43 @@
+"""Values that lie beside a tie of rounding, where two right implementations give neighbouring integers.
+
+A model that quantises its activations turns an error in the last place of a sum into a whole step of the integers, and
+what reads that element moves with it. Which elements these are differs from one order of summation to the next, so how
+far they move the outputs is found by moving them: the graph is run with what it rounds a little larger, and a little
+smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from luminal.core import ir, ops, rewrite
+from luminal.core.ir import Graph, Node
+
+
+def live(graph: Graph) -> dict[Node, None]:
+    """The nodes that depend on an input, operands first."""
+    found: dict[Node, None] = {}
+    for node in ir.topological(graph.results):
+        if node.op is ops.INPUT or any(operand in found for operand in node.inputs):
+            found[node] = None
+    return found
+
+
+def arguments(graph: Graph) -> list[Node]:
+    """What ``graph`` rounds to the nearest integer, outside of loops and branches.
+
+    Other modes of rounding are left out: they put exact integers, which are frequent, between two steps.
+    """
+    rounds = (node for node in live(graph) if node.op is ops.ROUND and node.attr.mode == "even")
+    return list(dict.fromkeys(node.inputs[0] for node in rounds))
+
+
+def moved(graph: Graph, by: Mapping[Node, float]) -> Graph:
+    """``graph`` with these numbers added to those of its values wherever they are rounded to the nearest integer."""
+    origins: ir.Origins = dict(graph.origins)
+
+    def make(node: Node, operands: Sequence[Node]) -> Node:
+        step = by.get(node.inputs[0]) if node.op is ops.ROUND and node.attr.mode == "even" else None
+        return ir.rebuild(node, operands if step is None else [operands[0] + step])
+
+    return graph.computing(rewrite.remade(graph.roots, origins, make), origins=origins)
