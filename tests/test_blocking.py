@@ -21,9 +21,9 @@ from luminal.core.schedule import choose_contraction, lower, run_nest, transform
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.choose_contraction import FEW_PANELS, TERMS
-from luminal.core.schedule.contraction import roles
+from luminal.core.schedule.contraction import Roles, roles
 from luminal.core.schedule.tensorise import FARTHER, NEAR, FetchAhead, FetchRows, SumInBlocks, Tensorise
-from luminal.core.schedule.tile import choose_tile, typical
+from luminal.core.schedule.tile import choose_tile, lines, typical
 from luminal.core.symbolic import Var
 
 F32 = types.f32
@@ -60,6 +60,33 @@ def test_the_tile_is_one_of_the_fastest(shape: tuple[int, int, int], tiles: set[
     assert found is not None
     tile = choose_tile(targets.AVX512, node, found)
     assert (tile.rows, tile.columns) in tiles
+
+
+def convolution(batch: int, side: int, kernel: int, stride: int = 1) -> tuple[ir.Node, Roles]:
+    """Of 512 channels to as many, and pictures of ``side`` by ``side`` to such."""
+    x = ir.input_("x", (batch, side * stride, side * stride, 512), F32)
+    w = ir.constant(np.ones((512, 512, kernel, kernel), np.float32))
+    pads = [kernel // 2] * 2
+    y = decompose.conv(movement.permute(x, (0, 3, 1, 2)), w, strides=[stride] * 2, pads_begin=pads, pads_end=pads)
+    ((node, found),) = [(n, found) for n in ir.topological([y]) if (found := roles(n)) is not None]
+    return node, found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "expected"), [(1, 1, (7, 32 * 49)), (1, 2, (7, 7)), (3, 1, (7, 7))], ids=str
+)
+def test_tiles_divide_the_lines_of_windows_and_all_rows_of_points(
+    kernel: int, stride: int, expected: tuple[int, int]
+) -> None:
+    node, found = convolution(32, 7, kernel, stride)
+    assert lines(node.inputs[0].shape, found) == expected
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_pictures_of_few_lines_have_the_tile_of_one_in_a_batch_too(kernel: int) -> None:
+    """Its 32 pictures are no line of 32 rows: tiles of 6 would divide the 7 rows that there are into low ones."""
+    tiles = [choose_tile(targets.AVX512, *convolution(batch, 7, kernel)) for batch in (1, 8, 32)]
+    assert all(tile.rows >= 7 for tile in tiles) and len({tile.columns for tile in tiles}) == 1
 
 
 def of_shape(rows: int, columns: int, depth: int) -> Product:

@@ -8,7 +8,6 @@ absorb.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -23,7 +22,7 @@ from luminal.core.schedule import bodies, dequantise
 from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axis, run_of
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.tile import Tile, block_tile, choose_tile, typical, unit_tile
+from luminal.core.schedule.tile import Tile, block_tile, choose_tile, lines, typical, unit_tile
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.core.types import DType, i8, i16, u8, u16
@@ -197,9 +196,9 @@ def _tile(target: Target, node: Node, found: Roles, columns: int | None, prologu
 
 def _unpacks(product: Node, found: Roles, tile: Tile) -> bool:
     """Whether so many tiles of rows read each of several panels that these are better computed before them."""
-    *others, rows = sorted(typical(product.shape[k]) for k in found.m) or [1]
-    panels = -(-typical(sym.product(product.shape[k] for k in found.n)) // tile.columns)
-    return panels > 1 and math.prod(others) * -(-rows // tile.rows) >= dequantise.TILES
+    rows, columns = (typical(sym.product(product.shape[k] for k in axes)) for axes in (found.m, found.n))
+    line = max(lines(product.shape, found))
+    return columns > tile.columns and rows / line * -(-line // tile.rows) >= dequantise.TILES
 
 
 def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made: dict[Node, Node]) -> Node:

@@ -11,7 +11,7 @@ from luminal.core import ir
 from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.grid import Grid
-from luminal.core.ir import Node
+from luminal.core.ir import Node, Shape
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule.blocking import FROM_L3
@@ -22,6 +22,7 @@ from luminal.core.target import Target
 
 LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
 LOAD = 0.06  # cycles that a load takes from multiply-adds, on average: more where a core's other thread works too
+FROM_L2 = 28  # bytes a cycle of panels that the first-level cache does not hold, read for one tile after another
 TURN = 8  # cycles in which a column of a tile is turned and stored
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
@@ -76,12 +77,13 @@ def choose_tile(
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
     cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which its row of the
-    panel arrives, for which the first of the tiles that read it waits: with few rows that is all that counts, and
-    columns that fill a panel up cost as much as any. It takes a little more where the panel comes from the second-level
-    cache, and for each load beside multiply-adds of vectors: alone, a core hides them, but where another thread runs on
-    it, as on most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each
-    row, whose cache lines are new, and for each vector; of one that is turned, for each column, since as many lanes as
-    a vector has are turned, however many rows there are. Measured against products of many shapes: see
+    panel arrives, for which the first of the tiles that read it waits, or each where the second-level cache does not
+    hold the panel: with few rows that is all that counts, and columns that fill a panel up cost as much as any. Where
+    the first-level cache does not hold it, a low and wide tile waits for the second, and any takes a little more, as
+    for each load beside multiply-adds of vectors: alone, a core hides them, but where another thread runs on it, as on
+    most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each row, whose
+    cache lines are new, and for each vector; of one that is turned, for each column, since as many lanes as a vector
+    has are turned, however many rows there are. Measured against products of many shapes: see
     ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does for each vector of B.
     """
     lanes = target.lanes(node.dtype) if unit is None else unit.columns
@@ -89,16 +91,24 @@ def choose_tile(
     size = node.dtype.itemsize if unit is None else group * unit.right.itemsize
     stored = size if prologue is None else prologue.bytes
     shape = node.inputs[0].shape
-    rows = max((typical(shape[k]) for k in found.m), default=1)
+    rows = typical(sym.product(shape[k] for k in found.m))
+    lengths = lines(shape, found)
     columns = typical(sym.product(shape[k] for k in found.n))
     steps = -(-typical(sym.product(shape[k] for k in found.k)) // group)
 
     def cycles(tile: Tile) -> float:
-        count = -(-rows // tile.rows)
-        height = rows / count
+        """Of all rows, as far as A has them one after the other, and line by line."""
+        return sum(rows / line * of_line(tile, line) for line in lengths)
+
+    def of_line(tile: Tile, line: int) -> float:
+        count = -(-line // tile.rows)
+        height = line / count
         near = 2 * (height + tile.columns) * steps * size <= target.l1
-        arriving = FROM_L3 * stored * tile.columns / count
-        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency, arriving)
+        row = stored * tile.columns
+        held = row * steps <= target.l2
+        arriving = FROM_L3 * row / (rows / height if held else 1)
+        again = 0.0 if near else row / FROM_L2
+        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency, arriving, again)
         step += 0.0 if near else 0.1 * tile.vectors
         step += LOAD * (height + tile.vectors) if unit is None else 0.0
         step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
@@ -106,11 +116,11 @@ def choose_tile(
         return count * -(-columns // tile.columns) * (steps * step + store)
 
     budget = target.registers - (1 if prologue is None else 3)
-    held = 1 if prologue is None else 1 + prologue.held
+    per_vector = 1 if prologue is None else 1 + prologue.held
     tiles = [
         Tile(min(r, ROWS), v, lanes, unit, group)
         for v in (1, 2, 3, 4, 6, 8)
-        if (r := (budget - held * v) // v) >= min(rows, FEW)
+        if (r := (budget - per_vector * v) // v) >= min(max(lengths), FEW)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
@@ -172,13 +182,14 @@ def _matrix_tile(
 ) -> Tile:
     """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
     shape = node.inputs[0].shape
-    rows = max(typical(shape[k]) for k in found.m)
+    lengths = lines(shape, found)
     columns = typical(sym.product(shape[k] for k in found.n))
 
     def products(tile: Tile) -> float:
         """Products of registers that it takes, a load counted as a half."""
         high, wide = tile.rows // unit.rows, tile.vectors
-        return -(-rows // tile.rows) * -(-columns // tile.columns) * (high * wide + (high + wide) / 2)
+        tiles = sum(-(-line // tile.rows) / line for line in lengths) * -(-columns // tile.columns)
+        return tiles * (high * wide + (high + wide) / 2)
 
     tiles = [
         Tile(high * unit.rows, wide, unit.columns, unit, depth)
@@ -224,6 +235,17 @@ def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
         return -(-blocks // grid.processors) * tile.rows * tile.columns / RATES[tile.lanes]
 
     return min((Tile(64, 16, 4), Tile(128, 16, 8), Tile(32, 8, 4)), key=time)
+
+
+def lines(shape: Shape, found: Roles) -> tuple[int, int]:
+    """How many rows tiles divide: those of the innermost axis of M, and of all that A has whole, one after the other in
+    memory. Which of the two it will be depends on where the result is stored: one with a border has gaps between its
+    lines, as the operand of windows has."""
+    held = list(zip(found.a.index, found.a.source.shape, strict=True))
+    over, axes = ir.axes(shape), [k for k in reversed(found.m) if shape[k] != 1]
+    whole = itertools.takewhile(lambda k: (over[k], shape[k]) in held, axes)
+    innermost = typical(shape[axes[0]]) if axes else 1
+    return innermost, max(innermost, math.prod(typical(shape[k]) for k in whole))
 
 
 def typical(size: Int) -> int:
