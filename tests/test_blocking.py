@@ -22,7 +22,7 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.choose_contraction import FEW_PANELS, TERMS
 from luminal.core.schedule.contraction import Roles, roles
-from luminal.core.schedule.tensorise import FARTHER, NEAR, FetchAhead, FetchRows, SumInBlocks, Tensorise
+from luminal.core.schedule.tensorise import FARTHER, FetchAhead, FetchRows, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, lines, typical
 from luminal.core.symbolic import Var
 
@@ -233,7 +233,7 @@ def test_a_sum_that_blocks_do_not_divide_has_blocks_of_near_equal_size(depth: in
     assert sum(lengths) == depth and max(lengths) <= TERMS and lengths[0] - lengths[-1] < len(lengths)
 
 
-def serial_product(rows: int, columns: int, depth: int) -> ln.LoopNest:
+def serial_product(rows: sym.Int, columns: int, depth: int) -> ln.LoopNest:
     """c[i, j] = sum over k of a[i, k] * b[k, j] in panels of 8 columns, every loop serial."""
     i, j, k = sym.axis("i", rows), sym.axis("j", columns), sym.axis("k", depth)
     a = ln.load("a", i * depth + k, F32)
@@ -262,7 +262,7 @@ def run_product(nest: ln.LoopNest) -> np.ndarray:
 TILED = (transforms.Split("k", 4), Tensorise("i", "j", 4, 8, 8))
 
 
-def test_transforms_of_tiles_change_no_value() -> None:
+def test_scheduleof_tiles_change_no_value() -> None:
     nest = serial_product(10, 24, 12)
     orders = (("j_1", "i_1"), ("i_1", "j_1"))
     expected = run_product(nest)
@@ -285,11 +285,17 @@ def test_all_of_the_next_panel_is_fetched() -> None:
     assert max(b - a for a, b in pairwise(points)) <= 3
 
 
-def test_a_single_tile_fetches_what_is_next() -> None:
+def test_a_single_tile_fetches_no_panel() -> None:
     """It reads a panel once: its steps are a stream, of which the next panel would be fetched too early."""
-    nest = transforms.apply(serial_product(4, 48, 40), (Tensorise("i", "j", 4, 8, 8), FetchAhead("j_1")))
+    schedule = (Tensorise("i", "j", 4, 8, 8), FetchAhead("j_1"))
+    with pytest.raises(ScheduleError, match="a single tile of vectors"):
+        transforms.apply(serial_product(4, 48, 40), schedule)
+    nest = transforms.apply(serial_product(sym.var("rows", 1, 40), 48, 40), schedule)
     (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
-    assert contract.b_ahead is not None and contract.b_ahead - contract.b_offset == NEAR * 8
+    assert contract.b_ahead is not None
+    place = {"j_1": 2, "i_1": 0, "k": 7}
+    one, two = (sym.evaluate(contract.b_ahead, {**place, "rows": rows}) for rows in (4, 8))
+    assert one == (2 * 40 + 7) * 8 and two == (3 * 40) * 8 + 7 * 4
 
 
 def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:

@@ -173,7 +173,7 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool) -> None:
             outside, inside = _divided(state, rows, blocking.count)
             order = [*outside, panels, *inside]
         state.do(Reorder((*batch, *order)))
-        if blocking.inner == "rows" and contiguous(contract) and not unpacks:
+        if blocking.inner == "rows" and extents["rows"] != 1 and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
     if even and in_runs(contract) and _streams(products[0], state.target):
         state.do(FetchRows())

@@ -275,8 +275,7 @@ class SumInBlocks:
 
 
 CACHE_LINE = 64  # bytes that one fetch brings
-NEAR_STEPS = 2  # of a matrix unit, and else
-NEAR = 24  # steps by which a stream is fetched ahead, farther than tiles of vectors do by themselves
+NEAR_STEPS = 2  # of a matrix unit, by which a stream is fetched ahead
 
 
 @dataclass(frozen=True)
@@ -286,8 +285,8 @@ class FetchAhead:
     for n_1 < panels:  for m_1 < tiles:  tile = Contract(A rows, panel n_1)
 
     While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
-    next into the cache; a single tile, what lies ``NEAR`` steps ahead. Legal where nothing between that loop and the
-    tile moves B, and a panel is contiguous.
+    next into the cache; a single tile nothing, or where a matrix unit reads B, what lies ``NEAR_STEPS`` ahead. Legal
+    where nothing between that loop and the tile moves B, and a panel is contiguous.
     """
 
     panels: str
@@ -310,10 +309,12 @@ class FetchAhead:
         steps = flat(loops_of_b(contract))
         panel = sym.substitute(start, {panels.axis: sym.expr(panels.axis) + 1}) - start
         count = sym.product(loop.extent for loop in tiles)
-        # A single tile reads a panel once: it runs through B as a stream, and needs no more than what is next.
-        unit = contract.unit
-        near = NEAR * contract.depth if unit is None or unit.in_vectors else NEAR_STEPS * contract.depth
-        distance = sym.minimum(panel, sym.maximum(near * contract.columns, (count - 1) * panel))
+        # A single tile reads a panel once: it runs through B as a stream, which tiles of vectors fetch for themselves.
+        matrices = contract.unit is not None and not contract.unit.in_vectors
+        near = NEAR_STEPS * contract.depth * contract.columns if matrices else 0
+        distance = sym.minimum(panel, sym.maximum(near, (count - 1) * panel))
+        if distance == 0:
+            raise ScheduleError("fetch ahead: a single tile of vectors fetches what is next for itself")
         part = sym.ceildiv(contract.columns, count)
         number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, b_ahead=start + distance + number * part)
