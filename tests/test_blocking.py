@@ -262,7 +262,7 @@ def run_product(nest: ln.LoopNest) -> np.ndarray:
 TILED = (transforms.Split("k", 4), Tensorise("i", "j", 4, 8, 8))
 
 
-def test_scheduleof_tiles_change_no_value() -> None:
+def test_transforms_of_tiles_change_no_value() -> None:
     nest = serial_product(10, 24, 12)
     orders = (("j_1", "i_1"), ("i_1", "j_1"))
     expected = run_product(nest)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 import luminal
 from luminal.comparison import ties
@@ -19,6 +21,7 @@ from luminal.core.decompose.arithmetic import round_
 from luminal.core.decompose.quantization import rounded
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import slice_
+from luminal.core.precision import BF16
 from luminal.core.types import f32, i16
 from luminal.frontends.onnx import operators
 from luminal.frontends.onnx.registry import Call
@@ -86,6 +89,57 @@ def test_other_modes_and_constants_are_not_moved() -> None:
     even, floor, constant = round_(x / 3), ir.unary(ops.ROUND, x / 5, ops.Rounding("floor")), round_(c / 7)
     graph = Graph("modes", (x,), (("y", even + floor + constant),))
     assert ties.arguments(graph) == [even.inputs[0]]
+
+
+def test_steps_are_of_each_element_and_at_most_half() -> None:
+    """One huge element, a masked score for one, says nothing about the others."""
+    exact = np.array([1.0, 2.0, 3.0, -3e38, np.inf, np.nan])
+    typed = exact + np.array([1e-6, 2e-6, 0.0, 1e30, 0.0, 0.0])
+    np.testing.assert_allclose(ties.steps(typed, exact, 0.0)[:4], [8e-6, 8e-6, 8e-6, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(ties.steps(exact, exact, 0.01), [0.01, 0.02, 0.03, 0.5, 0.0, 0.0])
+    assert not ties.steps(exact, exact, 0.0).any() and ties.steps(np.zeros(0), np.zeros(0), 0.1).shape == (0,)
+
+
+class Chosen(torch.nn.Module):
+    """How many elements there are follows from what is rounded, and which."""
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = torch.round(x * 3.3)
+        return x[whole > 0], table[whole.long().abs().clamp(max=3)]
+
+
+def test_sizes_and_places_that_follow_from_rounding() -> None:
+    x = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, 5000).astype(np.float32))
+    x[0] = 0.5 / 3.3
+    assert luminal.diff(Chosen(), (x, torch.arange(4.0))).trials[0].ok
+
+
+def test_texts_that_follow_from_rounding() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("Cast", ["q"], ["n"], to=TensorProto.INT64),
+        helper.make_node(
+            "LabelEncoder", ["n"], ["y"], domain="ai.onnx.ml",
+            keys_int64s=list(range(256)), values_strings=[f"label {k}" for k in range(256)],
+        ),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "labels",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [500])],
+        [helper.make_tensor_value_info("y", TensorProto.STRING, [500])],
+        [numpy_helper.from_array(np.float32(0.0131), "scale"), numpy_helper.from_array(np.uint8(120), "zero")],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 2)]
+    report = luminal.diff(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    assert report.ok, str(report)
+
+
+def test_a_precision_loosens_the_library_alone() -> None:
+    graph, _, inputs = projected()
+    (y,) = graph.results
+    exact, chosen = Oracle(graph, inputs), Oracle(graph, inputs, precision=BF16)
+    assert chosen.allowed(y).reference == exact.allowed(y).reference
+    assert chosen.allowed(y).own.exceptions > exact.allowed(y).own.exceptions > 0
 
 
 def test_bounds_count_exceptions() -> None:

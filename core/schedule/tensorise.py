@@ -285,8 +285,9 @@ class FetchAhead:
     for n_1 < panels:  for m_1 < tiles:  tile = Contract(A rows, panel n_1)
 
     While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
-    next into the cache; a single tile nothing, or where a matrix unit reads B, what lies ``NEAR_STEPS`` ahead. Legal
-    where nothing between that loop and the tile moves B, and a panel is contiguous.
+    next into the cache; a single tile nothing that it does not read itself, or where a matrix unit does, what lies
+    ``NEAR_STEPS`` ahead. Legal where there may be several, nothing between that loop and the tile moves B, and a panel
+    is contiguous.
     """
 
     panels: str

@@ -22,7 +22,7 @@ from luminal.core.target import Target
 
 LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
 LOAD = 0.06  # cycles that a load takes from multiply-adds, on average: more where a core's other thread works too
-FROM_L2 = 28  # bytes a cycle of panels that the first-level cache does not hold, read for one tile after another
+AGAIN = 0.036  # cycles for a byte of a panel that the first-level cache does not hold, read for tile after tile
 TURN = 8  # cycles in which a column of a tile is turned and stored
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
@@ -91,7 +91,7 @@ def choose_tile(
     size = node.dtype.itemsize if unit is None else group * unit.right.itemsize
     stored = size if prologue is None else prologue.bytes
     shape = node.inputs[0].shape
-    rows = typical(sym.product(shape[k] for k in found.m))
+    rows = max(1, typical(sym.product(shape[k] for k in found.m)))
     lengths = lines(shape, found)
     columns = typical(sym.product(shape[k] for k in found.n))
     steps = -(-typical(sym.product(shape[k] for k in found.k)) // group)
@@ -107,7 +107,7 @@ def choose_tile(
         row = stored * tile.columns
         held = row * steps <= target.l2
         arriving = FROM_L3 * row / (rows / height if held else 1)
-        again = 0.0 if near else row / FROM_L2
+        again = 0.0 if near else AGAIN * row
         step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency, arriving, again)
         step += 0.0 if near else 0.1 * tile.vectors
         step += LOAD * (height + tile.vectors) if unit is None else 0.0
@@ -238,13 +238,13 @@ def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
 
 
 def lines(shape: Shape, found: Roles) -> tuple[int, int]:
-    """How many rows tiles divide: those of the innermost axis of M, and of all that A has whole, one after the other in
-    memory. Which of the two it will be depends on where the result is stored: one with a border has gaps between its
-    lines, as the operand of windows has."""
+    """How many rows tiles divide: those of the innermost axis of M, and of all that A has whole, which most layouts put
+    one after the other. Which of the two depends on where the result is stored, too: one with a border has gaps between
+    its lines, as the operand of windows has."""
     held = list(zip(found.a.index, found.a.source.shape, strict=True))
     over, axes = ir.axes(shape), [k for k in reversed(found.m) if shape[k] != 1]
     whole = itertools.takewhile(lambda k: (over[k], shape[k]) in held, axes)
-    innermost = typical(shape[axes[0]]) if axes else 1
+    innermost = max(1, typical(shape[axes[0]])) if axes else 1
     return innermost, max(innermost, math.prod(typical(shape[k]) for k in whole))
 
 

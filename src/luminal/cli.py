@@ -390,7 +390,7 @@ def tune(
                 progress=display.report,
             )
     except KeyboardInterrupt:
-        _say(f"interrupted: what was measured is in {Records().path}, and the same command goes on from there")
+        _say(f"interrupted: what was measured is in {Records().path}; without --again, the same command goes on there")
         raise
     if outcome.answers:
         out.print(_answer_table(model.name, outcome.answers))
@@ -478,7 +478,7 @@ def _reference(
     """The framework that ``model`` is for, on as many threads; None where it is not installed."""
     if model.suffix != ".pt2":
         found = importlib.util.find_spec("onnxruntime")
-        return None if found is None else OnnxRuntime(model, constants, threads)
+        return None if found is None else OnnxRuntime(model, constants, threads, fastest=True)
     if threads:
         import torch
 

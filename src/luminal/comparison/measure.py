@@ -74,8 +74,8 @@ def distance(found: Array, expected: Array) -> Distance:
 
 def beyond(found: Array, expected: Array, far: float) -> int:
     """The number of elements that are further apart than ``far`` times the largest magnitude of ``expected``, of two
-    arrays of numbers of one shape; where only one is finite, none is."""
-    if not far and expected.dtype.kind in "biu":
+    arrays of one shape; where only one is finite, none is. Texts are equal or apart."""
+    if is_texts(expected) or (not far and expected.dtype.kind in "biu"):
         return int(np.count_nonzero(found != expected))  # also where float64 has too few digits
     with np.errstate(all="ignore"):
         a, b, finite = _wide(found, expected)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from luminal.comparison import ties
-from luminal.comparison.measure import FACTOR, beyond, distance, rounding
-from luminal.core import interp
+from luminal.comparison.measure import FACTOR, Rounding, beyond, distance, rounding
+from luminal.core import interp, ir
+from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
 from luminal.core.quantise import Scheme, quantised
 from luminal.core.schedule.rounding import rounded
-from luminal.core.texts import is_texts
 from luminal.core.winograd import transformed
 
 _Values = dict[Node, NDArray[Any]]
@@ -38,7 +38,7 @@ class Bound:
         """Why ``found`` is too far from an array of its shape and type, in words, and empty where it is not; over the
         elements where both are finite."""
         far = distance(found, expected).relative
-        count = 0 if is_texts(found) else beyond(found, expected, self.usual)
+        count = beyond(found, expected, self.usual)
         may = f", {self.exceptions} may" if self.exceptions else ""
         if count > self.exceptions and not self.usual:
             return f"{count} of {found.size} elements differ{may}"
@@ -75,6 +75,30 @@ def approximated(graph: Graph, weights: Scheme | None, winograd: float | None) -
     return graph if winograd is None else transformed(graph, winograd)
 
 
+@dataclass(eq=False)
+class _Side:
+    """What one of the two implementations computes: the model after a ``change``, and how it rounds. ``beside`` says
+    how far each element of what is rounded to integers may go either way, as far as it may, and ``moved`` what becomes
+    of the values then."""
+
+    rounding: Mapping[Node, Rounding]
+    change: Callable[[Graph], Graph] = lambda graph: graph
+    beside: dict[Node, NDArray[Any]] | None = None
+    values: _Values = field(default_factory=dict)
+    moved: tuple[dict[Node, NDArray[Any] | None], ...] = field(default_factory=lambda: ({}, {}))
+
+    @property
+    def all(self) -> tuple[dict[Node, Any], ...]:
+        return (self.values, *self.moved)
+
+    def bound(self, node: Node, exact: NDArray[Any], usual: float) -> Bound:
+        """``usual``, and what values beside ties move."""
+        moved = [x for values in self.moved if (x := values.get(node)) is not None and x.shape == exact.shape]
+        exceptions = max((beyond(x, exact, usual) for x in moved), default=0)
+        most = max((distance(x, exact).relative for x in moved), default=0.0) if exceptions else 0.0
+        return Bound(usual, max(usual, FACTOR * most), math.ceil(FACTOR * exceptions))
+
+
 class Oracle:
     """The interpreter on one set of inputs, in the types of the graph and in float64."""
 
@@ -93,59 +117,63 @@ class Oracle:
         self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
         self.weights, self.winograd = weights, winograd
         self.dims = interp.bind(graph.given, inputs, {})
-        self._rounding = rounding(graph.results, self.dims)
-        self._chosen = rounding(graph.results, self.dims, precision) if precision.unit else self._rounding
-        self._beside: dict[Node, float] | None = None  # how far from a tie what is rounded may go either way
-        self._typed: _Values = {}
         self._exact: _Values = {}
-        self._rounds_otherwise = bool(precision.unit or weights or winograd)
-        self._rounded: _Values = {} if self._rounds_otherwise else self._typed
-        self._moved: tuple[_Values, ...] = ({}, {})
+        self._reference = _Side(rounding(graph.results, self.dims))
+        self._own = self._reference
+        if precision.unit or weights or winograd:
+            self._own = _Side(rounding(graph.results, self.dims, precision), self._as_compiled)
 
     def compute(self, nodes: Collection[Node]) -> None:
         """Evaluate ``nodes`` at once. Raises IndexError where an index is out of range."""
-        missing = [node for node in dict.fromkeys(nodes) if node not in self._typed]
+        missing = [node for node in dict.fromkeys(nodes) if node not in self._exact]
         if not missing:
             return
         wanted = tuple((str(k), n) for k, n in enumerate(missing))
         roots = replace(self.graph, outputs=wanted)
-        kept = ties.arguments(self.graph) if self._beside is None else []
+        sides = list(dict.fromkeys((self._reference, self._own)))
+        kept = ties.arguments(self.graph) if self._own.beside is None and self.tolerance is None else []
         typed, exact = (interp.run(roots, self.inputs, mode, kept) for mode in ("typed", "float64"))
-        if self._beside is None:
-            errors = {x: self._error(x, typed.kept[x], exact.kept[x]) for x in kept}
-            self._beside = {x: error for x, error in errors.items() if error}
-        values = [(self._typed, typed.outputs), (self._exact, exact.outputs)]
+        self._exact.update(zip(missing, exact.outputs, strict=True))
         # What is rounded as was chosen depends on all that reads it: the whole model is.
         whole = replace(self.graph, outputs=(*wanted, *self.graph.outputs))
-        if self._rounds_otherwise:
-            values.append((self._rounded, self._as_compiled(whole, len(wanted))))
-        if self._beside:
-            for sign, moved in zip((1, -1), self._moved, strict=True):
-                by = {x: sign * error for x, error in self._beside.items()}
-                values.append((moved, self._as_compiled(ties.moved(whole, by), len(wanted))))
-        for known, found in values:
-            known.update(zip(missing, found, strict=True))
+        for side in sides:
+            if side.beside is None:
+                errors = {x: ties.steps(typed.kept[x], exact.kept[x], side.rounding[x].bound) for x in kept}
+                side.beside = {x: step for x, step in errors.items() if step.any()}
+            found = typed.outputs if side is self._reference else self._run(side.change(whole), len(missing), {})
+            side.values.update(zip(missing, found, strict=True))
+            for sign, moved in zip((1, -1), side.moved, strict=True) if side.beside else ():
+                moved.update(zip(missing, self._beside_ties(side, whole, len(missing), sign), strict=True))
 
-    def _error(self, node: Node, typed: NDArray[Any], exact: NDArray[Any]) -> float:
-        """How far from ``exact`` an implementation may be, absolutely."""
-        apart = distance(typed, exact)
-        return FACTOR * max(self._chosen[node].bound * apart.scale, apart.absolute)
+    def _beside_ties(self, side: _Side, graph: Graph, count: int, sign: int) -> Sequence[NDArray[Any] | None]:
+        """The first ``count`` outputs with what is rounded moved, one way or the other; None for each where another
+        size or index follows from it, which the model cannot have."""
+        by: dict[Node, Node] = {}
+        values: dict[str, NDArray[Any]] = {}
+        for number, (x, step) in enumerate((side.beside or {}).items()):
+            by[x] = ir.input_(f"moved {number} of {graph.name}", x.shape, x.dtype)
+            values[by[x].attr.name] = (sign * ties.signs(step.shape, number) * step).astype(x.dtype.numpy)
+        try:
+            return self._run(side.change(ties.moved(graph, by)), count, values)
+        except (IndexError, InputError):
+            return [None] * count
 
-    def _as_compiled(self, graph: Graph, count: int) -> list[NDArray[Any]]:
-        """The first ``count`` outputs of ``graph`` with all roundings that were chosen."""
+    def _run(self, graph: Graph, count: int, more: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        return interp.run(replace(graph, outputs=graph.outputs[:count]), {**self.inputs, **more}).outputs
+
+    def _as_compiled(self, graph: Graph) -> Graph:
         chosen = approximated(graph, self.weights, self.winograd)
-        chosen = rounded(chosen, self.precision) if self.precision.unit else chosen
-        return interp.run(replace(chosen, outputs=chosen.outputs[:count]), self.inputs).outputs
+        return rounded(chosen, self.precision) if self.precision.unit else chosen
 
     def forget(self) -> None:
         """Drop every value."""
-        for values in (self._typed, self._exact, self._rounded, *self._moved):
+        for values in (self._exact, *self._reference.all, *self._own.all):
             values.clear()
 
     def typed(self, node: Node) -> NDArray[Any]:
         """The value in the node's own type."""
         self.compute([node])
-        return self._typed[node]
+        return self._reference.values[node]
 
     def exact(self, node: Node) -> NDArray[Any]:
         """The value in float64, where it is a float."""
@@ -159,20 +187,12 @@ class Oracle:
             half = self.tolerance / 2 if is_float else 0.0
             return Allowed(Bound(half, half), Bound(half, half))
         if not is_float:
-            return Allowed(self._beside_ties(node, 0.0), self._beside_ties(node, 0.0))
-        own, reference = (FACTOR * distance(x[node], exact).relative for x in (self._rounded, self._typed))
+            return Allowed(self._own.bound(node, exact, 0.0), self._reference.bound(node, exact, 0.0))
+        own, reference = (FACTOR * distance(side.values[node], exact).relative for side in (self._own, self._reference))
         return Allowed(
-            self._beside_ties(node, max(self._chosen[node].bound, own)),
-            self._beside_ties(node, max(self._rounding[node].limit, reference)),
+            self._own.bound(node, exact, max(self._own.rounding[node].bound, own)),
+            self._reference.bound(node, exact, max(self._reference.rounding[node].limit, reference)),
         )
-
-    def _beside_ties(self, node: Node, usual: float) -> Bound:
-        """``usual``, and what values beside ties move."""
-        exact = self._exact[node]
-        moved = [values[node] for values in self._moved if node in values]
-        exceptions = max((beyond(x, exact, usual) for x in moved), default=0)
-        most = max((distance(x, exact).relative for x in moved), default=0.0) if exceptions else 0.0
-        return Bound(usual, max(usual, FACTOR * most), math.ceil(FACTOR * exceptions))
 
     def refutes(self, node: Node, value: NDArray[Any]) -> bool:
         """Whether a compiled library is wrong to give ``value`` for ``node``."""

@@ -2,14 +2,19 @@
 
 A model that quantises its activations turns an error in the last place of a sum into a whole step of the integers, and
 what reads that element moves with it. Which elements these are differs from one order of summation to the next, so how
-far they move the outputs is found by moving them: the graph is run with what it rounds a little larger, and a little
-smaller.
+far they move the outputs is found by moving them: the graph is run with every element of what it rounds a little larger
+or smaller, and once more the other way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from luminal.comparison.measure import FACTOR
 from luminal.core import ir, ops, rewrite
 from luminal.core.ir import Graph, Node
 
@@ -32,8 +37,8 @@ def arguments(graph: Graph) -> list[Node]:
     return list(dict.fromkeys(node.inputs[0] for node in rounds))
 
 
-def moved(graph: Graph, by: Mapping[Node, float]) -> Graph:
-    """``graph`` with these numbers added to those of its values wherever they are rounded to the nearest integer."""
+def moved(graph: Graph, by: Mapping[Node, Node]) -> Graph:
+    """``graph`` with ``by`` added to those of its values wherever they are rounded to the nearest integer."""
     origins: ir.Origins = dict(graph.origins)
 
     def make(node: Node, operands: Sequence[Node]) -> Node:
@@ -41,3 +46,19 @@ def moved(graph: Graph, by: Mapping[Node, float]) -> Graph:
         return ir.rebuild(node, operands if step is None else [operands[0] + step])
 
     return graph.computing(rewrite.remade(graph.roots, origins, make), origins=origins)
+
+
+def steps(typed: NDArray[Any], exact: NDArray[Any], bound: float) -> NDArray[Any]:
+    """How far each element of a value may be from where it should: ``FACTOR`` times as far as it or the median element
+    is, and no less than ``bound`` times its magnitude; half an integer at most, which makes any other its neighbour."""
+    with np.errstate(all="ignore"):
+        exact = exact.astype(np.float64)
+        errors = np.nan_to_num(np.abs(typed.astype(np.float64) - exact), nan=0.0, posinf=0.0)
+        typical = np.median(errors[errors > 0]) if errors.any() else 0.0
+        least = bound * np.nan_to_num(np.abs(exact), nan=0.0, posinf=0.0)
+    return np.asarray(np.minimum(0.5, np.maximum(least, FACTOR * np.maximum(errors, typical))))
+
+
+def signs(shape: Sequence[int], number: int) -> NDArray[Any]:
+    """1 or -1 for each element of the value of that number. Were all the same, what is moved could cancel."""
+    return np.random.default_rng(number).choice((-1.0, 1.0), tuple(shape))
