@@ -56,8 +56,8 @@ class Allowed:
     Usually it is what rounding explains (``measure.rounding``), and for the reference, which may round more often, what
     ``measure.limit`` explains; for either, ``measure.FACTOR`` times the distance of the graph in its own types, the
     library's operands of contractions rounded as it rounds them. Integers are the same. But where the graph rounds to
-    integers what is not exact, both may be as far, at as many elements, as ``measure.FACTOR`` times what the values
-    beside ties move (``ties``).
+    integers what is not exact, both may be ``measure.FACTOR`` times as far as values beside ties move them (``ties``),
+    at about as many elements.
     """
 
     own: Bound
@@ -96,7 +96,8 @@ class _Side:
         moved = [x for values in self.moved if (x := values.get(node)) is not None and x.shape == exact.shape]
         exceptions = max((beyond(x, exact, usual) for x in moved), default=0)
         most = max((distance(x, exact).relative for x in moved), default=0.0) if exceptions else 0.0
-        return Bound(usual, max(usual, FACTOR * most), math.ceil(FACTOR * exceptions))
+        # How many are beside ties varies like the square root of their number.
+        return Bound(usual, max(usual, FACTOR * most), math.ceil(exceptions + FACTOR * math.sqrt(exceptions)))
 
 
 class Oracle:
