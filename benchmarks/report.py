@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import attention, decoding, filtering, products, searching, tables
 from benchmarks.chart import Bars
 from benchmarks.chart import draw as draw_chart
-from benchmarks.goals import FASTER, Result, Verdict, faster, mean, verdicts, wanted
+from benchmarks.goals import AGAINST, FASTER, MEAN, Result, Verdict, faster, mean, verdicts, wanted
 from benchmarks.measure import Compiled, Sample
 from benchmarks.peers import PEERS
 from benchmarks.results import Results
@@ -301,9 +301,10 @@ def _sentence(words: str) -> str:
 
 
 def _short_of(models: Sequence[Result]) -> list[str]:
-    """The kernels of the models that do not reach their numbers."""
+    """The kernels of the models that do not reach their numbers, and the models of a mean that does not."""
     short = [result for result in models if missing(result) > 1]
-    if not short:
+    means = [line for precision in FASTER for line in _short_mean(precision, models)]
+    if not short and not means:
         return []
     about = (
         "The kernels that take the most time, of one process; `luminal bench --kernels` shows them all. `of ceiling` "
@@ -325,7 +326,35 @@ def _short_of(models: Sequence[Result]) -> list[str]:
             for kernel in first.kernels[:SHOWN]
         ]
         lines += [*tables.markdown(("kernel", "made for", *profile.HEADINGS), cells), ""]
-    return lines
+    return lines + means
+
+
+def _short_mean(precision: str, models: Sequence[Result]) -> list[str]:
+    """What a mean asks for that is not reached, and where each of its models stands; nothing where it is."""
+    *_, verdict = faster(precision, models)
+    if verdict.reached is not False:
+        return []
+    group = [r for r in models if r.setting == Setting(precision) and r.case.name in FASTER[precision]]
+    cells, times, shares = [], [], []
+    for result in group:
+        ahead = result.advantage(AGAINST[precision]) or 0.0
+        share, of = result.ceiling(result.setting.headline)
+        first = next((s for s in result.samples if s.kernels), None)
+        times.append(ahead)
+        shares.append(share)
+        parts = _parts(first) if first is not None else []
+        near = f"{sum(a * b for a, b in parts) / sum(a for a, _ in parts):.0%}" if parts else ""
+        cells.append((result.title, f"{ahead:.2f}", f"{share:.0%} {of}", f"{ahead / share:.2f}", near))
+    more = MEAN[precision] / mean(times)
+    about = (
+        f"It asks every model to be {more:.2f} times as fast: they stand at {mean(shares):.0%} of their ceilings, and "
+        f"would at {more * mean(shares):.0%}, geometric means. `at its ceiling` is how far ahead of the same peers a "
+        "model would be that did nothing but its contractions, at the peak; `kernels` what part of their time the "
+        "kernels that take the most would need for what bounds each."
+    )
+    headings = ("model", "ahead", "of ceiling", "at its ceiling", "kernels")
+    title = f"### The mean of these {len(group)}; {Setting(precision)}"
+    return [title, "", about, "", *tables.markdown(headings, cells, left=1), ""]
 
 
 def missing(result: Result) -> float:
@@ -348,15 +377,19 @@ def _asked_for(result: Result) -> str:
 
 def _where(found: Sample) -> str:
     """How the time divides between what is near its ceiling and what is not."""
-    parts = [(k.seconds / found.kernel_seconds, min(k.ceiling(found.peak)[0], 1.0)) for k in found.kernels]
+    parts = _parts(found)
     together = sum(share for share, _ in parts)
     far = sum(share for share, part in parts if part < 0.5)
-    average = sum(share * part for share, part in parts)
     return (
         f"Its kernels take {text(found.kernel_seconds)}. The {len(parts)} that take the most take {together:.0%} of "
-        f"that, and would need {average:.0%} at their ceilings; those that reach less than half of theirs take "
-        f"{far:.0%}."
+        f"that, and would need {sum(share * part for share, part in parts):.0%} at their ceilings; those that reach "
+        f"less than half of theirs take {far:.0%}."
     )
+
+
+def _parts(found: Sample) -> list[tuple[float, float]]:
+    """Of each of the kernels that take the most, its share of the time of all, and what part of it its ceiling is."""
+    return [(k.seconds / found.kernel_seconds, min(k.ceiling(found.peak)[0], 1.0)) for k in found.kernels]
 
 
 def _made_for(kernel: profile.KernelTime) -> str:

@@ -201,6 +201,21 @@ def test_a_mean_needs_all_models() -> None:
     assert [v.reached for v in rows] == [True, *([None] * 8)]
 
 
+def test_a_mean_that_is_not_reached_says_where_its_models_stand(tmp_path: Path) -> None:
+    """Each is 1.2 times as fast as its best peer, and takes 6 % of its time at the peak."""
+    results = measured(*((name, MAIN, [found(4e-2, 4.8e-2)]) for name in goals.FASTER["fp32"]))
+    report.write(results, tmp_path / "speed.md")
+    _, _, section = (
+        (tmp_path / "speed.md").read_text().partition("### The mean of these 8; float32, batch 1, 2 threads")
+    )
+    assert (
+        "It asks every model to be 1.04 times as fast: they stand at 6% of their ceilings, and would at 7%" in section
+    )
+    assert "| MiniLM-L6, 128 tokens | 1.20 | 6% FMA | 19.20 | 8% |" in section
+    report.write(measured(*((name, MAIN, [found(1, 2)]) for name in goals.FASTER["fp32"])), tmp_path / "fast.md")
+    assert "The mean of these" not in (tmp_path / "fast.md").read_text()
+
+
 def test_the_page_and_its_charts(tmp_path: Path) -> None:
     results = measured(("minilm", MAIN, [found(1e-2, 2e-2)]), ("gpt2", MAIN, [found(4e-2, 2e-2)]))
     head = attention.Result("plain", {"luminal": 1.0, "torch": 4.0}, (2**20, 2**30), (1e-6, 2e-6))
