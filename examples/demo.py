@@ -110,7 +110,9 @@ def from_c(folder: Path, inputs: Inputs) -> NDArray[np.float64]:
 
 def timings(module: Module, path: Path, display: Display) -> Table:
     """A table of median times at three sizes, on the same threads, in turns."""
-    session = onnxruntime.InferenceSession(path, session_options(THREADS), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        path, session_options(THREADS, fastest=True), providers=["CPUExecutionProvider"]
+    )
     table = Table(box=None)
     for heading in ("batch x length", "luminal", "onnxruntime", "luminal takes"):
         table.add_column(heading, justify="right")
