@@ -77,9 +77,9 @@ def approximated(graph: Graph, weights: Scheme | None, winograd: float | None) -
 
 @dataclass(eq=False)
 class _Side:
-    """What one of the two implementations computes: the model after a ``change``, and how it rounds. ``beside`` says
-    how far each element of what is rounded to integers may go either way, as far as it may, and ``moved`` what becomes
-    of the values then."""
+    """What one of the two implementations computes, the model after a ``change``, and how it rounds. ``beside`` says
+    how far each element of what is rounded to integers may go either way (None before that is known), and ``moved``
+    what becomes of the values when all do: one way, and the other."""
 
     rounding: Mapping[Node, Rounding]
     change: Callable[[Graph], Graph] = lambda graph: graph
