@@ -78,7 +78,7 @@ class Pool {
         }
         int64_t pieces = tasks * PIECES_IN_GRAIN / grain;
         if (pieces > tasks) pieces = tasks;
-        if (pieces > parts * MOST_PIECES) pieces = parts * MOST_PIECES;
+        if (pieces > INT32_MAX) pieces = INT32_MAX;
         job_ = Job{body, argument, tasks, pieces};
         undone_.store_relaxed(static_cast<uint32_t>(pieces));
         parts_.store_relaxed(static_cast<int>(parts));
@@ -98,8 +98,8 @@ class Pool {
     static constexpr uint32_t EPOCH = 2;
     static constexpr uint32_t CALLER_SLEEPS = 1u << 31;
 
+    // At the end of a job somebody waits for a piece of another's: a microsecond or two.
     static constexpr int64_t PIECES_IN_GRAIN = 4;
-    static constexpr int64_t MOST_PIECES = 16;  // of a thread
 
     struct Job {
         lm_task_range body;
