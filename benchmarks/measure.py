@@ -196,7 +196,7 @@ def needed_bytes(program: Program) -> int:
         for name in step.arguments
         if program.kernels[step.kernel].nest.checked and program.buffer(name).space == "constant"
     }
-    kept = [b for b in program.buffers if b.space != "arena" and b.name not in looked_up]
+    kept = [b for b in program.buffers if b.space not in ("arena", "share") and b.name not in looked_up]
     return sum(b.size for b in kept)
 
 

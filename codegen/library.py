@@ -83,12 +83,14 @@ class Call:
 class Step:
     """A launch, a call of the host, or a phase of several launches: the member of the context that runs it, the number
     of its step (of the one that can raise a status, where one can), the text of the count of its tasks or shares (and
-    of how many are worth a thread; empty for the host), and the calls."""
+    of how many are worth a thread; empty for the host), the calls, and the declarations of the portions that a share of
+    a phase has of buffers."""
 
     how: str
     number: int
     tasks: str
     calls: tuple[Call, ...]
+    portions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -346,9 +348,16 @@ class _Describer:
     def _phase(self, steps: Sequence[Launch], phase: Phase, pointers: dict[str, str]) -> Step:
         numbers = [self._number(step) for step in steps]
         checked = (n for n, step in zip(numbers, steps, strict=True) if self.program.kernels[step.kernel].nest.checked)
+        pointers, portions = dict(pointers), []
+        for number, portion in enumerate(phase.portions):
+            first = f"{portion.first} + begin * {portion.length}" if portion.first else f"begin * {portion.length}"
+            pointers[portion.buffer] = f"around(portion{number}, {first})"
+            element = ctype(self.program.buffer(portion.buffer).dtype)
+            portions.append(f"alignas(ALIGNMENT) {element} portion{number}[{portion.length}]")
         calls = tuple(self._call(step, times, pointers) for step, times in zip(steps, phase.tasks, strict=True))
         how = "by_share" if phase.linked else "parallel"
-        return Step(how, next(checked, numbers[0]), f"{self._size(phase.shares)}, {phase.grain(steps)}", calls)
+        tasks = f"{self._size(phase.shares)}, {phase.grain(steps)}"
+        return Step(how, next(checked, numbers[0]), tasks, calls, tuple(portions))
 
     def _host(self, step: HostCall, pointers: dict[str, str]) -> Step:
         arguments = ["context.texts()", "context.status()"]

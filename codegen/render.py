@@ -140,6 +140,7 @@ def tensors(program: Program) -> Mapping[str, tuple[str, ...]]:
 
 _SPACES = {
     "input": "input", "output": "output", "constant": "weight", "arena": "value", "part": "element", "state": "state",
+    "share": "value",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
@@ -28,6 +29,7 @@ from luminal.core.program import (
     Loop,
     Measure,
     Phase,
+    Portion,
     Program,
     Region,
     State,
@@ -43,6 +45,8 @@ from luminal.core.schedule.scheduler import Chosen
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.texts import strings
+
+PORTIONS = 64 << 10  # bytes that a thread keeps of a phase at most: they lie on its stack, and in its caches
 
 
 @dataclass(frozen=True)
@@ -397,7 +401,7 @@ class _Region:
     # ---- the plan --------------------------------------------------------------------------------------------------
 
     def _phases(self) -> Iterator[Phase]:
-        """The phases of consecutive launches."""
+        """The phases of consecutive launches. What only one of them uses, a share at a time, leaves the arena."""
         nests = list(self.tables.kernels)
         first = 0
         while first < len(self.steps):
@@ -408,8 +412,29 @@ class _Region:
                     break
                 launches.append(phases.Step(nests[step.kernel], step.arguments))
             for phase in phases.phases(launches):
-                yield replace(phase, first=first + phase.first, last=first + phase.last)
+                inside = launches[phase.first : phase.last + 1]
+                phase = replace(phase, first=first + phase.first, last=first + phase.last)
+                yield replace(phase, portions=tuple(self._portions(phase, inside)) if phase.linked else ())
             first += len(launches) + 1
+
+    def _portions(self, phase: Phase, launches: Sequence[phases.Step]) -> Iterator[Portion]:
+        outside = {
+            name
+            for number, (step, names) in enumerate(zip(self.steps, self.uses, strict=True))
+            if not phase.first <= number <= phase.last
+            for name in (*names, *(chain(*step.carried) if isinstance(step, Loop) else ()))
+        }
+        left = PORTIONS
+        for name in dict.fromkeys(chain(*self.uses[phase.first : phase.last + 1])):
+            buffer = self.tables.buffers[name]
+            if name not in self.own or name in outside or buffer.dtype.bits % 8:
+                continue
+            found = phases.portion(launches, phase.shares, name)
+            if found is not None and (size := plan.aligned(found[1] * buffer.dtype.itemsize)) <= left:
+                left -= size
+                self.tables.buffers[name] = replace(buffer, space="share")
+                self.own.remove(name)
+                yield Portion(name, *found)
 
     def plan(self) -> int:
         """Gives everything a place in the arena of this region, whose size it returns."""

@@ -18,7 +18,7 @@ from luminal.core.schedule.nest import LoopNest
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
-SPACES = ("input", "output", "constant", "arena", "part", "state")
+SPACES = ("input", "output", "constant", "arena", "part", "state", "share")
 ALIGNMENT = 64  # bytes; of every buffer in the arena and in the weights
 
 
@@ -30,7 +30,8 @@ class Buffer:
     ``SPACES``; an input or output is the entry's tensor of the same name. ``offset`` is in bytes from the start of the
     arena, or of the states of a context (0 in other spaces: code generation lays out the weights); ``size`` is in
     bytes, at the upper bounds of the dimensions. A buffer in space ``part`` is the element of ``whole`` along its first
-    axis that a loop is at: the one whose ``counter`` is given.
+    axis that a loop is at: the one whose ``counter`` is given. One in space ``share`` is nowhere as a whole: each share
+    of the phase that has it among its ``portions`` has some of its elements.
     """
 
     name: str
@@ -59,17 +60,29 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Portion:
+    """What a share of a phase has of a ``buffer`` in space ``share``: the ``length`` elements from ``first + share *
+    length`` on."""
+
+    buffer: str
+    first: int
+    length: int
+
+
+@dataclass(frozen=True)
 class Phase:
     """Consecutive steps, ``first`` to ``last`` inclusive, between which no thread waits for another: each thread runs
     its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
     step. At most one step of a phase can raise a status. ``linked`` says that a step reads what an earlier one wrote:
-    then each share goes through all steps before the next begins, while what it wrote is in the cache."""
+    then each share goes through all steps before the next begins, while what it wrote is in the cache; of what no step
+    after the phase reads, a thread keeps no more than the share that it is at, the ``portions``."""
 
     first: int
     last: int
     shares: Int
     tasks: tuple[int, ...]
     linked: bool = False
+    portions: tuple[Portion, ...] = ()
 
     def grain(self, steps: Sequence[Launch]) -> int:
         """How many shares one thread does sooner than it could wake another. A share takes as long as its tasks of each
@@ -339,7 +352,8 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
         if number in starts:
             phase = starts[number]
             order = ", one by one" if phase.linked else ""
-            yield f"{indent}{phase.shares} shares of {' + '.join(map(str, phase.tasks))} tasks{order}"
+            kept = "".join(f", {p.length} elements of {p.buffer} at once" for p in phase.portions)
+            yield f"{indent}{phase.shares} shares of {' + '.join(map(str, phase.tasks))} tasks{order}{kept}"
             inside = indent + "  "
         match step:
             case Launch():

@@ -23,6 +23,7 @@ from luminal.core.program import (
     Measure,
     Program,
     Region,
+    inner,
     measured,
 )
 from luminal.core.sizes import solve
@@ -121,7 +122,7 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
 
     def read(name: str) -> None:
         place = _place(program, name)
-        known = place.space != "arena" or name in written or place.name in written
+        known = place.space not in ("arena", "share") or name in written or place.name in written
         _expect(known, f"entry {entry.name}: {name} is read before anything is written to it")
 
     for step in region.steps:
@@ -206,7 +207,7 @@ def _check_entry(program: Program, entry: Entry) -> None:
             if array.written:
                 place = _place(program, name)
                 _expect(
-                    place.space in ("output", "arena", "state"),
+                    place.space in ("output", "arena", "state", "share"),
                     f"{where}: {name} is written, but lies in {place.space}",
                 )
         buffers = [_place(program, name) for name in step.arguments]
@@ -233,8 +234,17 @@ def _wholes(program: Program, name: str) -> Iterator[str]:
 
 
 def _check_phases(program: Program, entry: str, region: Region) -> None:
-    """Phases follow each other, divide the tasks of their steps, and keep what their steps use apart in the arena."""
+    """Phases follow each other, divide the tasks of their steps, and keep what their steps use apart in the arena. What
+    is nowhere as a whole is used by the phase alone that has portions of it."""
     free = 0
+    portions = {p.buffer: phase for phase in region.phases for p in phase.portions}
+    for number, step in enumerate(region.steps):
+        for nested in inner(step):
+            _check_phases(program, entry, nested)
+        for name in step.arguments if isinstance(step, Launch | HostCall) else ():
+            if program.buffer(name).space == "share":
+                held = name in portions and portions[name].first <= number <= portions[name].last
+                _expect(held, f"entry {entry}, step {number}: {name} is used outside a phase with portions of it")
     for phase in region.phases:
         where = f"entry {entry}, steps {phase.first} to {phase.last}"
         _expect(free <= phase.first < phase.last < len(region.steps), f"{where}: no phase can be there")
@@ -246,6 +256,10 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
         for nest, tasks in zip(nests, phase.tasks, strict=True):
             count = sym.product(loop.extent for loop in nest.tasks)
             _expect(phase.shares * tasks == count, f"{where}: {count} tasks are not {phase.shares} shares of {tasks}")
+        for portion in phase.portions:
+            name = portion.buffer
+            _expect(program.buffer(name).space == "share", f"{where}: {name} is somewhere as a whole")
+            _expect(phase.linked, f"{where}: portions of {name}, but no share goes through all steps at once")
         buffers = {_place(program, name) for step in steps for name in step.arguments}
         shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
         _expect(not shared, f"{where}: {', '.join(shared)} overlap")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, ops, program_spec, types
+from luminal.codegen import build, weights
+from luminal.codegen.render import render
+from luminal.core import assembly, interp, ir, ops, program_spec, types
 from luminal.core import program as programs
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
@@ -20,6 +24,7 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule import phases, scheduler
 from luminal.core.schedule.phases import Slab, Step, slabs
 from luminal.core.symbolic import Expr, Int
+from luminal.runtime import loader
 from tests import schedule_support
 from tests.codegen_programs import scaled_rows
 from tests.codegen_support import array, axis, of, op, output
@@ -131,6 +136,27 @@ def test_one_step_at_most_can_raise_a_status() -> None:
     assert found((checked, "ab"), (checked, "bc"), (plain, "cd")) == (Phase(1, 2, ROWS, (1, 1), True),)
 
 
+def test_portions_hold_what_a_share_touches() -> None:
+    def portion(buffer: str, shares: Int, *steps: tuple[ln.LoopNest, str]) -> tuple[int, int] | None:
+        return phases.portion([Step(made, tuple(letters)) for made, letters in steps], shares, buffer)
+
+    assert portion("b", ROWS, (plain, "ab"), (plain, "bc")) == (0, 8)
+    assert portion("b", ROWS // 4, (plain, "ab"), (plain, "bc")) == (0, 32)
+    inside = nest([row * 8 + 3], row * 8 + 3, (ROW, ROWS))
+    assert portion("b", ROWS, (plain, "ab"), (inside, "bc")) == (0, 8)
+    behind = nest([row * 8 + 9], row * 8 + 9, (ROW, ROWS))  # a border of 9 elements before
+    first, length = portion("b", ROWS, (behind, "ab"), (behind, "bc")) or (0, 0)
+    assert (first <= 9 < first + length, length) == (True, 8)
+    assert portion("b", ROWS, (plain, "ab"), (nest([PLACE + 1], PLACE, *LOOPS), "bc")) is None
+    rows, width = sym.Var("rows", 1, 256), sym.Var("width", 1, 64)
+    r, place = axis("r", of(rows))
+    high = nest([place * 8 + column], place * 8 + column, (r, of(rows)), LOOPS[1])
+    assert portion("b", of(rows), (high, "ab"), (high, "bc")) == (0, 8)
+    c, across = axis("c", of(width))
+    wide = nest([row * of(width) + across], row * of(width) + across, (ROW, ROWS), (c, of(width)))
+    assert portion("b", ROWS, (wide, "ab"), (wide, "bc")) is None  # the length is not known
+
+
 def test_serial_steps_stay_by_themselves() -> None:
     serial = nest([PLACE], PLACE, *LOOPS, parallel=0)
     assert found((serial, "ab"), (serial, "bc"), (plain, "de")) == ()
@@ -170,7 +196,7 @@ def everything_parallel(patch: pytest.MonkeyPatch) -> None:
 
 def test_random_programs_in_any_order_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     everything_parallel(monkeypatch)
-    together = 0
+    together = portions = 0
     for seed in range(1000, 1400):
         builder = Builder(seed)
         for _ in range(int(builder.random.integers(3, 10))):
@@ -180,31 +206,71 @@ def test_random_programs_in_any_order_of_shares(monkeypatch: pytest.MonkeyPatch)
         if not program.entries[0].region.phases:
             continue
         together += len(program.entries[0].region.phases)
+        portions += sum(len(phase.portions) for phase in program.entries[0].region.phases)
         expected = schedule_support.run_program(one_by_one(program), builder.arrays)
         for order in range(2):
             for name, value in schedule_support.run_program(program, builder.arrays, order).items():
                 assert value.tobytes() == expected[name].tobytes(), f"seed {seed}, {name}"
-    assert together > 40, together
+    assert together > 40 and portions > 6, (together, portions)
 
 
-def test_what_a_phase_uses_lives_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Narrow layers in a row: the last could overwrite the first, if threads waited for each other."""
-    everything_parallel(monkeypatch)
+def layers() -> tuple[programs.Program, Graph, dict[str, np.ndarray]]:
+    """Four narrow products in a row, and what they are given."""
     x = ir.input_("x", (96, 16), types.f32)
     random = np.random.default_rng(0)
     y = x
     for _ in range(4):
         y = contraction.matmul(y, ir.constant(random.standard_normal((16, 16)).astype(np.float32)))
     graph = Graph("layers", (x,), (("y", y),), ())
-    program = compile_graph(graph, targets.AVX2)
-    (phase,) = program.entries[0].region.phases
-    assert (phase.first, phase.last) == (0, 3)
     arrays = {"x": random.standard_normal((96, 16)).astype(np.float32)}
+    return compile_graph(graph, targets.AVX2), graph, arrays
+
+
+def test_what_a_phase_uses_lives_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow layers in a row: the last could overwrite the first, if threads waited for each other."""
+    everything_parallel(monkeypatch)
+    monkeypatch.setattr(assembly, "PORTIONS", 0)
+    program, graph, arrays = layers()
+    (phase,) = program.entries[0].region.phases
+    assert (phase.first, phase.last, phase.portions) == (0, 3, ())
     (expected,) = interp.run(graph, arrays).outputs
     np.testing.assert_allclose(schedule_support.run_program(program, arrays)["y"], expected, rtol=1e-4, atol=1e-4)
     moved = tuple(replace(b, offset=0) if b.space == "arena" else b for b in program.buffers)
     with pytest.raises(SpecError, match="overlap"):
         program_spec.check(replace(program, buffers=moved))
+
+
+def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    everything_parallel(monkeypatch)
+    program, graph, arrays = layers()
+    (entry,) = program.entries
+    (phase,) = entry.region.phases
+    between = [b.name for b in program.buffers if b.space == "share"]
+    assert entry.arena_size == 0 and len(between) == 3
+    assert [(p.buffer, p.first, p.length * phase.shares) for p in phase.portions] == [(b, 0, 96 * 16) for b in between]
+    (expected,) = interp.run(graph, arrays).outputs
+    np.testing.assert_allclose(schedule_support.run_program(program, arrays)["y"], expected, rtol=1e-4, atol=1e-4)
+    bundle = render(program, targets.AVX2)
+    path = build.build(bundle, tmp_path).library
+    constants = [program.constants[name] for name in bundle.plan.offsets]
+    weights.write(path.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, constants)
+    library = loader.load(path, threads=2)
+    np.testing.assert_allclose(library.run(arrays)[0], expected, rtol=1e-4, atol=1e-4)
+
+    def given(**changes: Any) -> programs.Program:
+        region = replace(entry.region, phases=(replace(phase, **changes),))
+        return replace(program, entries=(replace(entry, region=region),))
+
+    first, *others = phase.portions
+    shifted = given(portions=(replace(first, first=1), *others))
+    with pytest.raises(SpecError, match=f"{first.buffer} is written outside a portion"):
+        schedule_support.run_program(shifted, arrays)
+    with pytest.raises(SpecError, match=f"{first.buffer} is used outside a phase with portions of it"):
+        program_spec.check(given(portions=tuple(others)))
+    with pytest.raises(SpecError, match=f"portions of {first.buffer}, but no share goes through all steps at once"):
+        program_spec.check(given(linked=False))
+    with pytest.raises(SpecError, match="y is somewhere as a whole"):
+        program_spec.check(given(portions=(*phase.portions, programs.Portion("y", 0, 16))))
 
 
 def one_by_one(program: programs.Program) -> programs.Program:

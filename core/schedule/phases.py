@@ -70,6 +70,14 @@ def _phase(steps: Sequence[Step], first: int, last: int) -> Phase | None:
     return None
 
 
+def portion(steps: Sequence[Step], shares: Int, buffer: Hashable) -> tuple[int, int] | None:
+    """The ``first`` and ``length`` of the portions of ``buffer`` that hold all that each of the ``shares`` touches, or
+    None, where there are none or where sizes that are not known decide on them."""
+    options = _options(_uses(steps)[buffer], steps, shares)
+    lengths = (length for length in _common(options) if isinstance(length, int))
+    return min(((max(o[n].first for o in options), n) for n in lengths), key=lambda found: found[1], default=None)
+
+
 def _linked(steps: Sequence[Step]) -> bool:
     """Whether a step reads what an earlier one wrote."""
     written: set[Hashable] = set()
@@ -84,25 +92,35 @@ def _linked(steps: Sequence[Step]) -> bool:
 
 def _independent(steps: Sequence[Step], shares: Int) -> bool:
     """Whether no share of one step touches what another share of another step writes."""
+    return all(
+        _common(_options(used, steps, shares))
+        for used in _uses(steps).values()
+        if len({number for number, _ in used}) > 1 and any(array.written for _, array in used)
+    )
+
+
+def _uses(steps: Sequence[Step]) -> dict[Hashable, list[tuple[int, ln.Array]]]:
+    """For each buffer, the numbers of the steps that use it, and as what."""
     users: dict[Hashable, list[tuple[int, ln.Array]]] = {}
     for number, step in enumerate(steps):
         for array, buffer in zip(step.nest.arrays, step.buffers, strict=True):
             users.setdefault(buffer, []).append((number, array))
-    for used in users.values():
-        shared = len({number for number, _ in used}) > 1 and any(array.written for _, array in used)
-        if shared and not _apart([slabs(steps[number].nest, array.name) for number, array in used], shares):
-            return False
-    return True
+    return users
 
 
-def _apart(uses: Sequence[tuple[Slab, ...]], shares: Int) -> bool:
-    """Whether one division into slabs, a slab for each share, holds all ``uses`` of a buffer."""
-    options = [{k: slab for slab in use if (k := _stride(slab, shares)) is not None} for use in uses]
-    common = set(options[0]).intersection(*options[1:])
-    return any(
-        max(option[stride].first for option in options) <= min(option[stride].last for option in options)
-        for stride in common
-    )
+def _options(used: Sequence[tuple[int, ln.Array]], steps: Sequence[Step], shares: Int) -> list[dict[Int, Slab]]:
+    """For each use of a buffer, the slabs that shares divide it into, by their stride from share to share."""
+    every = (slabs(steps[number].nest, array.name) for number, array in used)
+    return [{k: slab for slab in use if (k := _stride(slab, shares)) is not None} for use in every]
+
+
+def _common(options: Sequence[dict[Int, Slab]]) -> list[Int]:
+    """The strides of the divisions into slabs, a slab for each share, that hold all uses of a buffer."""
+    return [
+        stride
+        for stride in set(options[0]).intersection(*options[1:])
+        if max(option[stride].first for option in options) <= min(option[stride].last for option in options)
+    ]
 
 
 def _stride(slab: Slab, shares: Int) -> Int | None:

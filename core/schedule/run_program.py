@@ -13,6 +13,7 @@ import numpy as np
 
 from luminal.core import host
 from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
 from luminal.core.numerics import Array
 from luminal.core.program import (
     GIVE,
@@ -32,6 +33,7 @@ from luminal.core.schedule import run_nest
 from luminal.core.symbolic import Int
 
 RunKernel = Callable[..., bool]
+FRESH = 0xFF  # of memory that nothing has been written to: NaN in every float type, so that reading it shows
 
 
 def run(
@@ -50,7 +52,7 @@ def run(
     where an index that it read is out of range, InputError where a function of the host refuses what it is given.
     """
     entry = entry or program.entries[0]
-    arena = np.full(entry.arena_size, 0xFF, np.uint8)  # NaN in every float type: stale memory shows
+    arena = _fresh(entry.arena_size)
     memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
     memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
     memory |= {kept.buffer: _initial(program, kept) for kept in program.states}
@@ -58,12 +60,16 @@ def run(
     state = _Run(program, sizes, arena, memory, seed, run_kernel)
     for tensor in entry.outputs:
         count = state.size(sym.product(tensor.shape))
-        memory[tensor.buffer] = np.full(count * tensor.dtype.itemsize, 0xFF, np.uint8).view(tensor.dtype.numpy)
+        memory[tensor.buffer] = _fresh(count * tensor.dtype.itemsize).view(tensor.dtype.numpy)
     state.region(entry.region)
     return {
         t.name: memory[t.buffer][: state.size(sym.product(t.shape))].reshape([state.size(d) for d in t.shape])
         for t in entry.outputs
     }
+
+
+def _fresh(size: int) -> Array:
+    return np.full(size, FRESH, np.uint8)
 
 
 def _initial(program: Program, state: State) -> Array:
@@ -92,6 +98,8 @@ class _Run:
         if buffer.counter is not None:
             place = self.sizes[buffer.counter.name]
             return self.array(buffer.whole)[place * count : (place + 1) * count]
+        if buffer.space == "share" and name not in self.memory:
+            self.memory[name] = _fresh(count * buffer.dtype.itemsize).view(buffer.dtype.numpy)
         if name in self.memory:
             return self.memory[name]
         return self.arena[buffer.offset : buffer.offset + count * buffer.dtype.itemsize].view(buffer.dtype.numpy)
@@ -132,8 +140,20 @@ class _Run:
 
     def _phase(self, phase: Phase, steps: tuple[Any, ...]) -> None:
         for share in np.random.default_rng(self.seed).permutation(self.size(phase.shares)).tolist():
+            for portion in phase.portions:
+                self.memory.pop(portion.buffer, None)
             for step, tasks in zip(steps, phase.tasks, strict=True):
                 self._launch(step, range(share * tasks, (share + 1) * tasks))
+            for portion in phase.portions:
+                first = portion.first + share * portion.length
+                self._check_portion(portion.buffer, max(first, 0), first + portion.length)
+
+    def _check_portion(self, name: str, first: int, end: int) -> None:
+        """Raises SpecError where anything but the elements from ``first`` to ``end`` has been written."""
+        size = self.program.buffer(name).dtype.itemsize
+        held = self.array(name).view(np.uint8)
+        if not all((part == FRESH).all() for part in (held[: first * size], held[end * size :])):
+            raise SpecError(f"{name} is written outside a portion, elements {first} to {end}")
 
     def _loop(self, step: Loop) -> None:
         number = 0

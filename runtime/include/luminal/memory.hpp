@@ -22,6 +22,12 @@ void exchange(T& a, T& b) {
     b = before;
 }
 
+/// Where an array would begin whose elements from `first` on are `portion`, and which has no others in memory.
+template <class T>
+T* around(T* portion, int64_t first) {
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(portion) - static_cast<uintptr_t>(first) * sizeof(T));
+}
+
 constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 /// Allocates blocks aligned to ALIGNMENT. Large default blocks are anonymous mappings: pages that are never touched
