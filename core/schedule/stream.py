@@ -108,6 +108,7 @@ class _Streamed(OnePass):
             *([] if self.kept == "tile" else [ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block)]),
             ln.Alloc(self.result.name, self.dtype, rows * self.stride),
             *(ln.Alloc(state.name, self.dtype, rows) for state in self.states),
+            *(ln.Alloc(_next(state), self.dtype, self.rows) for state in self.maxima),
         ]
 
     def _initial(self, row: Int) -> Body:
@@ -215,8 +216,9 @@ class _Streamed(OnePass):
     # ---- what is carried -------------------------------------------------------------------------------------------
 
     def _carry(self, first_row: Int, rows: Int, local: Int, position: Int, width: Int) -> Body:
-        """For each row of a tile: the maxima moved on, what follows them, and in the tile the left operand of
-        the last sum."""
+        """For each row of a tile, the maxima moved on; then, for each row again, what follows them, and in the tile the
+        left operand of the last sum. One row's maximum is not waited for before the next one's is looked for: in rows
+        of 128 columns, all of a chain of two products takes 0.93 of the time."""
         by = self.by
         row = sym.axis(f"{by.m}_0", self.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
@@ -230,10 +232,14 @@ class _Streamed(OnePass):
         before: Body = ()
         if self.lets or element != row_value:
             before = (*substitute(self.lets, block.where), ln.Store(self.kept, place, element))
-        body: list[ln.Statement] = [ln.Assign(self.m.axis, first_row + row)]
+        here = ln.Assign(self.m.axis, first_row + row)
+        maxima: list[ln.Statement] = [here]
         for state in self.maxima:
-            body += block.maximum(state, local + row, before, row_value)
+            maxima += block.maximum(state, local + row, row, before, row_value)
             before = ()
+        body: list[ln.Statement] = [here]
+        for state in self.maxima:
+            body += block.moved_on(state, local + row, row)
         for state in self.sums[:-1]:
             body += block.sum(state, local + row, before, row_value)
             before = ()
@@ -250,7 +256,12 @@ class _Streamed(OnePass):
         if self.result.moves:
             moved = self.times(self._sum(local + row), block.factor(self.result))
             body.append(self._columns(self.width, self.result.name, local + row, moved))
-        return over(row, rows, tuple(body))
+        return (*over(row, rows, maxima), *over(row, rows, body))
+
+
+def _next(state: Carried) -> str:
+    """The array of what a maximum is after the block, for each row of a tile."""
+    return f"{state.name}_next"
 
 
 class _Block(Block):
@@ -260,13 +271,22 @@ class _Block(Block):
         super().__init__(chain, where)
         self.loop = loop
 
-    def maximum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
-        """``state`` moved on by the block's maximum; ``before`` runs for each column first, and gives ``row``."""
-        value = self.value(state, row)
+    def maximum(self, state: Carried, place: Int, row: Int, before: Body, value: ln.Scalar) -> Body:
+        """``state``, which is at ``place``, with the block's maximum, for ``row`` of the tile; ``before`` runs for each
+        column first, and gives ``value``."""
+        reduced = self.value(state, value)
         named = self.moved(state, ln.load(state.name, place, self.dtype), self.temporary(state.name, "block"))
         return (
-            ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, value),
+            ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, reduced),
             *named,
+            ln.Store(_next(state), row, self.temporary(state.name, "new")),
+        )
+
+    def moved_on(self, state: Carried, place: Int, row: Int) -> Body:
+        """``state``, which is at ``place``, named as it was and as it is from now on."""
+        return (
+            ln.Define(f"{state.name}_old", ln.load(state.name, place, self.dtype)),
+            ln.Define(f"{state.name}_new", ln.load(_next(state), row, self.dtype)),
             ln.Store(state.name, place, self.temporary(state.name, "new")),
         )
 
