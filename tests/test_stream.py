@@ -12,15 +12,18 @@ import pytest
 import torch
 
 import luminal
+from luminal.codegen.emitter import emit
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import attention, contraction, exponential, reduction
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
+from luminal.core.program import Kernel
 from luminal.core.schedule import conditions, lower, online
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.stream import Stream
+from luminal.module import Module
 from tests.schedule_graphs import SEQ, SIZES, Source
 from tests.schedule_support import run_program
 from tests.stream_support import (
@@ -60,14 +63,16 @@ def test_a_chain_is_found_and_its_serial_nest_is_right(change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "group", "rows", "first_rows"), [(1, 1, 2, 2), (1, 3, 4, 2), (2, 2, 3, 1), (3, 1, 11, 4)]
+    ("block", "group", "rows", "first_rows"), [(1, 1, 2, 2), (1, 3, 4, 2), (2, 2, 3, 1), (3, 1, 11, 4), (2, 3, 1, 1)]
 )
 @pytest.mark.parametrize("change", CHANGES)
 def test_blocks_and_groups_of_any_size_give_the_same(
     change: str, block: int, group: int, rows: int, first_rows: int
 ) -> None:
     made = make(CHANGES[change])
-    assert_close(run(streamed(made, block, group, rows, first_rows), made), made.expected)
+    nest = streamed(made, block, group, rows, first_rows)
+    assert_close(run(nest, made), made.expected)
+    assert emit(Kernel("chain", nest), {}).body
 
 
 def visited(nest: ln.LoopNest) -> list[tuple[int, int]]:
@@ -402,3 +407,21 @@ def test_a_score_function_that_no_library_knows_is_one_kernel() -> None:
         exact = model.double()(*(x.double() for x in inputs)).numpy()
         (found,) = module.library.run([x.numpy() for x in inputs])
     assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+class Attention(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_few_rows_are_tiles_of_one() -> None:
+    """Of at most three queries of 48 elements, on vectors of 8: as many vectors of a row as there are registers for."""
+    generator = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(1, 8, rows, 48, generator=generator) for rows in (2, 64, 64))
+    module = luminal.compile(Attention(), (q, k, v), dims={"q": {2: "s"}, "s": (1, 3)}, target="avx2")
+    assert isinstance(module, Module) and module.program is not None
+    (chain,) = (kernel for kernel in module.program.kernels if kernel.name.startswith("chain"))
+    assert "last=Tile(rows=1," in chain.schedule
+    for rows in (1, 2, 3):
+        x = torch.randn(1, 8, rows, 48, generator=generator)
+        torch.testing.assert_close(module(x, k, v), Attention()(x, k, v))

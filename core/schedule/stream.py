@@ -85,6 +85,8 @@ class _Streamed(OnePass):
         end = sym.floordiv((low + count) * m.extent, tiles)
         height = self.named(lead, m, "height", end - begin, 1, by.group * self.rows)
         row = sym.var(f"{by.m}_row", 0, by.group * self.rows - 1)
+        if by.group * self.rows == 1:
+            lead.append(ln.Assign(m.axis, begin))
         body = (
             *lead,
             *self._allocations(),
@@ -118,7 +120,11 @@ class _Streamed(OnePass):
     def _final(self, begin: Int, row: Int) -> Body:
         """The stores of a row of the group."""
         loop = ln.Loop(self.n.axis, self.width, "vector", self.final(row, self._sum(row)), self.by.last.lanes)
-        return (ln.Assign(self.m.axis, begin + row), loop)
+        return (*self._at(row, begin + row), loop)
+
+    def _at(self, row: Int, value: Int) -> Body:
+        """What names the row of the result, ``value``, where ``row`` is a loop's: a single one is named outside."""
+        return () if sym.as_var(row) is None else (ln.Assign(self.m.axis, value),)
 
     def _sum(self, row: Int) -> ln.Scalar:
         """The running sum of a row of the group, at the column of the loop over columns."""
@@ -145,6 +151,8 @@ class _Streamed(OnePass):
         tile = sym.axis(f"{by.m}_1", by.group)
         body: list[ln.Statement] = []
         first_row = self.named(body, m, "first", start(tile), 0, m.axis.hi)
+        if self.rows == 1:
+            body += self._at(tile, first_row)
         rows = self.named(body, m, "rows", start(tile + 1) - start(tile), 1, self.rows)
         body += self._first_contraction(first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
@@ -232,12 +240,12 @@ class _Streamed(OnePass):
         before: Body = ()
         if self.lets or element != row_value:
             before = (*substitute(self.lets, block.where), ln.Store(self.kept, place, element))
-        here = ln.Assign(self.m.axis, first_row + row)
-        maxima: list[ln.Statement] = [here]
+        here = self._at(row, first_row + row)
+        maxima: list[ln.Statement] = [*here]
         for state in self.maxima:
             maxima += block.maximum(state, local + row, row, before, row_value)
             before = ()
-        body: list[ln.Statement] = [here]
+        body: list[ln.Statement] = [*here]
         for state in self.maxima:
             body += block.moved_on(state, local + row, row)
         for state in self.sums[:-1]:
