@@ -232,12 +232,13 @@ def test_arithmetic_on_sizes_and_numbers() -> None:
     [
         ({"args_0": ("n",), "n": (4, 2)}, r"expected 0 <= lo <= hi, found \(4, 2\)"),
         ({"args_0": 2.5}, "expected a range"),
+        (({0: "n"},), r"expected a mapping, as {'x': {0: 'n'}, 'n': \(1, 64\)}, found \({0: 'n'},\)"),
         ({"y": ("n",)}, "dims names axes of y; the inputs are args_0"),
         ({"args_0": {5: "n"}}, r"axis 5 is out of range for shape \[3, 4\]"),
         ({"args_0": ("n",), "n": (5, 9)}, r"has 3 elements, outside dims\['n'\] = 5..9"),
     ],
 )
-def test_dims_that_do_not_fit(dims: dict[str, Any], message: str) -> None:
+def test_dims_that_do_not_fit(dims: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         importer.load(Call(torch.relu), (X,), dims=dims)
 

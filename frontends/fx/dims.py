@@ -38,6 +38,8 @@ class Dims:
 
 def parse(dims: Mapping[str, Any] | None) -> Dims:
     """Read the user's ``dims``; raises ModelError where an entry has none of the forms above."""
+    if not isinstance(dims, Mapping | None):
+        raise ModelError(f"dims: expected a mapping, as {{'x': {{0: 'n'}}, 'n': (1, 64)}}, found {dims!r}")
     ranges: dict[str, tuple[int, int]] = {}
     axes: dict[str, dict[int, str]] = {}
     for key, value in (dims or {}).items():

@@ -55,6 +55,8 @@ class Inputs:
         constants: Mapping[str, Any] | None,
         uppers: Mapping[str, int] | None = None,
     ) -> None:
+        if not isinstance(dims, Mapping | None):
+            raise InputError(f"dims: expected a mapping of names to ranges, as {{'n': (1, 64)}}, found {dims!r}")
         self._uppers = uppers or {}
         self.assumed: dict[sym.Var, str] = {}
         self._bounds = {name: _bounds(name, given) for name, given in (dims or {}).items()}
