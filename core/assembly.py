@@ -46,7 +46,8 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.texts import strings
 
-PORTIONS = 64 << 10  # bytes that a thread keeps of a phase at most: they lie on its stack, and in its caches
+PORTIONS = 64 << 10  # bytes that a thread has of a phase at most: more would neither stay in its first caches, nor suit
+# the stacks of a caller's threads
 
 
 @dataclass(frozen=True)
@@ -401,7 +402,7 @@ class _Region:
     # ---- the plan --------------------------------------------------------------------------------------------------
 
     def _phases(self) -> Iterator[Phase]:
-        """The phases of consecutive launches. What only one of them uses, a share at a time, leaves the arena."""
+        """The phases of consecutive launches. What has portions in one of them leaves the arena."""
         nests = list(self.tables.kernels)
         first = 0
         while first < len(self.steps):
@@ -418,6 +419,7 @@ class _Region:
             first += len(launches) + 1
 
     def _portions(self, phase: Phase, launches: Sequence[phases.Step]) -> Iterator[Portion]:
+        """Those of the buffers that no step outside ``phase`` uses, as far as ``PORTIONS`` goes."""
         outside = {
             name
             for number, (step, names) in enumerate(zip(self.steps, self.uses, strict=True))
@@ -427,7 +429,7 @@ class _Region:
         left = PORTIONS
         for name in dict.fromkeys(chain(*self.uses[phase.first : phase.last + 1])):
             buffer = self.tables.buffers[name]
-            if name not in self.own or name in outside or buffer.dtype.bits % 8:
+            if name not in self.own or name in outside:
                 continue
             found = phases.portion(launches, phase.shares, name)
             if found is not None and (size := plan.aligned(found[1] * buffer.dtype.itemsize)) <= left:

@@ -74,8 +74,8 @@ class Phase:
     """Consecutive steps, ``first`` to ``last`` inclusive, between which no thread waits for another: each thread runs
     its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
     step. At most one step of a phase can raise a status. ``linked`` says that a step reads what an earlier one wrote:
-    then each share goes through all steps before the next begins, while what it wrote is in the cache; of what no step
-    after the phase reads, a thread keeps no more than the share that it is at, the ``portions``."""
+    then each share goes through all steps before the next begins, while what it wrote is in the cache. Of the buffers
+    that have ``portions``, which no other step uses, a thread has only that of the share that it is at."""
 
     first: int
     last: int
@@ -238,6 +238,10 @@ class Program:
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name."""
         return self.named[name]
+
+    def bytes_of(self, portion: Portion) -> int:
+        """What a portion takes of a thread's stack."""
+        return -(-portion.length * self.buffer(portion.buffer).dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
     @property
     def finite(self) -> frozenset[str]:

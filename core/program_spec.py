@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from luminal.core.program import (
     Measure,
     Program,
     Region,
+    Step,
     inner,
     measured,
 )
@@ -241,7 +243,7 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
     for number, step in enumerate(region.steps):
         for nested in inner(step):
             _check_phases(program, entry, nested)
-        for name in step.arguments if isinstance(step, Launch | HostCall) else ():
+        for name in (_place(program, name).name for name in _used(step)):
             if program.buffer(name).space == "share":
                 held = name in portions and portions[name].first <= number <= portions[name].last
                 _expect(held, f"entry {entry}, step {number}: {name} is used outside a phase with portions of it")
@@ -259,10 +261,24 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
         for portion in phase.portions:
             name = portion.buffer
             _expect(program.buffer(name).space == "share", f"{where}: {name} is somewhere as a whole")
+            _expect(portion.length > 0, f"{where}: portions of {name} have {portion.length} elements")
             _expect(phase.linked, f"{where}: portions of {name}, but no share goes through all steps at once")
         buffers = {_place(program, name) for step in steps for name in step.arguments}
         shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
         _expect(not shared, f"{where}: {', '.join(shared)} overlap")
+
+
+def _used(step: Step) -> tuple[str, ...]:
+    """The buffers that a step itself uses; those of regions inside it left out."""
+    match step:
+        case Launch() | HostCall():
+            return step.arguments
+        case Loop():
+            return (*chain(*step.carried), *([step.flag] if step.flag else []))
+        case Branch():
+            return (step.flag,)
+        case Measure():
+            return (step.count,)
 
 
 def _overlap(a: Buffer, b: Buffer) -> bool:

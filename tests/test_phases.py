@@ -20,8 +20,8 @@ from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.core.program import Phase
+from luminal.core.schedule import lower, phases, run_program, scheduler
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule import phases, scheduler
 from luminal.core.schedule.phases import Slab, Step, slabs
 from luminal.core.symbolic import Expr, Int
 from luminal.runtime import loader
@@ -250,7 +250,12 @@ def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.M
     assert [(p.buffer, p.first, p.length * phase.shares) for p in phase.portions] == [(b, 0, 96 * 16) for b in between]
     (expected,) = interp.run(graph, arrays).outputs
     np.testing.assert_allclose(schedule_support.run_program(program, arrays)["y"], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run_program.run(program, arrays, {})["y"], expected, rtol=1e-4, atol=1e-4)
     bundle = render(program, targets.AVX2)
+    kept = sum(program.bytes_of(portion) for portion in phase.portions)
+    stack = kept + max(lower.stack_bytes(kernel.nest) for kernel in program.kernels)
+    assert kept >= 3 * 16 * 4
+    assert f"needs {64 + -(-stack // 1024)} KiB of stack" in bundle.files[f"{bundle.name}.h"]
     path = build.build(bundle, tmp_path).library
     constants = [program.constants[name] for name in bundle.plan.offsets]
     weights.write(path.with_name(f"{bundle.name}.weights"), bundle.source_hash, bundle.plan, constants)
@@ -265,6 +270,12 @@ def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.M
     shifted = given(portions=(replace(first, first=1), *others))
     with pytest.raises(SpecError, match=f"{first.buffer} is written outside a portion"):
         schedule_support.run_program(shifted, arrays)
+    with pytest.raises(SpecError, match=f"portions of {first.buffer} have 0 elements"):
+        program_spec.check(given(portions=(replace(first, length=0), *others)))
+    flag = programs.Branch(first.buffer, programs.Region(()), programs.Region(()))
+    steps = replace(entry.region, steps=(*entry.region.steps, flag))
+    with pytest.raises(SpecError, match=f"{first.buffer} is used outside a phase with portions of it"):
+        program_spec.check(replace(program, entries=(replace(entry, region=steps),)))
     with pytest.raises(SpecError, match=f"{first.buffer} is used outside a phase with portions of it"):
         program_spec.check(given(portions=tuple(others)))
     with pytest.raises(SpecError, match=f"portions of {first.buffer}, but no share goes through all steps at once"):

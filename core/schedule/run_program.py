@@ -1,4 +1,5 @@
-"""The meaning of a program: its steps run in numpy, with every buffer where the plan has put it.
+"""The meaning of a program: its steps run in numpy, with every buffer where the plan has put it, or, where a phase has
+portions of it, in memory of its own.
 
 The kernels are run by ``run_nest``, or by anything else that can run one. This is the reference for generated code.
 """
@@ -48,8 +49,10 @@ def run(
     have their initial values.
 
     With a ``seed``, each share of a phase runs through all its steps before the next begins, in an order drawn from it:
-    as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays, IndexError
-    where an index that it read is out of range, InputError where a function of the host refuses what it is given.
+    as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays or, with a
+    ``seed``, writes outside the portions of its share (what is read there has not been written, which shows);
+    IndexError where an index that it read is out of range, InputError where a function of the host refuses what it is
+    given.
     """
     entry = entry or program.entries[0]
     arena = _fresh(entry.arena_size)
@@ -105,13 +108,16 @@ class _Run:
         return self.arena[buffer.offset : buffer.offset + count * buffer.dtype.itemsize].view(buffer.dtype.numpy)
 
     def region(self, region: Region) -> None:
-        phases = {phase.first: phase for phase in region.phases} if self.seed is not None else {}
+        phases = {phase.first: phase for phase in region.phases}
         number = 0
         while number < len(region.steps):
             phase, step = phases.get(number), region.steps[number]
+            if phase is not None:
+                self._forget(phase)
             match step:
-                case Launch() if phase is not None:
+                case Launch() if phase is not None and self.seed is not None:
                     self._phase(phase, region.steps[number : phase.last + 1])
+                    number = phase.last
                 case Launch():
                     self._launch(step, None)
                 case HostCall():
@@ -122,7 +128,7 @@ class _Run:
                     self.sizes[step.dim.name] = int(self.array(step.count)[0])
                 case Branch():
                     self.region(step.then if self.array(step.flag)[0] else step.other)
-            number = phase.last + 1 if phase else number + 1
+            number += 1
 
     def _launch(self, step: Launch, tasks: range | None) -> None:
         kernel = self.program.kernels[step.kernel]
@@ -140,13 +146,17 @@ class _Run:
 
     def _phase(self, phase: Phase, steps: tuple[Any, ...]) -> None:
         for share in np.random.default_rng(self.seed).permutation(self.size(phase.shares)).tolist():
-            for portion in phase.portions:
-                self.memory.pop(portion.buffer, None)
+            self._forget(phase)
             for step, tasks in zip(steps, phase.tasks, strict=True):
                 self._launch(step, range(share * tasks, (share + 1) * tasks))
             for portion in phase.portions:
                 first = portion.first + share * portion.length
                 self._check_portion(portion.buffer, max(first, 0), first + portion.length)
+
+    def _forget(self, phase: Phase) -> None:
+        """What the phase has portions of is as if nothing had been written to it."""
+        for portion in phase.portions:
+            self.memory.pop(portion.buffer, None)
 
     def _check_portion(self, name: str, first: int, end: int) -> None:
         """Raises SpecError where anything but the elements from ``first`` to ``end`` has been written."""

@@ -111,7 +111,8 @@ class Context : public ContextBase<Library> {
     }
 
     /// Runs a phase, several steps of which `step` is one: calls `body(share, share + 1)` for every share in [0, shares),
-    /// so that what one step writes of a share is still in the cache when the next step reads it.
+    /// so that what one step writes of a share is still in the cache when the next step reads it. One share at a time:
+    /// arrays of `body` hold as much of some buffers.
     template <class Body>
     void by_share(int32_t step, int64_t shares, int64_t grain, const Body& body) {
         parallel(step, shares, grain, [&body](int64_t begin, int64_t end) {
