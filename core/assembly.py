@@ -35,6 +35,7 @@ from luminal.core.program import (
     State,
     Step,
     TensorSpec,
+    aligned,
 )
 from luminal.core.schedule import arrangement, cost, keep, lower, phases, plan
 from luminal.core.schedule.arrangement import Arrangement
@@ -152,7 +153,7 @@ class _Tables:
         if state.name not in self.states:
             end = max((self.buffers[name].offset + self.buffers[name].size for name in self.states), default=0)
             name = self.buffer(state.name, state.input, "state", source)
-            self.buffers[name] = replace(self.buffers[name], offset=plan.aligned(end))
+            self.buffers[name] = replace(self.buffers[name], offset=aligned(end))
             self.states[name] = state, source
             self.touched.add(name)
 
@@ -432,7 +433,7 @@ class _Region:
             if name not in self.own or name in outside:
                 continue
             found = phases.portion(launches, phase.shares, name)
-            if found is not None and (size := plan.aligned(found[1] * buffer.dtype.itemsize)) <= left:
+            if found is not None and (size := aligned(found[1] * buffer.dtype.itemsize)) <= left:
                 left -= size
                 self.tables.buffers[name] = replace(buffer, space="share")
                 self.own.remove(name)

@@ -22,6 +22,11 @@ SPACES = ("input", "output", "constant", "arena", "part", "state", "share")
 ALIGNMENT = 64  # bytes; of every buffer in the arena and in the weights
 
 
+def aligned(size: int) -> int:
+    """``size`` rounded up to the alignment of buffers."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Buffer:
     """A value in memory.
@@ -241,7 +246,7 @@ class Program:
 
     def bytes_of(self, portion: Portion) -> int:
         """What a portion takes of a thread's stack."""
-        return -(-portion.length * self.buffer(portion.buffer).dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        return aligned(portion.length * self.buffer(portion.buffer).dtype.itemsize)
 
     @property
     def finite(self) -> frozenset[str]:

@@ -341,6 +341,10 @@ def test_options_that_do_not_fit_an_onnx_model() -> None:
         ({"dims": {"depth": (1, 4)}}, "depth"),
         ({"dims": {"batch": (9, 3)}}, "expected 0 <= lower <= upper"),
         (
+            {"dims": ({0: "batch"},)},
+            "dims: expected a mapping of names to ranges, as {'n': (1, 64)}, found ({0: 'batch'},)",
+        ),
+        (
             {"dims": {"x": {0: "batch"}}},
             "dims['x']: expected a range (lo, hi) or a size, found {0: 'batch'}; sizes have",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from luminal.core.program import ALIGNMENT
+from luminal.core.program import aligned
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,3 @@ class _Placed:
             yield from self._during.get((level, span.first >> level), ())
         for step in range(span.first + 1, span.last + 1):
             yield from self._from.get(step, ())
-
-
-def aligned(size: int) -> int:
-    """``size`` rounded up to the alignment of buffers."""
-    return -(-size // ALIGNMENT) * ALIGNMENT

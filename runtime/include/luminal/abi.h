@@ -130,7 +130,8 @@ typedef struct lm_options {
     void (*deallocate)(void* user, void* memory, size_t bytes);
 
     /* If set, replaces the library's own threads: calls `body(argument, begin, end)` on disjoint ranges that cover
-     * 0 <= i < tasks, on any threads, and returns when all have returned. Must be callable from several threads. */
+     * 0 <= i < tasks, on any threads, and returns when all have returned. Must be callable from several threads. Those
+     * that call `body` need as much stack as the thread that runs the model: NAME.h says how much. */
     void (*parallel_for)(void* user, int64_t tasks, lm_task_range body, void* argument);
 
     void* user; /* handed to all callbacks */
