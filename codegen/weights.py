@@ -18,10 +18,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from luminal.core.program import aligned
+
 MAGIC = b"LUMINALW"
 FORMAT_VERSION = 1
 HASH_BYTES = 32
-ALIGNMENT = 64  # of each constant: a cache line, and the widest vector
 PAYLOAD_OFFSET = 4096  # a page, so that the payload of the mapped file is page-aligned
 CHUNK_BYTES = 1 << 22
 
@@ -48,10 +49,10 @@ def plan(constants: Sequence[tuple[str, int]]) -> WeightsPlan:
     for name, size in constants:
         if name in offsets:
             raise ValueError(f"two constants are named {name!r}")
-        offsets[name] = _aligned(end)
+        offsets[name] = aligned(end)
         sizes[name] = size
         end = offsets[name] + size
-    return WeightsPlan(MappingProxyType(offsets), MappingProxyType(sizes), _aligned(end))
+    return WeightsPlan(MappingProxyType(offsets), MappingProxyType(sizes), aligned(end))
 
 
 def write(
@@ -76,10 +77,6 @@ def write(
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def _header(source_hash: bytes, payload_bytes: int) -> bytes:

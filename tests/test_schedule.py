@@ -14,7 +14,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction, scattering
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Loop
+from luminal.core.program import ALIGNMENT, Loop
 from luminal.core.schedule import choose, fuse, layout, lower, plan, sorting, tensorise, threads, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.preparation import prepare
@@ -367,7 +367,7 @@ def test_values_that_live_at_once_never_overlap() -> None:
         spans.append(plan.Span(str(number), int(random.integers(0, 5000)), first, last))
     offsets, total = plan.place(spans)
     for a in spans:
-        assert offsets[a.name] % plan.ALIGNMENT == 0 and offsets[a.name] + a.size <= total
+        assert offsets[a.name] % ALIGNMENT == 0 and offsets[a.name] + a.size <= total
         for b in spans:
             if a is not b and a.first <= b.last and b.first <= a.last and a.size and b.size:
                 assert offsets[a.name] >= offsets[b.name] + b.size or offsets[b.name] >= offsets[a.name] + a.size

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from luminal.core.program import ALIGNMENT, aligned
 from luminal.tuning import subject
 from luminal.tuning.subject import Argument, Subject
 
@@ -31,7 +32,6 @@ LEAST, MOST = 5, 60  # rounds
 EARLY = 2  # samples after which a contender is dropped that takes
 SLOW = 3.0  # times the fastest; after LEAST of them, one that takes
 BEHIND = 1.25  # times the fastest
-ALIGNMENT = 64
 SETS = 1024  # of arguments, at most
 
 
@@ -96,7 +96,7 @@ class Memory:
                 arrays.append(self._part(argument, number))
             else:
                 if (argument, place) not in self._values:
-                    self._values[argument, place] = aligned(subject.drawn(argument, place))
+                    self._values[argument, place] = _at_line(subject.drawn(argument, place))
                 arrays.append(self._values[argument, place])
         return arrays
 
@@ -105,7 +105,7 @@ class Memory:
         whole = self._weights.get(argument.dtype)
         if whole is None or whole.size < step:
             elements = max(self._size // argument.numpy.itemsize, step)
-            whole = aligned(subject.drawn(Argument(argument.dtype, elements, True, 0), 0))
+            whole = _at_line(subject.drawn(Argument(argument.dtype, elements, True, 0), 0))
             self._weights[argument.dtype] = whole
         first = number % (whole.size // step) * step
         return whole[first : first + argument.elements]
@@ -114,10 +114,10 @@ class Memory:
 def _step(argument: Argument) -> int:
     """Elements from one copy of an array to the next, each of which begins at a multiple of a cache line."""
     size = argument.numpy.itemsize
-    return -(-argument.elements * size // ALIGNMENT) * ALIGNMENT // size
+    return aligned(argument.elements * size) // size
 
 
-def aligned(values: NDArray[Any]) -> NDArray[Any]:
+def _at_line(values: NDArray[Any]) -> NDArray[Any]:
     """A copy of ``values`` that begins at a multiple of a cache line."""
     raw = np.empty(values.nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -166,7 +166,7 @@ def checked(library: Library, of: Subject, positions: Mapping[int, NDArray[np.in
     arrays: list[NDArray[Any]] = []
     for place, argument in enumerate(of.arguments):
         own = argument.same == place
-        arrays.append(aligned(subject.drawn(argument, place)) if own else arrays[argument.same])
+        arrays.append(_at_line(subject.drawn(argument, place)) if own else arrays[argument.same])
     library.run(of, Sets(of, [arrays]))
     return {place: arrays[place][at] for place, at in positions.items()}
 
