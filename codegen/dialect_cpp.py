@@ -25,7 +25,11 @@ def _rounded(name: str) -> Row:
 
 
 def _scaled(name: str) -> Row:
-    return lambda call: round_to(f"{name}({call.operands[0]}, {float(call.attr.scale)!r})", call.dtype)
+    def row(call: Call) -> str:
+        enough = "" if call.attr.digits is None else f"<{call.attr.digits}>"
+        return round_to(f"{name}{enough}({call.operands[0]}, {float(call.attr.scale)!r})", call.dtype)
+
+    return row
 
 
 def _sin(call: Call) -> str:

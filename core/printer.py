@@ -96,7 +96,7 @@ def _attribute(attr: Any) -> str:
     if attr is None:
         return ""
     values = [getattr(attr, f.name) for f in fields(attr)]
-    values = [value for value in values if value is not ops.Failure.INDEX]  # as of any index
+    values = [v for v in values if v not in (None, ops.Failure.INDEX)]  # nothing of its own, and as of any index
     return "[" + ", ".join(", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values) + "]"
 
 

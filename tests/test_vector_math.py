@@ -118,7 +118,7 @@ def test_within_two_units_in_the_last_place(
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("name", [*FUNCTIONS, "exp2_third"])
+@pytest.mark.parametrize("name", [*FUNCTIONS, "exp2_third", "exp_short"])
 def test_scalars_give_the_bits_of_vectors(library: Any, samples: dict[str, Array], name: str, dtype: str) -> None:
     x = samples[dtype][::11].copy()
     assert same_bits(run(library, name, x), run(library, name, x, scalar=True))
@@ -136,6 +136,21 @@ def test_a_scale_that_is_no_known_constant_counts_as_written(library: Any) -> No
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
         assert ulps(run(library, "exp2_third", single), np.exp2(single.astype(np.float64) / 3)).max() <= BOUND
+
+
+def test_exponentials_of_few_digits(library: Any, samples: dict[str, Array]) -> None:
+    """Float32's are within 2**-17 of themselves, or half a subnormal number; those of doubles are as exact as ever."""
+    x = samples["f32"]
+    with np.errstate(all="ignore"):
+        exact = np.exp(x.astype(np.float64))
+        got = run(library, "exp_short", x).astype(np.float64)
+        error = np.abs(got - exact) - 2.0**-150
+        close = error <= exact * 2.0**-17
+        over = (got == np.inf) & (exact > float(np.finfo(np.float32).max) * (1 - 2.0**-17))
+    assert (close | over | (np.isnan(got) & np.isnan(x))).all(), x[~(close | over | np.isnan(x))]
+    assert (got[x == 0] == 1).all() and (got[x == -np.inf] == 0).all()
+    double = samples["f64"]
+    assert same_bits(run(library, "exp_short", double), run(library, "exp", double))
 
 
 def test_doubles_closest_to_multiples_of_half_pi(library: Any) -> None:

@@ -18,6 +18,7 @@ from luminal.core.errors import SpecError
 from luminal.core.grid import Fragment
 from luminal.core.matrix import MatrixUnit
 from luminal.core.ops import SELECT, Failure, Op
+from luminal.core.printer import brief
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bool_, i64
 
@@ -155,7 +156,7 @@ def text(value: Scalar) -> str:
         return "(" + " and ".join(f"{v} >= 0" for v in leaf.valid) + ")"
     if isinstance(leaf, Temporary):
         return leaf.name
-    attribute = f"[{value.attr}]" if value.attr is not None else ""
+    attribute = f"[{brief(value.attr)}]" if value.attr is not None else ""
     return f"{value.op}{attribute}(" + ", ".join(text(o) for o in value.operands) + f"):{value.dtype}"
 
 

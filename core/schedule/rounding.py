@@ -120,8 +120,8 @@ def _padded_operand(node: Node, precision: Precision, wide: bool) -> Node:
     return ir.cast(ir.view(narrow, node.shape, view.index, view.valid, fill), f32)
 
 
-def _digits(dtype: DType) -> int:
-    """The most significant bits of a value."""
+def significant(dtype: DType) -> int:
+    """The most significant bits that a value has."""
     return 1 - round(math.log2(dtype.eps)) if dtype.is_float else dtype.bits
 
 
@@ -129,7 +129,7 @@ def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     """``node`` rounded, before the view that repeats its elements."""
     if node.op is ops.VIEW or (wide and node.op is ops.CONTIGUOUS):
         return ir.rebuild(node, [_operand(node.inputs[0], precision, wide)])
-    if node.op is ops.CAST and _digits(node.inputs[0].dtype) <= precision.digits:
+    if node.op is ops.CAST and significant(node.inputs[0].dtype) <= precision.digits:
         return node
     if precision.stored is not None:
         rounded = ir.cast(ir.cast(node, precision.stored), f32)

@@ -115,7 +115,7 @@ def fits() -> list[Fit]:
     w_max = (high_log / (2 + high_log)) ** 2 * (1 + tiny)
     u_max = mpf("0.80") ** 2
     result = []
-    for bits, powers in ((24, 6), (53, 11)):
+    for bits, powers in ((24, 4), (24, 6), (53, 11)):
         result.append(
             Fit(
                 f"2^f = 1 + f*P(f), float{bits}",

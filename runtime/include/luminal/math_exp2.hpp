@@ -7,9 +7,14 @@ namespace lm {
 inline namespace LM_NAMESPACE {
 namespace detail {
 
+/// Whether so many significant bits of a result are as few as the shorter form has.
+template <class T> constexpr bool few(int digits) { return sizeof(T) == 4 && digits <= 17; }
+
 /// 2^f for |f| <= 1/2 (and something finite and positive for |f| <= 1).
-template <class V> LM_INLINE V exp2_fraction(V f) {
-    if constexpr (std::is_same_v<element_t<V>, float>) {
+template <int Digits, class V> LM_INLINE V exp2_fraction(V f) {
+    if constexpr (few<element_t<V>>(Digits)) {
+        return polynomial(f, 1, 0x1.62e12ap-1f, 0x1.ec0380p-3f, 0x1.c9fdeep-5f, 0x1.3a022cp-7f);
+    } else if constexpr (std::is_same_v<element_t<V>, float>) {
         return polynomial(f, 1, 0x1.62e430p-1f, 0x1.ebfb94p-3f, 0x1.c6af9ep-5f, 0x1.3b67fcp-7f, 0x1.5ef4f8p-10f,
                           0x1.17beaep-13f);
     } else {
@@ -50,11 +55,11 @@ template <class V> LM_INLINE V scale_by_power(V x, V n) {
 
 /// x * constant = n + f. Where x is so large that f means nothing, n alone makes the result 0 or infinite, and f only
 /// has to be finite; NaN travels through n.
-template <class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant) {
+template <int Digits, class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant) {
     const V shift = splat<V>(integer_shift<element_t<V>>);
     const V n = fma(x, splat<V>(constant.hi), shift) - shift;
     const V f = smaller_magnitude(times_minus(x, constant, n), splat<V>(1));
-    return scale_by_power(exp2_fraction(f), n);
+    return scale_by_power(exp2_fraction<Digits>(f), n);
 }
 
 #else
@@ -83,7 +88,7 @@ template <class V> LM_INLINE V limit_magnitude(V x, V limit) {
 }
 
 /// x * constant = n + f; 2^n is applied in two factors, of which only the last can round.
-template <class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant) {
+template <int Digits, class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant) {
     using T = element_t<V>;
     using Layout = float_layout<T>;
     using U = uint_t<sizeof(T)>;
@@ -92,8 +97,8 @@ template <class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant
     const T limit = T(sizeof(T) == 4 ? 160 : 1200) / __builtin_fabs(constant.hi);
     const V inside = limit_magnitude(x, splat<V>(limit));
     const V shift = splat<V>(integer_shift<T>);
-    const V shifted = fma(inside, splat<V>(constant.hi), shift);
-    const V fraction = exp2_fraction(times_minus(inside, constant, shifted - shift));
+    const V shifted = fma(inside, splat<V>(constant.hi + constant.lo), shift);
+    const V fraction = exp2_fraction<Digits>(times_minus(inside, constant, shifted - shift));
     const U shift_bits = copy_bits<U>(integer_shift<T>);
     const Bits biased_twice = bitcast<U>(shifted) - splat<Bits>(shift_bits - U{2 * Layout::bias});
     const Bits first = biased_twice >> splat<Bits>(1), second = biased_twice - first;
@@ -105,13 +110,16 @@ template <class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant
 
 }  // namespace detail
 
-/// 2^(x * constant) for a compile-time constant, 2^-60 <= |constant| <= 2^60; within 2 ULP.
+/// 2^(x * constant) for a compile-time constant, 2^-60 <= |constant| <= 2^60; within 2 ULP. Where `Digits` significant
+/// bits suffice, and those are few, a float's are within 2^-17 of themselves.
 ///
 /// log2(e) gives exp(x), log2(10) gives 10^x: the double nearest to such a constant stands for the real number.
-template <class V> LM_INLINE V exp2_scaled(V x, double constant) {
+template <int Digits = 64, class V> LM_INLINE V exp2_scaled(V x, double constant) {
+    using T = element_t<V>;
     static_assert(is_float<V>);
-    const auto parts = detail::two_parts<element_t<V>>(constant);
-    return lift_registers([parts](auto v) LM_LAMBDA { return detail::exp2_register(v, parts); }, x);
+    auto parts = detail::two_parts<T>(constant);
+    if (fused && detail::few<T>(Digits)) parts.lo = 0;
+    return lift_registers([parts](auto v) LM_LAMBDA { return detail::exp2_register<Digits>(v, parts); }, x);
 }
 
 }  // namespace LM_NAMESPACE
