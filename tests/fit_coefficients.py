@@ -276,6 +276,9 @@ FITS = (
     Fit("NORMAL", "exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from 0 down to where it is 0",
         _scaled_normal, {"f32": Interval((5, 4), -15, 0), "f64": Interval((10, 9), -39, 0)},
         constant=-mpmath.sqrt(2 * mpmath.pi), first=1.5, nodes=_crowded),
+    Fit("LOG2_NORMAL", "log2(normal(v)) = P(v), for results of few digits",
+        lambda v: mpmath.log(mpmath.erfc(-v / mpmath.sqrt(2)) / 2, 2), {"f32": Interval((9,), -14, 0)},
+        weight=lambda v: mpmath.log(2)),
     Fit("LGAMMA", "lgamma(x) = (x - 1)*(x - 2)*P((x - 1.5)/(x + 1.5)), 3/4 <= x <= 3",
         _between(mpmath.loggamma, (1, 2), mpmath.mpf("1.5")), _both((9,), (21,), *_ends(0.75, 3, 1.5)), alone=True),
     Fit("LGAMMA_TAIL", "lgamma(x) = (x - 1/2)*(log(x) - 1) + log(2*pi)/2 - 1/2 + P(1/x**2)/x, x >= 8",
@@ -304,7 +307,7 @@ def main() -> None:
         print()
         print(f"# {fit.comment}")
         print(f"{fit.name}: {'Quotients' if rational else 'Coefficients'} = {{")
-        for dtype in _DIGITS:
+        for dtype in fit.intervals:
             found, error = fit_polynomials(fit, dtype)
             print(f"    {dtype}: (  # 2**{float(mpmath.log(error, 2)):.1f}")
             for polynomial in found:

@@ -18,7 +18,7 @@ from luminal.core.decompose.reduction import softmax, sum_
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import canonical
 from luminal.core.precision import BF16, FP16
-from luminal.core.schedule.demand import ALL, GUARD, demands
+from luminal.core.schedule.demand import ALL, GUARD, SHORTER, Shorter, demands
 from luminal.core.schedule.rounding import significant
 
 Array = np.ndarray[Any, Any]
@@ -95,6 +95,31 @@ def test_operands_of_contractions_are_read_rounded(precision: Any, digits: int) 
     target = targets.parse("avx512-bf16", precision.name)
     scales = {n.attr for n in ir.topological(canonical(graph, target).roots) if n.op is ops.EXP2}
     assert [scale.digits for scale in scales] == [digits]
+
+
+@pytest.mark.parametrize(
+    ("precision", "function", "shorter"),
+    [("bf16", gelu, True), ("fp16", gelu, False), ("fp32", gelu, False), ("bf16", lambda x: gelu(x) + 1, False)],
+)
+def test_a_function_that_is_read_rounded_is_of_its_shorter_form(
+    precision: str, function: Callable[[Node], Node], shorter: bool
+) -> None:
+    graph = Graph("weights", (X, W), (("y", matmul(function(X * 3), W)),))
+    (root,) = canonical(graph, targets.parse("avx512-bf16", precision)).roots
+    assert any(node.op is ops.DIV for node in ir.topological([root])) != shorter
+
+
+@pytest.mark.parametrize("row", SHORTER, ids=lambda row: row.function.__name__)
+def test_shorter_forms_have_the_digits_that_they_claim(row: Shorter) -> None:
+    special = [0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 90, -90]
+    values = np.concatenate([special, np.linspace(-20, 12, 1 << 16)]).astype(np.float32)
+    x = ir.input_("x", values.shape, types.f32)
+    found, exact = interp.evaluate([row.short(x), row.function(x)], {"x": values})
+    stored, wanted = (v[: len(special)].astype(types.bf16.numpy) for v in (found, exact))
+    assert stored.tobytes() == wanted.tobytes()
+    found, exact = found[len(special) :], exact[len(special) :]
+    smallest = 2.0**-134  # half of the least bfloat16 above zero
+    assert (np.abs(found - exact) <= np.abs(exact) * 2.0**-row.digits + smallest).all()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from luminal.core import ops
-from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, NORMAL
+from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, LOG2_NORMAL, NORMAL
 from luminal.core.decompose.common import Quotients, horner, real_function
 from luminal.core.decompose.compare import descending, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, exp2
@@ -17,6 +17,8 @@ from luminal.core.types import f32, f64
 _ERF_LIMIT = {f32: 3.95, f64: 5.95}
 _ERFC_LIMIT = {f32: 10.7, f64: 27.6}
 _NORMAL_LIMIT = {f32: 15.0, f64: 39.0}
+_SHORT_LIMIT = 14.0  # of the normal distribution that is of few digits: below, it is less than any number of bfloat16
+SHORT_DIGITS = 13  # significant bits of that
 
 
 @real_function
@@ -65,4 +67,17 @@ def times_normal(x: Node) -> Node:
     v = maximum(negated, -_NORMAL_LIMIT[x.dtype])
     weight, _, numerator, denominator = _gaussian_tail(v, 0.5, NORMAL, -math.sqrt(2 * math.pi))
     below = weight * numerator / denominator
-    return select(less(-x, x), x, negated * 0) + below
+    return _rectified(x, negated) + below
+
+
+def times_normal_short(x: Node) -> Node:
+    """``times_normal`` of a float32 to ``SHORT_DIGITS`` significant bits: the tail is two to a polynomial."""
+    negated = descending(x)
+    v = maximum(negated, -_SHORT_LIMIT)
+    tail = unary(ops.EXP2, horner(v, LOG2_NORMAL[x.dtype]), ops.Scale(digits=SHORT_DIGITS))
+    return multiply_add(v, tail, _rectified(x, negated))
+
+
+def _rectified(x: Node, negated: Node) -> Node:
+    """``x`` where it is above zero, else 0, and NaN at -inf; ``negated`` is ``-|x|``."""
+    return select(less(-x, x), x, negated * 0)
