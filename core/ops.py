@@ -38,7 +38,8 @@ class Kind(Enum):
 @dataclass(frozen=True)
 class Scale:
     """A constant applied inside the function, before its one rounding: ``Exp2`` gives ``2**(x*scale)``, ``Log2`` gives
-    ``scale * log2(x)``. Of ``Exp2`` in float32 so many significant ``digits`` may be enough (None: all there are)."""
+    ``scale * log2(x)``. Of ``Exp2`` in float32, so many significant ``digits`` may be enough (None: all there are);
+    whoever computes it may give more."""
 
     scale: float = 1.0
     digits: int | None = None

@@ -17,8 +17,8 @@ from luminal.core.types import f32, f64
 _ERF_LIMIT = {f32: 3.95, f64: 5.95}
 _ERFC_LIMIT = {f32: 10.7, f64: 27.6}
 _NORMAL_LIMIT = {f32: 15.0, f64: 39.0}
-_SHORT_LIMIT = 14.0  # of the normal distribution that is of few digits: below, it is less than any number of bfloat16
-SHORT_DIGITS = 13  # significant bits of that
+_SHORT_LIMIT = 14.3
+SHORT_DIGITS = 13
 
 
 @real_function
@@ -71,7 +71,8 @@ def times_normal(x: Node) -> Node:
 
 
 def times_normal_short(x: Node) -> Node:
-    """``times_normal`` of a float32 to ``SHORT_DIGITS`` significant bits: the tail is two to a polynomial."""
+    """``times_normal`` of a float32 to ``SHORT_DIGITS`` significant bits, or what a subnormal number has of them: the
+    tail is two to a polynomial."""
     negated = descending(x)
     v = maximum(negated, -_SHORT_LIMIT)
     tail = unary(ops.EXP2, horner(v, LOG2_NORMAL[x.dtype]), ops.Scale(digits=SHORT_DIGITS))

@@ -7,25 +7,27 @@ all that keeps relative errors as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+
+import numpy as np
 
 from luminal.core import ir, ops
 from luminal.core.decompose.error_function import SHORT_DIGITS, times_normal, times_normal_short
-from luminal.core.ir import Graph, Node, Origins, Shape
+from luminal.core.ir import Graph, Node, Origins
 from luminal.core.ops import Kind
 from luminal.core.rewrite import rewrite
 from luminal.core.rules.pattern import uniform
 from luminal.core.schedule.rounding import significant
 from luminal.core.types import f32
 
-ALL = 1 << 10  # as many as there are
-GUARD = 5  # bits beyond those that a rounding leaves: it goes another way once in 2**GUARD times at most
+ALL = 1 << 10  # bits: as many as there are
+GUARD = 5  # bits beyond those that a rounding leaves: about one in 2**GUARD goes another way at most
 
-_FACTORS = (ops.MUL, ops.DIV, ops.RECIP, ops.VIEW, ops.CONTIGUOUS)  # the relative error is the sum of the operands'
-_CHOICES = (ops.MAX, ops.MAX_REDUCE)  # it is at most the largest of theirs; a sum's, where no term is negative
-_SUMS = (ops.ADD, ops.SUM_REDUCE)
+_SAME = (ops.RECIP, ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.MAX, ops.MAX_REDUCE)  # errors stay as large as they are
+_PRODUCTS = (ops.MUL, ops.DIV)  # those of the operands add up
+_SUMS = (ops.ADD, ops.SUM_REDUCE)  # they stay as large where no term is negative; else terms may cancel
 
 
 @dataclass(frozen=True)
@@ -51,42 +53,46 @@ def _eased(roots: Iterable[Node], origins: Origins) -> tuple[Node, ...]:
     wanted = demands(roots)
     made: dict[Node, Node] = {}
     for node in ir.topological(roots):
-        digits = wanted[node]
+        few = node.dtype == f32 and wanted[node] < significant(f32)
+        short = _short(node, wanted[node]) if few else None
+        operands = [made[x] for x in node.inputs]
         with ir.originating(origins, *origins.get(node, ())):
-            operands = [made[x] for x in node.inputs]
-            short = _short(node, digits) if node.dtype == f32 and digits < ALL else None
             if node.op.kind is Kind.STRUCTURED:
                 bodies = (_eased(body, origins) for body in node.attr.bodies)
                 made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
             elif short is not None:
                 function, x = short
                 made[node] = function(made[x])
-            elif node.op is ops.EXP2 and node.dtype == f32 and digits < ALL:
-                made[node] = ir.unary(ops.EXP2, operands[0], ops.Scale(node.attr.scale, digits))
+            elif few and node.op is ops.EXP2:
+                made[node] = ir.unary(ops.EXP2, operands[0], ops.Scale(node.attr.scale, wanted[node]))
             else:
                 made[node] = ir.rebuild(node, operands)
     return tuple(made[root] for root in roots)
 
 
+# ---- functions that have a shorter form ------------------------------------------------------------------------------
+
+
 def _short(node: Node, digits: int) -> tuple[Callable[[Node], Node], Node] | None:
     """The short form of the function that ``node`` is, and of what, where that has as many as ``digits``."""
     for row in SHORTER:
-        if digits <= row.digits and (x := _operand(row.function, node)) is not None:
+        if digits <= row.digits and (x := operand(row.function, node)) is not None:
             return row.short, x
     return None
 
 
-def _operand(function: Callable[[Node], Node], node: Node) -> Node | None:
-    """The node of which ``node`` is ``function``, simplified; None where it is not."""
-    place, whole = _pattern(function, node.shape)
+def operand(function: Callable[[Node], Node], node: Node) -> Node | None:
+    """The node of which ``node`` is ``function``, an elementwise one; None where it is not, or where simplification has
+    made one of the last primitive of that node and the first of the function."""
+    place, whole = _pattern(function)
     found: Node | None = None
     waiting = [(whole, node)]
     seen: set[tuple[Node, Node]] = set()
     while waiting:
-        pair = pattern, part = waiting.pop()
-        if pair in seen:
+        pattern, part = waiting.pop()
+        if (pattern, part) in seen:
             continue
-        seen.add(pair)
+        seen.add((pattern, part))
         number = uniform(pattern)
         if pattern is place:
             if found not in (None, part):
@@ -103,60 +109,78 @@ def _operand(function: Callable[[Node], Node], node: Node) -> Node | None:
     return found
 
 
-@lru_cache(maxsize=1 << 8)
-def _pattern(function: Callable[[Node], Node], shape: Shape) -> tuple[Node, Node]:
-    """An input of that shape, and the simplified ``function`` of it."""
-    place = ir.input_("x", shape, f32)
+@cache
+def _pattern(function: Callable[[Node], Node]) -> tuple[Node, Node]:
+    """A number, and the simplified ``function`` of it."""
+    place = ir.input_("x", (), f32)
     (whole,) = rewrite([function(place)])
     return place, whole
 
 
+# ---- the demand ------------------------------------------------------------------------------------------------------
+
+
 def demands(roots: Iterable[Node]) -> dict[Node, int]:
-    """The significant bits that are needed of every node: ``ALL`` of ``roots``."""
+    """The significant bits that are needed of every node: ``ALL`` of ``roots``, and of what loops and branches read."""
     roots = tuple(roots)
     order = ir.topological(roots)
-    positive = _not_negative(order)
+    positive, inexact = _not_negative(order), _inexact(order)
     found = dict.fromkeys(order, 0) | dict.fromkeys(roots, ALL)
     for node in reversed(order):
-        for operand, digits in _asked(node, found[node], positive):
-            found[operand] = max(found[operand], digits)
+        digits = _asked(node, found[node], positive, inexact)
+        for x in node.inputs:
+            found[x] = max(found[x], digits)
     return found
 
 
-def _asked(node: Node, digits: int, positive: set[Node]) -> Iterator[tuple[Node, int]]:
-    """The digits that ``node`` needs of each operand, if so many are needed of itself."""
-    inputs = node.inputs
-    if node.op is ops.EQUAL and inputs[0] is inputs[1]:
-        return  # it asks whether that is a number
+def _asked(node: Node, digits: int, positive: set[Node], inexact: set[Node]) -> int:
+    """The digits that ``node`` needs of its operands, if so many are needed of itself."""
+    if node.op is ops.EQUAL and node.inputs[0] is node.inputs[1]:
+        return 0  # it asks whether that is a number
     if not node.dtype.is_float:
-        digits = ALL
-    elif node.op is ops.CAST and inputs[0].dtype.is_float:
-        digits = min(digits, significant(node.dtype) + GUARD)
-    elif node.op is ops.SELECT:
-        yield inputs[0], ALL
-        inputs = inputs[1:]
-    elif node.op not in (*_FACTORS, *_CHOICES) and not (node.op in _SUMS and positive.issuperset(inputs)):
-        digits = ALL
-    for operand in inputs:
-        yield operand, digits
+        return ALL
+    if node.op is ops.CAST:
+        return min(digits, significant(node.dtype) + GUARD)
+    if node.op in _PRODUCTS:
+        return digits + inexact.issuperset(node.inputs)
+    keeps = node.op in _SAME or (node.op in _SUMS and positive.issuperset(node.inputs))
+    return digits if keeps else ALL
+
+
+def _rounds(node: Node) -> bool:
+    return node.op is ops.CAST and significant(node.dtype) < significant(node.inputs[0].dtype)
+
+
+def _values(node: Node) -> Sequence[Node]:
+    """The operands that a result may be."""
+    return node.inputs[1:] if node.op is ops.SELECT else node.inputs
+
+
+def _inexact(order: Sequence[Node]) -> set[Node]:
+    """Those of ``order``, operands first, that the error of an exponential may be in; one that is rounded is not told
+    from that rounding's."""
+    found: set[Node] = set()
+    for node in order:
+        if node.op is ops.EXP2 or not (_rounds(node) or found.isdisjoint(_values(node))):
+            found.add(node)
+    return found
 
 
 def _not_negative(order: Sequence[Node]) -> set[Node]:
-    """Those of ``order``, operands first, that are floats of which none is below zero."""
+    """Those of ``order``, operands first, that are floats of which none has the sign of negative numbers."""
     found: set[Node] = set()
     for node in order:
-        inputs = node.inputs[1:] if node.op is ops.SELECT else node.inputs
-        known = [x in found for x in inputs]
+        known = [x in found for x in _values(node)]
+        number = uniform(node)
         if not node.dtype.is_float:
             continue
-        number = uniform(node)
         if number is not None:
-            holds = bool(number >= 0)
+            holds = not np.signbit(number.astype(np.float64))
         elif node.op is ops.MAX:
             holds = any(known)
         elif node.op is ops.VIEW and node.attr.valid:
             holds = known[0] and not any(node.attr.fill)
-        elif node.op in (*_FACTORS, *_CHOICES, *_SUMS, ops.SELECT, ops.CAST):
+        elif node.op in (*_SAME, *_PRODUCTS, *_SUMS, ops.CAST):
             holds = all(known)
         else:
             holds = node.op is ops.EXP2
