@@ -7,12 +7,12 @@ namespace lm {
 inline namespace LM_NAMESPACE {
 namespace detail {
 
-/// Whether so many significant bits of a result are as few as the shorter form has.
-template <class T> constexpr bool few(int digits) { return sizeof(T) == 4 && digits <= 17; }
+/// Whether the short form has as many significant bits as that.
+template <class T> constexpr bool short_form(int digits) { return sizeof(T) == 4 && digits <= 17; }
 
 /// 2^f for |f| <= 1/2 (and something finite and positive for |f| <= 1).
 template <int Digits, class V> LM_INLINE V exp2_fraction(V f) {
-    if constexpr (few<element_t<V>>(Digits)) {
+    if constexpr (short_form<element_t<V>>(Digits)) {
         return polynomial(f, 1, 0x1.62e12ap-1f, 0x1.ec0380p-3f, 0x1.c9fdeep-5f, 0x1.3a022cp-7f);
     } else if constexpr (std::is_same_v<element_t<V>, float>) {
         return polynomial(f, 1, 0x1.62e430p-1f, 0x1.ebfb94p-3f, 0x1.c6af9ep-5f, 0x1.3b67fcp-7f, 0x1.5ef4f8p-10f,
@@ -118,7 +118,7 @@ template <int Digits = 64, class V> LM_INLINE V exp2_scaled(V x, double constant
     using T = element_t<V>;
     static_assert(is_float<V>);
     auto parts = detail::two_parts<T>(constant);
-    if (fused && detail::few<T>(Digits)) parts.lo = 0;
+    if (fused && detail::short_form<T>(Digits)) parts.lo = 0;
     return lift_registers([parts](auto v) LM_LAMBDA { return detail::exp2_register<Digits>(v, parts); }, x);
 }
 
