@@ -32,12 +32,32 @@ class Indices:
         linear = sym.coefficient(value, group.axis)
         if linear is not None:
             return linear[0]
-        whole = group.axis.hi + 1
-        step = Var("lane group", 0, sym.ceildiv(whole, group.lanes) - 1)
         lane = Var("lane of group", 0, group.lanes - 1)
-        aligned = sym.expr(step) * group.lanes + sym.expr(lane)
-        linear = sym.coefficient(sym.substitute(value, {group.axis: aligned}), lane)
-        return linear[0] if linear is not None and isinstance(linear[0], int) else None
+        return _slope(self._in_lane(value, sym.expr(lane)), lane)
+
+    def groups(self, value: Int) -> tuple[int, int] | None:
+        """``(size, stride)`` where ``value`` gains 1 from lane to lane in runs of ``size`` lanes, and ``stride`` from
+        run to run, for the longest such runs; None where there are none."""
+        group = self.frame.group
+        assert group is not None
+        value = self.frame.resolve(value)
+        if any(self.frame.variable(v).varying for v in sym.variables(value) if v != group.axis):
+            return None
+        sizes = [size for size in (32, 16, 8, 4, 2) if size < group.lanes and group.lanes % size == 0]
+        for size in sizes:
+            inside, outside = Var("lane of run", 0, size - 1), Var("run of lanes", 0, group.lanes // size - 1)
+            found = self._in_lane(value, sym.expr(outside) * size + sym.expr(inside))
+            stride = _slope(found, outside)
+            if _slope(found, inside) == 1 and stride is not None:
+                return size, stride
+        return None
+
+    def _in_lane(self, value: Int, lane: Int) -> Int:
+        """``value`` in one lane of a group, which starts at a multiple of the number of lanes."""
+        group = self.frame.group
+        assert group is not None
+        step = Var("lane group", 0, sym.ceildiv(group.axis.hi + 1, group.lanes) - 1)
+        return sym.substitute(value, {group.axis: sym.expr(step) * group.lanes + lane})
 
     def aligned(self, value: Int) -> bool:
         """Whether ``value`` of the first lane is a multiple of the number of lanes, in every group."""
@@ -309,6 +329,12 @@ class Indices:
 
 def _simple(text: str) -> bool:
     return text.replace("_", "a").isalnum()
+
+
+def _slope(value: Int, variable: Var) -> int | None:
+    """What ``value`` gains from one value of ``variable`` to the next, where that is one number."""
+    linear = sym.coefficient(value, variable)
+    return linear[0] if linear is not None and isinstance(linear[0], int) else None
 
 
 def _grouped(text: str) -> str:

@@ -271,6 +271,10 @@ class Statements:
             return f"store_masked({self.expressions.pointer(name, offset)}, {value}, {mask});"
         if stride is not None and not mask:
             return f"store_strided({self.expressions.pointer(name, offset)}, {self.indices.text(stride)}, {value});"
+        groups = self.indices.groups(offset) if not mask and self.frame.dialect.block is None else None
+        if groups is not None:
+            size, apart = groups
+            return f"store_groups<{size}>({self.expressions.pointer(name, offset)}, {apart}, {value});"
         array, at = self.arrays[name].name, ""
         if isinstance(stride, int) and abs(stride) * group.lanes < 1 << 31:
             array, at = self.expressions.pointer(name, offset), f"multiples<{group.lanes}>({stride})"

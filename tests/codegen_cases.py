@@ -715,6 +715,18 @@ def bounded(dtype: types.DType) -> Case:
 for kind in (types.f32, types.f64, types.bf16):
     CASES[f"bounded_{kind}"] = bounded(kind)
 
+
+def runs(dtype: types.DType, size: int) -> Case:
+    """Lanes stored in runs of ``size`` elements side by side, 24 from one to the next; the last group is not whole."""
+    i, at = axis("i", 70)
+    store = ir.Store("out", at // size * 24 + at % size, load("x", at, dtype))
+    nest = ir.LoopNest((output("out", dtype), array("x", dtype)), (), (vector(i, 70, store),))
+    return Case(nest, {name: (normal(n) * 20).astype(dtype.numpy) for name, n in (("out", 24 * 35), ("x", 70))})
+
+
+for kind, size in ((types.bf16, 2), (types.f32, 2), (types.f32, 4), (types.i8, 4)):
+    CASES[f"runs_{kind}_{size}"] = runs(kind, size)
+
 CASES["halves_float16"] = halves(types.f16)
 CASES["halves_bfloat16"] = halves(types.bf16)
 for kind in (types.f8e4m3fn, types.f8e4m3fnuz, types.f8e5m2, types.f8e5m2fnuz):

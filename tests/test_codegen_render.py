@@ -121,6 +121,15 @@ def test_a_tile_has_the_rows_of_its_own_scope() -> None:
     assert "default: __builtin_trap();" in text
 
 
+def test_runs_of_lanes_are_stored_as_such() -> None:
+    texts = {
+        name: render.kernel_text(emit(Kernel("k0", case.nest), {})) for name, case in CASES.items() if "runs" in name
+    }
+    assert len(texts) == 4
+    for name, text in texts.items():
+        assert f"store_groups<{name[-1]}>(" in text
+
+
 # ---- text -----------------------------------------------------------------------------------------------------------
 
 

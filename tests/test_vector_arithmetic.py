@@ -418,6 +418,22 @@ def test_masked_and_strided_moves(library: Any, dtype: np.dtype[Any]) -> None:
     assert np.array_equal(chosen, np.where(valid, x, np.tile(x[:lanes], 8)))
 
 
+@pytest.mark.parametrize(("way", "group", "apart"), [(0, 1, 2), (1, 1, 4), (2, 2, 6), (3, 4, 8)])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_stores_apart_leave_what_is_between(
+    library: Any, dtype: np.dtype[Any], way: int, group: int, apart: int
+) -> None:
+    size = library.lanes * 4
+    if library.lanes % group:
+        return  # no vector holds a group
+    x, found = sample(dtype, size), fenced(sample(dtype, (size // group - 1) * apart + group), "end")
+    places = np.arange(size)
+    expected = found.copy()
+    expected[places // group * apart + places % group] = x
+    library.spread_array(number(dtype), way, pointer(x), pointer(found), count(x))
+    assert found.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_rows_become_columns(library: Any, dtype: np.dtype[Any]) -> None:
     """Of every number of rows and elements of them, which end where memory does."""

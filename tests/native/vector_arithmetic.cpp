@@ -156,6 +156,22 @@ void move(const void* in, const bool* valid, void* masked, void* strided, void* 
     }
 }
 
+#if !defined(DEVICE)
+/// Whole vectors (count is a multiple of N), apart: in one of four ways.
+template <class T> void spread(int way, const void* in, void* out, int64_t count) {
+    for (int64_t i = 0; i < count; i += N) {
+        const auto v = lm::load<N>(static_cast<const T*>(in) + i);
+        T* to = static_cast<T*>(out);
+        if (way == 0) lm::store_strided(to + 2 * i, 2, v);
+        if (way == 1) lm::store_strided(to + 4 * i, 4, v);
+        if constexpr (N % 4 == 0) {
+            if (way == 2) lm::store_groups<2>(to + 3 * i, 6, v);
+            if (way == 3) lm::store_groups<4>(to + 2 * i, 8, v);
+        }
+    }
+}
+#endif
+
 template <class T> void reduce(const void* in, void* sum, void* maximum, int64_t count) {
     for (int64_t i = 0; i < count; i += N) {
         const auto v = lm::load<N>(static_cast<const T*>(in) + i);
@@ -234,6 +250,15 @@ extern "C" void scatter_array(int type, void* base, const void* index, const boo
     STORED_TYPES(CASE)
 #undef CASE
 }
+
+#if !defined(DEVICE)
+extern "C" void spread_array(int type, int way, const void* in, void* out, int64_t count) {
+#define CASE(TYPE, T) \
+    if (type == TYPE) spread<T>(way, in, out, count);
+    STORED_TYPES(CASE)
+#undef CASE
+}
+#endif
 
 extern "C" void move_array(int type, const void* in, const bool* valid, void* masked, void* strided, void* chosen,
                            int64_t count) {

@@ -15,6 +15,29 @@ template <int N, class T> LM_INLINE vec<T, N> load_strided(const T* p, int64_t s
     }
 }
 
+#if defined(LM_AVX512)
+
+namespace detail {
+
+/// p[i * stride] = lane i for 16 lanes of two bytes: a store for every 32 elements, which leaves out those between.
+template <class T, class V> LM_INLINE void store_spread(T* p, int stride, V v) {
+    const __m512i all = _mm512_castsi256_si512(copy_bits<__m256i>(v));
+    for (int first = 0; first < 16 * stride; first += 32) {
+        const auto lane = generate<32>([=](int i) LM_LAMBDA { return static_cast<uint16_t>((first + i) / stride); });
+        uint32_t there = 0;
+#pragma GCC unroll 32
+        for (int i = 0; i < 32; ++i) {
+            const int at = first + i;
+            if (at < 16 * stride && at % stride == 0) there |= uint32_t{1} << i;
+        }
+        _mm512_mask_storeu_epi16(p + first, there, _mm512_permutexvar_epi16(copy_bits<__m512i>(lane), all));
+    }
+}
+
+}  // namespace detail
+
+#endif
+
 /// p[i * stride] = lane i, in ascending order.
 template <class T, class V> LM_INLINE void store_strided(T* p, int64_t stride, V v) {
     if constexpr (!detail::is_plain<T>) {
@@ -24,8 +47,36 @@ template <class T, class V> LM_INLINE void store_strided(T* p, int64_t stride, V
         store_strided(p + (lanes<V> / 2) * stride, stride, high(v));
     } else {
         static_assert(std::is_same_v<element_t<V>, T>, "convert before storing");
+#if defined(LM_AVX512)
+        if constexpr (sizeof(V) == 32 && sizeof(T) == 2) {
+            if (2 <= stride && stride <= 4) return detail::store_spread(p, static_cast<int>(stride), v);
+        }
+#endif
 #pragma GCC unroll 64
         for (int i = 0; i < lanes<V>; ++i) detail::write(p + i * stride, extract(v, i));
+    }
+}
+
+/// p[i / Group * stride + i % Group] = lane i, in ascending order.
+template <int Group, class T, class V> LM_INLINE void store_groups(T* p, int64_t stride, V v) {
+    constexpr int groups = lanes<V> / Group;
+    static_assert(lanes<V> == groups * Group);
+    if constexpr (!detail::is_plain<T>) {
+        store_groups<Group>(detail::stored_pointer(p), stride, detail::to_stored<T>(v));
+    } else if constexpr (is_wide<V> && groups > 1) {
+        store_groups<Group>(p, stride, low(v));
+        store_groups<Group>(p + groups / 2 * stride, stride, high(v));
+    } else if constexpr (Group * sizeof(T) <= 8) {
+        static_assert(std::is_same_v<element_t<V>, T>, "convert before storing");
+        using Whole = uint_t<Group * sizeof(T)>;
+        const auto whole = copy_bits<vec<Whole, groups>>(v);
+#pragma GCC unroll 64
+        for (int i = 0; i < groups; ++i) {
+            detail::write(reinterpret_cast<Whole*>(p + i * stride), static_cast<Whole>(extract(whole, i)));
+        }
+    } else {
+#pragma GCC unroll 64
+        for (int i = 0; i < lanes<V>; ++i) detail::write(p + i / Group * stride + i % Group, extract(v, i));
     }
 }
 
