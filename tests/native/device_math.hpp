@@ -26,6 +26,9 @@ template <class V> auto exp2_scaled(V x, double constant) {
     const T hi = static_cast<T>(constant);
     return exp2_scaled(x, hi, static_cast<T>((constant - static_cast<double>(hi)) + tail_of(constant)));
 }
+/// Of few digits: GPU kernels compute them all.
+template <int Digits, class V> auto exp2_scaled(V x, double constant) { return exp2_scaled(x, constant); }
+
 template <class V> auto log2_scaled(V x, double constant) {
     using T = decltype(extract(x, 0));
     const T hi = static_cast<T>(constant);
