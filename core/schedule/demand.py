@@ -83,7 +83,10 @@ def _short(node: Node, digits: int) -> tuple[Callable[[Node], Node], Node] | Non
 
 def operand(function: Callable[[Node], Node], node: Node) -> Node | None:
     """The node of which ``node`` is ``function``, an elementwise one; None where it is not, or where simplification has
-    made one of the last primitive of that node and the first of the function."""
+    made one of the last primitive of that node and the first of the function.
+
+    ``rules.pattern.match`` walks trees; what a function is made of is shared, and would be a large tree.
+    """
     place, whole = _pattern(function)
     found: Node | None = None
     waiting = [(whole, node)]
