@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 
+from luminal.core import target
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -20,14 +22,18 @@ def describe() -> str:
 
 
 def name() -> str:
-    """Processor, processors that this process may use, memory, system and versions, on one line."""
+    """Processor, processors that this process may use, memory, system and versions, on one line.
+
+    Rented machines call processors of several generations by one name, so vendor, family and model stand beside it.
+    """
     info = Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*:\s*(.*)$", info, re.MULTILINE)
     memory = os.sysconf("SC_PHYS_PAGES") * PAGE
     packages = ", ".join(f"{name} {_version(name)}" for name in ("torch", "onnxruntime", "openvino", "numpy"))
     return (
-        f"{model[1] if model else platform.machine()}, {len(os.sched_getaffinity(0))} processors, "
-        f"{memory / 2**30:.0f} GiB, {platform.system()}, Python {platform.python_version()}, {packages}"
+        f"{model[1] if model else platform.machine()} ({target.processor()}), "
+        f"{len(os.sched_getaffinity(0))} processors, {memory / 2**30:.0f} GiB, "
+        f"{platform.system()}, Python {platform.python_version()}, {packages}"
     )
 
 
