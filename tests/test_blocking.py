@@ -21,7 +21,7 @@ from luminal.core.schedule import choose_contraction, lower, run_nest, transform
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.choose_contraction import FEW_PANELS, TERMS
-from luminal.core.schedule.contraction import Roles, roles
+from luminal.core.schedule.contraction import Roles, apart, roles
 from luminal.core.schedule.tensorise import FARTHER, FetchAhead, FetchRows, SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, lines, typical
 from luminal.core.symbolic import Var
@@ -87,6 +87,38 @@ def test_pictures_of_few_lines_have_the_tile_of_one_in_a_batch_too(kernel: int) 
     """Its 32 pictures are no line of 32 rows: tiles of 6 would divide the 7 rows that there are into low ones."""
     tiles = [choose_tile(targets.AVX512, *convolution(batch, 7, kernel)) for batch in (1, 8, 32)]
     assert all(tile.rows >= 7 for tile in tiles) and len({tile.columns for tile in tiles}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "expected"), [(1, 1, 512 * 4), (1, 2, 2 * 512 * 4), (3, 1, 512 * 4), (3, 2, 2 * 512 * 4)]
+)
+def test_rows_are_as_far_apart_as_channels_and_steps_say(kernel: int, stride: int, expected: int) -> None:
+    node, found = convolution(1, 14, kernel, stride)
+    assert apart(node.inputs[0], found) == expected
+
+
+def test_how_far_apart_rows_are_may_be_unknown() -> None:
+    length = sym.var("length", 1, 512)
+    node = decompose.linear(ir.input_("x", (64, length), F32), ir.input_("w", (48, length), F32), None)
+    found = roles(node)
+    assert found is not None and apart(node.inputs[0], found) == 0
+
+
+@pytest.mark.parametrize("ways", [8, 12])
+@pytest.mark.parametrize("shape", [(196, 256, 1024), (49, 512, 2048), (128, 768, 3072), (64, 256, 5120)], ids=str)
+def test_a_tile_has_no_more_rows_than_a_set_of_the_first_cache_has_places(
+    shape: tuple[int, int, int], ways: int
+) -> None:
+    """Measured on a cache of 8 ways, rows 4096 bytes apart: 14 x 32 reaches 75 % of the peak, 8 x 32 100 %."""
+    node = product(*shape)
+    found = roles(node)
+    assert found is not None
+    target = replace(targets.AVX512, l1=ways * 4096)
+    assert choose_tile(target, node, found).rows <= ways
+    half = product(*shape[:2], 512)  # 2048 bytes apart: two sets
+    found = roles(half)
+    assert found is not None
+    assert max(choose_tile(target, half, found, columns).rows for columns in (32, 48)) > 8
 
 
 def of_shape(rows: int, columns: int, depth: int) -> Product:

@@ -161,6 +161,23 @@ def run_axis(product: Node, found: Roles) -> int | None:
     return next((axis for axis, x in enumerate(linear) if x is not None and x[0] == 1), None)
 
 
+def apart(product: Node, found: Roles) -> int:
+    """The bytes between rows of A that follow each other, in the layouts that values get which contractions read: what
+    K alone indexes lies innermost; 0 where that is not known."""
+    over = ir.axes(product.shape)
+    rows = [v for k in found.m if (v := sym.as_var(over[k])) is not None]
+    summed = {sym.as_var(over[k]) for k in found.k}
+    elements: Int = 1
+    for index, size in zip(found.a.index, found.a.source.shape, strict=True):
+        variables = sym.variables(index)
+        if rows and rows[-1] in variables:
+            linear = sym.coefficient(index, rows[-1])
+            elements = elements * (0 if linear is None else linear[0])
+        elif variables & summed and not variables.intersection(rows):
+            elements = elements * size
+    return elements * found.a.source.dtype.itemsize if isinstance(elements, int) else 0
+
+
 # ---- constants -----------------------------------------------------------------------------------------------------
 
 
