@@ -30,6 +30,7 @@ from luminal.core.schedule.nest import (
     LoopNest,
     Reduction,
     Reductions,
+    Scalar,
     Sort,
     Statement,
     Store,
@@ -216,7 +217,7 @@ class Statements:
         elif self.frame.group is None:
             text = self._store_one(statement, value.text)
         else:
-            text = self._store_lanes(statement, stride, masked, self.expressions.vector(stored))
+            text = self._store_lanes(statement, stride, masked, self._lanes(statement.value, stored))
         conditions = (self.threads.one(self.arrays[statement.array]), self.indices.holds(uniform))
         guard = " && ".join(filter(None, conditions))
         if text:
@@ -224,6 +225,12 @@ class Statements:
         self.frame.wrote(statement.array)
         if not statement.valid:
             self.expressions.stored(statement, stored, value)
+
+    def _lanes(self, value: Scalar, stored: Scalar) -> str:
+        """The lanes to store for ``value``: those of ``stored``, which the store rounds if it is not that itself."""
+        text = self.expressions.vector(stored)
+        rounds = stored is not value and self.frame.dialect.block is None
+        return f"normal_or_zero({text})" if rounds and not value.attr.subnormals else text
 
     def _store_one(self, statement: Store, value: str) -> str:
         pointer = self.arrays[statement.array]

@@ -346,14 +346,15 @@ def multiply_add(a: Node, b: Operand, c: Operand) -> Node:
     return elementwise(ops.MULTIPLY_ADD, *broadcast(a, lift(b, a), lift(c, a)))
 
 
-def cast(x: Node, dtype: DType) -> Node:
-    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes.
+def cast(x: Node, dtype: DType, subnormals: bool = True) -> Node:
+    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes. ``subnormals`` says whether
+    results that are subnormal have to be.
 
     Raises DTypeError for texts, which ``core.decompose.text`` converts.
     """
     if x.dtype != dtype and (x.dtype.is_text or dtype.is_text):
         raise DTypeError(f"Cast: expected numbers, found {x.dtype} to {dtype}")
-    return x if x.dtype == dtype else elementwise(ops.CAST, x, attr=ops.To(dtype))
+    return x if x.dtype == dtype else elementwise(ops.CAST, x, attr=ops.To(dtype, subnormals))
 
 
 def bitcast(x: Node, dtype: DType) -> Node:

@@ -54,9 +54,11 @@ class Quadrant:
 
 @dataclass(frozen=True)
 class To:
-    """The result type of ``Cast`` and ``Bitcast``."""
+    """The result type of ``Cast`` and ``Bitcast``. Of ``Cast`` to a float, zeros may do in the place of ``subnormals``;
+    whoever computes it may give these all the same."""
 
     dtype: DType
+    subnormals: bool = True
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,17 @@ def test_operands_of_contractions_are_read_rounded(precision: str, digits: str) 
     assert found and set(found) == {digits}
 
 
+@pytest.mark.parametrize(("precision", "stores"), [("bf16", 1), ("fp32", 0)])
+def test_what_a_precision_rounds_may_lose_subnormal_numbers_and_what_a_model_casts_not(
+    precision: str, stores: int
+) -> None:
+    weights = ir.constant(np.ones(W.shape, np.float32))
+    both = (("y", matmul(X * 3, weights)), ("z", ir.cast(X * 5, types.bf16)))
+    target = targets.parse("avx512-bf16", precision)
+    files = render(compile_graph(Graph("both", (X,), both), target), target).files
+    assert sum(text.count("normal_or_zero(") for text in files.values()) == stores
+
+
 @pytest.mark.parametrize(
     ("precision", "function", "shorter"),
     [("bf16", gelu, True), ("fp16", gelu, False), ("fp32", gelu, False), ("bf16", lambda x: gelu(x) + 1, False)],

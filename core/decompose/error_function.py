@@ -6,7 +6,7 @@ import math
 
 from luminal.core import ops
 from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, LOG2_NORMAL, NORMAL
-from luminal.core.decompose.common import Quotients, horner, real_function
+from luminal.core.decompose.common import Quotients, horner, in_pairs, real_function
 from luminal.core.decompose.compare import descending, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, exp2
 from luminal.core.decompose.twofloat import product
@@ -75,7 +75,7 @@ def times_normal_short(x: Node) -> Node:
     tail is two to a polynomial."""
     negated = descending(x)
     v = maximum(negated, -_SHORT_LIMIT)
-    tail = unary(ops.EXP2, horner(v, LOG2_NORMAL[x.dtype]), ops.Scale(digits=SHORT_DIGITS))
+    tail = unary(ops.EXP2, in_pairs(v, LOG2_NORMAL[x.dtype]), ops.Scale(digits=SHORT_DIGITS))
     return multiply_add(v, tail, _rectified(x, negated))
 
 

@@ -132,7 +132,7 @@ def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     if node.op is ops.CAST and significant(node.inputs[0].dtype) <= precision.digits:
         return node
     if precision.stored is not None:
-        rounded = ir.cast(ir.cast(node, precision.stored), f32)
+        rounded = ir.cast(ir.cast(node, precision.stored, subnormals=False), f32)
         return ir.unary(ops.CONTIGUOUS, rounded) if wide and not is_constant(node) else rounded
     bits = ir.bitcast(node, u32)
     magnitude = ir.binary(ops.AND, bits, 2**31 - 1)

@@ -255,7 +255,8 @@ class _Streamed(OnePass):
         name = f"{self.row.name}_kept"
         left = block.value(self.left(), ln.temporary(name, self.row.dtype))
         if by.last.unit is not None:
-            left = ln.apply(ops.CAST, (left,), ops.To(by.last.unit.left), by.last.unit.left)
+            stored = by.last.unit.left  # of whose subnormal numbers units make zeros
+            left = ln.apply(ops.CAST, (left,), ops.To(stored, subnormals=False), stored)
         before = (*before, ln.Define(name, row_value), ln.Store(self.weights, place, left))
         for state in self.sums[-1:]:
             body += block.sum(state, local + row, before, ln.temporary(name, self.row.dtype))

@@ -10,6 +10,7 @@
 #include "device_emulated.hpp"
 #include "luminal/device/functions.hpp"
 #else
+#include "luminal/lanes.hpp"
 #include "luminal/simd.hpp"
 #include "luminal/turn.hpp"
 #endif
@@ -170,6 +171,19 @@ template <class T> void spread(int way, const void* in, void* out, int64_t count
         }
     }
 }
+
+/// Whole vectors, one after the other, by each way that a vector is stored; zeros may take the place of subnormals.
+template <class T> void store_normal(int way, const float* in, T* out, int64_t count) {
+    for (int64_t i = 0; i < count; i += N) {
+        const auto v = lm::normal_or_zero(lm::load<N>(in + i));
+        if (way == 0) lm::store(out + i, v);
+        if (way == 1) lm::store_partial(out + i, v, N);
+        if (way == 2) lm::store_masked(out + i, v, lm::broadcast<N>(true));
+        if (way == 3) lm::store_strided(out + i, 1, v);
+        if (way == 4) lm::store_groups<1>(out + i, 1, v);
+        if (way == 5) lm::scatter(out + i, lm::multiples<N>(1), v);
+    }
+}
 #endif
 
 template <class T> void reduce(const void* in, void* sum, void* maximum, int64_t count) {
@@ -257,6 +271,11 @@ extern "C" void spread_array(int type, int way, const void* in, void* out, int64
     if (type == TYPE) spread<T>(way, in, out, count);
     STORED_TYPES(CASE)
 #undef CASE
+}
+
+extern "C" void store_normal_array(int type, int way, const float* in, void* out, int64_t count) {
+    if (type == 11) store_normal(way, in, static_cast<lm::float16*>(out), count);
+    if (type == 12) store_normal(way, in, static_cast<lm::bfloat16*>(out), count);
 }
 #endif
 

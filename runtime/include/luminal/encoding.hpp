@@ -33,13 +33,25 @@ template <class S, class V> LM_INLINE auto encode(V v) {
         if constexpr (std::is_same_v<S, float16>) {
             return detail::float_to_float16(x);
         } else if constexpr (std::is_same_v<S, bfloat16>) {
-            return detail::float_to_bfloat16(x);
+            return detail::float_to_bfloat16<true>(x);
         } else if constexpr (is_narrow_integer<S>) {
             return detail::narrow_bits(S{}, bitcast<uint8_t>(x));
         } else {
             return lane_cast<uint8_t>(detail::float_to_narrow(S{}, x));
         }
     }, v);
+}
+
+/// Floats to be stored, zeros in the place of numbers that are subnormal in the type of memory, where that is faster.
+template <class V> struct NormalOrZero { V value; };
+template <class V> LM_INLINE NormalOrZero<V> normal_or_zero(V v) { return {v}; }
+
+template <class S, class V> LM_INLINE auto encode(NormalOrZero<V> v) {
+    if constexpr (std::is_same_v<S, bfloat16>) {
+        return lift([](auto x) LM_LAMBDA { return detail::float_to_bfloat16<false>(x); }, v.value);
+    } else {
+        return encode<S>(v.value);
+    }
 }
 
 }  // namespace LM_NAMESPACE

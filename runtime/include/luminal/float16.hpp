@@ -102,12 +102,13 @@ template <class V> LM_INLINE auto float_to_bfloat16_bits(V v) {
     return lane_cast<uint16_t>(select(equal(v, v), rounded, quiet) >> splat<I>(16));
 }
 
-template <class V> LM_INLINE auto float_to_bfloat16(V v) {
+/// Subnormal numbers may become zeros unless they are `Kept`: the instruction makes zeros of them. They are rare, but to
+/// look for them takes as long as a few multiply-adds.
+template <bool Kept, class V> LM_INLINE auto float_to_bfloat16(V v) {
 #if defined(LM_AVX512) && defined(__AVX512BF16__)
     if constexpr (lanes<V> == 16) {
-        // The instruction flushes subnormals, which are rare.
         constexpr int subnormal = 0x20;
-        if (__builtin_expect(_mm512_fpclass_ps_mask(v, subnormal) == 0, 1)) {
+        if (!Kept || __builtin_expect(_mm512_fpclass_ps_mask(v, subnormal) == 0, 1)) {
             return copy_bits<rebind<uint16_t, V>>(_mm512_cvtneps_pbh(v));
         }
     }

@@ -59,24 +59,26 @@ template <class T, class V> LM_INLINE void store_strided(T* p, int64_t stride, V
 
 /// p[i / Group * stride + i % Group] = lane i, in ascending order.
 template <int Group, class T, class V> LM_INLINE void store_groups(T* p, int64_t stride, V v) {
-    constexpr int groups = lanes<V> / Group;
-    static_assert(lanes<V> == groups * Group);
     if constexpr (!detail::is_plain<T>) {
         store_groups<Group>(detail::stored_pointer(p), stride, detail::to_stored<T>(v));
-    } else if constexpr (is_wide<V> && groups > 1) {
-        store_groups<Group>(p, stride, low(v));
-        store_groups<Group>(p + groups / 2 * stride, stride, high(v));
-    } else if constexpr (Group * sizeof(T) <= 8) {
-        static_assert(std::is_same_v<element_t<V>, T>, "convert before storing");
-        using Whole = uint_t<Group * sizeof(T)>;
-        const auto whole = copy_bits<vec<Whole, groups>>(v);
-#pragma GCC unroll 64
-        for (int i = 0; i < groups; ++i) {
-            detail::write(reinterpret_cast<Whole*>(p + i * stride), static_cast<Whole>(extract(whole, i)));
-        }
     } else {
+        constexpr int groups = lanes<V> / Group;
+        static_assert(lanes<V> == groups * Group);
+        if constexpr (is_wide<V> && groups > 1) {
+            store_groups<Group>(p, stride, low(v));
+            store_groups<Group>(p + groups / 2 * stride, stride, high(v));
+        } else if constexpr (Group * sizeof(T) <= 8) {
+            static_assert(std::is_same_v<element_t<V>, T>, "convert before storing");
+            using Whole = uint_t<Group * sizeof(T)>;
+            const auto whole = copy_bits<vec<Whole, groups>>(v);
 #pragma GCC unroll 64
-        for (int i = 0; i < lanes<V>; ++i) detail::write(p + i / Group * stride + i % Group, extract(v, i));
+            for (int i = 0; i < groups; ++i) {
+                detail::write(reinterpret_cast<Whole*>(p + i * stride), static_cast<Whole>(extract(whole, i)));
+            }
+        } else {
+#pragma GCC unroll 64
+            for (int i = 0; i < lanes<V>; ++i) detail::write(p + i / Group * stride + i % Group, extract(v, i));
+        }
     }
 }
 

@@ -72,7 +72,7 @@ template <class T> LM_INLINE TwoPart<T> two_parts(double constant) {
 template <class V> LM_INLINE V times_minus(V x, TwoPart<element_t<V>> constant, V n) {
     const V hi = splat<V>(constant.hi), lo = splat<V>(constant.lo);
     if constexpr (fused) {
-        const V difference = fma(x, hi, neg(n));
+        const V difference = constant.hi == 1 ? x - n : fma(x, hi, neg(n));
         return constant.lo == 0 ? difference : fma(x, lo, difference);
     } else {
         const V upper = upper_half(x), lower = x - upper;

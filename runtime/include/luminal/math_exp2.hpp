@@ -57,7 +57,8 @@ template <class V> LM_INLINE V scale_by_power(V x, V n) {
 /// has to be finite; NaN travels through n.
 template <int Digits, class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant) {
     const V shift = splat<V>(integer_shift<element_t<V>>);
-    const V n = fma(x, splat<V>(constant.hi), shift) - shift;
+    // A sum where that does: some cores have units for sums alone.
+    const V n = (constant.hi == 1 ? x + shift : fma(x, splat<V>(constant.hi), shift)) - shift;
     const V f = smaller_magnitude(times_minus(x, constant, n), splat<V>(1));
     return scale_by_power(exp2_fraction<Digits>(f), n);
 }
