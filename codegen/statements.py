@@ -38,6 +38,7 @@ from luminal.core.schedule.nest import (
 from luminal.core.symbolic import Expr, Int
 
 COPIES = (4, 8, 16)  # bytes that a thread can copy ahead
+MOVES = (2, 4, 8)  # bytes that an integer of a CPU holds
 
 STATUSES = {
     Failure.INDEX: "LM_INDEX_OUT_OF_RANGE",
@@ -206,7 +207,7 @@ class Statements:
     # ---- stores ----------------------------------------------------------------------------------------------------
 
     def _store(self, statement: Store) -> None:
-        if statement.ahead and self._copy(statement):
+        if (statement.ahead and self._copy(statement)) or self._move(statement):
             return
         uniform, masked = self.indices.split(statement.valid)
         stride = self.indices.stride(statement.offset)
@@ -260,6 +261,28 @@ class Statements:
         self.frame.line(f"copy_async<{size}>({', '.join(arguments)});")
         self.frame.wrote(store.array)
         self.threads.copies()
+        return True
+
+    def _move(self, store: Store) -> bool:
+        """Writes a store as a move of the few elements that it only moves, where they are one integer of memory: the
+        pairs of a transposed operand are."""
+        leaf, group = store.value.leaf, self.frame.group
+        if self.frame.dialect.block is not None or group is None or not isinstance(leaf, Access) or store.valid:
+            return False
+        dtype, names = store.value.dtype, {leaf.array, store.array}
+        count = int(group.count) if group.count is not None and group.count.isdigit() else 0
+        whole = count * dtype.itemsize in MOVES and (dtype.is_float or dtype.compute == dtype) and not dtype.is_bool
+        same = {self.arrays[name].dtype for name in names} == {dtype} and names.isdisjoint(self.unread)
+        beside = all(self.indices.stride(at) == 1 for at in (leaf.offset, store.offset))
+        uniform, masked = self.indices.split(leaf.valid)
+        if not (whole and same and beside) or masked or any(leaf.fill):
+            return False
+        to = self.expressions.pointer(store.array, store.offset)
+        source = self.expressions.pointer(leaf.array, leaf.offset)
+        moved, cleared = f"move_elements<{count}>({to}, {source});", f"clear_elements<{count}>({to});"
+        self.frame.line(f"if ({self.indices.holds(uniform)}) {moved} else {cleared}" if uniform else moved)
+        self.expressions.read.add(leaf.array)
+        self.frame.wrote(store.array)
         return True
 
     def _store_lanes(self, statement: Store, stride: int | Expr | None, masked: list[Int], value: str) -> str:

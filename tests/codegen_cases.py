@@ -727,6 +727,24 @@ def runs(dtype: types.DType, size: int) -> Case:
 for kind, size in ((types.bf16, 2), (types.f32, 2), (types.f32, 4), (types.i8, 4)):
     CASES[f"runs_{kind}_{size}"] = runs(kind, size)
 
+
+def moves(dtype: types.DType, size: int) -> Case:
+    """Rows of ``size`` elements that become columns of as many side by side, zeros beyond the last row."""
+    i, at = axis("i", 6)
+    r, row = axis("r", 9)
+    e, part = axis("e", size)
+    value = load("x", row * 6 * size + at * size + part, dtype, valid=(-row + 6,), fill=bytes(dtype.itemsize))
+    store = ir.Store("out", (at * 9 + row) * size + part, value)
+    nest = ir.LoopNest(
+        (output("out", dtype), array("x", dtype)), (), (serial(i, 6, serial(r, 9, vector(e, size, store))),)
+    )
+    sizes = {"out": 54 * size, "x": 42 * size}
+    return Case(nest, {name: (normal(n) * 20).astype(dtype.numpy) for name, n in sizes.items()})
+
+
+for kind, size in ((types.bf16, 2), (types.f16, 4), (types.i8, 4), (types.f32, 2), (types.bf16, 3), (types.bool_, 4)):
+    CASES[f"moves_{kind}_{size}"] = moves(kind, size)
+
 CASES["halves_float16"] = halves(types.f16)
 CASES["halves_bfloat16"] = halves(types.bf16)
 for kind in (types.f8e4m3fn, types.f8e4m3fnuz, types.f8e5m2, types.f8e5m2fnuz):

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from luminal.codegen.emitter import emit
+from luminal.core.program import Kernel
 from luminal.core.target import Target
 from tests import emulation
 from tests.codegen_cases import CASES
@@ -20,6 +22,14 @@ def compiled(target: Target, folder: Path) -> dict[str, Compiled]:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
+
+
+def test_a_few_elements_are_moved_as_one_integer_where_that_keeps_their_values() -> None:
+    """A bool in memory may be any byte, one that is stored is 0 or 1; no integer has three elements of two bytes."""
+    cases = {name: case for name, case in CASES.items() if name.startswith("moves_")}
+    found = {name: "\n".join(emit(Kernel("kernel", case.nest), {}).body) for name, case in cases.items()}
+    moved = {name for name, text in found.items() if "move_elements<" in text and "clear_elements<" in text}
+    assert moved == found.keys() - {"moves_bool_4", "moves_bfloat16_3"}
 
 
 @pytest.mark.parametrize("target", emulation.each(*emulation.INSTRUCTION_SETS))

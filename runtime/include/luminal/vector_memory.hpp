@@ -250,6 +250,14 @@ template <int N, class T> LM_INLINE vec<T, N> load_partial(const T* p, int64_t c
     }
 }
 
+/// Moves N elements as they lie in memory, and puts zeros where they would lie. Few are moved as one integer.
+template <int N, class T> LM_INLINE void move_elements(T* to, const T* from) {
+    __builtin_memmove(static_cast<void*>(to), static_cast<const void*>(from), N * sizeof(T));
+}
+template <int N, class T> LM_INLINE void clear_elements(T* to) {
+    __builtin_memset(static_cast<void*>(to), 0, N * sizeof(T));
+}
+
 /// Stores the lanes below count.
 template <class T, class V> LM_INLINE void store_partial(T* p, V v, int64_t count) {
     if constexpr (!detail::is_plain<T>) {
