@@ -271,8 +271,9 @@ class Statements:
             return False
         dtype, names = store.value.dtype, {leaf.array, store.array}
         count = int(group.count) if group.count is not None and group.count.isdigit() else 0
-        whole = count * dtype.itemsize in MOVES and (dtype.is_float or dtype.compute == dtype) and not dtype.is_bool
-        same = {self.arrays[name].dtype for name in names} == {dtype} and names.isdisjoint(self.unread)
+        # Of a bool, or a type of fewer bits than its bytes have, a value may be more than one pattern of memory.
+        whole = count * dtype.itemsize in MOVES and dtype.bits == 8 * dtype.itemsize and not dtype.is_bool
+        same = {self.expressions.array(name).dtype for name in names} == {dtype}
         beside = all(self.indices.stride(at) == 1 for at in (leaf.offset, store.offset))
         uniform, masked = self.indices.split(leaf.valid)
         if not (whole and same and beside) or masked or any(leaf.fill):

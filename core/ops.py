@@ -54,8 +54,8 @@ class Quadrant:
 
 @dataclass(frozen=True)
 class To:
-    """The result type of ``Cast`` and ``Bitcast``. Of ``Cast`` to a float, zeros may do in the place of ``subnormals``;
-    whoever computes it may give these all the same."""
+    """The result type of ``Cast`` and ``Bitcast``. Where not ``subnormals``, results of ``Cast`` that are
+    subnormal may be zero instead, and not for every reader alike."""
 
     dtype: DType
     subnormals: bool = True

@@ -95,7 +95,8 @@ def _nested(node: Node, depth: int = 3) -> str:
 def _attribute(attr: Any) -> str:
     if attr is None:
         return ""
-    values = [getattr(attr, f.name) for f in fields(attr)]
+    named = [(f, getattr(attr, f.name)) for f in fields(attr)]
+    values = [f"{f.name}={v}" if isinstance(v, bool) else v for f, v in named if v is not True or f.default is not True]
     values = [v for v in values if v not in (None, ops.Failure.INDEX)]  # nothing of its own, and as of any index
     return "[" + ", ".join(", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values) + "]"
 

@@ -742,8 +742,10 @@ def moves(dtype: types.DType, size: int) -> Case:
     return Case(nest, {name: (normal(n) * 20).astype(dtype.numpy) for name, n in sizes.items()})
 
 
-for kind, size in ((types.bf16, 2), (types.f16, 4), (types.i8, 4), (types.f32, 2), (types.bf16, 3), (types.bool_, 4)):
+for kind, size in ((types.bf16, 2), (types.f16, 4), (types.i8, 4), (types.f32, 2), (types.bf16, 18)):
     CASES[f"moves_{kind}_{size}"] = moves(kind, size)
+for kind, size in ((types.bf16, 3), (types.bool_, 4), (types.f4e2m1, 4)):
+    CASES[f"leaves_{kind}_{size}"] = moves(kind, size)
 
 CASES["halves_float16"] = halves(types.f16)
 CASES["halves_bfloat16"] = halves(types.bf16)

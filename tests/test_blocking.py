@@ -97,6 +97,18 @@ def test_rows_are_as_far_apart_as_channels_and_steps_say(kernel: int, stride: in
     assert apart(node.inputs[0], found) == expected
 
 
+def test_inputs_are_row_major() -> None:
+    """Heads of 64, each of which is a batch: rows of one are all heads apart; and a matrix that is read transposed."""
+    heads = movement.permute(ir.input_("q", (1, 24, 16, 64), F32), (0, 2, 1, 3))
+    keys = ir.input_("k", (1, 16, 64, 32), F32)
+    turned = movement.permute(ir.input_("t", (2048, 49), F32), (1, 0))
+    weights = ir.constant(np.ones((96, 2048), np.float32))
+    cases = ((decompose.matmul(heads, keys), 16 * 64 * 4), (decompose.linear(turned, weights, None), 4))
+    for root, expected in cases:
+        ((node, found),) = [(n, found) for n in ir.topological([root]) if (found := roles(n)) is not None]
+        assert apart(node.inputs[0], found) == expected
+
+
 def test_how_far_apart_rows_are_may_be_unknown() -> None:
     length = sym.var("length", 1, 512)
     node = decompose.linear(ir.input_("x", (64, length), F32), ir.input_("w", (48, length), F32), None)
@@ -106,19 +118,16 @@ def test_how_far_apart_rows_are_may_be_unknown() -> None:
 
 @pytest.mark.parametrize("ways", [8, 12])
 @pytest.mark.parametrize("shape", [(196, 256, 1024), (49, 512, 2048), (128, 768, 3072), (64, 256, 5120)], ids=str)
-def test_a_tile_has_no_more_rows_than_a_set_of_the_first_cache_has_places(
-    shape: tuple[int, int, int], ways: int
-) -> None:
+def test_a_tile_has_no_more_rows_than_a_set_of_the_first_cache_has_ways(shape: tuple[int, int, int], ways: int) -> None:
     """Measured on a cache of 8 ways, rows 4096 bytes apart: 14 x 32 reaches 75 % of the peak, 8 x 32 100 %."""
     node = product(*shape)
     found = roles(node)
     assert found is not None
     target = replace(targets.AVX512, l1=ways * 4096)
-    assert choose_tile(target, node, found).rows <= ways
+    assert choose_tile(target, node, found, 32).rows <= ways
     half = product(*shape[:2], 512)  # 2048 bytes apart: two sets
     found = roles(half)
-    assert found is not None
-    assert max(choose_tile(target, half, found, columns).rows for columns in (32, 48)) > 8
+    assert found is not None and choose_tile(target, half, found, 32).rows > ways
 
 
 def of_shape(rows: int, columns: int, depth: int) -> Product:

@@ -161,7 +161,7 @@ def test_operands_of_contractions_are_read_rounded(precision: str, digits: str) 
     assert found and set(found) == {digits}
 
 
-@pytest.mark.parametrize(("precision", "stores"), [("bf16", 1), ("fp32", 0)])
+@pytest.mark.parametrize(("precision", "stores"), [("bf16", 1), ("fp16", 0), ("fp32", 0)])
 def test_what_a_precision_rounds_may_lose_subnormal_numbers_and_what_a_model_casts_not(
     precision: str, stores: int
 ) -> None:

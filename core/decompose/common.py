@@ -120,7 +120,7 @@ def horner(x: Node, coefficients: Sequence[float]) -> Node:
 
 def in_pairs(x: Node, coefficients: Sequence[float]) -> Node:
     """The polynomial of ``horner``, of an even number of ``coefficients``, by Horner's rule in ``x**2`` over the pairs
-    ``c[k] + c[k + 1]*x``: one product more, and a chain half as long."""
+    ``c[k] + c[k + 1]*x``, the first step of Estrin's scheme: one product more, and a chain half as long."""
     pairs = zip(coefficients[::2], coefficients[1::2], strict=True)
     *lower, highest = (multiply_add(x, odd, even) for even, odd in pairs)
     result, square = highest, x * x

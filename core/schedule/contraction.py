@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
+from luminal.core.ops import Kind
 from luminal.core.symbolic import Int, Var
 
 
@@ -162,20 +163,20 @@ def run_axis(product: Node, found: Roles) -> int | None:
 
 
 def apart(product: Node, found: Roles) -> int:
-    """The bytes between rows of A that follow each other, in the layouts that values get which contractions read: what
-    K alone indexes lies innermost; 0 where that is not known."""
-    over = ir.axes(product.shape)
+    """The bytes between rows of A that follow each other, 0 where that is not known before there are layouts.
+
+    Inputs are row-major; of what is computed, and has a buffer of its own, what K alone indexes comes to lie innermost.
+    """
+    source, over = found.a.source, ir.axes(product.shape)
     rows = [v for k in found.m if (v := sym.as_var(over[k])) is not None]
     summed = {sym.as_var(over[k]) for k in found.k}
-    elements: Int = 1
-    for index, size in zip(found.a.index, found.a.source.shape, strict=True):
-        variables = sym.variables(index)
-        if rows and rows[-1] in variables:
-            linear = sym.coefficient(index, rows[-1])
-            elements = elements * (0 if linear is None else linear[0])
-        elif variables & summed and not variables.intersection(rows):
-            elements = elements * size
-    return elements * found.a.source.dtype.itemsize if isinstance(elements, int) else 0
+    along = [d for d, index in enumerate(found.a.index) if rows and rows[-1] in sym.variables(index)]
+    if len(along) != 1 or (linear := sym.coefficient(found.a.index[along[0]], rows[-1])) is None:
+        return 0
+    of_sums = [sym.variables(e) & summed and not sym.variables(e).intersection(rows) for e in found.a.index]
+    inside = [d > along[0] if source.op.kind is Kind.SOURCE else of_sums[d] for d in range(source.rank)]
+    elements = linear[0] * sym.product(size for size, counts in zip(source.shape, inside, strict=True) if counts)
+    return abs(elements) * source.dtype.itemsize if isinstance(elements, int) else 0
 
 
 # ---- constants -----------------------------------------------------------------------------------------------------

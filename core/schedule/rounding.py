@@ -18,7 +18,7 @@ from luminal.core.ops import Kind
 from luminal.core.precision import Precision
 from luminal.core.schedule.contraction import Operand, is_constant, operand, roles
 from luminal.core.schedule.preparation import narrow_weights
-from luminal.core.types import DType, f32, u32
+from luminal.core.types import DType, bf16, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
 
@@ -132,7 +132,7 @@ def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     if node.op is ops.CAST and significant(node.inputs[0].dtype) <= precision.digits:
         return node
     if precision.stored is not None:
-        rounded = ir.cast(ir.cast(node, precision.stored, subnormals=False), f32)
+        rounded = ir.cast(ir.cast(node, precision.stored, subnormals=precision.stored != bf16), f32)
         return ir.unary(ops.CONTIGUOUS, rounded) if wide and not is_constant(node) else rounded
     bits = ir.bitcast(node, u32)
     magnitude = ir.binary(ops.AND, bits, 2**31 - 1)

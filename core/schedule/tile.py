@@ -25,7 +25,7 @@ LOAD = 0.06  # cycles that a load takes from multiply-adds, on average: more whe
 AGAIN = 0.036  # cycles for a byte of a panel that the first-level cache does not hold, read for tile after tile
 TURN = 8  # cycles in which a column of a tile is turned and stored
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
-PAGE = 4096  # bytes: lines that are multiples of it apart share the few places of one set in a first-level cache
+WAY = 4096  # bytes of a way of a first-level cache: lines that are a multiple of it apart share the ways of one set
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
 LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
@@ -87,9 +87,9 @@ def choose_tile(
     has are turned, however many rows there are. Measured against products of many shapes: see
     ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does for each vector of B.
 
-    Rows that lie a multiple of a large power of two apart push each other out of the first-level cache where it has no
-    places for all of them, and every step then waits for the second: 14 x 2 takes 1.3 times as long. So a tile has no
-    more rows than there are places.
+    Rows that lie a multiple of a large power of two apart push each other out of the first-level cache where their sets
+    have fewer ways, and every step then waits for the second: 14 x 2 takes 1.3 times as long. So a tile has no more
+    rows than there are ways.
     """
     lanes = target.lanes(node.dtype) if unit is None else unit.columns
     group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
@@ -120,11 +120,11 @@ def choose_tile(
         store = TURN * tile.columns if found.along_rows else height * (6 + 4 * tile.vectors)
         return count * -(-columns // tile.columns) * (steps * step + store)
 
-    places = target.l1 // math.gcd(apart(node.inputs[0], found) or 1, PAGE)
+    ways = target.l1 // math.gcd(apart(node.inputs[0], found) or 1, WAY)  # of all sets that rows fall into
     budget = target.registers - (1 if prologue is None else 3)
     per_vector = 1 if prologue is None else 1 + prologue.held
     tiles = [
-        Tile(min(r, ROWS, places), v, lanes, unit, group)
+        Tile(min(r, ROWS, ways), v, lanes, unit, group)
         for v in (1, 2, 3, 4, 6, 8)
         if (r := (budget - per_vector * v) // v) >= min(max(lengths), FEW)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))

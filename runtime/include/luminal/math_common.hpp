@@ -27,8 +27,8 @@ template <> struct float_layout<double> {
 template <class T> inline constexpr T integer_shift =
     static_cast<T>(uint64_t{3} << (float_layout<T>::mantissa_bits - 1));
 
-/// c0 + x * (c1 + x * (c2 + ...)): Horner's scheme. Schemes with shorter chains were not faster here: the chains of
-/// neighbouring vectors overlap, and what counts is the number of instructions.
+/// c0 + x * (c1 + x * (c2 + ...)): Horner's scheme. Schemes with shorter chains were not faster for exponentials alone:
+/// the chains of neighbouring vectors overlap, and what counts is the number of instructions.
 template <class V> LM_INLINE V polynomial(V, element_t<V> c) { return splat<V>(c); }
 template <class V, class... C> LM_INLINE V polynomial(V x, element_t<V> c, C... higher) {
     return fma(x, polynomial(x, static_cast<element_t<V>>(higher)...), splat<V>(c));
