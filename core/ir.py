@@ -347,8 +347,8 @@ def multiply_add(a: Node, b: Operand, c: Operand) -> Node:
 
 
 def cast(x: Node, dtype: DType, subnormals: bool = True) -> Node:
-    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes. ``subnormals`` says whether
-    results that are subnormal have to be.
+    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes. Unless ``subnormals``
+    are kept, results that would be such may be zeros.
 
     Raises DTypeError for texts, which ``core.decompose.text`` converts.
     """

@@ -54,8 +54,8 @@ class Quadrant:
 
 @dataclass(frozen=True)
 class To:
-    """The result type of ``Cast`` and ``Bitcast``. Where not ``subnormals``, results of ``Cast`` that are
-    subnormal may be zero instead, and not for every reader alike."""
+    """The result type of ``Cast`` and ``Bitcast``. Unless ``subnormals`` are kept, those that ``Cast`` would give
+    may be zeros instead, and not for every reader alike."""
 
     dtype: DType
     subnormals: bool = True
