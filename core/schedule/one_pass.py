@@ -94,7 +94,7 @@ class OnePass:
                 end = sym.minimum(end, sym.maximum(farthest + 1, 0))
             else:
                 first = sym.maximum(first, sym.minimum(-farthest, t.extent))
-        end = self.named(into, t, "end", end, 0, t.extent) if end != t.extent else end
+        end = self.named(into, t, "end", end, max(0, sym.lower(end) or 0), t.extent) if end != t.extent else end
         return self.named(into, t, "begin", first, 0, t.extent), end
 
     # ---- the reductions --------------------------------------------------------------------------------------------
@@ -186,12 +186,16 @@ class Block:
 
     def moved(self, state: Carried, before: ln.Scalar, block: ln.Scalar) -> tuple[ln.Statement, ln.Statement]:
         """Names the maximum ``state`` as it was ``before``, and as it is with the maximum of the ``block``."""
-        old, new = (self.temporary(state.name, suffix) for suffix in ("old", "new"))
+        most = ln.apply(ops.MAX, (self.temporary(state.name, "old"), block), None, self.dtype)
+        return ln.Define(f"{state.name}_old", before), self.only(state, most)
+
+    def only(self, state: Carried, most: ln.Scalar) -> ln.Statement:
+        """Names the maximum ``state`` as it is, ``most``."""
+        new = self.temporary(state.name, "new")
         # Where nothing has counted yet, any finite number will do: every factor is exp(-inf - it) = 0.
         finite = (self.chain.is_empty(new), self.chain.number(0.0), new)
         self._maxima[ln.temporary(state.name, self.dtype)] = ln.apply(ops.SELECT, finite, None, self.dtype)
-        most = ln.apply(ops.MAX, (old, block), None, self.dtype)
-        return ln.Define(f"{state.name}_old", before), ln.Define(f"{state.name}_new", most)
+        return ln.Define(f"{state.name}_new", most)
 
     def added(self, state: Carried, before: ln.Scalar, block: ln.Scalar) -> ln.Scalar:
         """The sum ``state``, ``before`` moved to the new maxima, with that of the ``block``."""

@@ -34,10 +34,10 @@ class Stream:
                                                               store g(r) * sum
 
     The columns ``t`` (``axis``) are taken ``block`` at a time, and the reductions along them carried from block to
-    block (``online.derive``). A task has ``group`` tiles as high as the ``last`` contraction's, so that a block of B
-    and C is read once for all of them; the ``first`` may take fewer rows at once. Blocks in which every value is -inf
-    by structure are not visited. Operands of the last contraction may be rounded to the type ``operand``, where one is
-    given; P is where a matrix unit multiplies it.
+    block (``online.derive``), unless there is only ever one. A task has ``group`` tiles as high as the ``last``
+    contraction's, so that a block of B and C is read once for all of them; the ``first`` may take fewer rows at once.
+    Blocks in which every value is -inf by structure are not visited. Operands of the last contraction may be rounded to
+    the type ``operand``, where one is given; P is where a matrix unit multiplies it.
 
     Legal where both sums are contractions (as for ``Tensorise``), where N is a number, and where each reduction follows
     those before it by a factor.
@@ -87,11 +87,17 @@ class _Streamed(OnePass):
         row = sym.var(f"{by.m}_row", 0, by.group * self.rows - 1)
         if by.group * self.rows == 1:
             lead.append(ln.Assign(m.axis, begin))
+        visit: list[ln.Statement] = []
+        first, end = self.visited(visit, begin, begin + height - 1)
+        skipped = sym.floordiv(first, by.block)
+        blocks = sym.ceildiv(end, by.block) - skipped
+        self.carries = blocks != 1
         body = (
             *lead,
             *self._allocations(),
-            *over(row, height, self._initial(row)),
-            *self._blocks(begin, height, lambda tile: sym.floordiv((low + tile) * m.extent, tiles), count),
+            *(over(row, height, self._initial(row)) if self.carries else ()),
+            *visit,
+            *self._blocks(begin, lambda tile: sym.floordiv((low + tile) * m.extent, tiles), count, skipped, blocks, end),
             *over(row, height, self._final(begin, row)),
         )
         grid = sym.as_var(group)
@@ -110,7 +116,7 @@ class _Streamed(OnePass):
             *([] if self.kept == "tile" else [ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block)]),
             ln.Alloc(self.result.name, self.dtype, rows * self.stride),
             *(ln.Alloc(state.name, self.dtype, rows) for state in self.states),
-            *(ln.Alloc(_next(state), self.dtype, self.rows) for state in self.maxima),
+            *(ln.Alloc(_next(state), self.dtype, self.rows) for state in self.maxima if self.carries),
         ]
 
     def _initial(self, row: Int) -> Body:
@@ -137,12 +143,12 @@ class _Streamed(OnePass):
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
 
-    def _blocks(self, begin: Int, height: Int, start: Callable[[Int], Int], count: Int) -> Body:
-        """The loop over blocks of columns, and the tiles in it: ``start`` is the first row of a tile of the group."""
+    def _blocks(
+        self, begin: Int, start: Callable[[Int], Int], count: Int, skipped: Int, blocks: Int, end: Int
+    ) -> Body:
+        """The loop over ``blocks`` of columns, from the one after those ``skipped`` up to the column ``end``, and the
+        ``count`` tiles in it: ``start`` is the first row of a tile of the group."""
         by, m, t = self.by, self.m, self.t
-        before: list[ln.Statement] = []
-        first, end = self.visited(before, begin, begin + height - 1)
-        skipped = sym.floordiv(first, by.block)
         step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
         lead: list[ln.Statement] = []
         block = skipped + step
@@ -157,8 +163,7 @@ class _Streamed(OnePass):
         body += self._first_contraction(first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
         body += self._last_contraction(rows, first_row - begin, block * by.block, width)
-        blocks = sym.ceildiv(end, by.block) - skipped
-        return (*before, *over(step, blocks, (*lead, *over(tile, count, tuple(body)))))
+        return over(step, blocks, (*lead, *over(tile, count, tuple(body))))
 
     def _first_contraction(self, first_row: Int, rows: Int, block: Int, width: Int) -> Body:
         """The first contraction, a panel of columns at a time."""
@@ -194,7 +199,7 @@ class _Streamed(OnePass):
         return over(panel, sym.ceildiv(width, by.first.columns), over(part, parts, (*height, contract)))
 
     def _last_contraction(self, rows: Int, local: Int, position: Int, width: Int) -> Body:
-        """The second contraction, onto the running sum."""
+        """The second contraction, onto the running sum where there is one."""
         by, last = self.by, self.by.last
         other = self.right()
         if other.valid:
@@ -209,7 +214,7 @@ class _Streamed(OnePass):
             self.result.name, self.dtype, self.weights, self.dtype if last.unit is None else last.unit.left,
             sym.expr(step), by.block, other.array, stored_type(self.before, other.array), b_offset,
             (ln.Loop(step, width, "serial", ()),), rows, self.rows, last.columns, last.lanes,
-            tile_offset=local * self.stride + panel * last.columns, tile_row=self.stride, accumulate=True,
+            tile_offset=local * self.stride + panel * last.columns, tile_row=self.stride, accumulate=self.carries,
             unit=last.unit, depth=last.depth,
         )  # fmt: skip
         return over(panel, self.stride // last.columns, (contract,))
@@ -262,7 +267,7 @@ class _Streamed(OnePass):
             body += block.sum(state, local + row, before, ln.temporary(name, self.row.dtype))
         if not self.sums:
             body.append(replace(loop, body=before))
-        if self.result.moves:
+        if self.carries and self.result.moves:
             moved = self.times(self._sum(local + row), block.factor(self.result))
             body.append(self._columns(self.width, self.result.name, local + row, moved))
         return (*over(row, rows, maxima), *over(row, rows, body))
@@ -276,23 +281,29 @@ def _next(state: Carried) -> str:
 class _Block(Block):
     """The reductions of one row in one block, column by column in ``loop``."""
 
-    def __init__(self, chain: OnePass, loop: ln.Loop, where: dict[Var, Int]) -> None:
+    def __init__(self, chain: _Streamed, loop: ln.Loop, where: dict[Var, Int]) -> None:
         super().__init__(chain, where)
         self.loop = loop
+        self.carries = chain.carries
 
     def maximum(self, state: Carried, place: Int, row: Int, before: Body, value: ln.Scalar) -> Body:
         """``state``, which is at ``place``, with the block's maximum, for ``row`` of the tile; ``before`` runs for each
         column first, and gives ``value``."""
         reduced = self.value(state, value)
+        most = ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, reduced)
+        if not self.carries:
+            return (most, ln.Store(state.name, place, self.temporary(state.name, "block")))
         named = self.moved(state, ln.load(state.name, place, self.dtype), self.temporary(state.name, "block"))
         return (
-            ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, reduced),
+            most,
             *named,
             ln.Store(_next(state), row, self.temporary(state.name, "new")),
         )
 
     def moved_on(self, state: Carried, place: Int, row: Int) -> Body:
         """``state``, which is at ``place``, named as it was and as it is from now on."""
+        if not self.carries:
+            return (self.only(state, ln.load(state.name, place, self.dtype)),)
         return (
             ln.Define(f"{state.name}_old", ln.load(state.name, place, self.dtype)),
             ln.Define(f"{state.name}_new", ln.load(_next(state), row, self.dtype)),
@@ -302,6 +313,8 @@ class _Block(Block):
     def sum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
         """``state`` moved to the new maxima, and the block's sum added; ``before`` and ``row`` as for a maximum."""
         value = self.value(state, row)
-        total = self.added(state, ln.load(state.name, place, self.dtype), self.temporary(state.name, "block"))
+        total = self.temporary(state.name, "block")
+        if self.carries:
+            total = self.added(state, ln.load(state.name, place, self.dtype), total)
         reduction = ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, value)
         return (reduction, ln.Store(state.name, place, total))
