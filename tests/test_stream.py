@@ -75,6 +75,19 @@ def test_blocks_and_groups_of_any_size_give_the_same(
     assert emit(Kernel("chain", nest), {}).body
 
 
+SOME_OR_ALL = (1, 3)  # panels of a block: one of three, or all
+
+
+@pytest.mark.parametrize("change", [CHANGES["plain"], causal], ids=["plain", "causal"])
+def test_one_block_carries_nothing(change: Callable[[ir.Node], ir.Node]) -> None:
+    """Neither the maxima before a block, nor what sums of it were before."""
+    for block in SOME_OR_ALL:
+        inside = list(lower.statements(streamed(make(change), block).body))
+        carried = [s for s in inside if isinstance(s, ln.Alloc) and s.name.endswith("_next")]
+        added = [s for s in inside if isinstance(s, ln.Contract) and s.accumulate]
+        assert (bool(carried), bool(added)) == (block == 1, block == 1)
+
+
 def visited(nest: ln.LoopNest) -> list[tuple[int, int]]:
     """The columns ``[begin, end)`` that each task looks at."""
     bounds: dict[str, sym.Int] = {s.axis.name: s.value for s in lower.statements(nest.body) if isinstance(s, ln.Assign)}
@@ -105,11 +118,12 @@ def test_what_is_not_visited_is_not_read() -> None:
     np.testing.assert_array_equal(run(streamed(made), made)[:, :4], run(streamed(clean), clean)[:, :4])
 
 
+@pytest.mark.parametrize("block", SOME_OR_ALL)
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-def test_special_scores_come_out_as_from_two_passes(special: float) -> None:
+def test_special_scores_come_out_as_from_two_passes(special: float, block: int) -> None:
     made = make(CHANGES["plain"], special_scores(special))
     with np.errstate(all="ignore"):
-        found, expected = run(streamed(made), made), run(made.lowered.nest, made)
+        found, expected = run(streamed(made, block), made), run(made.lowered.nest, made)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     assert np.isnan(expected[0]).any() and not np.isnan(found[1]).any()
 
@@ -132,11 +146,12 @@ def test_a_row_of_scores_that_are_all_the_least_number_is_an_average() -> None:
     assert_close(found, made.expected)
 
 
+@pytest.mark.parametrize("block", SOME_OR_ALL)
 @pytest.mark.parametrize("masked", [slice(0, 9), slice(9, 21), slice(0, 21)], ids=["first", "last", "all"])
-def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
+def test_rows_that_are_masked_in_part_or_whole(masked: slice, block: int) -> None:
     made = make(with_mask(masked))
     with np.errstate(all="ignore"):
-        found = run(streamed(made), made)
+        found = run(streamed(made, block), made)
     assert np.isnan(found[0, 4]).all() == (masked == slice(0, 21))
     keep = ~np.isnan(made.expected)
     np.testing.assert_array_equal(np.isnan(found), ~keep)
@@ -145,10 +160,13 @@ def test_rows_that_are_masked_in_part_or_whole(masked: slice) -> None:
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1.0])
 @pytest.mark.parametrize("masked", [slice(0, 9), slice(0, 21)], ids=["first", "all"])
-def test_rows_whose_weights_are_no_numbers_are_zero_where_the_graph_says_so(special: float, masked: slice) -> None:
+@pytest.mark.parametrize("block", SOME_OR_ALL)
+def test_rows_whose_weights_are_no_numbers_are_zero_where_the_graph_says_so(
+    special: float, masked: slice, block: int
+) -> None:
     made = make(with_mask(masked, special), form=attend_or_zero)
     with np.errstate(all="ignore"):
-        found = run(streamed(made, rows=4, first_rows=2), made)
+        found = run(streamed(made, block, rows=4, first_rows=2), made)
     assert (made.expected[0, 4] == 0).all() == (masked == slice(0, 21))
     assert (made.expected[1, 5] == 0).all() == (special not in (-np.inf, 1.0))
     np.testing.assert_array_equal(found == 0, made.expected == 0)

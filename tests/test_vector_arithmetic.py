@@ -435,16 +435,19 @@ def test_stores_apart_leave_what_is_between(
 
 
 @pytest.mark.parametrize("way", range(6))
+@pytest.mark.parametrize("twice", [False, True], ids=["", "two registers"])
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
-def test_stores_may_leave_out_subnormal_numbers_alone(library: Any, dtype: np.dtype[Any], way: int) -> None:
+def test_stores_may_leave_out_subnormal_numbers_alone(
+    library: Any, dtype: np.dtype[Any], twice: bool, way: int
+) -> None:
     smallest = np.float32(ml_dtypes.finfo(dtype).smallest_normal)
     edges = smallest * np.array([0, 1e-3, 0.5, 1 - 2**-7, 1 - 2**-12, 1, 1 + 2**-9, 3], np.float32)
     special = np.array([np.inf, np.nan, 65519, 65520, 3.4e38], np.float32)
     bits = np.random.default_rng(4).integers(0, 1 << 32, 1 << 12, np.uint32).view(np.float32)
     x = np.concatenate([edges, -edges, special, -special, bits])
-    x = x[: x.size // library.lanes * library.lanes]
+    x = x[: x.size // (2 * library.lanes) * 2 * library.lanes]
     found = np.ones(x.size, dtype)
-    library.store_normal_array(number(dtype), way, pointer(x), pointer(found), count(x))
+    library.store_normal_array(number(dtype), twice, way, pointer(x), pointer(found), count(x))
     with np.errstate(over="ignore", invalid="ignore"):
         exact = x.astype(dtype)
     left_out = (np.abs(x) < smallest) & (found == 0) if dtype == BFLOAT16 else np.zeros(x.size, bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
@@ -57,6 +58,14 @@ class Stream:
         return _Streamed(self, nest).nest()
 
 
+class _Blocks(NamedTuple):
+    """The blocks that a group of rows visits: ``number`` of them after those ``skipped``, up to the column ``end``."""
+
+    skipped: Int
+    number: Int
+    end: Int
+
+
 class _Streamed(OnePass):
     """One application of the transform."""
 
@@ -90,14 +99,15 @@ class _Streamed(OnePass):
         visit: list[ln.Statement] = []
         first, end = self.visited(visit, begin, begin + height - 1)
         skipped = sym.floordiv(first, by.block)
-        blocks = sym.ceildiv(end, by.block) - skipped
-        self.carries = blocks != 1
+        number = sym.ceildiv(end, by.block) - skipped
+        self.carries = not (sym.lower(number) == 1 == sym.upper(number))
+        blocks = _Blocks(skipped, number if self.carries else 1, end)
         body = (
             *lead,
             *self._allocations(),
             *(over(row, height, self._initial(row)) if self.carries else ()),
             *visit,
-            *self._blocks(begin, lambda tile: sym.floordiv((low + tile) * m.extent, tiles), count, skipped, blocks, end),
+            *self._blocks(blocks, begin, lambda tile: sym.floordiv((low + tile) * m.extent, tiles), count),
             *over(row, height, self._final(begin, row)),
         )
         grid = sym.as_var(group)
@@ -143,15 +153,12 @@ class _Streamed(OnePass):
 
     # ---- blocks ----------------------------------------------------------------------------------------------------
 
-    def _blocks(
-        self, begin: Int, start: Callable[[Int], Int], count: Int, skipped: Int, blocks: Int, end: Int
-    ) -> Body:
-        """The loop over ``blocks`` of columns, from the one after those ``skipped`` up to the column ``end``, and the
-        ``count`` tiles in it: ``start`` is the first row of a tile of the group."""
+    def _blocks(self, blocks: _Blocks, begin: Int, start: Callable[[Int], Int], count: Int) -> Body:
+        """The loop over ``blocks`` of columns, and the ``count`` tiles in it: ``start`` is the first row of a tile."""
         by, m, t = self.by, self.m, self.t
         step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
         lead: list[ln.Statement] = []
-        block = skipped + step
+        block, end = blocks.skipped + step, blocks.end
         size = sym.minimum(by.block, end - block * by.block)
         width = self.named(lead, t, "width", by.block if sym.mod(end, by.block) == 0 else size, 1, by.block)
         tile = sym.axis(f"{by.m}_1", by.group)
@@ -163,7 +170,7 @@ class _Streamed(OnePass):
         body += self._first_contraction(first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
         body += self._last_contraction(rows, first_row - begin, block * by.block, width)
-        return over(step, blocks, (*lead, *over(tile, count, tuple(body))))
+        return over(step, blocks.number, (*lead, *over(tile, count, tuple(body))))
 
     def _first_contraction(self, first_row: Int, rows: Int, block: Int, width: Int) -> Body:
         """The first contraction, a panel of columns at a time."""
@@ -236,7 +243,9 @@ class _Streamed(OnePass):
         row = sym.axis(f"{by.m}_0", self.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
         place = row * by.block + sym.expr(at)
-        loop = ln.Loop(at, width, "vector", (), by.last.lanes)
+        weight = self.dtype if by.last.unit is None else by.last.unit.left
+        # As many as a vector of weights has: two of floats are rounded in the time of one, and stored as one.
+        loop = ln.Loop(at, width, "vector", (), by.last.lanes * self.dtype.itemsize // weight.itemsize)
         where = {self.t.axis: position + sym.expr(at)}
         row_value = ln.load(self.kept, place, self.row.dtype)
         block = _Block(self, loop, where)

@@ -115,15 +115,18 @@ def fits() -> list[Fit]:
     w_max = (high_log / (2 + high_log)) ** 2 * (1 + tiny)
     u_max = mpf("0.80") ** 2
     result = []
-    for bits, powers in ((24, 4), (24, 6), (53, 11)):
+    around_zero, above_zero = (-half, half * (1 + tiny)), (tiny, mpf(1))
+    for bits, powers, (low, high) in (
+        (24, 4, around_zero), (24, 4, above_zero), (24, 6, around_zero), (53, 11, around_zero),
+    ):  # fmt: skip
         result.append(
             Fit(
-                f"2^f = 1 + f*P(f), float{bits}",
+                f"2^f = 1 + f*P(f), float{bits}, {float(low):.1f} <= f",
                 lambda f: (exp(f * log(mpf(2))) - 1) / f,
                 lambda f: abs(f) / exp(f * log(mpf(2))),
                 tuple(range(powers)),
-                -half,
-                half * (1 + tiny),
+                low,
+                high,
                 bits,
             )
         )

@@ -173,15 +173,15 @@ template <class T> void spread(int way, const void* in, void* out, int64_t count
 }
 
 /// Whole vectors, one after the other, by each way that a vector is stored; zeros may take the place of subnormals.
-template <class T> void store_normal(int way, const float* in, T* out, int64_t count) {
-    for (int64_t i = 0; i < count; i += N) {
-        const auto v = lm::normal_or_zero(lm::load<N>(in + i));
+template <int Lanes, class T> void store_normal(int way, const float* in, T* out, int64_t count) {
+    for (int64_t i = 0; i < count; i += Lanes) {
+        const auto v = lm::normal_or_zero(lm::load<Lanes>(in + i));
         if (way == 0) lm::store(out + i, v);
-        if (way == 1) lm::store_partial(out + i, v, N);
-        if (way == 2) lm::store_masked(out + i, v, lm::broadcast<N>(true));
+        if (way == 1) lm::store_partial(out + i, v, Lanes);
+        if (way == 2) lm::store_masked(out + i, v, lm::broadcast<Lanes>(true));
         if (way == 3) lm::store_strided(out + i, 1, v);
         if (way == 4) lm::store_groups<1>(out + i, 1, v);
-        if (way == 5) lm::scatter(out + i, lm::multiples<N>(1), v);
+        if (way == 5) lm::scatter(out + i, lm::multiples<Lanes>(1), v);
     }
 }
 #endif
@@ -273,9 +273,13 @@ extern "C" void spread_array(int type, int way, const void* in, void* out, int64
 #undef CASE
 }
 
-extern "C" void store_normal_array(int type, int way, const float* in, void* out, int64_t count) {
-    if (type == 11) store_normal(way, in, static_cast<lm::float16*>(out), count);
-    if (type == 12) store_normal(way, in, static_cast<lm::bfloat16*>(out), count);
+/// Of as many lanes as others have, or twice as many.
+template <class T> void store_normal_lanes(bool twice, int way, const float* in, T* out, int64_t count) {
+    twice ? store_normal<2 * N>(way, in, out, count) : store_normal<N>(way, in, out, count);
+}
+extern "C" void store_normal_array(int type, bool twice, int way, const float* in, void* out, int64_t count) {
+    if (type == 11) store_normal_lanes(twice, way, in, static_cast<lm::float16*>(out), count);
+    if (type == 12) store_normal_lanes(twice, way, in, static_cast<lm::bfloat16*>(out), count);
 }
 #endif
 

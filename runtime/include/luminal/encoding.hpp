@@ -47,10 +47,14 @@ template <class V> struct NormalOrZero { V value; };
 template <class V> LM_INLINE NormalOrZero<V> normal_or_zero(V v) { return {v}; }
 
 template <class S, class V> LM_INLINE auto encode(NormalOrZero<V> v) {
-    if constexpr (std::is_same_v<S, bfloat16>) {
-        return lift([](auto x) LM_LAMBDA { return detail::float_to_bfloat16<false>(x); }, v.value);
-    } else {
+    if constexpr (!std::is_same_v<S, bfloat16>) {
         return encode<S>(v.value);
+    } else if constexpr (detail::bfloat16_in_pairs<V>) {
+        return detail::float_pair_to_bfloat16(v.value);
+    } else if constexpr (is_wide<V>) {
+        return join(encode<S>(normal_or_zero(low(v.value))), encode<S>(normal_or_zero(high(v.value))));
+    } else {
+        return detail::float_to_bfloat16<false>(v.value);
     }
 }
 

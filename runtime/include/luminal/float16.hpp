@@ -116,6 +116,17 @@ template <bool Kept, class V> LM_INLINE auto float_to_bfloat16(V v) {
     return float_to_bfloat16_bits(v);
 }
 
+/// Whether V is two registers of floats that one instruction rounds, which makes zeros of subnormal numbers.
+#if defined(LM_AVX512) && defined(__AVX512BF16__)
+template <class V> constexpr bool bfloat16_in_pairs = is_wide<V> && lanes<V> == 32;
+template <class V> LM_INLINE auto float_pair_to_bfloat16(V v) {
+    return copy_bits<rebind<uint16_t, V>>(_mm512_cvtne2ps_pbh(high(v), low(v)));
+}
+#else
+template <class V> constexpr bool bfloat16_in_pairs = false;
+template <class V> auto float_pair_to_bfloat16(V v);
+#endif
+
 }  // namespace detail
 
 }  // namespace LM_NAMESPACE

@@ -40,7 +40,8 @@ template <class V> LM_INLINE V smaller_magnitude(V x, V y) {
     }
 }
 
-/// x * 2^n for integers n, rounded once: overflow, gradual underflow, infinite and NaN n included.
+/// x * 2^n, of n that is no integer the next lower one; rounded once: overflow, gradual underflow, infinite and NaN n
+/// included.
 template <class V> LM_INLINE V scale_by_power(V x, V n) {
     if constexpr (std::is_same_v<element_t<V>, float>) {
         if constexpr (sizeof(V) == 64) return _mm512_maskz_scalef_ps(0xffff, x, n);
@@ -53,9 +54,27 @@ template <class V> LM_INLINE V scale_by_power(V x, V n) {
     }
 }
 
+/// What x is above the next lower integer: 0 of infinities, and NaN of NaN.
+template <class V> LM_INLINE V above_integer(V x) {
+    constexpr int down = 1;
+    if constexpr (sizeof(V) == 64) return _mm512_reduce_ps(x, down);
+    if constexpr (sizeof(V) == 32) return _mm256_reduce_ps(x, down);
+    if constexpr (sizeof(V) == 16) return _mm_reduce_ps(x, down);
+}
+
+/// The short form. A product that is rounded once is near enough: where the result is a normal number it is below 128,
+/// and what rounding it and the constant adds to the polynomial's error of 2^-18.4 is below 2^-18.
+template <class V> LM_INLINE V exp2_short(V x, element_t<V> constant) {
+    const V scaled = constant == 1 ? x : x * splat<V>(constant);
+    const V f = above_integer(scaled);
+    const V fraction = polynomial(f, 1, 0x1.62d6c6p-1f, 0x1.ee2452p-3f, 0x1.abf86ap-5f, 0x1.b7f728p-7f);  // 0 <= f <= 1
+    return scale_by_power(fraction, scaled);
+}
+
 /// x * constant = n + f. Where x is so large that f means nothing, n alone makes the result 0 or infinite, and f only
 /// has to be finite; NaN travels through n.
 template <int Digits, class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant) {
+    if constexpr (short_form<element_t<V>>(Digits)) return exp2_short(x, constant.hi);
     const V shift = splat<V>(integer_shift<element_t<V>>);
     // A sum where that does: some cores have units for sums alone.
     const V n = (constant.hi == 1 ? x + shift : fma(x, splat<V>(constant.hi), shift)) - shift;
@@ -112,7 +131,7 @@ template <int Digits, class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<
 }  // namespace detail
 
 /// 2^(x * constant) for a compile-time constant, 2^-60 <= |constant| <= 2^60; within 2 ULP. Where `Digits` significant
-/// bits suffice, and those are few, a float's are within 2^-17 of themselves.
+/// bits suffice, and those are few, a float's are within 2^-17 of themselves, or of the smallest normal number.
 ///
 /// log2(e) gives exp(x), log2(10) gives 10^x: the double nearest to such a constant stands for the real number.
 template <int Digits = 64, class V> LM_INLINE V exp2_scaled(V x, double constant) {
