@@ -175,7 +175,8 @@ class OnePass:
 class Block:
     """The reductions of one row in one block of columns: ``where`` is the place of its columns.
 
-    A maximum called ``d`` is, in the statements of a block, the temporaries ``d_old`` before it and ``d_new`` after.
+    A maximum called ``d`` is, in the statements of a block, the temporaries ``d_old`` before it, where it is carried,
+    and ``d_new`` after.
     """
 
     def __init__(self, chain: OnePass, where: dict[Var, Int]) -> None:

@@ -35,7 +35,7 @@ class Stream:
                                                               store g(r) * sum
 
     The columns ``t`` (``axis``) are taken ``block`` at a time, and the reductions along them carried from block to
-    block (``online.derive``), unless there is only ever one. A task has ``group`` tiles as high as the ``last``
+    block (``online.derive``), unless a task only ever visits one. It has ``group`` tiles as high as the ``last``
     contraction's, so that a block of B and C is read once for all of them; the ``first`` may take fewer rows at once.
     Blocks in which every value is -inf by structure are not visited. Operands of the last contraction may be rounded to
     the type ``operand``, where one is given; P is where a matrix unit multiplies it.
@@ -80,6 +80,7 @@ class _Streamed(OnePass):
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
         self.kept = "tile" if self.row.dtype == self.first.dtype else self.row.name
         self.weights = "tile" if by.last.unit is None else "weights"
+        self.carries = True  # from block to block; ``nest`` knows better where a task visits one
 
     def nest(self) -> ln.LoopNest:
         """Groups of tiles as the tasks; in each, the states, the blocks, and the stores."""
@@ -205,6 +206,14 @@ class _Streamed(OnePass):
         )  # fmt: skip
         return over(panel, sym.ceildiv(width, by.first.columns), over(part, parts, (*height, contract)))
 
+    def _lanes(self) -> int:
+        """The columns of a vector of weights: two of floats are rounded in the time of one, and stored as one. No more
+        than a block has."""
+        last = self.by.last
+        weight = self.dtype if last.unit is None else last.unit.left
+        lanes = last.lanes * self.dtype.itemsize // weight.itemsize
+        return lanes if lanes <= self.by.block else last.lanes
+
     def _last_contraction(self, rows: Int, local: Int, position: Int, width: Int) -> Body:
         """The second contraction, onto the running sum where there is one."""
         by, last = self.by, self.by.last
@@ -243,9 +252,7 @@ class _Streamed(OnePass):
         row = sym.axis(f"{by.m}_0", self.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
         place = row * by.block + sym.expr(at)
-        weight = self.dtype if by.last.unit is None else by.last.unit.left
-        # As many as a vector of weights has: two of floats are rounded in the time of one, and stored as one.
-        loop = ln.Loop(at, width, "vector", (), by.last.lanes * self.dtype.itemsize // weight.itemsize)
+        loop = ln.Loop(at, width, "vector", (), self._lanes())
         where = {self.t.axis: position + sym.expr(at)}
         row_value = ln.load(self.kept, place, self.row.dtype)
         block = _Block(self, loop, where)
@@ -296,8 +303,8 @@ class _Block(Block):
         self.carries = chain.carries
 
     def maximum(self, state: Carried, place: Int, row: Int, before: Body, value: ln.Scalar) -> Body:
-        """``state``, which is at ``place``, with the block's maximum, for ``row`` of the tile; ``before`` runs for each
-        column first, and gives ``value``."""
+        """``state``, which is at ``place`` where it is carried, with the block's maximum, for ``row`` of the tile;
+        ``before`` runs for each column first, and gives ``value``."""
         reduced = self.value(state, value)
         most = ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, reduced)
         if not self.carries:
@@ -310,7 +317,7 @@ class _Block(Block):
         )
 
     def moved_on(self, state: Carried, place: Int, row: Int) -> Body:
-        """``state``, which is at ``place``, named as it was and as it is from now on."""
+        """``state``, which is at ``place``, named as it was, where it is carried, and as it is from now on."""
         if not self.carries:
             return (self.only(state, ln.load(state.name, place, self.dtype)),)
         return (
@@ -320,7 +327,8 @@ class _Block(Block):
         )
 
     def sum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
-        """``state`` moved to the new maxima, and the block's sum added; ``before`` and ``row`` as for a maximum."""
+        """The block's sum, added to ``state`` moved to the new maxima where it is carried; ``before`` and ``row`` as for
+        a maximum."""
         value = self.value(state, row)
         total = self.temporary(state.name, "block")
         if self.carries:

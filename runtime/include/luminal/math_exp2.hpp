@@ -8,7 +8,7 @@ inline namespace LM_NAMESPACE {
 namespace detail {
 
 /// Whether the short form has as many significant bits as that.
-template <class T> constexpr bool short_form(int digits) { return sizeof(T) == 4 && digits <= 17; }
+template <class T> constexpr bool short_form(int digits) { return sizeof(T) == 4 && digits <= 16; }
 
 /// 2^f for |f| <= 1/2 (and something finite and positive for |f| <= 1).
 template <int Digits, class V> LM_INLINE V exp2_fraction(V f) {
@@ -63,7 +63,7 @@ template <class V> LM_INLINE V above_integer(V x) {
 }
 
 /// The short form. A product that is rounded once is near enough: where the result is a normal number it is below 128,
-/// and what rounding it and the constant adds to the polynomial's error of 2^-18.4 is below 2^-18.
+/// and rounding it and the constant adds 2.1 * 2^-18 at most to the polynomial's error of 2^-18.4.
 template <class V> LM_INLINE V exp2_short(V x, element_t<V> constant) {
     const V scaled = constant == 1 ? x : x * splat<V>(constant);
     const V f = above_integer(scaled);
@@ -131,7 +131,7 @@ template <int Digits, class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<
 }  // namespace detail
 
 /// 2^(x * constant) for a compile-time constant, 2^-60 <= |constant| <= 2^60; within 2 ULP. Where `Digits` significant
-/// bits suffice, and those are few, a float's are within 2^-17 of themselves, or of the smallest normal number.
+/// bits suffice, and those are few, a float's are within 2^-16 of themselves, or of the smallest normal number.
 ///
 /// log2(e) gives exp(x), log2(10) gives 10^x: the double nearest to such a constant stands for the real number.
 template <int Digits = 64, class V> LM_INLINE V exp2_scaled(V x, double constant) {
