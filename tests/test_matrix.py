@@ -196,6 +196,47 @@ def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source],
     assert types.f32.eps * 100 < error < 4 * BF16.unit
 
 
+def window_of(channels: int, width: int, **how: Any) -> Callable[[Source], ir.Node]:
+    return lambda s: decompose.conv(s.input(2, channels, 11, 12) * 2, s.weight(20, channels, 3, width), None, **how)
+
+
+def read_by_two(s: Source) -> ir.Node:
+    """By windows, whose runs are longer than channels, and channel by channel."""
+    x = s.input(1, 3, 9, 9) * 2
+    windows = decompose.conv(x, s.weight(20, 3, 3, 3), None)
+    return windows + decompose.conv(x, s.weight(20, 3, 1, 1), None, pads_begin=(-1, -1), pads_end=(-1, -1))
+
+
+def stored_in_two_bytes(s: Source) -> ir.Node:
+    """An input, whose channels come first."""
+    x, weight = (s.input(*shape, dtype=types.bf16) for shape in ((1, 3, 9, 9), (20, 3, 3, 3)))
+    return decompose.conv(ir.cast(x, types.f32), ir.cast(weight, types.f32), None)
+
+
+@pytest.mark.parametrize(
+    ("build", "terms"),
+    [
+        pytest.param(window_of(3, 3), 9, id="odd"),
+        pytest.param(window_of(3, 7, strides=(2, 2), pads_begin=(1, 3), pads_end=(1, 3)), 21, id="padded"),
+        pytest.param(window_of(5, 4, strides=(1, 4)), 20, id="patches"),
+        pytest.param(window_of(4, 3), 4, id="even"),
+        pytest.param(window_of(3, 3, dilations=(1, 2)), 3, id="apart"),
+        pytest.param(read_by_two, 9, id="read by two"),
+        pytest.param(stored_in_two_bytes, 9, id="an input"),
+    ],
+)
+def test_the_channels_of_a_window_s_positions_are_one_run(build: Callable[[Source], ir.Node], terms: int) -> None:
+    """Where a step takes two terms, and the channels are odd: no step is then half empty but the last of a line."""
+    source = Source()
+    y = build(source)
+    graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
+    program = compile_graph(graph, TARGETS["avx512-bf16"])
+    found = contracts(program)
+    assert not any("not tiled" in kernel.schedule for kernel in program.kernels)
+    assert all(c.unit == DOT_BF16 for c in found) and terms in [c.loops[-1].extent for c in found]
+    assert_rounded_product(graph, source.arrays, run_program(program, source.arrays)["y"], 105)
+
+
 @pytest.mark.parametrize("target", ["avx512", *UNITS])
 def test_a_row_reads_a_computed_operand_where_it_lies(target: str) -> None:
     """Packing would cost more than the row: what a step of decoding multiplies its cache with."""

@@ -153,13 +153,19 @@ def run_of(shape: tuple[Int, ...], found: Roles) -> int:
     return next(k for k in reversed(found.k) if shape[k] != 1)
 
 
-def run_axis(product: Node, found: Roles) -> int | None:
-    """The axis of A's source along which a matrix unit reads terms that lie side by side."""
-    term = sym.as_var(ir.axes(product.shape)[run_of(product.shape, found)])
+def run_axes(product: Node, found: Roles) -> tuple[int, ...]:
+    """The axes of A's source, the innermost last, along which a matrix unit reads terms that lie side by side: one;
+    two, where the terms are all those of some positions of a window; none, where there is no such axis."""
+    over = ir.axes(product.shape)[run_of(product.shape, found)]
+    term = sym.as_var(over)
     if term is None:
-        return None
+        return ()
+    at = [axis for axis, index in enumerate(found.a.index) if term in sym.variables(index)]
+    whole = [axis for axis in at if found.a.index[axis] == sym.mod(over, found.a.source.shape[axis])]
+    if len(at) == 2 and len(whole) == 1:
+        return (*(axis for axis in at if axis not in whole), *whole)
     linear = (sym.coefficient(index, term) for index in found.a.index)
-    return next((axis for axis, x in enumerate(linear) if x is not None and x[0] == 1), None)
+    return tuple(axis for axis, x in enumerate(linear) if x is not None and x[0] == 1)[:1]
 
 
 def apart(product: Node, found: Roles) -> int:

@@ -17,7 +17,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
-from luminal.core.schedule.contraction import Roles, roles, run_axis
+from luminal.core.schedule.contraction import Roles, roles, run_axes
 from luminal.core.schedule.fuse import Cluster, Fusion, Read
 from luminal.core.schedule.reads import reads
 from luminal.core.schedule.tile import typical
@@ -53,7 +53,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
     held = {layouts.assemblies.owner(node) for node in read_by_contraction}  # which other rules place
-    beside = {node: axis for node, axis in _beside_products(fusion, home).items() if node not in held}
+    beside = {node: (axis,) for node, axis in _beside_products(fusion, home).items() if node not in held}
     runs = {**beside, **_runs(fusion)}
     # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
     owners = {layouts.assemblies.owner(node) for node in fusion.kept}
@@ -73,7 +73,7 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
                 order = _followed_order(cluster, owner, at, fusion, home, layouts)
                 order = _copied_order(order, copy_reads.get(owner, []))
             if owner in runs:
-                order = (*(axis for axis in order if axis != runs[owner]), runs[owner])
+                order = (*(axis for axis in order if axis not in runs[owner]), *runs[owner])
             if order != tuple(range(owner.rank)):
                 layouts.orders[owner] = order
     _order_constants(fusion, home, layouts, fusion.kept.union(read_by_contraction))
@@ -134,15 +134,15 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     return found
 
 
-def _runs(fusion: Fusion) -> Mapping[Node, int]:
-    """For each value that matrix units read as A, the axis along which they read terms that lie side by side."""
-    found: dict[Node, int] = {}
+def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
+    """For each value that matrix units read as A, the axes along which they read terms that lie side by side."""
+    found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
         for total in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
             contraction = roles(total)
-            axis = None if contraction is None else run_axis(total.inputs[0], contraction)
-            if contraction is not None and axis is not None:
-                found.setdefault(contraction.a.source, axis)
+            if contraction is not None and (axes := run_axes(total.inputs[0], contraction)):
+                source = contraction.a.source
+                found[source] = max(found.get(source, ()), axes, key=len)
     return found
 
 

@@ -19,7 +19,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.movement import permute
 from luminal.core.schedule import bodies, dequantise
-from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axis, run_of
+from luminal.core.schedule.contraction import Operand, Roles, is_constant, operand, roles, run_axes, run_of
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
 from luminal.core.schedule.tile import Tile, block_tile, choose_tile, lines, typical, unit_tile
@@ -39,6 +39,7 @@ class Prepared:
 
 
 Packings: TypeAlias = dict[Node, int]  # in how many columns constants were packed
+Runs: TypeAlias = dict[Node, tuple[int, ...]]  # the last axes, in memory, of what units read along them
 
 
 def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packings: Packings | None = None) -> Prepared:
@@ -49,7 +50,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
     tiles: dict[Node, Tile] = {}
     packed: dict[Node, tuple[Node, ...]] = {}
     loops: dict[Node, Node] = {}  # prepared, by the first of their results
-    runs = {root: root.rank - 1 for root in roots}  # outputs are row-major
+    runs = {root: tuple(range(root.rank)) for root in roots}  # outputs are row-major
     innermost = _innermost(roots)
     taken = set(ir.topological(roots))
     carried: set[Node] = set()
@@ -130,7 +131,7 @@ class _Made:
     panels: Mapping[Node, Node]  # each with what it was made of
 
 
-def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs: dict[Node, int]) -> _Made | None:
+def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs: Runs) -> _Made | None:
     product = node.inputs[0]
     if not (found.m or target.tiles_rows):
         return None
@@ -147,9 +148,10 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs
         return None  # packing B for a single row costs more than the row
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
     if tile.unit is not None:
+        found, product = _in_long_runs(found, product, tile.unit.group, target)
         found, product = _in_groups(found, product, tile.unit.group, target)
     if tile.unit is not None and not found.a.valid:
-        found = replace(found, a=_along_its_run(found.a, run_axis(product, found), runs))
+        found = replace(found, a=_along_its_runs(found.a, run_axes(product, found), runs))
     narrow = found.a.source.dtype
     if target.fragment(narrow, narrow) is not None:
         found = replace(found, b=_narrowed(found.b, narrow))
@@ -220,6 +222,66 @@ def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made:
     return ir.expand(prologue.value(values), product.shape)
 
 
+def _in_long_runs(found: Roles, product: Node, group: int, target: Target) -> tuple[Roles, Node]:
+    """The product with the last axis of a window and the run inside it as one axis of K, where steps of a ``group`` of
+    terms are then fewer: seven positions of three channels are 11 pairs, not 14. A is without its mask then."""
+    window, run = _window_of_run(found, product)
+    shape = product.shape
+    width, terms = shape[window], shape[run]
+    if window == run or not isinstance(width, int) or not isinstance(terms, int):
+        return found, product
+    if -(-width * terms // group) >= width * -(-terms // group):
+        return found, product
+    if found.a.valid:
+        a = without_mask(found.a, product) if target.pads else None
+        if a is None:
+            return found, product
+        found = replace(found, a=operand(a))
+    merged = tuple(width * terms if k == window else 1 if k == run else size for k, size in enumerate(shape))
+    at = list(ir.axes(merged))
+    at[window], at[run] = sym.floordiv(at[window], terms), sym.mod(at[window], terms)
+    return _over(merged, ir.rename(shape, at), found, product)
+
+
+def _window_of_run(found: Roles, product: Node) -> tuple[int, int]:
+    """The last axis of a window, one apart, of which each position has all terms of the run; and the run, which is
+    given for both where there is no such axis."""
+    over, run = ir.axes(product.shape), run_of(product.shape, found)
+    outer = [k for k in found.k if k != run and product.shape[k] != 1]
+    if not outer or found.b.valid:
+        return run, run
+    window = outer[-1]
+    ends = [_places(found.a, over[k]) for k in (window, run)]
+    if any(len(at) != 1 for at in ends) or ends[0] == ends[1]:
+        return run, run
+    ((position,), (term,)) = ends
+    variable = sym.as_var(over[window])
+    step = sym.coefficient(found.a.index[position], variable) if variable is not None else None
+    whole = (found.a.index[term], found.a.source.shape[term]) == (over[run], product.shape[run])
+    return (window if whole and step is not None and step[0] == 1 else run), run
+
+
+def _places(x: Operand, axis: Int) -> list[int]:
+    """The axes of the source of ``x`` whose index depends on ``axis``."""
+    return [k for k, index in enumerate(x.index) if sym.variables(index) & sym.variables(axis)]
+
+
+def _over(shape: ir.Shape, by: Mapping[sym.Var, Int], found: Roles, product: Node) -> tuple[Roles, Node]:
+    """The product over other axes, in which ``by`` says what those that it had are."""
+    a, b = (
+        replace(
+            x, index=tuple(sym.substitute(e, by) for e in x.index), valid=tuple(sym.substitute(v, by) for v in x.valid)
+        )
+        for x in (found.a, found.b)
+    )
+    return replace(found, a=a, b=b), _product(shape, a, b, product.dtype)
+
+
+def _product(shape: ir.Shape, a: Operand, b: Operand, dtype: DType) -> Node:
+    factors = (ir.view(x.source, shape, x.index, x.valid, x.fill) for x in (a, b))
+    return ir.elementwise(ops.MUL, *(ir.cast(x, dtype) for x in factors))
+
+
 def _in_groups(found: Roles, product: Node, group: int, target: Target) -> tuple[Roles, Node]:
     """The product with a run of fewer terms than a step takes together lengthened to as many, by zeros of B, where A is
     copied anyway: a first convolution's three channels, of bytes."""
@@ -229,7 +291,7 @@ def _in_groups(found: Roles, product: Node, group: int, target: Target) -> tuple
     if not isinstance(extent, int) or extent >= group or not copied or found.b.valid:
         return found, product
     sides = (found.a, found.b)
-    places = [[k for k, index in enumerate(x.index) if sym.variables(index) & sym.variables(term)] for x in sides]
+    places = [_places(x, term) for x in sides]
     whole = all(
         len(at) == 1 and (x.index[at[0]], x.source.shape[at[0]]) == (term, extent)
         for x, at in zip(sides, places, strict=True)
@@ -237,17 +299,15 @@ def _in_groups(found: Roles, product: Node, group: int, target: Target) -> tuple
     if not whole:
         return found, product
     shape = tuple(group if k == run else size for k, size in enumerate(product.shape))
-    by = ir.rename(product.shape, ir.axes(shape))
-    a, b = (replace(x, index=tuple(sym.substitute(e, by) for e in x.index)) for x in (found.a, found.b))
+    found, _ = _over(shape, ir.rename(product.shape, ir.axes(shape)), found, product)
+    a, b = found.a, found.b
     ((place,), (other,)) = places
     if a.valid:
-        last = extent - 1 - a.index[place]
-        a = replace(a, valid=(*(sym.substitute(v, by) for v in a.valid), last))
+        a = replace(a, valid=(*a.valid, extent - 1 - a.index[place]))
     else:
         a = replace(a, source=_lengthened(a.source.inputs[0], place, group))
     b = replace(b, source=_lengthened(b.source, other, group))
-    factors = (ir.view(x.source, shape, x.index, x.valid, x.fill) for x in (a, b))
-    return replace(found, a=a, b=b), ir.elementwise(ops.MUL, *(ir.cast(x, product.dtype) for x in factors))
+    return replace(found, a=a, b=b), _product(shape, a, b, product.dtype)
 
 
 def _lengthened(source: Node, axis: int, extent: int) -> Node:
@@ -260,12 +320,12 @@ def _lengthened(source: Node, axis: int, extent: int) -> Node:
     return ir.unary(ops.CONTIGUOUS, ir.view(source, shape, at, [source.shape[axis] - 1 - at[axis]], fill))
 
 
-def _along_its_run(x: Operand, axis: int | None, runs: dict[Node, int]) -> Operand:
-    """The operand with a source that can lie along ``axis``: itself, or a copy where it lies otherwise already."""
-    first = x.source.rank - 1 if x.source.op is ops.INPUT else axis
-    if axis is None or runs.setdefault(x.source, first or 0) == axis:
+def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
+    """The operand with a source that can have ``axes`` innermost: itself, or a copy where it lies otherwise already."""
+    lies = tuple(range(x.source.rank)) if x.source.op is ops.INPUT else runs.setdefault(x.source, axes)
+    if not axes or lies[-len(axes) :] == axes:
         return x
-    order = [*(k for k in range(x.source.rank) if k != axis), axis]
+    order = [*(k for k in range(x.source.rank) if k not in axes), *axes]
     copied = ir.unary(ops.CONTIGUOUS, permute(x.source, order))
     return Operand(copied, tuple(x.index[k] for k in order), x.valid, x.fill)
 

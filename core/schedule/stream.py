@@ -327,8 +327,8 @@ class _Block(Block):
         )
 
     def sum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
-        """The block's sum, added to ``state`` moved to the new maxima where it is carried; ``before`` and ``row`` as for
-        a maximum."""
+        """The block's sum, added to ``state`` moved to the new maxima where it is carried; ``before`` and ``row`` are
+        those of a maximum."""
         value = self.value(state, row)
         total = self.temporary(state.name, "block")
         if self.carries:
