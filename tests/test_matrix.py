@@ -207,6 +207,12 @@ def read_by_two(s: Source) -> ir.Node:
     return windows + decompose.conv(x, s.weight(20, 3, 1, 1), None, pads_begin=(-1, -1), pads_end=(-1, -1))
 
 
+def turned(s: Source) -> ir.Node:
+    """Of an image whose columns come before its rows."""
+    x = movement.transpose(s.input(2, 3, 12, 11), 2, 3) * 2
+    return decompose.conv(x, s.weight(20, 3, 3, 3), None)
+
+
 def stored_in_two_bytes(s: Source) -> ir.Node:
     """An input, whose channels come first."""
     x, weight = (s.input(*shape, dtype=types.bf16) for shape in ((1, 3, 9, 9), (20, 3, 3, 3)))
@@ -222,6 +228,7 @@ def stored_in_two_bytes(s: Source) -> ir.Node:
         pytest.param(window_of(4, 3), 4, id="even"),
         pytest.param(window_of(3, 3, dilations=(1, 2)), 3, id="apart"),
         pytest.param(read_by_two, 9, id="read by two"),
+        pytest.param(turned, 9, id="turned"),
         pytest.param(stored_in_two_bytes, 9, id="an input"),
     ],
 )
