@@ -196,44 +196,58 @@ def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source],
     assert types.f32.eps * 100 < error < 4 * BF16.unit
 
 
+BORDER: dict[str, Any] = {"pads_begin": (1, 1), "pads_end": (1, 1)}
+
+
 def window_of(channels: int, width: int, **how: Any) -> Callable[[Source], ir.Node]:
     return lambda s: decompose.conv(s.input(2, channels, 11, 12) * 2, s.weight(20, channels, 3, width), None, **how)
 
 
 def read_by_two(s: Source) -> ir.Node:
-    """By windows, whose runs are longer than channels, and channel by channel."""
+    """Channel by channel, and by windows, whose runs are longer."""
     x = s.input(1, 3, 9, 9) * 2
-    windows = decompose.conv(x, s.weight(20, 3, 3, 3), None)
-    return windows + decompose.conv(x, s.weight(20, 3, 1, 1), None, pads_begin=(-1, -1), pads_end=(-1, -1))
+    first = decompose.conv(x, s.weight(20, 3, 1, 1), None, **BORDER)
+    inside = movement.slice_(movement.slice_(first, 2, 1, 9), 3, 1, 9)
+    return inside + decompose.conv(x, s.weight(20, 3, 3, 3), None, **BORDER)
+
+
+def part_of_another(s: Source) -> ir.Node:
+    """What is read lies beside another value, whose channels are read together."""
+    i = s.input(1, 8, 9, 9)
+    x, z = (decompose.conv(i, s.weight(channels, 8, 1, 1), None) for channels in (3, 5))
+    both = decompose.conv(movement.concatenate([x, z], 1), s.weight(20, 8, 1, 1), None)
+    return both + decompose.conv(x, s.weight(20, 3, 3, 3), None, **BORDER)
 
 
 def turned(s: Source) -> ir.Node:
     """Of an image whose columns come before its rows."""
     x = movement.transpose(s.input(2, 3, 12, 11), 2, 3) * 2
-    return decompose.conv(x, s.weight(20, 3, 3, 3), None)
+    return decompose.conv(x, s.weight(20, 3, 3, 3), None, **BORDER)
 
 
 def stored_in_two_bytes(s: Source) -> ir.Node:
     """An input, whose channels come first."""
     x, weight = (s.input(*shape, dtype=types.bf16) for shape in ((1, 3, 9, 9), (20, 3, 3, 3)))
-    return decompose.conv(ir.cast(x, types.f32), ir.cast(weight, types.f32), None)
+    return decompose.conv(ir.cast(x, types.f32), ir.cast(weight, types.f32), None, **BORDER)
 
 
 @pytest.mark.parametrize(
     ("build", "terms"),
     [
-        pytest.param(window_of(3, 3), 9, id="odd"),
-        pytest.param(window_of(3, 7, strides=(2, 2), pads_begin=(1, 3), pads_end=(1, 3)), 21, id="padded"),
-        pytest.param(window_of(5, 4, strides=(1, 4)), 20, id="patches"),
-        pytest.param(window_of(4, 3), 4, id="even"),
-        pytest.param(window_of(3, 3, dilations=(1, 2)), 3, id="apart"),
+        pytest.param(window_of(3, 3, **BORDER), 9, id="odd"),
+        pytest.param(window_of(3, 7, strides=(2, 2), pads_begin=(1, 3), pads_end=(1, 3)), 21, id="far apart"),
+        pytest.param(window_of(4, 3, **BORDER), 4, id="even"),
+        pytest.param(window_of(3, 3, dilations=(1, 2), **BORDER), 3, id="dilated"),
+        pytest.param(window_of(3, 3), 3, id="no border"),
         pytest.param(read_by_two, 9, id="read by two"),
+        pytest.param(part_of_another, 9, id="part of another"),
         pytest.param(turned, 9, id="turned"),
         pytest.param(stored_in_two_bytes, 9, id="an input"),
     ],
 )
 def test_the_channels_of_a_window_s_positions_are_one_run(build: Callable[[Source], ir.Node], terms: int) -> None:
-    """Where a step takes two terms, and the channels are odd: no step is then half empty but the last of a line."""
+    """Where a step takes two terms, the channels are odd, and a border is put around them: no step is then half empty
+    but the last of a line."""
     source = Source()
     y = build(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))

@@ -224,7 +224,10 @@ def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made:
 
 def _in_long_runs(found: Roles, product: Node, group: int, target: Target) -> tuple[Roles, Node]:
     """The product with the last axis of a window and the run inside it as one axis of K, where steps of a ``group`` of
-    terms are then fewer: seven positions of three channels are 11 pairs, not 14. A is without its mask then."""
+    terms are then fewer: seven positions of three channels are 11 pairs, not 14. They have to lie one after the other,
+    as they can where A is copied anyway, beside a border; A is that copy then."""
+    if not (found.a.valid and target.pads):
+        return found, product
     window, run = _window_of_run(found, product)
     shape = product.shape
     width, terms = shape[window], shape[run]
@@ -232,11 +235,10 @@ def _in_long_runs(found: Roles, product: Node, group: int, target: Target) -> tu
         return found, product
     if -(-width * terms // group) >= width * -(-terms // group):
         return found, product
-    if found.a.valid:
-        a = without_mask(found.a, product) if target.pads else None
-        if a is None:
-            return found, product
-        found = replace(found, a=operand(a))
+    copied = without_mask(found.a, product)
+    if copied is None:
+        return found, product
+    found = replace(found, a=operand(copied))
     merged = tuple(width * terms if k == window else 1 if k == run else size for k, size in enumerate(shape))
     at = list(ir.axes(merged))
     at[window], at[run] = sym.floordiv(at[window], terms), sym.mod(at[window], terms)
@@ -244,8 +246,8 @@ def _in_long_runs(found: Roles, product: Node, group: int, target: Target) -> tu
 
 
 def _window_of_run(found: Roles, product: Node) -> tuple[int, int]:
-    """The last axis of a window, one apart, of which each position has all terms of the run; and the run, which is
-    given for both where there is no such axis."""
+    """The axis of K outside the run, as the last one of a window is, where it moves A by one position and each of these
+    has all terms of the run; and the run, which is given for both where there is no such axis."""
     over, run = ir.axes(product.shape), run_of(product.shape, found)
     outer = [k for k in found.k if k != run and product.shape[k] != 1]
     if not outer or found.b.valid:
@@ -322,8 +324,10 @@ def _lengthened(source: Node, axis: int, extent: int) -> Node:
 
 def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
     """The operand with a source that can have ``axes`` innermost: itself, or a copy where it lies otherwise already."""
+    if not axes:
+        return x
     lies = tuple(range(x.source.rank)) if x.source.op is ops.INPUT else runs.setdefault(x.source, axes)
-    if not axes or lies[-len(axes) :] == axes:
+    if lies[-len(axes) :] == axes:
         return x
     order = [*(k for k in range(x.source.rank) if k not in axes), *axes]
     copied = ir.unary(ops.CONTIGUOUS, permute(x.source, order))
