@@ -74,12 +74,15 @@ template <class V> LM_INLINE V exp2_short(V x, element_t<V> constant) {
 /// x * constant = n + f. Where x is so large that f means nothing, n alone makes the result 0 or infinite, and f only
 /// has to be finite; NaN travels through n.
 template <int Digits, class V> LM_INLINE V exp2_register(V x, TwoPart<element_t<V>> constant) {
-    if constexpr (short_form<element_t<V>>(Digits)) return exp2_short(x, constant.hi);
-    const V shift = splat<V>(integer_shift<element_t<V>>);
-    // A sum where that does: some cores have units for sums alone.
-    const V n = (constant.hi == 1 ? x + shift : fma(x, splat<V>(constant.hi), shift)) - shift;
-    const V f = smaller_magnitude(times_minus(x, constant, n), splat<V>(1));
-    return scale_by_power(exp2_fraction<Digits>(f), n);
+    if constexpr (short_form<element_t<V>>(Digits)) {
+        return exp2_short(x, constant.hi);
+    } else {
+        const V shift = splat<V>(integer_shift<element_t<V>>);
+        // A sum where that does: some cores have units for sums alone.
+        const V n = (constant.hi == 1 ? x + shift : fma(x, splat<V>(constant.hi), shift)) - shift;
+        const V f = smaller_magnitude(times_minus(x, constant, n), splat<V>(1));
+        return scale_by_power(exp2_fraction<Digits>(f), n);
+    }
 }
 
 #else
