@@ -240,6 +240,14 @@ def test_channel_norms(shape: tuple[int, ...]) -> None:
             run(lambda a: normalize.group_norm(a, 4), x)
 
 
+def test_batch_norm_rounds_its_result_once() -> None:
+    x, weight, bias, mean, spread = normal(64, 6), *(normal(6, seed=k) for k in (1, 2, 3)), np.abs(normal(6, seed=4))
+    scale = weight.astype(np.float64) / np.sqrt(spread.astype(np.float64) + 1e-5)
+    shift = (bias - mean * scale).astype(np.float32)
+    exact = x.astype(np.longdouble) * scale.astype(np.float32) + shift
+    assert np.array_equal(run(normalize.batch_norm, x, weight, bias, mean, spread), exact.astype(np.float32))
+
+
 @pytest.mark.parametrize("p", [1, 2, float("inf")])
 def test_lp(p: float) -> None:
     x = normal(3, 4, 5)

@@ -132,6 +132,9 @@ def test_clamp() -> None:
         expected = torch.clamp(torch.from_numpy(x), lo, hi).numpy()
         found = accuracy.run(lambda a, lo=lo, hi=hi: compare.clamp(a, lo, hi), x)
         assert np.array_equal(found, expected, equal_nan=True), (lo, hi)
+    for lo, negative in ((0.0, True), (-0.0, True), (None, True), (-1.0, True), (0.5, False)):
+        found = accuracy.run(lambda a, lo=lo: compare.clamp(a, lo, 6.0), np.array([-0.0], np.float32))
+        assert np.signbit(found[0]) == negative, lo  # the sign of a zero is kept, so that no instruction asks for it
     integers = np.array([-128, -3, 0, 5, 127], np.int8)
     found = accuracy.run(lambda a: compare.clamp(a, -1000, python_math.inf), integers)
     assert np.array_equal(found, integers)

@@ -12,7 +12,7 @@ from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import LOG1P
 from luminal.core.decompose.common import horner, real_function, widened
-from luminal.core.decompose.compare import clamp, descending, equal, less, less_equal, maximum, minimum
+from luminal.core.decompose.compare import at_least, clamp, descending, equal, less, less_equal, minimum
 from luminal.core.decompose.error_function import times_normal
 from luminal.core.decompose.exponential import LOG2_E, exp, expm1
 from luminal.core.errors import UnsupportedError
@@ -23,9 +23,7 @@ from luminal.core.symbolic import floordiv
 
 def relu(x: Node) -> Node:
     """``x`` where it is positive, else 0; NaN and -0 stay."""
-    if not x.dtype.is_float:
-        return maximum(x, 0)
-    return select(less(x, 0), 0, x)
+    return at_least(x, 0)
 
 
 def relu6(x: Node) -> Node:

@@ -132,6 +132,14 @@ def minimum(a: Operand, b: Operand) -> Node:
     return -maximum(_negated(a), _negated(b))
 
 
+def at_least(x: Node, bound: Operand) -> Node:
+    """The larger of ``x`` and ``bound``, NaN where either is NaN. Where ``bound`` is the number zero, a zero of ``x``
+    keeps its sign: one comparison is enough."""
+    if x.dtype.is_float and number(bound) == 0:
+        return select(less(x, bound), bound, x)
+    return maximum(x, bound)
+
+
 def number_maximum(a: Node, b: Node) -> Node:
     """The larger operand, and where one is NaN the other (IEEE 754's maximumNumber)."""
     return _number_of(maximum(a, b), a, b)
@@ -161,9 +169,9 @@ def descending(x: Node) -> Node:
 
 
 def clamp(x: Node, lo: Operand | None = None, hi: Operand | None = None) -> Node:
-    """``min(max(x, lo), hi)``: ``hi`` where ``lo > hi``, NaN where any is NaN."""
+    """``x`` limited to ``lo .. hi``: ``hi`` where ``lo > hi``, NaN where any is NaN, and -0 stays where ``lo`` is 0."""
     if lo is not None:
-        x = maximum(x, _bounded(lo, x))
+        x = at_least(x, _bounded(lo, x))
     return x if hi is None else minimum(x, _bounded(hi, x))
 
 

@@ -16,7 +16,7 @@ from luminal.core.decompose.compare import not_equal
 from luminal.core.decompose.power import pow_
 from luminal.core.decompose.reduction import max_, mean, min_, sum_
 from luminal.core.errors import ShapeError
-from luminal.core.ir import Node, cast, constant
+from luminal.core.ir import Node, cast, constant, multiply_add
 from luminal.core.movement import reshape
 from luminal.core.types import f64
 
@@ -32,8 +32,14 @@ def layer_norm(
     require_float(x, "layer_norm")
     over = normalized_axes(x, axes)
     result = (x - mean(x, over, keepdims=True)) * inverse_deviation(x, over, eps)
-    result = result if weight is None else result * weight
-    return result if bias is None else result + bias
+    return _scaled(result, weight, bias)
+
+
+def _scaled(x: Node, weight: Node | None, bias: Node | None) -> Node:
+    """``x * weight + bias``, with one rounding."""
+    if weight is None:
+        return x if bias is None else x + bias
+    return x * weight if bias is None else multiply_add(x, weight, bias)
 
 
 @widened
@@ -59,7 +65,7 @@ def batch_norm(
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` with stored statistics, one of each per channel (axis 1).
 
     It is ``x * scale + shift``; both are computed in float64 from the stored values (at compile time, where these are
-    constants) and rounded once, so the result has two roundings of its own.
+    constants) and rounded once, and so is the result.
     """
     scale = cast(variance_, f64)
     scale = rsqrt(scale + eps)
@@ -68,12 +74,17 @@ def batch_norm(
     shift = -(cast(mean_, f64) * scale)
     if bias is not None:
         shift = cast(bias, f64) + shift
-    return x * channels(cast(scale, x.dtype), x) + channels(cast(shift, x.dtype), x)
+    return _scaled_by_channel(x, cast(scale, x.dtype), cast(shift, x.dtype))
 
 
 def channels(vector: Node, x: Node) -> Node:
     """A vector laid along axis 1 of ``x`` for broadcasting."""
     return reshape(vector, [1, vector.size, *[1] * (x.rank - 2)])
+
+
+def _scaled_by_channel(x: Node, weight: Node | None, bias: Node | None) -> Node:
+    vectors = (None if vector is None else channels(vector, x) for vector in (weight, bias))
+    return _scaled(x, *vectors)
 
 
 @widened
@@ -87,16 +98,14 @@ def group_norm(x: Node, groups: int, weight: Node | None = None, bias: Node | No
         raise ShapeError(f"group_norm: {c} channels do not divide into {groups} groups")
     split = reshape(x, [n, groups, sym.floordiv(c, groups), *spatial])
     result = reshape(layer_norm(split, range(2, split.rank), eps=eps), x.shape)
-    result = result if weight is None else result * channels(weight, x)
-    return result if bias is None else result + channels(bias, x)
+    return _scaled_by_channel(result, weight, bias)
 
 
 @widened
 def instance_norm(x: Node, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5) -> Node:
     """Each channel of each sample normalised over its spatial axes; then scale and shift by channel."""
     result = layer_norm(x, range(2, x.rank), eps=eps)
-    result = result if weight is None else result * channels(weight, x)
-    return result if bias is None else result + channels(bias, x)
+    return _scaled_by_channel(result, weight, bias)
 
 
 @widened
