@@ -7,7 +7,7 @@ import math
 from luminal.core import ops
 from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, LOG2_NORMAL, NORMAL
 from luminal.core.decompose.common import Quotients, horner, in_pairs, real_function
-from luminal.core.decompose.compare import descending, less, magnitude, maximum, minimum
+from luminal.core.decompose.compare import at_least, descending, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, exp2
 from luminal.core.decompose.twofloat import product
 from luminal.core.ir import Node, multiply_add, select, unary
@@ -30,8 +30,8 @@ def erf(x: Node) -> Node:
     return select(less(1, size), select(less(x, -x), -far, far), near)
 
 
-def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> tuple[Node, Node, Node, Node]:
-    """``(weight, P(v), v*P(v), denominator)``: the exponential ``exp(-rate*v*v)`` and the parts of the quotient
+def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> tuple[Node, Node, Node]:
+    """``(weight, P(v), denominator)``: the exponential ``exp(-rate*v*v)`` and the parts of the quotient
     ``P(v) / (constant*v*P(v) + Q(v))``.
 
     ``rate`` is a power of two. The rounding of the square, which the exponential would magnify, is put right to first
@@ -44,14 +44,14 @@ def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> t
     numerator, other = horner(v, p), horner(v, q)
     main = v * numerator
     other = multiply_add(main, rest * (rate * constant), other)
-    return weight, numerator, main, multiply_add(main, constant, other)
+    return weight, numerator, multiply_add(main, constant, other)
 
 
 @real_function
 def erfc(x: Node) -> Node:
     """``1 - erf(x)``, accurate where it is small."""
     v = maximum(descending(x), -_ERFC_LIMIT[x.dtype])
-    weight, numerator, _, denominator = _gaussian_tail(v, 1.0, ERFCX, -math.sqrt(math.pi))
+    weight, numerator, denominator = _gaussian_tail(v, 1.0, ERFCX, -math.sqrt(math.pi))
     tail = weight * numerator / denominator
     return select(less(x, -x), 2 - tail, tail)
 
@@ -63,22 +63,24 @@ def times_normal(x: Node) -> Node:
     It is ``b`` below zero and ``x + b`` above, ``b`` being its value at ``-|x|``. NaN at -inf, where PyTorch and
     onnxruntime multiply by zero.
     """
-    negated = descending(x)
-    v = maximum(negated, -_NORMAL_LIMIT[x.dtype])
-    weight, _, numerator, denominator = _gaussian_tail(v, 0.5, NORMAL, -math.sqrt(2 * math.pi))
-    below = weight * numerator / denominator
-    return _rectified(x, negated) + below
+    v = maximum(descending(x), -_NORMAL_LIMIT[x.dtype])
+    weight, numerator, denominator = _gaussian_tail(v, 0.5, NORMAL, -math.sqrt(2 * math.pi))
+    return _positive(x) + weight * _negative(x, v) * numerator / denominator
 
 
 def times_normal_short(x: Node) -> Node:
     """``times_normal`` of a float32 to ``SHORT_DIGITS`` significant bits, or what a subnormal number has of them: the
     tail is two to a polynomial."""
-    negated = descending(x)
-    v = maximum(negated, -_SHORT_LIMIT)
+    v = maximum(descending(x), -_SHORT_LIMIT)
     tail = unary(ops.EXP2, in_pairs(v, LOG2_NORMAL[x.dtype]), ops.Scale(digits=SHORT_DIGITS))
-    return multiply_add(v, tail, _rectified(x, negated))
+    return multiply_add(_negative(x, v), tail, _positive(x))
 
 
-def _rectified(x: Node, negated: Node) -> Node:
-    """``x`` where it is above zero, else 0, and NaN at -inf; ``negated`` is ``-|x|``."""
-    return select(less(-x, x), x, negated * 0)
+def _positive(x: Node) -> Node:
+    """``x`` where it is above zero, else a zero of its sign."""
+    return at_least(x, -0.0)
+
+
+def _negative(x: Node, v: Node) -> Node:
+    """``v``, which is ``-|x|`` or a limit where its weight is 0; below that ``x``, since -inf times zero is NaN."""
+    return select(less(v, x), v, x)
