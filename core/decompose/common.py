@@ -22,6 +22,8 @@ Coefficients: TypeAlias = Mapping[DType, tuple[float, ...]]
 # The same of ``P`` and ``Q`` in a quotient ``P(x) / (c*x*P(x) + Q(x))``.
 Quotients: TypeAlias = Mapping[DType, tuple[tuple[float, ...], tuple[float, ...]]]
 
+SHORT_DIGITS = 13  # significant bits of the shorter forms of functions
+
 
 def widened(function: Callable[P, Node]) -> Callable[P, Node]:
     """``function`` with float operands of fewer than 32 bits computed in float32 and its result rounded once.

@@ -6,7 +6,7 @@ import math
 
 from luminal.core import ops
 from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, LOG2_NORMAL, NORMAL
-from luminal.core.decompose.common import Quotients, horner, in_pairs, real_function
+from luminal.core.decompose.common import SHORT_DIGITS, Quotients, horner, in_pairs, real_function
 from luminal.core.decompose.compare import at_least, descending, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, exp2
 from luminal.core.decompose.twofloat import product
@@ -18,7 +18,6 @@ _ERF_LIMIT = {f32: 3.95, f64: 5.95}
 _ERFC_LIMIT = {f32: 10.7, f64: 27.6}
 _NORMAL_LIMIT = {f32: 15.0, f64: 39.0}
 _SHORT_LIMIT = 14.3
-SHORT_DIGITS = 13
 
 
 @real_function

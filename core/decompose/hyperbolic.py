@@ -7,7 +7,7 @@ import math
 from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import TANH
-from luminal.core.decompose.common import horner, real_function
+from luminal.core.decompose.common import SHORT_DIGITS, horner, real_function
 from luminal.core.decompose.compare import equal, less, magnitude, minimum
 from luminal.core.decompose.exponential import LOG2_E, log, log1p, power_of_two, reduced_exponential
 from luminal.core.ir import Node, select, unary
@@ -25,6 +25,17 @@ def tanh(x: Node) -> Node:
     near = x * horner(size * size, TANH[x.dtype])
     far = 1 - 2 / (unary(ops.EXP2, size, ops.Scale(2 * LOG2_E)) + 1)
     return select(less(0.625, size), select(less(x, -x), -far, far), near)
+
+
+def one_plus_tanh(x: Node) -> Node:
+    """``1 + tanh(x)``, as models spell the sigmoid and the GELU of a tanh."""
+    return tanh(x) + 1
+
+
+def one_plus_tanh_short(x: Node) -> Node:
+    """``one_plus_tanh`` of a float32 to ``SHORT_DIGITS`` significant bits, also where the sum would lose them:
+    ``2 / (1 + exp(-2x))``."""
+    return 2 / (unary(ops.EXP2, x, ops.Scale(-2 * LOG2_E, SHORT_DIGITS)) + 1)
 
 
 def _quarters(magnitude: Node) -> tuple[Node, Node, Node, Node]:

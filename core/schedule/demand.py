@@ -14,7 +14,9 @@ from functools import cache
 import numpy as np
 
 from luminal.core import ir, ops
-from luminal.core.decompose.error_function import SHORT_DIGITS, times_normal, times_normal_short
+from luminal.core.decompose.common import SHORT_DIGITS
+from luminal.core.decompose.error_function import times_normal, times_normal_short
+from luminal.core.decompose.hyperbolic import one_plus_tanh, one_plus_tanh_short
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.ops import Kind
 from luminal.core.rewrite import rewrite
@@ -39,7 +41,10 @@ class Shorter:
     digits: int
 
 
-SHORTER = (Shorter(times_normal, times_normal_short, SHORT_DIGITS),)
+SHORTER = (
+    Shorter(times_normal, times_normal_short, SHORT_DIGITS),
+    Shorter(one_plus_tanh, one_plus_tanh_short, SHORT_DIGITS),
+)
 
 
 def eased(graph: Graph) -> Graph:
@@ -108,8 +113,14 @@ def operand(function: Callable[[Node], Node], node: Node) -> Node | None:
         elif (pattern.op, pattern.attr, pattern.dtype) != (part.op, part.attr, part.dtype):
             return None
         else:
-            waiting += zip(pattern.inputs, part.inputs, strict=True)
+            waiting += zip(_numbers_last(pattern), _numbers_last(part), strict=True)
     return found
+
+
+def _numbers_last(node: Node) -> tuple[Node, ...]:
+    """The operands of ``node``; where their order does not matter, a number after what it is combined with."""
+    first_is_number = node.op.commutative and uniform(node.inputs[0]) is not None
+    return node.inputs[::-1] if first_is_number else node.inputs
 
 
 @cache
