@@ -52,6 +52,19 @@ FUNCTIONS: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
 }
 
 
+ACTIVATIONS: dict[str, Function] = {
+    "gelu": functional.gelu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": functional.silu,
+    "softplus": functional.softplus, "logsigmoid": functional.logsigmoid, "mish": functional.mish, "erf": torch.erf,
+    "erfc": torch.erfc, "gelu of tanh": lambda x: functional.gelu(x, approximate="tanh"), "sinh": torch.sinh,
+    "cosh": torch.cosh, "asinh": torch.asinh, "atanh": torch.atanh, "expm1": torch.expm1, "log1p": torch.log1p,
+    "elu": functional.elu,
+}  # fmt: skip
+FUNCTIONS |= {
+    f"{name} at zero": (function, (torch.tensor([0.0, -0.0, 0.5, -0.5], dtype=torch.float64),))
+    for name, function in ACTIVATIONS.items()
+}
+
+
 class Model(nn.Module):
     def __init__(self, function: Function) -> None:
         super().__init__()

@@ -155,7 +155,7 @@ def _number_of(chosen: Node, a: Node, b: Node) -> Node:
 
 
 def _negated(x: Operand) -> Operand:
-    return -x
+    return -x if isinstance(x, Node) else -float(x)  # of the integer 0 too
 
 
 def magnitude(x: Node) -> Node:
@@ -164,12 +164,13 @@ def magnitude(x: Node) -> Node:
 
 
 def descending(x: Node) -> Node:
-    """``-|x|`` of a float, and ``x`` where it is zero, as one comparison."""
-    return select(less(-x, x), -x, x)
+    """``-|x|`` of a float but for the sign of zero, as one comparison; the slope at zero is that of ``-x``."""
+    return select(less(x, -x), x, -x)
 
 
 def clamp(x: Node, lo: Operand | None = None, hi: Operand | None = None) -> Node:
-    """``x`` limited to ``lo .. hi``: ``hi`` where ``lo > hi``, NaN where any is NaN, and -0 stays where ``lo`` is 0."""
+    """``x`` limited to ``lo .. hi``: ``hi`` where ``lo > hi``, NaN where any is NaN. A -0 stays where ``lo`` is the
+    number zero (as in PyTorch and onnxruntime)."""
     if lo is not None:
         x = at_least(x, _bounded(lo, x))
     return x if hi is None else minimum(x, _bounded(hi, x))

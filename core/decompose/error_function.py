@@ -7,7 +7,7 @@ import math
 from luminal.core import ops
 from luminal.core.decompose.coefficients import ERF, ERFCX, LOG2_ERFC, LOG2_NORMAL, NORMAL
 from luminal.core.decompose.common import SHORT_DIGITS, Quotients, horner, in_pairs, real_function
-from luminal.core.decompose.compare import at_least, descending, less, magnitude, maximum, minimum
+from luminal.core.decompose.compare import descending, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, exp2
 from luminal.core.decompose.twofloat import product
 from luminal.core.ir import Node, multiply_add, select, unary
@@ -76,10 +76,11 @@ def times_normal_short(x: Node) -> Node:
 
 
 def _positive(x: Node) -> Node:
-    """``x`` where it is above zero, else a zero of its sign."""
-    return at_least(x, -0.0)
+    """``x`` where it is above zero, else -0, which keeps the sign of a zero that is added; the slope at zero is 0."""
+    return select(less(-0.0, x), x, -0.0)
 
 
 def _negative(x: Node, v: Node) -> Node:
-    """``v``, which is ``-|x|`` or a limit where its weight is 0; below that ``x``, since -inf times zero is NaN."""
+    """``v``, which is ``-|x|`` or a limit where its weight is 0; below that ``x``, since -inf times zero is NaN. The
+    slope at zero is that of ``x``."""
     return select(less(v, x), v, x)

@@ -80,9 +80,10 @@ def expm1(x: Node) -> Node:
 @real_function
 def log1p(x: Node) -> Node:
     """``log(1 + x)``, accurate near zero: the logarithm of the rounded sum, times the ratio of ``x`` to what that sum
-    holds of it (Kahan)."""
+    holds of it (Kahan). Where it holds nothing, no gradient passes through a division by zero."""
     total = x + 1
     held = total - 1
+    nothing = equal(held, 0)
     logarithm = log(total)
-    result = select(equal(held, x), logarithm, logarithm * (x / held))
-    return select(equal(held, 0), x, result)
+    result = select(equal(held, x), logarithm, logarithm * (x / select(nothing, 1, held)))
+    return select(nothing, x, result)

@@ -8,7 +8,7 @@ from luminal.core import ops
 from luminal.core.decompose.arithmetic import abs_
 from luminal.core.decompose.coefficients import TANH
 from luminal.core.decompose.common import SHORT_DIGITS, horner, real_function
-from luminal.core.decompose.compare import equal, less, magnitude, minimum
+from luminal.core.decompose.compare import equal, less, magnitude, maximum, minimum
 from luminal.core.decompose.exponential import LOG2_E, log, log1p, power_of_two, reduced_exponential
 from luminal.core.ir import Node, select, unary
 from luminal.core.types import f32, f64
@@ -28,13 +28,13 @@ def tanh(x: Node) -> Node:
 
 
 def one_plus_tanh(x: Node) -> Node:
-    """``1 + tanh(x)``, as models spell the sigmoid and the GELU of a tanh."""
+    """``1 + tanh(x)``, as models spell a factor of GELU."""
     return tanh(x) + 1
 
 
 def one_plus_tanh_short(x: Node) -> Node:
-    """``one_plus_tanh`` of a float32 to ``SHORT_DIGITS`` significant bits, also where the sum would lose them:
-    ``2 / (1 + exp(-2x))``."""
+    """``one_plus_tanh`` of a float32 to ``SHORT_DIGITS`` significant bits, also where the sum loses them, but for
+    subnormal results, which may be 0: ``2 / (1 + exp(-2x))``."""
     return 2 / (unary(ops.EXP2, x, ops.Scale(-2 * LOG2_E, SHORT_DIGITS)) + 1)
 
 
@@ -66,11 +66,12 @@ def cosh(x: Node) -> Node:
 def asinh(x: Node) -> Node:
     """The inverse of sinh: ``log1p(m + m*m/(1 + sqrt(1 + m*m)))`` of the magnitude, or ``log(m) + ln(2)`` where the
     square would overflow."""
-    magnitude = abs_(x)
-    bounded = minimum(magnitude, _LARGE[x.dtype])
+    magnitude, large = abs_(x), _LARGE[x.dtype]
+    bounded = minimum(magnitude, large)
     square = bounded * bounded
     near = log1p(bounded + square / (unary(ops.SQRT, square + 1) + 1))
-    result = select(less(bounded, magnitude), log(magnitude) + math.log(2), near)
+    far = log(maximum(magnitude, large)) + math.log(2)  # never of 0, where no gradient passes
+    result = select(less(bounded, magnitude), far, near)
     return select(equal(x, 0), x, select(less(x, 0), -result, result))
 
 

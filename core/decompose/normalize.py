@@ -83,8 +83,12 @@ def channels(vector: Node, x: Node) -> Node:
 
 
 def _scaled_by_channel(x: Node, weight: Node | None, bias: Node | None) -> Node:
-    vectors = (None if vector is None else channels(vector, x) for vector in (weight, bias))
-    return _scaled(x, *vectors)
+    """``_scaled`` with a number of each for every channel (axis 1)."""
+
+    def laid(vector: Node | None) -> Node | None:
+        return None if vector is None else channels(vector, x)
+
+    return _scaled(x, laid(weight), laid(bias))
 
 
 @widened

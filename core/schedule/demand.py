@@ -34,7 +34,8 @@ _SUMS = (ops.ADD, ops.SUM_REDUCE)  # they stay as large where no term is negativ
 
 @dataclass(frozen=True)
 class Shorter:
-    """A function of a float32, and a shorter form of it where ``digits`` significant bits are enough."""
+    """A function of a float32, and a shorter form where ``digits`` significant bits are enough: of the real function,
+    whatever the roundings of ``function`` leave of it."""
 
     function: Callable[[Node], Node]
     short: Callable[[Node], Node]
@@ -170,6 +171,12 @@ def _values(node: Node) -> Sequence[Node]:
     return node.inputs[1:] if node.op is ops.SELECT else node.inputs
 
 
+def _is_limited(select: Node) -> bool:
+    """Whether a choice is the larger of its operands, but for the sign of a zero."""
+    condition, bound, x = select.inputs
+    return condition.op is ops.LESS_THAN and condition.inputs == (x, bound)
+
+
 def _inexact(order: Sequence[Node]) -> set[Node]:
     """Those of ``order``, operands first, that the error of an exponential may be in; one that is rounded is not told
     from that rounding's."""
@@ -181,7 +188,7 @@ def _inexact(order: Sequence[Node]) -> set[Node]:
 
 
 def _not_negative(order: Sequence[Node]) -> set[Node]:
-    """Those of ``order``, operands first, that are floats of which none has the sign of negative numbers."""
+    """Those of ``order``, operands first, that are floats of which none is below zero."""
     found: set[Node] = set()
     for node in order:
         known = [x in found for x in _values(node)]
@@ -190,7 +197,7 @@ def _not_negative(order: Sequence[Node]) -> set[Node]:
             continue
         if number is not None:
             holds = not np.signbit(number.astype(np.float64))
-        elif node.op is ops.MAX:
+        elif node.op is ops.MAX or (node.op is ops.SELECT and _is_limited(node)):
             holds = any(known)
         elif node.op is ops.VIEW and node.attr.valid:
             holds = known[0] and not any(node.attr.fill)
