@@ -195,6 +195,13 @@ def test_a_function_that_a_model_spells_out_is_of_its_shorter_form(number_first:
     assert [n.attr.digits for n in ir.topological([root]) if n.op is ops.EXP2] == [SHORT_DIGITS]
 
 
+def test_what_others_read_is_not_computed_twice() -> None:
+    angle = tanh(X)
+    graph = Graph("shared", (X, W), (("y", matmul((angle + 1) * X, W)), ("angle", angle)))
+    roots = canonical(graph, targets.parse("avx512-bf16", "bf16")).roots
+    assert sum(node.op is ops.EXP2 for node in ir.topological(roots)) == 1
+
+
 def _in_float64(function: Callable[[Node], Node]) -> Callable[[Array], Array]:
     def evaluated(values: Array) -> Array:
         (found,) = interp.evaluate([function(ir.input_("x", values.shape, types.f64))], {"x": values})

@@ -7,9 +7,11 @@ all that keeps relative errors as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -57,10 +59,12 @@ def eased(graph: Graph) -> Graph:
 def _eased(roots: Iterable[Node], origins: Origins) -> tuple[Node, ...]:
     roots = tuple(roots)
     wanted = demands(roots)
+    order = ir.topological(roots)
+    readers = Counter(chain(roots, *(set(node.inputs) for node in order)))
     made: dict[Node, Node] = {}
-    for node in ir.topological(roots):
+    for node in order:
         few = node.dtype == f32 and wanted[node] < significant(f32)
-        short = _short(node, wanted[node]) if few else None
+        short = _short(node, wanted[node], readers) if few else None
         operands = [made[x] for x in node.inputs]
         with ir.originating(origins, *origins.get(node, ())):
             if node.op.kind is Kind.STRUCTURED:
@@ -79,11 +83,14 @@ def _eased(roots: Iterable[Node], origins: Origins) -> tuple[Node, ...]:
 # ---- functions that have a shorter form ------------------------------------------------------------------------------
 
 
-def _short(node: Node, digits: int) -> tuple[Callable[[Node], Node], Node] | None:
-    """The short form of the function that ``node`` is, and of what, where that has as many as ``digits``."""
+def _short(node: Node, digits: int, readers: Mapping[Node, int]) -> tuple[Callable[[Node], Node], Node] | None:
+    """The short form of the function that ``node`` is, and of what, where that has as many as ``digits`` and nobody
+    else reads what ``node`` is computed from."""
     for row in SHORTER:
         if digits <= row.digits and (x := operand(row.function, node)) is not None:
-            return row.short, x
+            own = [part for part in node.inputs if part is not x and uniform(part) is None]
+            if all(readers[part] == 1 for part in own):
+                return row.short, x
     return None
 
 
