@@ -169,11 +169,11 @@ def told(value: float, right: Callable[[float], bool], digits: int = 2) -> str:
 
 
 def _nowhere_slower(setting: Setting, results: Mapping[str, Result]) -> Verdict:
-    """The model of a setting that is the least ahead."""
+    """The model of a setting that is the least ahead, and of how many that were measured there."""
     ratios = {r.title: ratio for r in results.values() if (ratio := r.advantage()) is not None}
     title = min(ratios, key=lambda title: ratios[title], default="")
     what = f"the least ahead; {setting}: the best peer's time / luminal's"
-    return at_least(what, ELSEWHERE, ratios.get(title), title)
+    return at_least(what, ELSEWHERE, ratios.get(title), f"{title}; {len(ratios)} measured")
 
 
 def _costs(results: Sequence[Result]) -> list[Verdict]:

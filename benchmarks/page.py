@@ -14,6 +14,9 @@ from benchmarks.results import Results
 def main(page: Annotated[Path, typer.Argument(help="the page; its measurements are in the .json beside it")]) -> None:
     """Write the page and its charts."""
     measurements = page.with_suffix(".json")
+    if page == measurements:
+        told = f"expected the page, found its measurements: pass {str(page.with_suffix('.md'))!r}"
+        raise typer.BadParameter(told, param_hint="PAGE")
     if not measurements.is_file():
         raise typer.BadParameter(f"there are no measurements at {str(measurements)!r}", param_hint="PAGE")
     report.write(Results(measurements), page)

@@ -38,6 +38,7 @@ from benchmarks import (
     tables,
     zoo,
 )
+from benchmarks import page as rewriting
 from benchmarks.chart import Bars, draw
 from benchmarks.peers import PEERS
 from benchmarks.results import Results
@@ -180,7 +181,7 @@ def test_verdicts() -> None:
     assert row[1:] == ("at least 1.05", "1.40", "yes", "at least 1.20", "not measured", "")
     rows = {v.what: v for v in goals.verdicts(results)}
     elsewhere = rows["the least ahead; float32, batch 8, 1 thread: the best peer's time / luminal's"]
-    assert (elsewhere.found, elsewhere.reached) == ("0.94 (ViT-B/16, 224)", False)
+    assert (elsewhere.found, elsewhere.reached) == ("0.94 (ViT-B/16, 224; 1 measured)", False)
     symbolic = rows["symbolic sizes: the most that they cost, as a part of the time of fixed ones"]
     assert symbolic.found.startswith("1.50 (") and symbolic.reached is False
     assert rows["the largest library without weights"].reached
@@ -377,6 +378,8 @@ def test_commands_refuse_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch, tm
         (command.main, ["--resume"], "without --write"),
         (command.main, ["--only", "lenet"], "found lenet"),
         (contractions.main, ["--first", "2", "--write", str(tmp_path / "a.md")], "a first look is not written"),
+        (rewriting.main, [str(tmp_path / "a.json")], "found its measurements"),
+        (rewriting.main, [str(tmp_path / "a.md")], "there are no measurements"),
     ):
         app = typer.Typer()
         app.command()(main)

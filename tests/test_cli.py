@@ -134,6 +134,7 @@ class Interrupt:
         if name == "numpy":
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore interrupts
 sys.meta_path.insert(0, Interrupt())
 from luminal.__main__ import main
 main()
