@@ -65,7 +65,7 @@ class Pool {
 
     /// Calls `body(argument, begin, end)` on ranges that cover [0, tasks), and returns when all have returned. Several
     /// threads may call at once: one gets the workers, the others do their own tasks themselves.
-    /// A thread takes part for every `grain` tasks at the most.
+    /// A thread takes part for every `grain` tasks at the most, beside workers that are late from the job before.
     void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
         if (tasks <= 0) return;
         const int64_t threads = threads_.load_relaxed();
