@@ -83,14 +83,12 @@ class Call:
 class Step:
     """A launch, a call of the host, or a phase of several launches: the member of the context that runs it, the number
     of its step (of the one that can raise a status, where one can), the text of the count of its tasks or shares (and
-    of how many are worth a thread; empty for the host), the calls, and the declarations of the portions that a share of
-    a phase has of buffers."""
+    of how many are worth a thread; empty for the host), and the calls."""
 
     how: str
     number: int
     tasks: str
     calls: tuple[Call, ...]
-    portions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -348,16 +346,15 @@ class _Describer:
     def _phase(self, steps: Sequence[Launch], phase: Phase, pointers: dict[str, str]) -> Step:
         numbers = [self._number(step) for step in steps]
         checked = (n for n, step in zip(numbers, steps, strict=True) if self.program.kernels[step.kernel].nest.checked)
-        pointers, portions = dict(pointers), []
-        for number, portion in enumerate(phase.portions):
+        pointers = dict(pointers)
+        for portion in phase.portions:
             first = f"{portion.first} + begin * {portion.length}" if portion.first else f"begin * {portion.length}"
-            pointers[portion.buffer] = f"around(portion{number}, {first})"
             element = ctype(self.program.buffer(portion.buffer).dtype)
-            portions.append(f"alignas(ALIGNMENT) {element} portion{number}[{portion.length}]")
+            pointers[portion.buffer] = f"portion<{element}>(own, {portion.offset}, {first})"
         calls = tuple(self._call(step, times, pointers) for step, times in zip(steps, phase.tasks, strict=True))
-        how = "by_share" if phase.linked else "parallel"
+        how = "with_portions" if phase.portions else "by_share" if phase.linked else "parallel"
         tasks = f"{self._size(phase.shares)}, {phase.grain(steps)}"
-        return Step(how, next(checked, numbers[0]), tasks, calls, tuple(portions))
+        return Step(how, next(checked, numbers[0]), tasks, calls)
 
     def _host(self, step: HostCall, pointers: dict[str, str]) -> Step:
         arguments = ["context.texts()", "context.status()"]

@@ -19,7 +19,7 @@ from luminal.codegen.host import INCLUDE, LIBRARY, PYTHON_MODULE, Host, namespac
 from luminal.codegen.interface import Interface
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
-from luminal.core.program import Program, together
+from luminal.core.program import Program
 from luminal.core.schedule.lower import stack_bytes
 from luminal.core.target import Target
 
@@ -181,6 +181,7 @@ def assemble(
         "target": target,
         "weights_bytes": plan.payload_bytes,
         "state_bytes": program.state_size,
+        "portion_bytes": program.portion_size,
         "stack_kib": _stack_kib(program),
         "kernel_sources": list(kernels),
         "kernel_flags": [*target.flags, *COMMON_FLAGS],
@@ -206,12 +207,9 @@ _FRAMES = 64  # KiB of the stack that calls take, whatever the kernels
 
 
 def _stack_kib(program: Program) -> int:
-    """KiB of its caller's stack that a run takes at most: of the arrays of one kernel, the portions of one phase, and
-    calls."""
+    """KiB of its caller's stack that a run takes at most: of the arrays of one kernel, and calls."""
     arrays = max((stack_bytes(kernel.nest) for kernel in program.kernels), default=0)
-    phases = (phase for entry in program.entries for _, phase in together(entry.region))
-    portions = max((sum(map(program.bytes_of, phase.portions)) for phase in phases), default=0)
-    return _FRAMES + -(-(arrays + portions) // 1024)
+    return _FRAMES + -(-arrays // 1024)
 
 
 def describe(target: Target) -> dict[str, Any]:

@@ -47,9 +47,6 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.texts import strings
 
-PORTIONS = 64 << 10  # bytes that a thread has of a phase at most: more would neither stay in its first caches, nor suit
-# the stacks of a caller's threads
-
 
 @dataclass(frozen=True)
 class Source:
@@ -420,24 +417,32 @@ class _Region:
             first += len(launches) + 1
 
     def _portions(self, phase: Phase, launches: Sequence[phases.Step]) -> Iterator[Portion]:
-        """Those of the buffers that no step outside ``phase`` uses, as far as ``PORTIONS`` goes."""
+        """Those of the buffers that no step outside ``phase`` uses. Two share memory where a share has no use for the
+        first when it begins with the second."""
         outside = {
             name
             for number, (step, names) in enumerate(zip(self.steps, self.uses, strict=True))
             if not phase.first <= number <= phase.last
             for name in (*names, *(chain(*step.carried) if isinstance(step, Loop) else ()))
         }
-        left = PORTIONS
-        for name in dict.fromkeys(chain(*self.uses[phase.first : phase.last + 1])):
-            buffer = self.tables.buffers[name]
+        lives: dict[str, list[int]] = {}
+        for number, names in enumerate(self.uses[phase.first : phase.last + 1]):
+            for name in names:
+                lives.setdefault(name, []).append(number)
+        found: dict[str, tuple[int, int]] = {}
+        spans: list[plan.Span] = []
+        for name, at in lives.items():
             if name not in self.own or name in outside:
                 continue
-            found = phases.portion(launches, phase.shares, name)
-            if found is not None and (size := aligned(found[1] * buffer.dtype.itemsize)) <= left:
-                left -= size
-                self.tables.buffers[name] = replace(buffer, space="share")
-                self.own.remove(name)
-                yield Portion(name, *found)
+            if (portion := phases.portion(launches, phase.shares, name)) is not None:
+                found[name] = portion
+                size = aligned(portion[1] * self.tables.buffers[name].dtype.itemsize)
+                spans.append(plan.Span(name, size, at[0], at[-1]))
+        offsets, _ = plan.place(spans)
+        for name, (first, length) in found.items():
+            self.tables.buffers[name] = replace(self.tables.buffers[name], space="share")
+            self.own.remove(name)
+            yield Portion(name, first, length, offsets[name])
 
     def plan(self) -> int:
         """Gives everything a place in the arena of this region, whose size it returns."""

@@ -67,11 +67,12 @@ class Launch:
 @dataclass(frozen=True)
 class Portion:
     """What a share of a phase has of a ``buffer`` in space ``share``: the ``length`` elements from ``first + share *
-    length`` on."""
+    length`` on. They lie ``offset`` bytes into the memory that a thread has for portions."""
 
     buffer: str
     first: int
     length: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,14 @@ class Program:
         return self.named[name]
 
     def bytes_of(self, portion: Portion) -> int:
-        """What a portion takes of a thread's stack."""
+        """What a portion takes of a thread's memory for portions."""
         return aligned(portion.length * self.buffer(portion.buffer).dtype.itemsize)
+
+    @property
+    def portion_size(self) -> int:
+        """Bytes that a thread needs for the portions of any phase."""
+        phases = (phase for entry in self.entries for _, phase in together(entry.region))
+        return max((p.offset + self.bytes_of(p) for phase in phases for p in phase.portions), default=0)
 
     @property
     def finite(self) -> frozenset[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from luminal.core.program import (
     Launch,
     Loop,
     Measure,
+    Phase,
     Program,
     Region,
     Step,
@@ -263,9 +264,24 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
             _expect(program.buffer(name).space == "share", f"{where}: {name} is somewhere as a whole")
             _expect(portion.length > 0, f"{where}: portions of {name} have {portion.length} elements")
             _expect(phase.linked, f"{where}: portions of {name}, but no share goes through all steps at once")
+        _check_portions(program, where, phase, steps)
         buffers = {_place(program, name) for step in steps for name in step.arguments}
         shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
         _expect(not shared, f"{where}: {', '.join(shared)} overlap")
+
+
+def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[Launch]) -> None:
+    """Portions lie apart that a share needs at once."""
+    lives: dict[str, tuple[int, int]] = {}
+    for number, step in enumerate(steps):
+        for name in (_place(program, name).name for name in step.arguments):
+            lives[name] = (lives.get(name, (number, number))[0], number)
+    ends = {p.buffer: p.offset + program.bytes_of(p) for p in phase.portions}
+    for a, b in combinations(phase.portions, 2):
+        (first_a, last_a), (first_b, last_b) = (lives.get(p.buffer, (0, -1)) for p in (a, b))
+        at_once = first_a <= last_b and first_b <= last_a
+        apart = ends[a.buffer] <= b.offset or ends[b.buffer] <= a.offset
+        _expect(apart or not at_once, f"{where}: the portions of {a.buffer} and {b.buffer} overlap")
 
 
 def _used(step: Step) -> tuple[str, ...]:

@@ -362,6 +362,18 @@ def upper(value: Int) -> int | None:
     return None if low is None else -low
 
 
+def either(value: Int, which: str) -> list[Int]:
+    """``value`` with every smaller (``which = "min"``) or larger (``"max"``) of two that adds to it replaced by the one
+    and by the other: it exceeds none of these, or falls below none. A bound of one of them may be better than what
+    ``upper`` or ``lower`` finds for ``value``."""
+    if not isinstance(value, Expr):
+        return [value]
+    for atom in sorted((a for a in atoms(value) if isinstance(a, MinMax) and a.which == which), key=lambda a: a.key):
+        if [monomial for monomial, c in value.terms if atom in monomial and c > 0] == [(atom,)]:
+            return [found for e in (atom.a, atom.b) for found in either(_replace_atom(value, atom, e), which)]
+    return [value]
+
+
 def always(value: Int) -> bool:
     """Whether ``value >= 0`` is proven."""
     low = lower(value)

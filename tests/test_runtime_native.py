@@ -77,10 +77,11 @@ def without_randomisation(command: list[str | Path]) -> list[str | Path]:
     return [setarch, "-R", *command] if setarch else command
 
 
-def test_the_pool_under_the_thread_sanitizer(tmp_path: Path) -> None:
-    program = tmp_path / "pool_test"
-    source = NATIVE / "runtime_pool_test.cpp"
-    flags = ["-fsanitize=thread", "-DLM_NAMESPACE=pool", f"-I{INCLUDE}"]
+@pytest.mark.parametrize("what", ["pool", "slots"])
+def test_what_threads_share_under_the_thread_sanitizer(what: str, tmp_path: Path) -> None:
+    program = tmp_path / f"{what}_test"
+    source = NATIVE / f"runtime_{what}_test.cpp"
+    flags = ["-fsanitize=thread", f"-DLM_NAMESPACE={what}", f"-I{INCLUDE}"]
     run(["g++", *CXX_FLAGS, *flags, source, "-o", program, "-pthread"])
     run(without_randomisation([program]))
 

@@ -100,6 +100,24 @@ def test_bounds_hold(tree: Tree) -> None:
 
 
 @quick
+@given(trees)
+def test_the_smaller_or_larger_of_two_is_bounded_by_either(tree: Tree) -> None:
+    expression, expected = tree
+    for env in BINDINGS:
+        assert all(expected(env) <= sym.evaluate(e, env) for e in sym.either(expression, "min")), (expression, env)
+        assert all(expected(env) >= sym.evaluate(e, env) for e in sym.either(expression, "max")), (expression, env)
+
+
+def test_what_is_left_of_a_window_bounds_it_with_the_row() -> None:
+    """Rows of a window of 3 over 8 rows with a border, of which those inside are counted."""
+    r = sym.axis("r", 8)
+    first, last = sym.maximum(1 - r, 0), sym.minimum(9 - r, 3) - 1
+    assert (sym.lower(r + first - 1), sym.upper(r + last - 1)) == (-1, 8)
+    assert [sym.lower(e) for e in sym.either(r + first - 1, "max")] == [0, -1]
+    assert [sym.upper(e) for e in sym.either(r + last - 1, "min")] == [7, 8]
+
+
+@quick
 @given(trees, trees)
 def test_equal_values_in_normal_form_compare_equal(x: Tree, y: Tree) -> None:
     (a, _), (b, _) = x, y

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule import phases
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.dequantise import TILES
 from luminal.core.schedule.lower import accesses, statements
@@ -33,6 +34,7 @@ from luminal.core.target import Target
 
 FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
 TERMS = 384  # products that one accumulator sums
+TILES_EACH = 3  # of rows, at least, that each sample of a batch fills where samples are kept apart
 
 
 def contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
@@ -61,7 +63,8 @@ def contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
     axes = [loop.axis for loop in _reduction(state).loops]
     outer = 0 if tile.unit else _sum_blocks(state, axes, short=computed is not None)
-    rows = state.merge([v.name for v in only_a])
+    apart = _apart(state, only_a, tile)
+    rows = state.merge([v.name for v in only_a if v.name not in apart])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
     even = _even(state, rows)
@@ -73,8 +76,31 @@ def contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
         state.do(SumInBlocks(outer))
     if _along_rows(state, m, n):
         state.do(StoreAlongRows())
-    _block(state, n, tile, even)
+    _block(state, n, tile, even, apart)
     return state.finish()
+
+
+def _apart(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
+    """The outermost of the ``axes`` of rows, where it is kept outside all others: a batch of many samples, each with
+    rows for several tiles, where all of B stays in the second-level cache from one to the next. The product itself
+    gains nothing by that; but its neighbours can then be computed sample by sample with it, so that what lies between
+    them need not go through memory, if it is too much for the last cache."""
+    extents = {loop.axis: loop.extent for loop in state.loops()}
+    if len(axes) < 2 or typical(extents[axes[0]]) < phases.SHARES:
+        return []
+    rows = math.prod(typical(extents[axis]) for axis in axes[1:])
+    a, b, _ = loaded(_reduction(state))
+    store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
+    of_a, of_b, stored = (_bytes(state, x.array, x.offset) for x in (a, b, store))
+    pays = of_a + stored > state.target.l3 // 4 and 2 * of_b <= state.target.l2
+    return [axes[0].name] if pays and rows >= TILES_EACH * tile.rows else []
+
+
+def _bytes(state: Scheduler, name: str, offset: Int) -> int:
+    """What is touched of an array at ``offset``, at most."""
+    size = next(array.dtype.itemsize for array in state.nest.arrays if array.name == name)
+    loops = [*state.loops(), *_reduction(state).loops]
+    return size * math.prod(typical(loop.extent) for loop in loops if loop.axis in sym.variables(offset))
 
 
 def _along_rows(state: Scheduler, m: str, n: str) -> bool:
@@ -139,14 +165,15 @@ def _terms(length: Int) -> int:
     return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
 
 
-def _block(state: Scheduler, n: str, tile: Tile, even: bool) -> None:
+def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str]) -> None:
     """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
-    ``even`` says that the rows of A are equally far apart."""
+    ``even`` says that the rows of A are equally far apart. The loops ``apart`` stay outside all others."""
     loops = {loop.axis.name: loop for loop in state.loops()}
     contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
     # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
     panels = f"{n}_1"
-    batch = [name for name in loops if name != panels and loops[name].axis in sym.variables(contract.b_offset)]
+    moving = {axis.name for axis in sym.variables(contract.b_offset)}.union(apart) - {panels}
+    batch = [name for name in loops if name in moving]
     rows = [name for name in loops if name != panels and name not in batch]
     extents = {
         "rows": sym.product(loops[name].extent for name in rows),

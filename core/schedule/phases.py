@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice, product
 
 from luminal.core import symbolic as sym
 from luminal.core.program import Phase
@@ -20,6 +20,7 @@ from luminal.core.schedule.lower import accesses, statements, touched
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 
+BOUNDS = 16  # that are tried of an index at most
 SHARES = 32  # as few as this are enough to divide among the threads of a desktop machine
 
 
@@ -155,6 +156,7 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
     """The slabs of ``array``, for each of the outermost parallel loops whose iterations touch slabs apart."""
     loops = nest.tasks
     dims = set(nest.dims)
+    shorter = _shorter(nest)
     found: list[Slab] = []
     part: Int = 0
     for depth, loop in enumerate(loops):
@@ -167,8 +169,8 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
         if not sym.always(stride - 1) or not sym.variables(stride) <= dims:
             continue
         inner = [offset - part * stride for offset in offsets(nest, array)]
-        ends = [sym.upper(offset + 1 - stride) for offset in inner]
-        starts = [sym.lower(offset) for offset in inner]
+        ends = [_highest(offset + 1 - stride, shorter) for offset in inner]
+        starts = [_lowest(offset, shorter) for offset in inner]
         if None not in ends and None not in starts:
             first, last = max(e for e in ends if e is not None), min(s for s in starts if s is not None)
             if first <= last:
@@ -177,16 +179,67 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
     return tuple(found)
 
 
+def _shorter(nest: ln.LoopNest) -> list[dict[Var, Int]]:
+    """For axes whose loops go less far than their bounds, always or for some values of others, as in the last block:
+    variables bounded by that. Where it is the smaller of two, there is one of each."""
+    body = statements(nest.body)
+    named = _named(body)
+    extents: dict[Var, set[Int]] = {}
+    for axis, extent in chain.from_iterable(map(_axes, body)):
+        extents.setdefault(axis, set()).add(_spelled(extent, named))
+    single = {axis: next(iter(of)) for axis, of in extents.items() if len(of) == 1}
+    found = {axis: e for axis, e in single.items() if not isinstance(e, int) or axis.hi != e - 1}
+    options: list[dict[Var, Int]] = []
+    for chosen in islice(product(*(sym.either(extent, "min") for extent in found.values())), BOUNDS):
+        by: dict[Var, Int] = {}
+        for axis, extent in zip(found, chosen, strict=True):  # outer loops first, with which the extents of others vary
+            by[axis] = sym.axis(axis.name, sym.substitute(extent, by))
+        options.append(by)
+    return options
+
+
+def _highest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+    """The lowest proven upper bound of ``value``."""
+    found = (sym.upper(e) for by in shorter for e in sym.either(sym.substitute(value, by), "min"))
+    return min((bound for bound in found if bound is not None), default=None)
+
+
+def _lowest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+    """The highest proven lower bound of ``value``."""
+    found = (sym.lower(e) for by in shorter for e in sym.either(sym.substitute(value, by), "max"))
+    return max((bound for bound in found if bound is not None), default=None)
+
+
 def offsets(nest: ln.LoopNest, array: str) -> tuple[Int, ...]:
     """Every offset, over loop axes, at which ``nest`` may read or write ``array``, masks left out."""
     body = statements(nest.body)
+    named = _named(body)
+    found = chain.from_iterable(_offsets(statement, array) for statement in body)
+    return tuple(dict.fromkeys(_spelled(offset, named) for offset in found))
+
+
+def _named(body: Sequence[ln.Statement]) -> dict[Var, Int]:
+    """The names of index expressions, and what they stand for."""
     values: dict[Var, set[Int]] = {}
     for statement in body:
         if isinstance(statement, ln.Assign):
             values.setdefault(statement.axis, set()).add(statement.value)
-    named = {axis: next(iter(given)) for axis, given in values.items() if len(given) == 1}
-    found = chain.from_iterable(_offsets(statement, array) for statement in body)
-    return tuple(dict.fromkeys(_spelled(offset, named) for offset in found))
+    return {axis: next(iter(given)) for axis, given in values.items() if len(given) == 1}
+
+
+def _axes(statement: ln.Statement) -> list[tuple[Var, Int]]:
+    """The axes that a statement goes through, and how far."""
+    match statement:
+        case ln.Loop():
+            return [(statement.axis, statement.extent)]
+        case ln.Reduction() | ln.Reductions():
+            return [(loop.axis, loop.extent) for loop in statement.loops]
+        case ln.Contract():
+            row = sym.as_var(sym.axis("e0", statement.rows))
+            rows = [] if row is None else [(row, statement.rows)]
+            return rows + [(loop.axis, loop.extent) for loop in statement.loops]
+        case _:
+            return []
 
 
 def _offsets(statement: ln.Statement, array: str) -> list[Int]:

@@ -11,6 +11,7 @@
 #include "luminal/message.hpp"
 #include "luminal/model.hpp"
 #include "luminal/pool.hpp"
+#include "luminal/slots.hpp"
 #include "luminal/status.hpp"
 #include "luminal/texts.hpp"
 
@@ -43,6 +44,9 @@ class Library : public LibraryBase {
     /// A caller thread starts or ends a run.
     void enter() { pool_.enter(); }
     void leave() { pool_.leave(); }
+
+    /// The threads of this library that may be in one run at once. With parallel_for there may be more.
+    int threads() const { return options_.parallel_for != nullptr ? available_cpus() : pool_.threads(); }
 
     /// `grain` tasks are worth waking a thread for.
     void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
@@ -111,12 +115,21 @@ class Context : public ContextBase<Library> {
     }
 
     /// Runs a phase, several steps of which `step` is one: calls `body(share, share + 1)` for every share in [0, shares),
-    /// so that what one step writes of a share is still in the cache when the next step reads it. One share at a time:
-    /// arrays of `body` hold as much of some buffers.
+    /// so that what one step writes of a share is still in the cache when the next step reads it.
     template <class Body>
     void by_share(int32_t step, int64_t shares, int64_t grain, const Body& body) {
         parallel(step, shares, grain, [&body](int64_t begin, int64_t end) {
             for (int64_t share = begin; share < end; ++share) body(share, share + 1);
+        });
+    }
+
+    /// The same where a share has portions of buffers that are nowhere as a whole: `body(share, share + 1, own)` has the
+    /// memory `own` for them while it runs.
+    template <class Body>
+    void with_portions(int32_t step, int64_t shares, int64_t grain, const Body& body) {
+        parallel(step, shares, grain, [this, &body](int64_t begin, int64_t end) {
+            const Slots::Taken taken(slots_);
+            for (int64_t share = begin; share < end; ++share) body(share, share + 1, taken.memory());
         });
     }
 
@@ -139,6 +152,7 @@ class Context : public ContextBase<Library> {
 
     explicit Context(Library& library) : ContextBase(library) {}
     ~Context() {
+        slots_.deallocate(library_.allocator());
         library_.allocator().deallocate(arena_, arena_size_);
         library_.allocator().deallocate(states_, states_size_);
     }
@@ -146,7 +160,7 @@ class Context : public ContextBase<Library> {
     /// Allocates everything that runs will need.
     int32_t allocate(Message& message) {
         message.set("no memory for the arena of a context");
-        if (!allocate_tables() || !allocate_states()) return LM_OUT_OF_MEMORY;
+        if (!allocate_tables() || !allocate_states() || !allocate_slots()) return LM_OUT_OF_MEMORY;
         arena_size_ = arena_bytes();
         if (arena_size_ == 0) return LM_OK;
         arena_ = static_cast<unsigned char*>(library_.allocator().allocate(arena_size_));
@@ -180,6 +194,11 @@ class Context : public ContextBase<Library> {
     }
 
   private:
+    bool allocate_slots() {
+        const size_t bytes = static_cast<size_t>(library_.model().portion_bytes);
+        return bytes == 0 || slots_.allocate(library_.allocator(), library_.threads(), bytes);
+    }
+
     bool allocate_states() {
         states_size_ = static_cast<size_t>(library_.model().state_bytes);
         if (states_size_ == 0) return true;
@@ -231,6 +250,7 @@ class Context : public ContextBase<Library> {
 
     int32_t step_ = -1;
     Status status_;
+    Slots slots_;
     Texts texts_;
     unsigned char* arena_ = nullptr;
     size_t arena_size_ = 0;

@@ -22,10 +22,11 @@ void exchange(T& a, T& b) {
     b = before;
 }
 
-/// Where an array would begin whose elements from `first` on are `portion`, and which has no others in memory.
+/// Where an array would begin of which a portion, the elements from `first` on, lies `offset` bytes into the memory
+/// `own`, and the others nowhere.
 template <class T>
-T* around(T* portion, int64_t first) {
-    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(portion) - static_cast<uintptr_t>(first) * sizeof(T));
+T* portion(unsigned char* own, int64_t offset, int64_t first) {
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(own + offset) - static_cast<uintptr_t>(first) * sizeof(T));
 }
 
 constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
