@@ -22,7 +22,7 @@ from luminal.codegen import cuda, emulation, toolchain
 from luminal.codegen.host import IMAGES, INCLUDE, image_path
 from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
-from luminal.core import config
+from luminal.core import config, device
 from luminal.core.errors import BuildError
 
 # Units that begin with the same headers, of which it pays to compile these once: that costs as much as two units, and
@@ -243,7 +243,7 @@ class _Job:
         sources = [path for path in missing if path in self.product.units]
         alike = [paths for paths in _by_flags(sources, units).values() if len(paths) >= _SHARING]
         self.meter.done += len(outputs) - len(missing)
-        pool = ThreadPoolExecutor(max_workers=config.JOBS.value or len(os.sched_getaffinity(0)))
+        pool = ThreadPoolExecutor(max_workers=config.JOBS.value or device.cpus())
         try:
             headers: dict[str, Future[tuple[str, ...]]] = {}
             for number, paths in enumerate(alike):

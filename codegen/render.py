@@ -182,6 +182,7 @@ def assemble(
         "weights_bytes": plan.payload_bytes,
         "state_bytes": program.state_size,
         "portion_bytes": program.portion_size,
+        "portions_at_once": program.portions_at_once,
         "stack_kib": _stack_kib(program),
         "kernel_sources": list(kernels),
         "kernel_flags": [*target.flags, *COMMON_FLAGS],

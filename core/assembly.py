@@ -410,7 +410,7 @@ class _Region:
                 if not isinstance(step, Launch):
                     break
                 launches.append(phases.Step(nests[step.kernel], step.arguments))
-            for phase in phases.phases(launches):
+            for phase in phases.phases(launches, self.tables.target):
                 inside = launches[phase.first : phase.last + 1]
                 phase = replace(phase, first=first + phase.first, last=first + phase.last)
                 yield replace(phase, portions=tuple(self._portions(phase, inside)) if phase.linked else ())

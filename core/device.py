@@ -1,12 +1,18 @@
-"""What of this machine code can run on, asked of the system: GPUs, and matrix units of its CPU."""
+"""What of this machine code can run on, asked of the system: GPUs, CPUs, and their matrix units."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from collections.abc import Callable, Sequence
 
 from luminal.core import config
+
+
+def cpus() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def may_use_tiles() -> bool:

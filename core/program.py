@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.schedule.nest import LoopNest
 from luminal.core.symbolic import Int, Var
@@ -254,6 +255,14 @@ class Program:
         """Bytes that a thread needs for the portions of any phase."""
         phases = (phase for entry in self.entries for _, phase in together(entry.region))
         return max((p.offset + self.bytes_of(p) for phase in phases for p in phase.portions), default=0)
+
+    @property
+    def portions_at_once(self) -> int:
+        """How many threads at most have portions at once: one for each share, up to the largest 32-bit number."""
+        phases = (phase for entry in self.entries for _, phase in together(entry.region) if phase.portions)
+        counts = (sym.upper(phase.shares) for phase in phases)
+        most = (1 << 31) - 1
+        return max((most if count is None else min(count, most) for count in counts), default=0)
 
     @property
     def finite(self) -> frozenset[str]:

@@ -276,6 +276,8 @@ def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[
     for number, step in enumerate(steps):
         for name in (_place(program, name).name for name in step.arguments):
             lives[name] = (lives.get(name, (number, number))[0], number)
+    for p in phase.portions:
+        _expect(p.offset >= 0 and p.offset % ALIGNMENT == 0, f"{where}: a portion of {p.buffer} is not aligned")
     ends = {p.buffer: p.offset + program.bytes_of(p) for p in phase.portions}
     for a, b in combinations(phase.portions, 2):
         (first_a, last_a), (first_b, last_b) = (lives.get(p.buffer, (0, -1)) for p in (a, b))

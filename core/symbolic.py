@@ -369,7 +369,7 @@ def either(value: Int, which: str) -> list[Int]:
     if not isinstance(value, Expr):
         return [value]
     for atom in sorted((a for a in atoms(value) if isinstance(a, MinMax) and a.which == which), key=lambda a: a.key):
-        if [monomial for monomial, c in value.terms if atom in monomial and c > 0] == [(atom,)]:
+        if [(monomial, c > 0) for monomial, c in value.terms if atom in monomial] == [((atom,), True)]:
             return [found for e in (atom.a, atom.b) for found in either(_replace_atom(value, atom, e), which)]
     return [value]
 

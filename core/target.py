@@ -33,7 +33,8 @@ class Target:
     ``architecture`` is ``x86_64`` or ``aarch64``, as ``uname -m`` says it; ``features`` are the CPU features that
     generated code needs, in the names of ``/proc/cpuinfo``. ``register_bytes`` and ``registers`` describe the vector
     registers; ``fused`` says whether a multiply-add is one instruction with one rounding; ``l1``, ``l2`` and ``l3`` are
-    the sizes in bytes of the data caches that one core sees.
+    the sizes in bytes of the data caches that one core sees. Code runs on any number of threads, and is divided so that
+    it suits ``threads`` of them.
 
     A GPU has a ``grid``; its registers are those of a thread. ``dialect`` names the language of its kernels.
 
@@ -54,6 +55,7 @@ class Target:
     l1: int = 32 << 10
     l2: int = 256 << 10
     l3: int = 8 << 20
+    threads: int = 8
     dialect: str = "cpp"
     grid: Grid | None = None
     units: tuple[MatrixUnit, ...] = ()
@@ -220,19 +222,22 @@ def processor() -> str:
 
 
 def detect() -> Target:
-    """The best target that this machine runs, with this machine's cache sizes."""
+    """The best target that this machine runs, with this machine's cache sizes, and a thread for each CPU that this
+    process may use."""
     best = next(target for target in reversed(ALL.values()) if supported(target))
     sizes = _cache_sizes()
     return replace(
-        best, l1=sizes.get(1, best.l1), l2=sizes.get(2, best.l2), l3=sizes.get(3, best.l3)
+        best, l1=sizes.get(1, best.l1), l2=sizes.get(2, best.l2), l3=sizes.get(3, best.l3),
+        threads=device.cpus(),
     )  # fmt: skip
 
 
-def parse(name: str | Target, precision: str | None = None) -> Target:
-    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``; with the precision of that name,
-    where one is given. Raises InputError for other names, TargetError for a precision that the target does not have.
-    """
+def parse(name: str | Target, precision: str | None = None, threads: int = 0) -> Target:
+    """The target called ``name``: ``host``, or one of ``ALL``, ``GPUS``, ``ALIASES``; with the precision of that name
+    and for so many threads, where these are given. Raises InputError for other names, TargetError for a precision that
+    the target does not have."""
     found = _named(name)
+    found = replace(found, threads=threads) if threads else found
     if precision is None:
         return found
     if precision not in precisions.ALL:

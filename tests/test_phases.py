@@ -54,7 +54,7 @@ plain = nest([PLACE], PLACE, *LOOPS)
 
 def found(*steps: tuple[ln.LoopNest, str]) -> tuple[Phase, ...]:
     """The phases of steps given as nests with the letters of what they read and write."""
-    return phases.phases([Step(made, tuple(letters)) for made, letters in steps])
+    return phases.phases([Step(made, tuple(letters)) for made, letters in steps], targets.X86_64)
 
 
 def test_rows_that_only_the_same_thread_needs() -> None:
@@ -104,6 +104,11 @@ def test_shares_of_several_tasks() -> None:
     coarse = nest([quarter * 32 + place], quarter * 32 + place, (four, ROWS // 4), (within, 32))
     assert found((coarse, "ab"), (plain, "bc")) == ()  # too few shares to divide evenly
     assert found((coarse, "ab"), (coarse, "bc")) == (Phase(0, 1, ROWS // 4, (1, 1), True),)
+    steps = [Step(coarse, ("a", "b")), Step(plain, ("b", "c"))]
+    between = 4 * 8 * ROWS  # bytes
+    for threads, cache, phase in ((4, between, True), (5, between, False), (4, phases.PART * between, False)):
+        target = replace(targets.X86_64, threads=threads, l3=cache)
+        assert phases.phases(steps, target) == ((Phase(0, 1, ROWS // 4, (1, 4), True),) if phase else ())
 
 
 def test_shares_between_the_loops_of_a_grid() -> None:
@@ -280,7 +285,9 @@ def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.M
     assert first.offset == third.offset != second.offset  # who computes the third needs the second alone
     assert program.portion_size == 2 * program.bytes_of(first)
     with pytest.raises(SpecError, match=f"the portions of {first.buffer} and {second.buffer} overlap"):
-        program_spec.check(given(portions=(first, replace(second, offset=first.offset + 32), third)))
+        program_spec.check(given(portions=(first, replace(second, offset=first.offset), third)))
+    with pytest.raises(SpecError, match=f"a portion of {second.buffer} is not aligned"):
+        program_spec.check(given(portions=(first, replace(second, offset=second.offset + 32), third)))
     with pytest.raises(SpecError, match=f"portions of {first.buffer}, but no share goes through all steps at once"):
         program_spec.check(given(linked=False))
     with pytest.raises(SpecError, match="y is somewhere as a whole"):
@@ -315,8 +322,9 @@ def test_a_batch_goes_through_windows_sample_by_sample() -> None:
     expected = schedule_support.run_program(one_by_one(program), arrays)["y"]
     for order in range(2):
         assert schedule_support.run_program(program, arrays, order)["y"].tobytes() == expected.tobytes()
-    few = compile_graph(graph(samples // 2), target).entries[0].region
-    assert all(found.shares != samples // 2 for found in few.phases)
+    few = graph(samples // 2)
+    assert compile_graph(few, target).entries[0].arena_size > 0  # too few for as many threads
+    assert compile_graph(few, replace(target, threads=4)).entries[0].arena_size == 0
     assert compile_graph(graph(samples), targets.AVX512).entries[0].arena_size > 0  # it holds that
 
 

@@ -115,6 +115,8 @@ def test_what_is_left_of_a_window_bounds_it_with_the_row() -> None:
     assert (sym.lower(r + first - 1), sym.upper(r + last - 1)) == (-1, 8)
     assert [sym.lower(e) for e in sym.either(r + first - 1, "max")] == [0, -1]
     assert [sym.upper(e) for e in sym.either(r + last - 1, "min")] == [7, 8]
+    product = sym.minimum(r, 3) - sym.minimum(r, 3) * r  # the smaller adds and is subtracted
+    assert sym.either(product, "min") == [product]
 
 
 @quick

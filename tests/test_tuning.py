@@ -620,7 +620,7 @@ def test_a_quick_search_measures_and_compiles(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LUMINAL_RECORDS", str(tmp_path / "records"))
     graph = linear(rows=48, depth=32, columns=64)
     module = luminal.compile(graph, search="quick", threads=1)
-    found = Records().latest(records.machine(targets.detect(), 1))
+    found = Records().latest(records.machine(targets.parse("host", threads=1), 1))
     assert found and all(m.runs and m.fault in ("", search.SLOWER) for rows in found.values() for m in rows)
     assert isinstance(module, luminal.Module)
     questions = {question for kernel in module.manifest["kernels"] for question in kernel.get("measured", {})}

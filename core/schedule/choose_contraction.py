@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule import phases
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.dequantise import TILES
 from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.phases import PART, suffice
 from luminal.core.schedule.scheduler import TASKS, THREADS, Chosen, Scheduler, gain, stride
 from luminal.core.schedule.tensorise import (
     FARTHER,
@@ -86,21 +86,25 @@ def _apart(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
     gains nothing by that; but its neighbours can then be computed sample by sample with it, so that what lies between
     them need not go through memory, if it is too much for the last cache."""
     extents = {loop.axis: loop.extent for loop in state.loops()}
-    if len(axes) < 2 or typical(extents[axes[0]]) < phases.SHARES:
+    if len(axes) < 2 or not suffice(extents[axes[0]], state.target):
         return []
     rows = math.prod(typical(extents[axis]) for axis in axes[1:])
     a, b, _ = loaded(_reduction(state))
     store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
     of_a, of_b, stored = (_bytes(state, x.array, x.offset) for x in (a, b, store))
-    pays = of_a + stored > state.target.l3 // 4 and 2 * of_b <= state.target.l2
+    pays = of_a + stored > 2 * state.target.l3 // PART and 2 * of_b <= state.target.l2
     return [axes[0].name] if pays and rows >= TILES_EACH * tile.rows else []
 
 
 def _bytes(state: Scheduler, name: str, offset: Int) -> int:
-    """What is touched of an array at ``offset``, at most."""
+    """About how many bytes are touched of an array at ``offset``."""
     size = next(array.dtype.itemsize for array in state.nest.arrays if array.name == name)
-    loops = [*state.loops(), *_reduction(state).loops]
-    return size * math.prod(typical(loop.extent) for loop in loops if loop.axis in sym.variables(offset))
+    loops = [loop for loop in (*state.loops(), *_reduction(state).loops) if loop.axis in sym.variables(offset)]
+    strides = [stride(offset, loop.axis) for loop in loops]
+    elements = math.prod(typical(loop.extent) for loop in loops)
+    if all(strides):  # of a window, many are the same
+        elements = min(elements, 1 + sum(abs(s) * (typical(x.extent) - 1) for s, x in zip(strides, loops, strict=True)))
+    return size * elements
 
 
 def _along_rows(state: Scheduler, m: str, n: str) -> bool:

@@ -19,9 +19,12 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import accesses, statements, touched
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
 
 BOUNDS = 16  # that are tried of an index at most
 SHARES = 32  # as few as this are enough to divide among the threads of a desktop machine
+SHARES_EACH = 4  # for each thread, at the least, where the values between the steps would go through memory
+PART = 8  # of the last cache: a value larger than this part has left it when another step reads it
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,14 @@ class Slab:
     last: int
 
 
-def phases(steps: Sequence[Step]) -> tuple[Phase, ...]:
+def phases(steps: Sequence[Step], target: Target) -> tuple[Phase, ...]:
     """The phases of more than one step, in order; each is as long as can be, from the first step on."""
     found: list[Phase] = []
     first = 0
     while first < len(steps):
         last = first
         best: Phase | None = None
-        while last + 1 < len(steps) and (longer := _phase(steps, first, last + 1)) is not None:
+        while last + 1 < len(steps) and (longer := _phase(steps, first, last + 1, target)) is not None:
             best, last = longer, last + 1
         if best is not None:
             found.append(best)
@@ -58,7 +61,7 @@ def phases(steps: Sequence[Step]) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def _phase(steps: Sequence[Step], first: int, last: int) -> Phase | None:
+def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phase | None:
     inside = steps[first : last + 1]
     if sum(step.nest.checked for step in inside) > 1:
         return None  # a status says in which step it was raised, by the phase's one step that can
@@ -66,9 +69,15 @@ def _phase(steps: Sequence[Step], first: int, last: int) -> Phase | None:
     for shares in counts:
         tasks = tuple(_times(_tasks(step.nest), shares) for step in inside)
         even = typical(shares) >= SHARES or set(tasks) == {1}
+        even = even or (suffice(shares, target) and _between(inside, shares) > target.l3 // PART)
         if all(tasks) and even and _independent(inside, shares):
             return Phase(first, last, shares, tasks, _linked(inside))
     return None
+
+
+def suffice(shares: Int, target: Target) -> bool:
+    """Whether so many shares can be divided among the threads of ``target``, if not as evenly as more of them."""
+    return typical(shares) >= min(SHARES, SHARES_EACH * target.threads)
 
 
 def portion(steps: Sequence[Step], shares: Int, buffer: Hashable) -> tuple[int, int] | None:
@@ -89,6 +98,16 @@ def _linked(steps: Sequence[Step]) -> bool:
             return True
         written |= {buffer for name, buffer in buffers.items() if name in stored}
     return False
+
+
+def _between(steps: Sequence[Step], shares: Int) -> int:
+    """Bytes of the largest buffer that several steps use, and one of them writes."""
+    sizes = [0]
+    for used in _uses(steps).values():
+        if len({number for number, _ in used}) > 1 and any(array.written for _, array in used):
+            strides = [stride for stride in _common(_options(used, steps, shares)) if isinstance(stride, int)]
+            sizes.append(min(strides, default=0) * typical(shares) * used[0][1].dtype.itemsize)
+    return max(sizes)
 
 
 def _independent(steps: Sequence[Step], shares: Int) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from luminal import arguments, artifact, tensors
 from luminal.codegen import interface
-from luminal.core import quantise
+from luminal.core import device, quantise
 from luminal.core import target as targets
 from luminal.core import winograd as filtering
 from luminal.core.decompose import random
@@ -66,7 +66,7 @@ def compile(
     both) or ``aarch64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or ``metal``. A
     module for a machine unlike this one can be exported, not called; but with ``emulate``, a GPU is emulated on this
     machine: slowly, and with every access to memory checked. With ``threads`` 0 there is one for each CPU that the
-    process may use.
+    process may use; on the host, work is divided to suit that number, with any number to the same bits.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen; ``bf16``, 8 significant bits, or ``fp16``, 11 of them up to 65504, in which they are stored; or on NVIDIA's
     GPUs ``tf32``, 11 significant bits. They are summed in float32.
@@ -91,7 +91,7 @@ def compile(
     above 0, or with a GPU or a precision other than ``fp32``.
     """
     threads, seed = arguments.threads(threads), random.parse(seed)
-    chosen = targets.parse(target, precision)
+    chosen = targets.parse(target, precision, threads)
     budget = filtering.parse(winograd, chosen)
     scheme = quantise.parse(weights)
     if search not in SEARCHES:
@@ -142,7 +142,7 @@ def tune(
     """
     arguments.check_budget(budget)
     threads = arguments.threads(threads)
-    chosen = targets.parse(target, precision)
+    chosen = targets.parse(target, precision, threads)
     scheme, error = quantise.parse(weights), filtering.parse(winograd, chosen)
     stages = Stages(progress)
     with stages("import"):
@@ -168,7 +168,7 @@ def _approximated(
 
 def cpus(threads: int) -> int:
     """The threads of a run: as many as asked for, or one for each CPU that the process may use."""
-    return threads or len(os.sched_getaffinity(0))
+    return threads or device.cpus()
 
 
 def _entries(

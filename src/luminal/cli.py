@@ -32,6 +32,7 @@ from luminal.codegen import interface
 from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
+from luminal.core import device
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
@@ -443,7 +444,7 @@ def _kernel_table(
     display: Display,
 ) -> Table:
     """The kernels of a model, the slowest first, and what part of the machine's peak each reaches."""
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or device.cpus()
     probe = Probe(targets.parse(target), threads)
     peak = probe.measure()
     found = profiling.profile(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from luminal.core import device
 from luminal.core import symbolic as sym
 from luminal.core.program import HostCall, Launch, Phase, Program, numbered, together
 from luminal.core.schedule import lower, traffic
@@ -83,7 +83,7 @@ def profile(
     """
     program = module.program
     assert program is not None, "a module loaded from disk does not know its program"
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or device.cpus()
     library = loader.load(module.folder, threads=threads, profile=True)
     entry = program.entries[0]
     steps = tuple(numbered(entry.region))

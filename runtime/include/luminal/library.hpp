@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "luminal/abi.h"
 #include "luminal/context_base.hpp"
@@ -45,8 +46,10 @@ class Library : public LibraryBase {
     void enter() { pool_.enter(); }
     void leave() { pool_.leave(); }
 
-    /// The threads of this library that may be in one run at once. With parallel_for there may be more.
-    int threads() const { return options_.parallel_for != nullptr ? available_cpus() : pool_.threads(); }
+    /// The threads that may be in one run at once; of parallel_for, those that can gain something.
+    int threads() const {
+        return options_.parallel_for == nullptr ? pool_.threads() : static_cast<int>(sysconf(_SC_NPROCESSORS_CONF));
+    }
 
     /// `grain` tasks are worth waking a thread for.
     void parallel(int64_t tasks, int64_t grain, lm_task_range body, void* argument) {
@@ -195,8 +198,11 @@ class Context : public ContextBase<Library> {
 
   private:
     bool allocate_slots() {
-        const size_t bytes = static_cast<size_t>(library_.model().portion_bytes);
-        return bytes == 0 || slots_.allocate(library_.allocator(), library_.threads(), bytes);
+        const Model& model = library_.model();
+        if (model.portion_bytes == 0) return true;
+        const int threads = library_.threads();
+        const int count = threads < model.portions_at_once ? threads : model.portions_at_once;
+        return slots_.allocate(library_.allocator(), count, static_cast<size_t>(model.portion_bytes));
     }
 
     bool allocate_states() {

@@ -105,9 +105,10 @@ struct Model {
     Span<const char*> steps;  // the origin of each step, by its number: "Gather '/embeddings/Gather' (model.py:12)"
     Span<Finite> finite = {};
     Span<State> states = {};
-    int64_t state_bytes = 0;    // of all states
-    int64_t portion_bytes = 0;  // that a thread needs for what a share has of buffers
-    Span<lm_text> texts = {};   // whose numbers are among the constants
+    int64_t state_bytes = 0;       // of all states
+    int64_t portion_bytes = 0;     // that a thread needs for what a share has of buffers
+    int32_t portions_at_once = 0;  // threads at most that need them
+    Span<lm_text> texts = {};      // whose numbers are among the constants
 };
 
 }  // namespace LM_NAMESPACE

@@ -55,7 +55,7 @@ class Slots {
         Atomic<uint32_t> taken;
     };
 
-    /// The number of a free slot: of the one last used on this CPU, whose caches may still hold it, if it is free.
+    /// The number of a free slot. A CPU has one that it tries first, since its caches may still hold it.
     int take() {
         const int cpu = sched_getcpu();
         const int first = cpu < 0 ? 0 : cpu % count_;

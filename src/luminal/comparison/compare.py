@@ -73,7 +73,7 @@ def diff(
     if save is not None:
         destination.folder(save, "save")
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
-    chosen = targets.parse(target, precision)
+    chosen = targets.parse(target, precision, threads)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
     arguments.check_tolerance(tolerance)
     emulate = targets.needs_emulation(chosen)

@@ -86,7 +86,7 @@ def machine(target: Target, threads: int) -> str:
     facts = {
         "processor": processor(), "target": target.name, "features": sorted(target.features),
         "registers": target.registers, "caches": [target.l1, target.l2, target.l3],
-        "precision": target.precision.name, "threads": threads,
+        "precision": target.precision.name, "threads": threads, "divided": target.threads,
     }  # fmt: skip
     return json.dumps(facts, sort_keys=True)
 
