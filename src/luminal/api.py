@@ -66,7 +66,8 @@ def compile(
     both) or ``aarch64``, or a GPU: ``cuda:sm_80``, ``cuda:sm_89``, ``cuda:sm_90``, ``cuda:sm_100`` or ``metal``. A
     module for a machine unlike this one can be exported, not called; but with ``emulate``, a GPU is emulated on this
     machine: slowly, and with every access to memory checked. With ``threads`` 0 there is one for each CPU that the
-    process may use; on the host, work is divided to suit that number, with any number to the same bits.
+    process may use. Work is divided to suit that number, or 8 where 0 is given with another target than ``host``; the
+    library runs on any number, to the same bits.
     ``precision`` is what contractions of float32 may round their operands to: ``fp32``, exact, unless another is
     chosen; ``bf16``, 8 significant bits, or ``fp16``, 11 of them up to 65504, in which they are stored; or on NVIDIA's
     GPUs ``tf32``, 11 significant bits. They are summed in float32.
