@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,9 @@ import torch.nn.functional as F
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose import attention, indexing, scattering
+from luminal.core.decompose.compare import maximum
 from luminal.core.errors import DTypeError, ShapeError
+from luminal.core.rules.pattern import uniform
 from luminal.core.types import bf16, f32, from_numpy, i64
 from tests.accuracy import run
 from tests.test_decompose_reduction import close, normal
@@ -247,6 +251,28 @@ def test_masks() -> None:
     for mask in (kept, normal(5, 7), np.where(kept, 0, -np.inf).astype(np.float32)):
         expected = F.scaled_dot_product_attention(*map(torch.from_numpy, (*operands, mask)))
         close(run(attention.scaled_dot_product_attention, *operands, mask), expected)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("kind", ["none", "bool", "float"])
+def test_what_the_scale_multiplies(kind: str, computed: bool) -> None:
+    """Queries where they are computed, else scores; by the factor of powers of 2 too, unless a mask of floats is added:
+    a row of the least number is an average."""
+    operands, kept = heads(), np.random.default_rng(0).random((5, 7)) < 0.5
+    least = np.where(np.arange(5)[:, None] == 2, np.finfo(np.float32).min, kept.astype(np.float32))
+    arrays = [*operands, *{"none": [], "bool": [kept], "float": [least]}[kind]]
+
+    def attend(q: ir.Node, *others: ir.Node) -> ir.Node:
+        return attention.scaled_dot_product_attention(maximum(q, -1.0) if computed else q, *others)
+
+    first, *others = map(torch.from_numpy, arrays)
+    close(run(attend, *arrays), F.scaled_dot_product_attention(first.clamp(min=-1) if computed else first, *others))
+    inputs = [ir.input_(f"x{i}", array.shape, from_numpy(array.dtype)) for i, array in enumerate(arrays)]
+    order = ir.topological([attend(*inputs)])
+    unit = 1.0 if kind == "float" else math.log2(math.e)
+    numbers = [(node.shape, uniform(node.inputs[1])) for node in order if node.op is ops.MUL]
+    assert (operands[0].shape if computed else (2, 4, 5, 7), np.float32(unit / math.sqrt(8))) in numbers
+    assert {node.attr.scale for node in order if node.op is ops.EXP2} == {math.log2(math.e) / unit}
 
 
 def test_shared_heads_are_views() -> None:

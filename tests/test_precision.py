@@ -108,6 +108,34 @@ def test_a_value_is_stored_rounded_once_for_all_that_read_it() -> None:
         torch.testing.assert_close(found[name].double(), exact, rtol=0, atol=144 * 2.0**-24 * float(stored.max()) * 4)
 
 
+def pooled(*outputs: str) -> tuple[ir.Graph, dict[str, Array]]:
+    """Two maxima of neighbours between two products, and what of these is an output besides the last."""
+    source = Source()
+    first = decompose.matmul(source.input(24, 16), source.weight(16, 20))
+    middle = ir.reduce(ops.MAX_REDUCE, movement.reshape(first, (12, 2, 20)), [1])
+    second = ir.reduce(ops.MAX_REDUCE, movement.reshape(middle, (6, 2, 20)), [1])
+    values = {"first": first, "middle": middle, "second": movement.transpose(second, 0, 1), "sum": first * 3.0}
+    values["product"] = decompose.matmul(second, source.weight(20, 8))
+    named = tuple((name, values[name]) for name in (*outputs, "product"))
+    return ir.Graph("pooled", tuple(source.nodes), named), source.arrays
+
+
+@pytest.mark.parametrize("other, narrow", [((), True), (("sum",), False), (("middle",), False), (("second",), False)])
+def test_what_maxima_alone_read_is_stored_as_they_are(other: tuple[str, ...], narrow: bool) -> None:
+    """Where it is exact: what an output or anything else is computed from is not rounded for them."""
+    graph, arrays = pooled(*other)
+    program = compile_graph(graph, targets.parse("avx512-bf16", "bf16"))
+    nests = [program.kernels[step.kernel].nest for step in program.entries[0].launches]
+    first = next(nest for nest in nests if any(isinstance(s, ln.Contract) for s in lower.statements(nest.body)))
+    assert ({array.dtype for array in first.arrays if array.written} == {types.bf16}) == narrow
+    found = run_program(program, arrays)
+    alone = run_program(compile_graph(pooled()[0], targets.parse("avx512-bf16", "bf16")), arrays)
+    np.testing.assert_array_equal(found["product"], alone["product"])
+    for name in other:
+        oracle = Oracle(graph, arrays, precision=BF16)
+        assert not oracle.refutes(dict(graph.outputs)[name], found[name])
+
+
 def shared() -> tuple[ir.Graph, dict[str, Array]]:
     """A value that a product reads, an output through a view, and another product whose factors are summed besides."""
     source = Source()

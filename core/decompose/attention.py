@@ -9,7 +9,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_float, widened
 from luminal.core.decompose.compare import equal, maximum
 from luminal.core.decompose.contraction import matmul
-from luminal.core.decompose.exponential import exp
+from luminal.core.decompose.exponential import LOG2_E, exp, exp2
 from luminal.core.decompose.hyperbolic import tanh
 from luminal.core.decompose.indexing import below_diagonal
 from luminal.core.decompose.reduction import max_, sum_
@@ -50,25 +50,39 @@ def scaled_dot_product_attention(
         k, v = unsqueeze(k, [-3]), unsqueeze(v, [-3])
         mask = None if mask is None else _grouped_mask(mask, heads, shared, group)
         sink = None if sink is None else reshape(sink, [shared, group])
-    scores = matmul(q, transpose(k, -2, -1)) * scale
+    # The scale has the factor between powers of e and of 2, so that no weight is multiplied by it; but a mask of floats
+    # cannot have it, whose least number would become -inf.
+    power, unit = (exp2, LOG2_E) if mask is None or mask.dtype.is_bool else (exp, 1.0)
+    factor = scale / softcap if softcap > 0 else scale * unit
+    if _is_computed(q):  # there are fewer queries than scores, and what computes them scales them as it stores them
+        scores = matmul(q * factor, transpose(k, -2, -1))
+    else:
+        scores = matmul(q, transpose(k, -2, -1)) * factor
     if softcap > 0:
-        scores = tanh(scores * (1 / softcap)) * softcap
+        scores = tanh(scores) * (softcap * unit)
     if is_causal:
         scores = select(below_diagonal(q.shape[-2], k.shape[-2]), scores, -math.inf)
     if mask is not None:
         scores = select(mask, scores, -math.inf) if mask.dtype.is_bool else scores + mask
     largest = max_(scores, -1, keepdims=True)
     if sink is not None:
-        sink = unsqueeze(sink, [-1, -2])
+        sink = unsqueeze(sink, [-1, -2]) * unit
         largest = maximum(largest, sink)
-    weights = exp(scores - largest)
+    weights = power(scores - largest)
     total = sum_(weights, -1, keepdims=True)
     if sink is not None:
-        total = total + exp(sink - largest)
+        total = total + power(sink - largest)
     result = matmul(weights * unary(ops.RECIP, total), v)
     if mask is not None:
         result = select(equal(largest, -math.inf), 0, result)
     return reshape(result, [*result.shape[:-4], heads, *result.shape[-2:]]) if grouped else result
+
+
+def _is_computed(node: Node) -> bool:
+    """Whether ``node`` is more than a view or a conversion of what lies in memory already."""
+    while node.op in (ops.VIEW, ops.CAST):
+        (node,) = node.inputs
+    return node.op.kind is not ops.Kind.SOURCE
 
 
 def _grouped_mask(mask: Node, heads: Int, shared: Int, group: Int) -> Node:

@@ -63,6 +63,8 @@ def rounded(graph: Graph, precision: Precision, wide: bool = False) -> Graph:
 def _rounded(roots: Iterable[Node], precision: Precision, wide: bool, origins: ir.Origins) -> tuple[Node, ...]:
     roots = tuple(roots)
     stored = stored_rounded(roots, precision)
+    if not wide:
+        stored |= _below_maxima(roots, stored)
     exact: dict[Node, Node] = {}
     made: dict[Node, Node] = {}  # what others read
     for node in ir.topological(roots):
@@ -89,10 +91,31 @@ def stored_rounded(roots: Iterable[Node], precision: Precision) -> set[Node]:
         return set()
     products = [node.inputs[0] for node in ir.topological(roots) if is_rounded(node, precision)]
     values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
+    return set(filter(_may_be_rounded, values))
+
+
+def _may_be_rounded(node: Node) -> bool:
     others = (Kind.SOURCE, Kind.STRUCTURED)
-    return {
-        x for x in values if x.dtype == f32 and x.op is not ops.CAST and x.op.kind not in others and not is_constant(x)
-    }
+    return node.dtype == f32 and node.op is not ops.CAST and node.op.kind not in others and not is_constant(node)
+
+
+def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
+    """The values that nothing but maxima reads which are ``stored`` rounded, or are such values themselves. The largest
+    of rounded values is the largest value rounded: the maxima stay what they are, and read half the bytes."""
+    roots = tuple(roots)
+    exact, others = set(roots), set(roots)  # what has to be exact, and what something else reads
+    found: set[Node] = set()
+    for node in reversed(ir.topological(roots)):
+        if node.op is ops.VIEW:
+            passed = node not in others
+            exact.update(node.inputs if node in exact else ())
+        else:
+            if node not in others and _may_be_rounded(node):
+                found.add(node)
+            passed = node.op is ops.MAX_REDUCE and node not in exact and (node in stored or node in found)
+        if not passed:
+            others.update(node.inputs)
+    return found
 
 
 def _product(node: Node, product: Node, precision: Precision, wide: bool) -> Node:
