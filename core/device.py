@@ -6,13 +6,38 @@ import ctypes
 import os
 import platform
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from luminal.core import config
 
 
 def cpus() -> int:
-    """How many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many CPUs this process may keep busy, as the runtime counts them (``luminal/cpus.hpp``): those of its cpuset,
+    or as much of their time as control groups grant it."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = quota_cpus(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    return count if quota is None else min(count, quota)
+
+
+def quota_cpus(membership: Path, root: Path) -> int | None:
+    """The CPU time that control groups (version 2) grant, in CPUs, rounded up: the least quota of the group that
+    ``membership`` names in the tree of files at ``root`` and of those around it; None where there is none."""
+    named = [line.removeprefix("0::/") for line in _text(membership).splitlines() if line.startswith("0::/")]
+    if not named:
+        return None
+    group = root / named[0]
+    folders = [group, *group.parents][: len(group.parts) - len(root.parts) + 1]
+    limits = [_text(folder / "cpu.max").split() for folder in folders]
+    known = [limit for limit in limits if len(limit) == 2 and all(part.isdigit() and int(part) for part in limit)]
+    return min((-(-int(quota) // int(period)) for quota, period in known), default=None)
+
+
+def _text(path: Path) -> str:
+    """What the file at ``path`` holds; nothing where there is no such file, or it cannot be read."""
+    try:
+        return os.fsdecode(path.read_bytes())
+    except OSError:
+        return ""
 
 
 def may_use_tiles() -> bool:

@@ -14,6 +14,7 @@ import ninja
 import numpy as np
 import pytest
 
+from luminal.core import device
 from luminal.core import target as targets
 from luminal.runtime import loader
 from tests import runtime_example
@@ -99,7 +100,9 @@ def test_the_quota_of_control_groups(tmp_path: Path) -> None:
             (folder / "cpu.max").unlink(missing_ok=True)
             if name in limits:
                 (folder / "cpu.max").write_text(limits[name])
-        return int(run([program, membership, root]))
+        found = int(run([program, membership, root]))
+        assert found == (device.quota_cpus(membership, root) or 0)  # what is compiled for is what will run
+        return found
 
     assert cpus("0::/outer/inner\n") == 0  # no limit
     assert cpus("0::/outer/inner\n", inner="max 100000\n") == 0
