@@ -275,6 +275,21 @@ def test_what_the_scale_multiplies(kind: str, computed: bool) -> None:
     assert {node.attr.scale for node in order if node.op is ops.EXP2} == {math.log2(math.e) / unit}
 
 
+@pytest.mark.parametrize("added", [None, normal(5, 7)])
+def test_soft_caps_and_sinks(added: np.ndarray | None) -> None:
+    """A cap bounds scores before a mask is added; a sink is the score of one more key, whose value is zero."""
+    operands, sink = heads(), normal(4, seed=3)
+    q, k, v = map(torch.from_numpy, operands)
+    scores = torch.tanh(q @ k.mT * (0.5 / 1.5)) * 1.5 + (0 if added is None else torch.from_numpy(added))
+    sinks = torch.from_numpy(sink).reshape(4, 1, 1).expand(2, 4, 5, 1)
+    expected = torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1] @ v
+
+    def attend(q: ir.Node, k: ir.Node, v: ir.Node, sink: ir.Node, mask: ir.Node | None = None) -> ir.Node:
+        return attention.scaled_dot_product_attention(q, k, v, mask, scale=0.5, softcap=1.5, sink=sink)
+
+    close(run(attend, *operands, sink, *([] if added is None else [added])), expected)
+
+
 def test_shared_heads_are_views() -> None:
     operands = heads(h=6, shared=2)
     generator = np.random.default_rng(0)
