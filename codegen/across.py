@@ -1,10 +1,11 @@
-"""Loops across vectors as C++: the rows that their lanes read are loaded, and turned in registers."""
+"""Loops across vectors as C++: rows that their lanes read or write side by side are turned in registers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 
+from luminal.codegen.cpp import ctype
 from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Group, Value
 from luminal.codegen.loops import Loops
@@ -21,17 +22,21 @@ def render(
     loop: Loop,
     writes: frozenset[str],
     body: Callable[[Sequence[Statement]], None],
+    kept: dict[tuple[str, Int], str],
 ) -> None:
-    """Renders ``loop``, inside an open vector group: blocks of as many iterations as there are lanes, before each of
-    which ``load_columns`` reads what they find side by side."""
+    """Renders ``loop``, inside an open vector group: blocks of as many iterations as it has ``lanes``, before each of
+    which ``load_columns`` reads what they find side by side, and after which is stored what they leave so: ``kept`` is
+    to hold it until then, in place of a store, an array and an offset."""
     frame = expressions.frame
+    group = frame.group
+    assert group is not None
     first = Var(f"{loop.axis}_first", 0, loop.axis.hi)
     number = Var(f"{loop.axis}_number", 0, loop.lanes - 1)
     for block in loops.groups(Loop(first, loop.extent, "serial", (), loop.lanes), writes):
         start: Int = 0 if block.only else sym.expr(first)
         columns: dict[Scalar, str] = {}
         for access in _reads(loop, writes):
-            text = _columns(expressions, access, {loop.axis: start}, block)
+            text = _columns(expressions, access, {loop.axis: start}, block) if loop.lanes == group.lanes else ""
             if text:
                 name = frame.names.fresh("columns")
                 frame.line(f"const auto {name} = {text};")
@@ -39,11 +44,41 @@ def render(
                 columns[load(access.array, access.offset, dtype, access.valid, access.fill)] = name
         one = Loop(loop.axis if block.only else number, loop.lanes, "serial", ())
         end = str(loop.lanes) if block.count is None else block.count
+        rows = {store: frame.names.fresh("rows") for store in _between(expressions, loop, writes, block)}
+        for store, name in rows.items():
+            element = expressions.array(store.array).dtype
+            frame.line(f"Interleaved<{ctype(element)}, {group.lanes}, {loop.lanes}> {name};")
         with loops.counted(one, "0", end, 1, writes, unroll=loop.lanes) as j:
+            kept |= {(store.array, store.offset): f"{name}.put({j}, " for store, name in rows.items()}
             frame.scopes[-1].temporaries |= {name: Value(f"{name}[{j}]", True) for name in columns.values()}
             read = {element: temporary(name, element.dtype) for element, name in columns.items()}
             renamed: Body = replace_scalars(loop.body, partial(replace_leaves, by=read))
             body(renamed if block.only else (Assign(loop.axis, start + sym.expr(number)), *renamed))
+        for store, name in rows.items():
+            del kept[store.array, store.offset]
+            first_of_all = sym.substitute(store.offset, {loop.axis: 0})
+            frame.line(f"{name}.store({expressions.pointer(store.array, first_of_all)});")
+
+
+def _between(expressions: Expressions, loop: Loop, writes: frozenset[str], block: Group) -> list[Store]:
+    """The stores that fill memory without gaps, the iterations of ``loop`` side by side, lane after lane."""
+    group, frame, indices = expressions.frame.group, expressions.frame, expressions.indices
+    assert group is not None
+    if not block.only or block.count is not None or group.count is not None:
+        return []
+    stores = [s for s in loop.body if isinstance(s, Store)]
+    read = {access.array for s in loop.body if isinstance(s, Define | Store) for access in accesses(s.value)}
+    return [
+        s
+        for s in stores
+        if not s.valid
+        and s.array not in read
+        and [other.array for other in stores].count(s.array) == 1
+        and expressions.array(s.array).dtype.bits in (16, 32)
+        and (linear := sym.coefficient(frame.resolve(s.offset), loop.axis)) is not None
+        and linear[0] == 1
+        and indices.stride(sym.substitute(s.offset, {loop.axis: 0})) == loop.lanes
+    ]
 
 
 def _reads(loop: Loop, writes: frozenset[str]) -> list[Access]:

@@ -66,6 +66,7 @@ class Statements:
         self.expressions = Expressions(frame, self.indices, self.threads, arrays, function)
         self.loops = Loops(frame, self.indices)
         self.functions: list[TileFunction] = []
+        self.kept: dict[tuple[str, Int], str] = {}  # the beginning of what keeps a value to be stored, by place
 
     def body(self, statements: Sequence[Statement]) -> None:
         """``statements``, in the innermost open scope."""
@@ -174,7 +175,7 @@ class Statements:
                 self.body(loop.body)
             return
         if loop.kind == "across" and self.frame.group is not None and self.frame.dialect.block is None:
-            across.render(self.loops, self.expressions, loop, writes, self.body)
+            across.render(self.loops, self.expressions, loop, writes, self.body, self.kept)
             return
         if loop.kind in ("serial", "across", "ordered", "unroll"):
             end = self.indices.text(loop.extent)
@@ -290,6 +291,8 @@ class Statements:
         group = self.frame.group
         assert group is not None
         name, offset = statement.array, statement.offset
+        if (name, offset) in self.kept:
+            return f"{self.kept[name, offset]}{value});"
         if stride == 1 and not masked and not group.count and not self.expressions.together(name, offset):
             return f"store_strided({self.expressions.pointer(name, offset)}, 1, {value});"
         if stride == 1 and not masked:

@@ -728,6 +728,24 @@ for kind, size in ((types.bf16, 2), (types.f32, 2), (types.f32, 4), (types.i8, 4
     CASES[f"runs_{kind}_{size}"] = runs(kind, size)
 
 
+def interleaved(dtype: types.DType, count: int, apart: int = 0) -> Case:
+    """``count`` rows of which one element each lies side by side; the last group of lanes is not whole. With ``apart``
+    there are elements between."""
+    i, at = axis("i", 70)
+    r, row = axis("r", count)
+    value = load("x", row * 70 + at) if dtype.compute == F32 else load("x", row * 70 + at, dtype)
+    store = ir.Store("out", at * (count + apart) + row, value)
+    rows = ir.Loop(r, count, "across", (store,), count)
+    nest = ir.LoopNest((output("out", dtype), array("x", value.dtype)), (), (vector(i, 70, rows),))
+    sizes = {"out": (70 * (count + apart), dtype), "x": (70 * count, value.dtype)}
+    return Case(nest, {name: (normal(n) * 20).astype(of.numpy) for name, (n, of) in sizes.items()})
+
+
+for kind, size in ((types.bf16, 2), (types.bf16, 3), (types.f16, 4), (F32, 3), (types.i32, 4), (types.f64, 3)):
+    CASES[f"interleaved_{kind}_{size}"] = interleaved(kind, size)
+CASES["apart_float32_3"] = interleaved(F32, 3, apart=1)
+
+
 def moves(dtype: types.DType, size: int) -> Case:
     """Rows of ``size`` elements that become columns of as many side by side, zeros beyond the last row."""
     i, at = axis("i", 6)

@@ -32,6 +32,14 @@ def test_a_few_elements_are_moved_as_one_integer_where_that_keeps_their_values()
     assert moved == {name for name in found if name.startswith("moves_")} != set(found)
 
 
+def test_rows_are_interleaved_in_registers_where_that_leaves_no_gap() -> None:
+    cases = {name: case for name, case in CASES.items() if name.startswith(("interleaved_", "apart_"))}
+    found = {name: "\n".join(emit(Kernel("kernel", case.nest), {}).body) for name, case in cases.items()}
+    of_two_or_four_bytes = {name for name in found if name.startswith("interleaved_") and "float64" not in name}
+    assert {name for name, text in found.items() if "Interleaved<" in text} == of_two_or_four_bytes
+    assert all("scatter(" in text for text in found.values())  # what is left at the end
+
+
 @pytest.mark.parametrize("target", emulation.each(*emulation.INSTRUCTION_SETS))
 @pytest.mark.parametrize("name", CASES)
 def test_kernel(name: str, target: Target, folder: Path) -> None:

@@ -161,6 +161,25 @@ def test_neighbours_of_a_copy_are_loaded_and_neighbours_stored() -> None:
     assert not {"load_strided", "gather", "store_strided", "scatter"} & set(code.replace("<", " ").split())
 
 
+@pytest.mark.parametrize(
+    ("channels", "dtype", "chosen"),
+    [(1, F32, False), (2, F32, True), (3, F32, True), (4, types.bf16, True), (5, F32, False), (3, types.i8, False)],
+    ids=str,
+)
+def test_few_channels_that_become_the_last_are_interleaved(channels: int, dtype: types.DType, chosen: bool) -> None:
+    x = ir.input_("x", (2, channels, 24, 40), dtype)
+    found = kernels(movement.permute(x + x, (0, 2, 3, 1)), x)
+    assert across(found) == [chosen] and ("Interleaved<" in text(*found)) == chosen
+    assert ("store_strided" not in text(*found)) or not chosen
+
+
+def test_what_is_not_a_row_for_all_that_is_stored_is_not_interleaved() -> None:
+    """Two results, one of which lies as the input does."""
+    x = ir.input_("x", (3, 24, 40), F32)
+    both = Graph("g", (x,), (("y", movement.permute(x * 2.0, (1, 2, 0))), ("z", x * 2.0)), ())
+    assert not any(across(compile_graph(both, targets.AVX512).kernels))
+
+
 @pytest.mark.parametrize(("dtype", "lanes"), [(types.f64, 8), (F32, 16), (types.i8, 16)], ids=str)
 def test_a_block_fits_the_registers(dtype: types.DType, lanes: int) -> None:
     x = ir.input_("x", (48, 40), dtype)

@@ -29,7 +29,7 @@ from luminal.core.schedule.transforms import (
     Split,
     Vectorise,
 )
-from luminal.core.schedule.turn import Across, in_rows, only_stores
+from luminal.core.schedule.turn import Across, in_rows, in_turn, only_stores
 from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import ROWS_BYTES, Target
@@ -41,6 +41,7 @@ FEW_TASKS = 16  # with fewer, some threads would wait for others
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 STRIP = 256  # elements of a row that a task puts in, or turns
 ROWS = 64  # that a task turns into columns
+INTERLEAVED = 4  # vectors at most that are stored lane by lane
 CHUNK = 4096  # elements of a one-dimensional task
 
 
@@ -173,6 +174,10 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         across = _across(state, others, name)
         if across is not None:
             return _turned(state, [other for other in others if other != across], across, name, way.tasks)
+        between = _between(state, others, name)
+        if between is not None:
+            state.do(Reorder((*(other for other in others if other != between[0]), name, between[0])))
+            state.do(Across(*between))
         if len(merged) == 1 and not inner:
             state.do(Split(name, CHUNK))
             name = f"{name}_0"
@@ -267,6 +272,20 @@ def _across(state: Scheduler, others: Sequence[str], along: str) -> str | None:
     counts = {name: sum(in_rows(access, axes[name], axes[along]) for access in read) for name in long}
     best = max(counts, key=lambda name: counts[name], default="")
     return best if counts.get(best) else None
+
+
+def _between(state: Scheduler, others: Sequence[str], along: str) -> tuple[str, int] | None:
+    """The axis among ``others``, if any, whose few elements lie side by side where vectors go ``along`` another, the
+    next of which follow them; and how many these are."""
+    inside = prefix(state.nest.body)[1]
+    loops = {loop.axis.name: loop for loop in state.loops()}
+    for name in others:
+        extent = loops[name].extent
+        if isinstance(extent, int) and 1 < extent <= INTERLEAVED and only_stores(inside):
+            stores = [s for s in inside if isinstance(s, ln.Store)]
+            if all(in_turn(store, loops[name].axis, loops[along].axis, extent) for store in stores):
+                return name, extent
+    return None
 
 
 def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Chosen:

@@ -199,7 +199,8 @@ class Loop:
         ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not divide ``extent``.
     ``across``
         as serial, ``lanes`` iterations across the vectors of the loop around it: elements that lie side by side along
-        this axis, and apart along that one, are read as rows, which are turned in registers.
+        this axis, and apart along that one, are read as rows, which are turned in registers. What all iterations store
+        side by side without a gap is stored after the last of them.
     ``thread``
         the iterations are divided among the ``lanes`` threads of the task: thread ``t`` does ``t``, ``t + lanes``, ...
     """

@@ -1,4 +1,4 @@
-"""The transforms that read rows and write columns: blocks of elements are turned in registers on the way."""
+"""The transforms that read rows and write columns, or interleave rows: elements are turned in registers on the way."""
 
 from __future__ import annotations
 
@@ -105,3 +105,15 @@ def in_rows(access: ln.Access, across: Var, along: Var) -> bool:
         and not any(access.fill)
         and all(moves(condition) in ends for condition in access.valid)
     )
+
+
+def in_turn(store: ln.Store, between: Var, along: Var, count: int) -> bool:
+    """Whether elements of two or four bytes are stored side by side along ``between``, ``count`` of them, and behind
+    those the next ones along ``along``."""
+
+    def apart(axis: Var) -> Int | None:
+        linear = sym.coefficient(store.offset, axis)
+        return None if linear is None else linear[0]
+
+    whole = store.value.dtype.bits in (16, 32) and not store.value.dtype.is_bool
+    return whole and not store.valid and apart(between) == 1 and apart(along) == count

@@ -1,6 +1,7 @@
-// Columns of a block of memory as vectors: its rows are loaded, and turned in registers.
+// Columns of a block of memory as vectors: its rows are loaded, and turned in registers; or so stored.
 #pragma once
 
+#include "luminal/gather.hpp"
 #include "luminal/vector_memory.hpp"
 
 namespace lm {
@@ -88,6 +89,50 @@ LM_INLINE columns<T, N> load_columns(const T* p, int64_t stride, int64_t rows, i
         return i < rows ? load_partial<N>(first + i * stride, count) : splat<V>(0);
     });
 }
+
+namespace detail {
+
+/// Lanes First .. First + N - 1 of Rows rows of N lanes that are interleaved: of those up to Row, the rest is anything.
+template <int First, int Rows, int Row, class V, size_t... I>
+LM_INLINE V interleaved(const V (&row)[Rows], std::index_sequence<I...> lanes_of) {
+    if constexpr (Row == 0) {
+        return __builtin_shufflevector(row[0], row[0], static_cast<int>((First + I) / Rows)...);
+    } else {
+        const V before = interleaved<First, Rows, Row - 1>(row, lanes_of);
+        constexpr int n = lanes<V>;
+        return __builtin_shufflevector(
+            before, row[Row],
+            static_cast<int>((First + I) % Rows == size_t{Row} ? n + (First + I) / Rows : size_t{I})...);
+    }
+}
+
+}  // namespace detail
+
+/// Rows vectors of N lanes that lie in memory side by side: the first lane of each, then the second of each, ...
+template <class T, int N, int Rows> class Interleaved {
+  public:
+    template <class V> LM_INLINE void put(int row, V v) { rows_[row] = detail::to_stored<T>(v); }
+
+    LM_INLINE void store(T* p) const { store_from<0>(detail::stored_pointer(p)); }
+
+  private:
+    using V = vec<detail::stored_t<T>, N>;
+
+    template <int Part> LM_INLINE void store_from(detail::stored_t<T>* p) const {
+        if constexpr (is_wide<V>) {
+            if constexpr (Part < Rows) {
+                store_strided(p + Part, Rows, rows_[Part]);
+                store_from<Part + 1>(p);
+            }
+        } else if constexpr (Part < Rows) {
+            lm::store(p + Part * N,
+                      detail::interleaved<Part * N, Rows, Rows - 1>(rows_, std::make_index_sequence<N>()));
+            store_from<Part + 1>(p);
+        }
+    }
+
+    V rows_[Rows];
+};
 
 }  // namespace LM_NAMESPACE
 }  // namespace lm
