@@ -15,7 +15,7 @@ from luminal.codegen.cpp import Names, ctype
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.prologue import Row, computed_row, split
-from luminal.codegen.signature import Pointer
+from luminal.codegen.signature import AHEAD, AHEAD_STEP, FETCHED, Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
@@ -40,9 +40,11 @@ class TileFunction:
 
 
 class Contraction:
-    """Renders tile operations: the function, and the call in the kernel."""
+    """Renders tile operations: the function, and the call in the kernel. With ``fetches`` functions also fetch, a part
+    in each step, what later kernels read, and return where they have come."""
 
-    def __init__(self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer]) -> None:
+    def __init__(self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer], fetches: bool = False) -> None:
+        self.fetches = fetches
         self.frame = frame
         self.indices = indices
         self.arrays = arrays
@@ -67,8 +69,10 @@ class Contraction:
             if offset is not None:
                 start, ahead[side] = split(self.frame.resolve(offset), axes)
                 arguments.append(self._address(side, array, start))
-        function = tile_function(name, contract, a_steps, b_steps, ahead, computed)
+        function = tile_function(name, contract, a_steps, b_steps, ahead, computed, self.fetches)
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
+        arguments += [AHEAD, AHEAD_STEP] if self.fetches else []
+        name = f"{AHEAD} = {name}" if self.fetches else name
         call = f"({', '.join(arguments)});"
         counts = row_counts(contract, self.frame.definitions)
         if contract.unit is not None and not contract.unit.in_vectors:
@@ -138,7 +142,13 @@ def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
 
 
 def tile_function(
-    name: str, contract: Contract, a_steps: Int, b_steps: Int, ahead: Mapping[str, Int], computed: Row | None
+    name: str,
+    contract: Contract,
+    a_steps: Int,
+    b_steps: Int,
+    ahead: Mapping[str, Int],
+    computed: Row | None,
+    fetches: bool,
 ) -> TileFunction:
     """The function of one contract; ``a_steps``, ``b_steps`` and those of what is fetched ``ahead`` are the parts of
     its offsets over its loops, ``computed`` is what its prologue computes."""
@@ -163,13 +173,14 @@ def tile_function(
         stored = {A_AHEAD: contract.a_type, B_AHEAD: contract.b_type}
         types += [f"const {ctype(stored[side])}* {side}" for side in ahead]
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
+        types += FETCHED if fetches else ()
         row = contract.tile_row or contract.columns
         vectors = contract.columns // contract.lanes
         if contract.unit is not None and matrices:
             start = f", tile, {row}" if contract.accumulate else ""
             shape = f"High, {vectors}, {contract.depth}"
             frame.line(f"MatrixTile<{contract.unit.name}, {shape}> sum({REGISTERS}, rows{start});")
-            _loops(frame, contract, 0, steps, ahead, None)
+            _loops(frame, contract, 0, steps, ahead, None, fetches)
             frame.line(f"sum.store(tile, {row});")
         else:
             start = f"(tile, {row})" if contract.accumulate else ""
@@ -179,13 +190,15 @@ def tile_function(
                 frame.line(f"DotTile<{contract.unit.name}, Rows, {vectors}> sum{start};")
             if contract.outer:
                 frame.line(f"sum.store(tile, {row});")
-            _loops(frame, contract, 0, steps, ahead, computed)
+            _loops(frame, contract, 0, steps, ahead, computed, fetches)
             if not contract.outer:
                 frame.line(f"sum.store(tile, {row});")
+        if fetches:
+            frame.line(f"return {AHEAD};")
     lines = (
         f"// tile[i, j] {'+=' if contract.accumulate else '='} {_meaning(contract)}, {contract.columns} columns.",
         f"template <int {'High' if matrices else 'Rows'}>",
-        f"LM_NOINLINE static void {name}({', '.join(types)}) {{",
+        f"LM_NOINLINE static {'const char*' if fetches else 'void'} {name}({', '.join(types)}) {{",
         *("    " + line for line in scope.lines),
         "}",
     )
@@ -199,13 +212,21 @@ def _meaning(contract: Contract) -> str:
 
 
 def _loops(
-    frame: Frame, contract: Contract, number: int, steps: Sequence[Int], ahead: Mapping[str, Int], computed: Row | None
+    frame: Frame,
+    contract: Contract,
+    number: int,
+    steps: Sequence[Int],
+    ahead: Mapping[str, Int],
+    computed: Row | None,
+    fetches: bool,
 ) -> None:
     """The loops from ``number`` on. What later steps and tiles read is fetched by the innermost loop that moves B."""
     indices = Indices(frame)
     b_loops = loops_of_b(contract)
     if number == len(b_loops):
         _fetch(frame, indices, contract, steps[1], ahead)
+        if fetches:
+            _fetch_for_later(frame)
     if number == len(contract.loops):
         column = _per_step(contract.loops, steps[0])
         if contract.a_row == 1 and sym.always(column * contract.a_type.itemsize - CACHE_LINE):
@@ -219,7 +240,7 @@ def _loops(
         return
     loop = contract.loops[number]
     if contract.unit is not None and loop is contract.loops[-1]:
-        _steps(frame, indices, contract, contract.unit, steps, ahead)
+        _steps(frame, indices, contract, contract.unit, steps, ahead, fetches)
         return
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
@@ -228,7 +249,7 @@ def _loops(
         head = f"#pragma GCC unroll {extent}\n{head}"
     with frame.open(head, certain=computed is not None and sym.always(loop.extent - 1)):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, number + 1, steps, ahead, computed)
+        _loops(frame, contract, number + 1, steps, ahead, computed, fetches)
         if number + 1 == contract.outer:
             frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
 
@@ -240,6 +261,7 @@ def _steps(
     unit: MatrixUnit,
     starts: Sequence[Int],
     ahead: Mapping[str, Int],
+    fetches: bool,
 ) -> None:
     """The innermost loop, in the steps of a matrix unit."""
     loop, depth = contract.loops[-1], contract.depth
@@ -263,6 +285,8 @@ def _steps(
         if unit.in_vectors:
             near = sym.substitute(starts[1], {loop.axis: k}) + (k + PREFETCH_STEPS * depth) * contract.columns
             frame.line(f"sum.template fetch<{contract.columns // contract.lanes}>({_plus('b', indices.text(near))});")
+        if fetches:
+            _fetch_for_later(frame)
         frame.line(f"sum.step({operands(k)});")
     if isinstance(rest, int):
         if rest:
@@ -270,6 +294,11 @@ def _steps(
     else:
         terms = indices.text(rest)
         frame.line(f"if ({terms} != 0) sum.last({operands(whole)}, {terms});")
+
+
+def _fetch_for_later(frame: Frame) -> None:
+    frame.line(f"prefetch_to_l2({AHEAD});")
+    frame.line(f"{AHEAD} += {AHEAD_STEP};")
 
 
 def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead: Mapping[str, Int]) -> None:

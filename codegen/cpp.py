@@ -51,7 +51,7 @@ RESERVED = frozenset(
     prefetch_to_l2 broadcast iota generate extract low high join reduce_add reduce_max any all add sub mul neg abs div
     mod max fma multiply_add less lesser greater equal select quantise fake_quantise bit_and bit_or bit_xor bit_not
     shl shr sqrt recip round_even floor ceil trunc convert bitcast encode decode exp2_scaled log2_scaled sin_quadrant
-    floor_div floor_mod minimum maximum Status status dims begin end main errno
+    floor_div floor_mod minimum maximum Status status dims ahead ahead_step begin end main errno
     linux unix""".split()  # noqa: SIM905
 )
 

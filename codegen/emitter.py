@@ -73,9 +73,11 @@ def _emit(
     """The kernel without the arrays that are ``unread``, and the arrays of which it reads an element."""
     nest = kernel.nest
     names = Names(dialect.reserved)
-    sign = signature.of(kernel.name, nest, names, dialect)
+    sign = signature.of(kernel.name, nest, names, dialect, kernel.fetches)
     frame = Frame(names, dialect, "int64_t" if dialect.block is None else integers.of(nest))
-    statements = Statements(kernel.name, frame, nest, {pointer.array: pointer for pointer in sign.pointers}, unread)
+    statements = Statements(
+        kernel.name, frame, nest, {pointer.array: pointer for pointer in sign.pointers}, unread, kernel.fetches
+    )
     with frame.open("") as scope:
         sizes = {frame.declare(dim): dims[dim.name] for dim in nest.dims}
         if dialect.block is None:

@@ -12,6 +12,7 @@ from luminal.codegen.emitter import KernelText
 from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.interface import Interface, Tensor
+from luminal.codegen.signature import AHEAD, AHEAD_STEP
 from luminal.codegen.weights import WeightsPlan
 from luminal.core import symbolic as sym
 from luminal.core.program import (
@@ -375,9 +376,19 @@ class _Describer:
     def _call(self, step: Launch, times: int, pointers: dict[str, str]) -> Call:
         signature = self.kernels[step.kernel].signature
         arguments = {"status": "context.status()", "dims": "dims"}
+        arguments |= self._fetch(step, times)
         for pointer, name in zip(signature.pointers, step.arguments, strict=True):
             arguments[pointer.array] = self._pointer(self.program.buffer(name), pointers)
         return Call(signature.call(arguments, times), step.origins)
+
+    def _fetch(self, step: Launch, times: int) -> dict[str, str]:
+        """What a call fetches for a later step: nothing is the same line, always."""
+        if step.fetch is None:
+            return {AHEAD: "context.weights<char>(0)", AHEAD_STEP: "0"}
+        first = self.constants[step.fetch.buffer].identifier
+        first += f" + {step.fetch.first}" if step.fetch.first else ""
+        part = step.fetch.part * times
+        return {AHEAD: f"context.weights<char>({first}) + begin * {part}", AHEAD_STEP: str(step.fetch.stride)}
 
     def _tensor(self, space: str, number: int, dtype: DType) -> str:
         """A pointer to the data of an input (``in``) or output (``out``)."""

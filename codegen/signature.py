@@ -11,6 +11,9 @@ from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import LoopNest
 from luminal.core.types import DType
 
+AHEAD, AHEAD_STEP = "ahead", "ahead_step"  # what a kernel fetches for later ones, and how much at a time
+FETCHED = (f"const char* {AHEAD}", f"int64_t {AHEAD_STEP}")
+
 
 @dataclass(frozen=True)
 class Pointer:
@@ -33,10 +36,12 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Signature:
-    """``void name(arrays..., Status* status, const int64_t* dims, int64_t begin, int64_t end)``.
+    """``void name(arrays..., Status* status, const int64_t* dims, const char* ahead, int64_t ahead_step, int64_t begin,
+    int64_t end)``.
 
-    ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size. A kernel
-    carries out its tasks ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``.
+    ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size, and
+    ``ahead`` to those that fetch what lies there, ``ahead_step`` bytes at a time. A kernel carries out its tasks
+    ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Signature:
     pointers: tuple[Pointer, ...]
     checked: bool
     reads_dims: bool
+    fetches: bool = False
 
     @property
     def declaration(self) -> str:
@@ -90,9 +96,8 @@ class Signature:
     def values(self, arguments: Mapping[str, str]) -> list[str]:
         """What a call passes, but for the tasks: ``arguments`` as for :meth:`call`."""
         values = [arguments[pointer.array] for pointer in self.pointers]
-        return values + [
-            arguments[name] for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used
-        ]
+        used = (("status", self.checked), ("dims", self.reads_dims), (AHEAD, self.fetches), (AHEAD_STEP, self.fetches))
+        return values + [arguments[name] for name, passed in used if passed]
 
     def call_of(self, pointers: str) -> str:
         """A call with the arguments in the order of the parameters, which ``pointers`` are, without types."""
@@ -107,10 +112,10 @@ class Signature:
         parameters = [*arrays]
         parameters += [form for form, used in ((head.status, self.checked), (head.dims, self.reads_dims)) if used]
         bound = [text + head.binding.format(number=number) for number, text in enumerate(parameters)]
-        return [*bound, *head.last]
+        return [*bound, *(FETCHED if self.fetches else ()), *head.last]
 
 
-def of(name: str, nest: LoopNest, names: Names, dialect: Dialect) -> Signature:
+def of(name: str, nest: LoopNest, names: Names, dialect: Dialect, fetches: bool = False) -> Signature:
     """The signature of the kernel ``name`` for ``nest``; its parameters' names are taken from ``names``.
 
     Raises SpecError for a name that the runtime headers use, UnsupportedError for types that ``dialect`` has not.
@@ -120,4 +125,4 @@ def of(name: str, nest: LoopNest, names: Names, dialect: Dialect) -> Signature:
     for array in nest.arrays:
         dialect.type(array.dtype)
     pointers = tuple(Pointer(a.name, names.like(a.name), a.dtype, a.written, aligned=a.aligned) for a in nest.arrays)
-    return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims))
+    return Signature(name, dialect, nest.threads, pointers, nest.checked, bool(nest.dims), fetches)

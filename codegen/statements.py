@@ -49,13 +49,20 @@ STATUSES = {
 
 class Statements:
     """Renders the statements of ``nest``, the kernel ``name``, into a frame. ``functions`` collects the tile functions
-    that must precede the kernel. Arrays that are ``unread``, because what they hold still has a name wherever it is
-    read, are left out."""
+    that must precede the kernel; where it ``fetches``, they fetch what later kernels read. Arrays that are ``unread``,
+    because what they hold still has a name wherever it is read, are left out."""
 
     def __init__(
-        self, name: str, frame: Frame, nest: LoopNest, arrays: dict[str, Pointer], unread: frozenset[str]
+        self,
+        name: str,
+        frame: Frame,
+        nest: LoopNest,
+        arrays: dict[str, Pointer],
+        unread: frozenset[str],
+        fetches: bool = False,
     ) -> None:
         self.name = name
+        self.fetches = fetches
         self.unread = unread
         self.frame = frame
         self.arrays = arrays
@@ -342,5 +349,5 @@ class Statements:
             self.frame.wrote(statement.tile)
             return
         name = f"{self.name}_tile{len(self.functions)}"
-        self.functions.append(Contraction(self.frame, self.indices, self.arrays).render(statement, name))
+        self.functions.append(Contraction(self.frame, self.indices, self.arrays, self.fetches).render(statement, name))
         self.frame.wrote(statement.tile)

@@ -23,7 +23,7 @@ def product(kernels: Sequence[Kernel], target: Target) -> Product:
     Raises BuildError where there is no compiler.
     """
     common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
-    named = [replace(kernel, name=f"kernel{number}") for number, kernel in enumerate(kernels)]
+    named = [replace(kernel, name=f"kernel{number}", fetches=False) for number, kernel in enumerate(kernels)]
     texts = [emit(kernel, {dim.name: place for place, dim in enumerate(kernel.nest.dims)}) for kernel in named]
     features = dict.fromkeys(feature for text in texts for unit in text.units for feature in unit.features)
     flags = (*target.using(features).flags, *render.COMMON_FLAGS, *common)

@@ -37,7 +37,7 @@ from luminal.core.program import (
     TensorSpec,
     aligned,
 )
-from luminal.core.schedule import arrangement, cost, keep, lower, phases, plan
+from luminal.core.schedule import ahead, arrangement, cost, keep, lower, phases, plan
 from luminal.core.schedule.arrangement import Arrangement
 from luminal.core.schedule.fuse import Cluster
 from luminal.core.schedule.nest import LoopNest, names_axis, one_after_the_other
@@ -66,7 +66,7 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
             tables.state(state, source)
     entries = tuple(_entry(tables, source) for source in sources)
     states = tuple(State(name, tables.initial(state, source)) for name, (state, source) in tables.states.items())
-    return Program(
+    program = Program(
         name,
         tuple(dict.fromkeys(dim for source in sources for dim in source.graph.dims)),
         tuple(tables.kernels.values()),
@@ -78,6 +78,7 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
         states,
         texts=tuple(sorted({text for source in sources for text in _texts(source)})),
     )
+    return ahead.with_fetches(program, target)
 
 
 def _texts(source: Source) -> Iterator[str]:

@@ -53,6 +53,17 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Fetch:
+    """What a launch brings into the caches for a later one: bytes of the constant ``buffer`` from ``first`` on,
+    ``stride`` for each step of its kernel's tiles, which makes ``part`` for each task. It may go beyond the end."""
+
+    buffer: str
+    first: int
+    stride: int
+    part: int
+
+
+@dataclass(frozen=True)
 class Launch:
     """A step: kernel number ``kernel`` on buffers named in the order of its nest's arrays. ``origins`` are the source
     operators that the step computes. One thread does ``grain`` tasks sooner than it could wake another.
@@ -63,6 +74,7 @@ class Launch:
     origins: tuple[str, ...] = ()
     grain: int = 1
     operations: Int = 0
+    fetch: Fetch | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +217,7 @@ class State:
 class Kernel:
     """A loop nest with its name (an identifier), the source operators that it first was made for, and its schedule as
     text. ``asked`` are the questions that decided on it by more than formula, and ``serial`` the nest without a
-    schedule, where they are known."""
+    schedule, where they are known. ``fetches``: a launch may have it fetch something."""
 
     name: str
     nest: LoopNest
@@ -213,6 +225,7 @@ class Kernel:
     schedule: str = ""
     asked: tuple[Asked, ...] = ()
     serial: LoopNest | None = None
+    fetches: bool = False
 
 
 @dataclass(frozen=True)
@@ -383,7 +396,8 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
         match step:
             case Launch():
                 origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
-                yield f"{inside}{program.kernels[step.kernel].name}({', '.join(step.arguments)}){origins}"
+                also = f", fetches {step.fetch.buffer} from {step.fetch.first}" if step.fetch else ""
+                yield f"{inside}{program.kernels[step.kernel].name}({', '.join(step.arguments)}){also}{origins}"
             case HostCall():
                 origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
                 yield f"{indent}host {step.function}({', '.join(step.arguments)}){origins}"

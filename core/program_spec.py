@@ -132,6 +132,7 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
         match step:
             case Launch():
                 arrays = program.kernels[step.kernel].nest.arrays
+                _check_fetch(program, entry, step)
                 for name, array in zip(step.arguments, arrays, strict=True):
                     if not array.written:
                         read(name)
@@ -234,6 +235,15 @@ def _wholes(program: Program, name: str) -> Iterator[str]:
     while buffer.space == "part":
         buffer = program.buffer(buffer.whole)
         yield buffer.name
+
+
+def _check_fetch(program: Program, entry: Entry, step: Launch) -> None:
+    """What a launch fetches begins in a constant, and its kernel fetches."""
+    if step.fetch is not None:
+        where, place = f"entry {entry.name}: {step.fetch.buffer} is fetched", _place(program, step.fetch.buffer)
+        _expect(place.space == "constant", f"{where}, but lies in {place.space}")
+        _expect(0 <= step.fetch.first < place.size, f"{where} from byte {step.fetch.first} of {place.size}")
+        _expect(program.kernels[step.kernel].fetches, f"{where} by a kernel that fetches nothing")
 
 
 def _check_phases(program: Program, entry: str, region: Region) -> None:
