@@ -13,6 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core.schedule.lower import accesses
 from luminal.core.schedule.nest import Access, Assign, Define, Loop, Scalar, Statement, Store, load, temporary
 from luminal.core.schedule.rewrite_nest import Body, replace_leaves, replace_scalars
+from luminal.core.schedule.turn import INTERLEAVED
 from luminal.core.symbolic import Int, Var
 
 
@@ -22,11 +23,11 @@ def render(
     loop: Loop,
     writes: frozenset[str],
     body: Callable[[Sequence[Statement]], None],
-    kept: dict[tuple[str, Int], str],
+    kept: dict[tuple[str, Int], tuple[str, str]],
 ) -> None:
     """Renders ``loop``, inside an open vector group: blocks of as many iterations as it has ``lanes``, before each of
-    which ``load_columns`` reads what they find side by side, and after which is stored what they leave so: ``kept`` is
-    to hold it until then, in place of a store, an array and an offset."""
+    which ``load_columns`` reads what they find side by side, and after which is stored what they leave so. Meanwhile
+    ``kept`` says by array and offset which rows have it, and the number of the row."""
     frame = expressions.frame
     group = frame.group
     assert group is not None
@@ -44,12 +45,12 @@ def render(
                 columns[load(access.array, access.offset, dtype, access.valid, access.fill)] = name
         one = Loop(loop.axis if block.only else number, loop.lanes, "serial", ())
         end = str(loop.lanes) if block.count is None else block.count
-        rows = {store: frame.names.fresh("rows") for store in _between(expressions, loop, writes, block)}
+        rows = {store: frame.names.fresh("rows") for store in _between(expressions, loop, block)}
         for store, name in rows.items():
             element = expressions.array(store.array).dtype
             frame.line(f"Interleaved<{ctype(element)}, {group.lanes}, {loop.lanes}> {name};")
         with loops.counted(one, "0", end, 1, writes, unroll=loop.lanes) as j:
-            kept |= {(store.array, store.offset): f"{name}.put({j}, " for store, name in rows.items()}
+            kept |= {(store.array, store.offset): (name, j) for store, name in rows.items()}
             frame.scopes[-1].temporaries |= {name: Value(f"{name}[{j}]", True) for name in columns.values()}
             read = {element: temporary(name, element.dtype) for element, name in columns.items()}
             renamed: Body = replace_scalars(loop.body, partial(replace_leaves, by=read))
@@ -60,11 +61,11 @@ def render(
             frame.line(f"{name}.store({expressions.pointer(store.array, first_of_all)});")
 
 
-def _between(expressions: Expressions, loop: Loop, writes: frozenset[str], block: Group) -> list[Store]:
+def _between(expressions: Expressions, loop: Loop, block: Group) -> list[Store]:
     """The stores that fill memory without gaps, the iterations of ``loop`` side by side, lane after lane."""
     group, frame, indices = expressions.frame.group, expressions.frame, expressions.indices
     assert group is not None
-    if not block.only or block.count is not None or group.count is not None:
+    if loop.lanes > INTERLEAVED or not block.only or block.count is not None or group.count is not None:
         return []
     stores = [s for s in loop.body if isinstance(s, Store)]
     read = {access.array for s in loop.body if isinstance(s, Define | Store) for access in accesses(s.value)}

@@ -27,6 +27,7 @@ PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetc
 PREFETCHED = 4  # bytes, or of so many more that are narrower: memory takes as long to answer
 NEW_LINES = 4  # steps by which A is fetched ahead where rows lie side by side, and each step reads others of its lines
 A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # of a tile: what is read of A and of B by a later one
+FETCH_FOR_LATER = (f"prefetch_to_l2({AHEAD});", f"{AHEAD} += {AHEAD_STEP};")
 REGISTERS = "matrix_registers"  # of a kernel: all its tiles on a matrix unit share them
 ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
 
@@ -69,7 +70,9 @@ class Contraction:
             if offset is not None:
                 start, ahead[side] = split(self.frame.resolve(offset), axes)
                 arguments.append(self._address(side, array, start))
-        function = tile_function(name, contract, a_steps, b_steps, ahead, computed, self.fetches)
+        function = tile_function(
+            name, contract, a_steps, b_steps, ahead, computed, FETCH_FOR_LATER if self.fetches else ()
+        )
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         arguments += [AHEAD, AHEAD_STEP] if self.fetches else []
         name = f"{AHEAD} = {name}" if self.fetches else name
@@ -148,10 +151,11 @@ def tile_function(
     b_steps: Int,
     ahead: Mapping[str, Int],
     computed: Row | None,
-    fetches: bool,
+    each_step: Sequence[str],
 ) -> TileFunction:
     """The function of one contract; ``a_steps``, ``b_steps`` and those of what is fetched ``ahead`` are the parts of
-    its offsets over its loops, ``computed`` is what its prologue computes."""
+    its offsets over its loops, ``computed`` is what its prologue computes, and ``each_step`` are the lines that fetch
+    what later kernels read: where it has come, it then returns."""
     axes = frozenset(loop.axis for loop in contract.loops)
     steps = (a_steps, b_steps)
     used = frozenset[Var]().union(
@@ -173,14 +177,14 @@ def tile_function(
         stored = {A_AHEAD: contract.a_type, B_AHEAD: contract.b_type}
         types += [f"const {ctype(stored[side])}* {side}" for side in ahead]
         types += [f"int64_t {frame.declare(variable)}" for variable in parameters]
-        types += FETCHED if fetches else ()
+        types += FETCHED if each_step else ()
         row = contract.tile_row or contract.columns
         vectors = contract.columns // contract.lanes
         if contract.unit is not None and matrices:
             start = f", tile, {row}" if contract.accumulate else ""
             shape = f"High, {vectors}, {contract.depth}"
             frame.line(f"MatrixTile<{contract.unit.name}, {shape}> sum({REGISTERS}, rows{start});")
-            _loops(frame, contract, 0, steps, ahead, None, fetches)
+            _loops(frame, contract, 0, steps, ahead, None, each_step)
             frame.line(f"sum.store(tile, {row});")
         else:
             start = f"(tile, {row})" if contract.accumulate else ""
@@ -190,15 +194,15 @@ def tile_function(
                 frame.line(f"DotTile<{contract.unit.name}, Rows, {vectors}> sum{start};")
             if contract.outer:
                 frame.line(f"sum.store(tile, {row});")
-            _loops(frame, contract, 0, steps, ahead, computed, fetches)
+            _loops(frame, contract, 0, steps, ahead, computed, each_step)
             if not contract.outer:
                 frame.line(f"sum.store(tile, {row});")
-        if fetches:
+        if each_step:
             frame.line(f"return {AHEAD};")
     lines = (
         f"// tile[i, j] {'+=' if contract.accumulate else '='} {_meaning(contract)}, {contract.columns} columns.",
         f"template <int {'High' if matrices else 'Rows'}>",
-        f"LM_NOINLINE static {'const char*' if fetches else 'void'} {name}({', '.join(types)}) {{",
+        f"LM_NOINLINE static {'const char*' if each_step else 'void'} {name}({', '.join(types)}) {{",
         *("    " + line for line in scope.lines),
         "}",
     )
@@ -218,15 +222,15 @@ def _loops(
     steps: Sequence[Int],
     ahead: Mapping[str, Int],
     computed: Row | None,
-    fetches: bool,
+    each_step: Sequence[str],
 ) -> None:
     """The loops from ``number`` on. What later steps and tiles read is fetched by the innermost loop that moves B."""
     indices = Indices(frame)
     b_loops = loops_of_b(contract)
     if number == len(b_loops):
         _fetch(frame, indices, contract, steps[1], ahead)
-        if fetches:
-            _fetch_for_later(frame)
+        for line in each_step:
+            frame.line(line)
     if number == len(contract.loops):
         column = _per_step(contract.loops, steps[0])
         if contract.a_row == 1 and sym.always(column * contract.a_type.itemsize - CACHE_LINE):
@@ -240,7 +244,7 @@ def _loops(
         return
     loop = contract.loops[number]
     if contract.unit is not None and loop is contract.loops[-1]:
-        _steps(frame, indices, contract, contract.unit, steps, ahead, fetches)
+        _steps(frame, indices, contract, contract.unit, steps, ahead, each_step)
         return
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
@@ -249,7 +253,7 @@ def _loops(
         head = f"#pragma GCC unroll {extent}\n{head}"
     with frame.open(head, certain=computed is not None and sym.always(loop.extent - 1)):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, number + 1, steps, ahead, computed, fetches)
+        _loops(frame, contract, number + 1, steps, ahead, computed, each_step)
         if number + 1 == contract.outer:
             frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
 
@@ -261,7 +265,7 @@ def _steps(
     unit: MatrixUnit,
     starts: Sequence[Int],
     ahead: Mapping[str, Int],
-    fetches: bool,
+    each_step: Sequence[str],
 ) -> None:
     """The innermost loop, in the steps of a matrix unit."""
     loop, depth = contract.loops[-1], contract.depth
@@ -285,8 +289,8 @@ def _steps(
         if unit.in_vectors:
             near = sym.substitute(starts[1], {loop.axis: k}) + (k + PREFETCH_STEPS * depth) * contract.columns
             frame.line(f"sum.template fetch<{contract.columns // contract.lanes}>({_plus('b', indices.text(near))});")
-        if fetches:
-            _fetch_for_later(frame)
+        for line in each_step:
+            frame.line(line)
         frame.line(f"sum.step({operands(k)});")
     if isinstance(rest, int):
         if rest:
@@ -294,11 +298,6 @@ def _steps(
     else:
         terms = indices.text(rest)
         frame.line(f"if ({terms} != 0) sum.last({operands(whole)}, {terms});")
-
-
-def _fetch_for_later(frame: Frame) -> None:
-    frame.line(f"prefetch_to_l2({AHEAD});")
-    frame.line(f"{AHEAD} += {AHEAD_STEP};")
 
 
 def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead: Mapping[str, Int]) -> None:

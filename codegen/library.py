@@ -382,13 +382,13 @@ class _Describer:
         return Call(signature.call(arguments, times), step.origins)
 
     def _fetch(self, step: Launch, times: int) -> dict[str, str]:
-        """What a call fetches for a later step: nothing is the same line, always."""
+        """What a call fetches for a later step; where it is nothing, the first line of all weights again and again."""
         if step.fetch is None:
             return {AHEAD: "context.weights<char>(0)", AHEAD_STEP: "0"}
         first = self.constants[step.fetch.buffer].identifier
         first += f" + {step.fetch.first}" if step.fetch.first else ""
-        part = step.fetch.part * times
-        return {AHEAD: f"context.weights<char>({first}) + begin * {part}", AHEAD_STEP: str(step.fetch.stride)}
+        part, stride = self._size(step.fetch.part * times), self._size(step.fetch.stride)
+        return {AHEAD: f"context.weights<char>({first}) + begin * {part}", AHEAD_STEP: stride}
 
     def _tensor(self, space: str, number: int, dtype: DType) -> str:
         """A pointer to the data of an input (``in``) or output (``out``)."""

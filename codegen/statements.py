@@ -73,7 +73,7 @@ class Statements:
         self.expressions = Expressions(frame, self.indices, self.threads, arrays, function)
         self.loops = Loops(frame, self.indices)
         self.functions: list[TileFunction] = []
-        self.kept: dict[tuple[str, Int], str] = {}  # the beginning of what keeps a value to be stored, by place
+        self.kept: dict[tuple[str, Int], tuple[str, str]] = {}  # rows to be stored, and which, by array and offset
 
     def body(self, statements: Sequence[Statement]) -> None:
         """``statements``, in the innermost open scope."""
@@ -299,7 +299,8 @@ class Statements:
         assert group is not None
         name, offset = statement.array, statement.offset
         if (name, offset) in self.kept:
-            return f"{self.kept[name, offset]}{value});"
+            rows, number = self.kept[name, offset]
+            return f"{rows}.put({number}, {value});"
         if stride == 1 and not masked and not group.count and not self.expressions.together(name, offset):
             return f"store_strided({self.expressions.pointer(name, offset)}, 1, {value});"
         if stride == 1 and not masked:

@@ -23,6 +23,7 @@ def product(kernels: Sequence[Kernel], target: Target) -> Product:
     Raises BuildError where there is no compiler.
     """
     common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
+    # Alone, a kernel has no later one to fetch for.
     named = [replace(kernel, name=f"kernel{number}", fetches=False) for number, kernel in enumerate(kernels)]
     texts = [emit(kernel, {dim.name: place for place, dim in enumerate(kernel.nest.dims)}) for kernel in named]
     features = dict.fromkeys(feature for text in texts for unit in text.units for feature in unit.features)

@@ -55,12 +55,15 @@ class Buffer:
 @dataclass(frozen=True)
 class Fetch:
     """What a launch brings into the caches for a later one: bytes of the constant ``buffer`` from ``first`` on,
-    ``stride`` for each step of its kernel's tiles, which makes ``part`` for each task. It may go beyond the end."""
+    ``stride`` for each step of its kernel's tiles, which makes ``part`` for each task. It may go a little beyond."""
 
     buffer: str
     first: int
-    stride: int
-    part: int
+    stride: Int
+    part: Int
+
+    def __str__(self) -> str:
+        return f"{self.buffer} from {self.first} on, {self.stride} bytes a step, {self.part} a task"
 
 
 @dataclass(frozen=True)
@@ -396,7 +399,7 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
         match step:
             case Launch():
                 origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
-                also = f", fetches {step.fetch.buffer} from {step.fetch.first}" if step.fetch else ""
+                also = f", fetches {step.fetch}" if step.fetch else ""
                 yield f"{inside}{program.kernels[step.kernel].name}({', '.join(step.arguments)}){also}{origins}"
             case HostCall():
                 origins = f"  # {'; '.join(step.origins)}" if step.origins else ""

@@ -728,13 +728,13 @@ for kind, size in ((types.bf16, 2), (types.f32, 2), (types.f32, 4), (types.i8, 4
     CASES[f"runs_{kind}_{size}"] = runs(kind, size)
 
 
-def interleaved(dtype: types.DType, count: int, apart: int = 0) -> Case:
+def interleaved(dtype: types.DType, count: int, apart: int = 0, first: int = 0) -> Case:
     """``count`` rows of which one element each lies side by side; the last group of lanes is not whole. With ``apart``
-    there are elements between."""
+    there are elements between; rows before the ``first`` are not stored."""
     i, at = axis("i", 70)
     r, row = axis("r", count)
     value = load("x", row * 70 + at) if dtype.compute == F32 else load("x", row * 70 + at, dtype)
-    store = ir.Store("out", at * (count + apart) + row, value)
+    store = ir.Store("out", at * (count + apart) + row, value, valid=(row - first,) if first else ())
     rows = ir.Loop(r, count, "across", (store,), count)
     nest = ir.LoopNest((output("out", dtype), array("x", value.dtype)), (), (vector(i, 70, rows),))
     sizes = {"out": (70 * (count + apart), dtype), "x": (70 * count, value.dtype)}
@@ -744,6 +744,24 @@ def interleaved(dtype: types.DType, count: int, apart: int = 0) -> Case:
 for kind, size in ((types.bf16, 2), (types.bf16, 3), (types.f16, 4), (F32, 3), (types.i32, 4), (types.f64, 3)):
     CASES[f"interleaved_{kind}_{size}"] = interleaved(kind, size)
 CASES["apart_float32_3"] = interleaved(F32, 3, apart=1)
+CASES["guarded_float32_3"] = interleaved(F32, 3, first=1)
+
+
+def interleaved_twice(added: bool) -> Case:
+    """Two results of three rows each, lane by lane, of different types; or one to which what is there is ``added``."""
+    i, at = axis("i", 70)
+    r, row = axis("r", 3)
+    value, place = load("x", row * 70 + at), at * 3 + row
+    stores = [ir.Store("out", place, op(ops.ADD, value, load("out", place)) if added else value)]
+    stores += [] if added else [ir.Store("other", place, op(ops.MUL, value, number(3.0)))]
+    arrays = [output("out"), *([] if added else [output("other", types.bf16)]), array("x")]
+    rows = ir.Loop(r, 3, "across", tuple(stores), 3)
+    nest = ir.LoopNest(tuple(arrays), (), (vector(i, 70, rows),))
+    return Case(nest, {a.name: normal(210, dtype=a.dtype) for a in arrays})
+
+
+CASES["interleaved_twice"] = interleaved_twice(added=False)
+CASES["added_float32_3"] = interleaved_twice(added=True)
 
 
 def moves(dtype: types.DType, size: int) -> Case:

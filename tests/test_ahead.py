@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -11,15 +12,18 @@ import pytest
 
 import luminal
 from luminal.codegen import render
+from luminal.codegen.emitter import emit
 from luminal.core import ir, pipeline, types
 from luminal.core import program as programs
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction, reduction
 from luminal.core.ir import Graph, Node
-from luminal.core.program import Kernel, Launch, Program
+from luminal.core.program import HostCall, Kernel, Launch, Phase, Program, Region
+from luminal.core.schedule import ahead
 from luminal.core.schedule.lower import statements
-from luminal.core.schedule.nest import Contract
+from luminal.core.schedule.nest import Contract, Loop, Statement
+from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
@@ -72,6 +76,12 @@ def rows_of_tiles(kernel: Kernel) -> set[int]:
     return {s.max_rows for s in statements(kernel.nest.body) if isinstance(s, Contract)}
 
 
+def tiles(body: tuple[Statement, ...]) -> int:
+    """How many tiles a run of ``body`` sums."""
+    found = [s for s in body if isinstance(s, Loop | Contract)]
+    return sum(1 if isinstance(s, Contract) else typical(s.extent) * tiles(s.body) for s in found)
+
+
 def test_the_weights_of_a_single_row_are_fetched_by_the_products_before_it() -> None:
     program = compiled(classifier(128, 3000, between=3))
     ((name, parts),) = fetched(program).items()
@@ -82,7 +92,7 @@ def test_the_weights_of_a_single_row_are_fetched_by_the_products_before_it() -> 
     fetching = {step.kernel for step in launches(program) if step.fetch is not None}
     assert fetching == {number for number, kernel in enumerate(program.kernels) if kernel.fetches}
     assert all(min(rows_of_tiles(program.kernels[number])) > 1 for number in fetching)
-    assert f", fetches {name} from 0" in programs.text(program)
+    assert f", fetches {name} from 0 on, " in programs.text(program)
 
 
 def test_as_late_as_memory_gives_it() -> None:
@@ -105,9 +115,35 @@ def test_nobody_fetches_where_all_wait_for_memory() -> None:
 
 
 def test_what_the_cache_would_lose_again_is_not_fetched() -> None:
-    """4 MiB of weights, with 1 MiB of another product's between: a last cache of 4 MiB holds neither."""
+    """4 MiB of weights, which three quarters of a last cache of 6 MiB hold, but not with the 1 MiB of the product that
+    would have to fetch them."""
     graph = classifier(1024, 2048, between=1)
-    assert fetched(compiled(graph)) and not fetched(compiled(graph, replace(AVX512, l3=4 << 20)))
+    assert fetched(compiled(graph, replace(AVX512, l3=8 << 20)))
+    assert not fetched(compiled(graph, replace(AVX512, l3=6 << 20)))
+    # Of three products that would fetch a part each, the first is too early: the others read 2 MiB after it.
+    graph = classifier(64, 2048, between=4)
+    counts = [len(*fetched(compiled(graph, replace(AVX512, l3=size << 20))).values()) for size in (8, 32)]
+    assert counts == [2, 3]
+
+
+def test_what_lies_between_may_read_anything() -> None:
+    """Nothing is fetched across a step that is no launch."""
+    program = compiled(classifier(1024, 1000))
+    (entry,) = program.entries
+    first, *rest = (replace(step, fetch=None) for step in launches(program))
+    for call, found in ((), True), ((HostCall("f", ()),), False):
+        other = replace(program, entries=(replace(entry, region=Region((first, *call, *rest))),))
+        assert bool(fetched(ahead.with_fetches(other, AVX512))) == found
+
+
+def test_what_several_read_is_fetched_for_the_first_of_them() -> None:
+    x = ir.input_("x", (1024, WIDTH), types.f32)
+    y = reduction.mean(linear(linear(x, WIDTH), WIDTH), (0,), True)
+    matrix = ir.constant(np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32))
+    for _ in range(3):
+        y = contraction.linear(y * 2.0, matrix, None)
+    program = compiled(Graph("tied", (x,), (("y", y),), ()))
+    assert [len(parts) for parts in fetched(program).values()] == [1]
 
 
 def test_blocks_of_a_gpu_fetch_nothing() -> None:
@@ -115,8 +151,14 @@ def test_blocks_of_a_gpu_fetch_nothing() -> None:
 
 
 def test_sizes_that_are_not_known() -> None:
+    """As many bytes fall to each step as there are, or none, if there are more steps than that; never more in all."""
     program = compiled(classifier(sym.var("rows", 1, 4096), 1000))
-    assert [step.fetch for step in launches(program) if step.fetch is not None]
+    ((fetch, kernel),) = ((s.fetch, program.kernels[s.kernel]) for s in launches(program) if s.fetch is not None)
+    tasks = sym.product(loop.extent for loop in kernel.nest.tasks)
+    sizes = {rows: sym.evaluate(tasks * fetch.part, {"rows": rows}) for rows in (1, 8, 64, 512, 4096)}
+    assert all(size <= program.buffer(fetch.buffer).size for size in sizes.values())
+    assert sizes[64] > 0.9 * program.buffer(fetch.buffer).size > sizes[1] > 0
+    assert sym.evaluate(fetch.stride, {"rows": 1}) == 64
 
 
 def test_calls_say_where_tasks_begin() -> None:
@@ -131,6 +173,40 @@ def test_calls_say_where_tasks_begin() -> None:
     (other,) = {step.kernel for step in launches(program) if step.fetch is not None}
     assert any(step.kernel == other and step.fetch is None for step in launches(program))
     assert "context.weights<char>(0), 0, begin, end)" in " ".join(text.split())
+
+
+def test_shares_of_a_phase_begin_where_their_tasks_do() -> None:
+    program = compiled(classifier(1024, 1000))
+    (entry,) = program.entries
+    first = launches(program)[0]
+    assert first.fetch is not None and isinstance(first.fetch.part, int)
+    phase = Phase(0, 0, 7, (24,))
+    phased = replace(program, entries=(replace(entry, region=replace(entry.region, phases=(phase,))),))
+    text = " ".join(render.render(phased, AVX512).files["library.cpp"].split())
+    assert f") + begin * {first.fetch.part * 24}, {first.fetch.stride}, begin * 24, end * 24)" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "depth"),
+    [(AVX512, None, WIDTH), (targets.AVX512_BF16, "bf16", WIDTH // 2), (targets.AVX512_AMX, "bf16", WIDTH // 32)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_each_step_of_a_tile_fetches(target: Target, precision: str | None, depth: int) -> None:
+    target = replace(targets.parse(target, precision), threads=2, l3=32 << 20)
+    program = compiled(classifier(1024, 1000), target)
+    (step,) = (step for step in launches(program) if step.fetch is not None)
+    kernel = program.kernels[step.kernel]
+    assert step.fetch is not None
+    assert step.fetch.part == step.fetch.stride * depth * tiles(kernel.nest.tasks[-1].body)
+    text = emit(kernel, {})
+    (function,) = ("\n".join(lines) for lines in text.functions)
+    inside = function[function.rindex("for (") :]
+    assert inside.index("prefetch_to_l2(ahead);") < inside.index("ahead += ahead_step;") < inside.index("sum.step(")
+    assert "const char* ahead, int64_t ahead_step) {" in function and "return ahead;" in function
+    calls = [line for line in text.body if "_tile0<" in line]
+    assert calls and all("ahead = " in line and "ahead, ahead_step)" in line for line in calls)
+    other = emit(replace(kernel, fetches=False), {})
+    assert "ahead_step" not in "\n".join([*other.body, *itertools.chain(*other.functions), other.signature.definition])
 
 
 @pytest.mark.parametrize("target", [HOST, *OTHERS], ids=lambda target: target.name)

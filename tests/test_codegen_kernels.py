@@ -1,11 +1,14 @@
 """Generated kernels against the loop nest's own interpreter, for every target that this machine runs or emulates."""
 
+import itertools
+import re
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from luminal.codegen.cpp import RESERVED
 from luminal.codegen.emitter import emit
 from luminal.core.program import Kernel
 from luminal.core.target import Target
@@ -33,11 +36,25 @@ def test_a_few_elements_are_moved_as_one_integer_where_that_keeps_their_values()
 
 
 def test_rows_are_interleaved_in_registers_where_that_leaves_no_gap() -> None:
-    cases = {name: case for name, case in CASES.items() if name.startswith(("interleaved_", "apart_"))}
+    cases = {
+        name: case for name, case in CASES.items() if name.startswith(("interleaved_", "apart_", "added_", "guarded_"))
+    }
     found = {name: "\n".join(emit(Kernel("kernel", case.nest), {}).body) for name, case in cases.items()}
     of_two_or_four_bytes = {name for name in found if name.startswith("interleaved_") and "float64" not in name}
     assert {name for name, text in found.items() if "Interleaved<" in text} == of_two_or_four_bytes
+    assert found["interleaved_twice"].count("Interleaved<") == 2
     assert all("scatter(" in text for text in found.values())  # what is left at the end
+
+
+def test_nothing_of_the_runtime_can_be_hidden() -> None:
+    """What generated text calls is reserved: an array or a size of that name is called something else."""
+    called = set()
+    for name, case in CASES.items():
+        text = emit(Kernel("kernel", case.nest), {dim.name: place for place, dim in enumerate(case.nest.dims)})
+        lines = "\n".join(itertools.chain(text.body, *text.functions))
+        called |= set(re.findall(r"(?<![.\w])([A-Za-z_]\w*)(?=[<(])", lines)) - {f"kernel_{name}"}
+    own = {word for word in called if re.fullmatch(r"(kernel_tile|term)\d+", word)}
+    assert called - own - {word for word in called if word.startswith("__builtin_")} <= RESERVED
 
 
 @pytest.mark.parametrize("target", emulation.each(*emulation.INSTRUCTION_SETS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -171,6 +172,23 @@ def test_few_channels_that_become_the_last_are_interleaved(channels: int, dtype:
     found = kernels(movement.permute(x + x, (0, 2, 3, 1)), x)
     assert across(found) == [chosen] and ("Interleaved<" in text(*found)) == chosen
     assert ("store_strided" not in text(*found)) or not chosen
+
+
+@pytest.mark.parametrize(
+    ("shape", "permutation", "tasks"), [((3, 50176), (1, 0), 13), ((4, 4, 300000), (0, 2, 1), 16)], ids=str
+)
+def test_what_is_interleaved_is_divided_as_well(
+    shape: tuple[int, ...], permutation: tuple[int, ...], tasks: int
+) -> None:
+    x = ir.input_("x", shape, F32)
+    (kernel,) = kernels(movement.permute(x * 2.0, permutation), x)
+    assert "Interleaved" in text(kernel)
+    assert math.prod(int(str(loop.extent)) for loop in kernel.nest.tasks) >= tasks
+
+
+def test_lines_shorter_than_a_vector_are_interleaved_too() -> None:
+    x = ir.input_("x", (8, 3, 14, 14), F32)
+    assert "Interleaved" in text(*kernels(movement.permute(x * 2.0, (0, 2, 3, 1)), x))
 
 
 def test_what_is_not_a_row_for_all_that_is_stored_is_not_interleaved() -> None:

@@ -8,26 +8,26 @@ its own reading alone. Nothing changes but where bytes lie.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from luminal.core import symbolic as sym
 from luminal.core.program import Fetch, Launch, Program, Region
 from luminal.core.schedule import cost
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.tensorise import CACHE_LINE, loops_of_b
 from luminal.core.schedule.tile import typical
-from luminal.core.symbolic import product
+from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
 PACE = 5  # bytes that memory gives in a cycle, to all cores together, beside what it could not foresee
 KEPT = 0.75  # of the last cache: more than that, with what is read meanwhile, is lost before it is used
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Wanted:
-    """Bytes ``first .. end-1`` of a constant that a later step reads; ``room`` is what may still come into the caches
+    """The bytes before ``end`` of a constant that a later step reads; ``room`` is what may still come into the caches
     before it does."""
 
     buffer: str
@@ -52,58 +52,65 @@ def _fetching(program: Program, region: Region, target: Target) -> Region:
     for number in reversed(range(len(steps))):
         step = steps[number]
         if not isinstance(step, Launch):
+            wanted = []  # nobody knows how much a loop reads
             continue
         nest = program.kernels[step.kernel].nest
         weights = {name: program.buffer(name).size for name in _weights(program, step, nest)}
         read = sum(weights.values())
-        spare = int(cost.cycles(nest) / min(target.threads, _tasks(nest)) * PACE) - read
-        for want in wanted:
-            want.room -= read
-        wanted = [want for want in wanted if want.room >= 0]
+        spare = int(cost.cycles(nest) / min(target.threads, max(1, typical(_tasks(nest)))) * PACE) - read
+        # What this step reads, it brings itself.
+        wanted = [replace(w, room=w.room - read) for w in wanted if w.room >= read and w.buffer not in weights]
         if spare < 0:
             wanted += [_Wanted(name, size, int(target.l3 * KEPT) - size) for name, size in weights.items()]
-        elif wanted and (terms := _terms_of_task(nest)):
-            steps[number], left = _with_fetch(step, nest, terms, spare, wanted[-1])
-            wanted[-1:] = left
+        elif wanted and (fetch := _fetch(nest, spare, wanted[-1])) is not None:
+            steps[number] = replace(step, fetch=fetch)
+            wanted[-1:] = [replace(wanted[-1], end=fetch.first)] if fetch.first else []
     return replace(region, steps=tuple(steps))
 
 
-def _with_fetch(
-    step: Launch, nest: ln.LoopNest, terms: int, spare: int, wanted: _Wanted
-) -> tuple[Launch, list[_Wanted]]:
-    """The step with the last of what is ``wanted``, of which it fetches ``spare`` bytes at most; and what is left."""
+def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted) -> Fetch | None:
+    """The last of what is ``wanted``, ``spare`` bytes at most, divided among all terms of all tasks; None where that
+    leaves none for each."""
+    terms = _terms(nest.tasks[-1].body if nest.tasks else nest.body, frozenset(nest.dims))
     rounds = terms * _tasks(nest)
-    stride = min(CACHE_LINE, spare // rounds, -(-wanted.end // rounds))
+    if rounds == 0:
+        return None
+    size = min(wanted.end, spare, CACHE_LINE * typical(rounds))
+    # What is left at the very beginning would be too little for the step before to fetch.
+    divided = sym.ceildiv if size == wanted.end and isinstance(rounds, int) else sym.floordiv
+    stride = sym.minimum(CACHE_LINE, divided(size, sym.maximum(1, rounds)))
     if stride == 0:
-        return step, [wanted]
-    first = max(0, wanted.end - stride * rounds)
-    fetch = Fetch(wanted.buffer, first, stride, stride * terms)
-    return replace(step, fetch=fetch), [replace(wanted, end=first)] if first else []
+        return None
+    fetched = stride * rounds if isinstance(stride, int) and isinstance(rounds, int) else size
+    return Fetch(wanted.buffer, max(0, wanted.end - fetched), stride, stride * terms)
 
 
 def _weights(program: Program, step: Launch, nest: ln.LoopNest) -> Iterator[str]:
-    """The constants that the step multiplies in tiles, each once."""
-    multiplied = {s.b for s in statements(nest.body) if isinstance(s, ln.Contract)}
+    """The constants that the step multiplies in tiles, each once. (What else it reads, an earlier step wrote.)"""
+    multiplied = {array for s in statements(nest.body) if isinstance(s, ln.Contract) for array in (s.a, s.b)}
     for name in dict.fromkeys(n for n, a in zip(step.arguments, nest.arrays, strict=True) if a.name in multiplied):
         if program.buffer(name).space == "constant":
             yield name
 
 
-def _terms_of_task(nest: ln.LoopNest) -> int:
-    return _terms(nest.tasks[-1].body if nest.tasks else nest.body)
+def _tasks(nest: ln.LoopNest) -> Int:
+    return sym.product(loop.extent for loop in nest.tasks)
 
 
-def _tasks(nest: ln.LoopNest) -> int:
-    return max(1, typical(product(loop.extent for loop in nest.tasks)))
+def _terms(body: Sequence[ln.Statement], dims: frozenset[Var]) -> Int:
+    """How many terms the tiles of one run of ``body`` sum, or steps of a matrix unit, by ``dims``: each is a fetch.
+    Where that is another number from task to task, it is a typical one."""
 
+    def count(extent: Int) -> Int:
+        return extent if sym.variables(extent) <= dims else typical(extent)
 
-def _terms(body: Sequence[ln.Statement]) -> int:
-    """How many terms the tiles of one run of ``body`` sum, or steps of a matrix unit: each is a fetch."""
-    total = 0
+    total: Int = 0
     for statement in body:
         if isinstance(statement, ln.Contract):
-            terms = math.prod(typical(loop.extent) for loop in loops_of_b(statement))
-            total += terms // statement.depth
+            *outer, last = (count(loop.extent) for loop in loops_of_b(statement) or statement.loops)
+            total = total + sym.product(outer) * sym.floordiv(last, statement.depth)
         elif isinstance(statement, ln.Loop):
-            total += typical(statement.extent) * _terms(statement.body)
+            total = total + count(statement.extent) * _terms(statement.body, dims)
+        elif isinstance(statement, ln.If):
+            total = total + _terms(statement.body, dims)
     return total

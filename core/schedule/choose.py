@@ -29,7 +29,7 @@ from luminal.core.schedule.transforms import (
     Split,
     Vectorise,
 )
-from luminal.core.schedule.turn import Across, in_rows, in_turn, only_stores
+from luminal.core.schedule.turn import INTERLEAVED, Across, in_rows, in_turn, only_stores
 from luminal.core.schedule.windows import MOST, Shared, clippable, regions, shared
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import ROWS_BYTES, Target
@@ -41,7 +41,6 @@ FEW_TASKS = 16  # with fewer, some threads would wait for others
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 STRIP = 256  # elements of a row that a task puts in, or turns
 ROWS = 64  # that a task turns into columns
-INTERLEAVED = 4  # vectors at most that are stored lane by lane
 CHUNK = 4096  # elements of a one-dimensional task
 
 
@@ -176,11 +175,16 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
             return _turned(state, [other for other in others if other != across], across, name, way.tasks)
         between = _between(state, others, name)
         if between is not None:
-            state.do(Reorder((*(other for other in others if other != between[0]), name, between[0])))
-            state.do(Across(*between))
-        if len(merged) == 1 and not inner:
+            outside = [*(other for other in others if other != between.axis), name]
+            state.do(Reorder((*outside, between.axis)))
+            *others, name = merged = state.merge(outside)
+        extents = {loop.axis.name: typical(loop.extent) for loop in state.loops()}
+        few = between is not None and math.prod(extents[other] for other in others) < way.tasks < extents[name]
+        if (len(merged) == 1 or few) and not inner:
             state.do(Split(name, CHUNK))
             name = f"{name}_0"
+        if between is not None:
+            state.do(between)
     else:
         state.merge(names)
         name = along.name
@@ -274,9 +278,9 @@ def _across(state: Scheduler, others: Sequence[str], along: str) -> str | None:
     return best if counts.get(best) else None
 
 
-def _between(state: Scheduler, others: Sequence[str], along: str) -> tuple[str, int] | None:
-    """The axis among ``others``, if any, whose few elements lie side by side where vectors go ``along`` another, the
-    next of which follow them; and how many these are."""
+def _between(state: Scheduler, others: Sequence[str], along: str) -> Across | None:
+    """Across the axis among ``others``, if any, whose few elements lie side by side where vectors go ``along`` another,
+    the next of which follow them."""
     inside = prefix(state.nest.body)[1]
     loops = {loop.axis.name: loop for loop in state.loops()}
     for name in others:
@@ -284,7 +288,7 @@ def _between(state: Scheduler, others: Sequence[str], along: str) -> tuple[str, 
         if isinstance(extent, int) and 1 < extent <= INTERLEAVED and only_stores(inside):
             stores = [s for s in inside if isinstance(s, ln.Store)]
             if all(in_turn(store, loops[name].axis, loops[along].axis, extent) for store in stores):
-                return name, extent
+                return Across(name, extent)
     return None
 
 

@@ -11,6 +11,8 @@ from luminal.core.schedule.rewrite_nest import Body, replace_statements
 from luminal.core.schedule.transforms import find
 from luminal.core.symbolic import Int, Var
 
+INTERLEAVED = 4  # vectors at most that are stored lane by lane
+
 
 @dataclass(frozen=True)
 class Across:

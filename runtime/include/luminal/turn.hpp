@@ -1,4 +1,4 @@
-// Columns of a block of memory as vectors: its rows are loaded, and turned in registers; or so stored.
+// Rows of memory that are turned in registers: loaded as columns, or stored lane by lane.
 #pragma once
 
 #include "luminal/gather.hpp"
