@@ -45,8 +45,8 @@ RESERVED = frozenset(
     public register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch
     template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
     while xor xor_eq
-    lm vec mask wide Interleaved Tile DotTile MatrixTile MatrixRegisters multiples lanes_below
-    lanes_from raise     float16 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float8e8m0 float4e2m1
+    lm vec mask wide Interleaved Tile DotTile MatrixTile MatrixRegisters multiples lanes_below lanes_from raise
+    float16 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float8e8m0 float4e2m1
     int2_t int4_t uint2_t uint4_t element_t lanes load load_partial load_masked load_strided load_columns gather store
     store_partial store_masked store_strided store_groups scatter move_elements clear_elements normal_or_zero prefetch
     prefetch_to_l2 broadcast iota generate extract low high join reduce_add reduce_max any all add sub mul neg abs div

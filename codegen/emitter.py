@@ -95,7 +95,7 @@ def _emit(
         replace(sign, reads_dims=bool(read)),
         tuple(function.lines for function in statements.functions),
         (*statements.threads.shared, *read, *scope.lines),
-        sym.product(loop.extent for loop in nest.tasks),
+        nest.task_count,
     )
     return text, statements.expressions.read
 

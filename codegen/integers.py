@@ -16,7 +16,7 @@ def of(nest: LoopNest) -> str:
     """``int`` where every index of ``nest``, and all that it is made of, is smaller than ``LIMIT`` for all sizes that
     there may be; else ``int64_t``."""
     found = [e for statement in statements(nest.body) for e in expressions(statement)]
-    return "int" if all(map(_fits, [*found, sym.product(loop.extent for loop in nest.tasks)])) else "int64_t"
+    return "int" if all(map(_fits, [*found, nest.task_count])) else "int64_t"
 
 
 def _fits(value: Int) -> bool:

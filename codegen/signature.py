@@ -86,8 +86,9 @@ class Signature:
         return arrays + [name for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used]
 
     def call(self, arguments: Mapping[str, str], times: int = 1) -> str:
-        """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and ``status`` and
-        ``dims`` to theirs; the tasks are ``begin .. end-1``, or all tasks of those shares of ``times`` tasks."""
+        """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and what else the kernel
+        has of ``status``, ``dims``, ``ahead`` and ``ahead_step`` to theirs; the tasks are ``begin .. end-1``, or all
+        tasks of those shares of ``times`` tasks."""
         values = self.values(arguments)
         last = [form.split()[1] for form in self.dialect.head.last]
         values += [name if times == 1 else f"{name} * {times}" for name in last]
@@ -100,7 +101,8 @@ class Signature:
         return values + [arguments[name] for name, passed in used if passed]
 
     def call_of(self, pointers: str) -> str:
-        """A call with the arguments in the order of the parameters, which ``pointers`` are, without types."""
+        """A call with the arguments in the order of the parameters, which ``pointers`` are, without types; the kernel
+        fetches nothing."""
         types = {pointer.array: pointer.type for pointer in self.pointers}
         types |= {"status": "Status*"} if self.checked else {}
         types |= {"dims": "const int64_t*"} if self.reads_dims else {}
@@ -116,7 +118,8 @@ class Signature:
 
 
 def of(name: str, nest: LoopNest, names: Names, dialect: Dialect, fetches: bool = False) -> Signature:
-    """The signature of the kernel ``name`` for ``nest``; its parameters' names are taken from ``names``.
+    """The signature of the kernel ``name`` for ``nest``; its parameters' names are taken from ``names``. With
+    ``fetches`` it fetches what later kernels read.
 
     Raises SpecError for a name that the runtime headers use, UnsupportedError for types that ``dialect`` has not.
     """

@@ -267,7 +267,7 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
         nests = [program.kernels[step.kernel].nest for step in steps]
         _expect(sum(nest.checked for nest in nests) <= 1, f"{where}: more than one can raise a status")
         for nest, tasks in zip(nests, phase.tasks, strict=True):
-            count = sym.product(loop.extent for loop in nest.tasks)
+            count = nest.task_count
             _expect(phase.shares * tasks == count, f"{where}: {count} tasks are not {phase.shares} shares of {tasks}")
         for portion in phase.portions:
             name = portion.buffer

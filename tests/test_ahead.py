@@ -65,7 +65,7 @@ def fetched(program: Program) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
     for step in launches(program):
         if step.fetch is not None:
-            tasks = sym.product(loop.extent for loop in program.kernels[step.kernel].nest.tasks)
+            tasks = program.kernels[step.kernel].nest.task_count
             assert isinstance(tasks, int)
             part = step.fetch.first, step.fetch.first + step.fetch.part * tasks
             found.setdefault(step.fetch.buffer, []).append(part)
@@ -154,8 +154,7 @@ def test_sizes_that_are_not_known() -> None:
     """As many bytes fall to each step as there are, or none, if there are more steps than that; never more in all."""
     program = compiled(classifier(sym.var("rows", 1, 4096), 1000))
     ((fetch, kernel),) = ((s.fetch, program.kernels[s.kernel]) for s in launches(program) if s.fetch is not None)
-    tasks = sym.product(loop.extent for loop in kernel.nest.tasks)
-    sizes = {rows: sym.evaluate(tasks * fetch.part, {"rows": rows}) for rows in (1, 8, 64, 512, 4096)}
+    sizes = {rows: sym.evaluate(kernel.nest.task_count * fetch.part, {"rows": rows}) for rows in (1, 8, 64, 512, 4096)}
     assert all(size <= program.buffer(fetch.buffer).size for size in sizes.values())
     assert sizes[64] > 0.9 * program.buffer(fetch.buffer).size > sizes[1] > 0
     assert sym.evaluate(fetch.stride, {"rows": 1}) == 64

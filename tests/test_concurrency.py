@@ -18,9 +18,7 @@ from luminal.codegen import render
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Kernel
 from luminal.core.schedule import choose, cost, phases, scheduler
-from luminal.core.symbolic import Int
 from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
@@ -90,12 +88,8 @@ def chains() -> Module:
     compiled = luminal.compile(Scores().eval(), inputs, name="scores")
     assert isinstance(compiled, Module) and compiled.program is not None
     kernels = [kernel for kernel in compiled.program.kernels if "Stream(" in kernel.schedule]
-    assert len(kernels) == 2 and all(sym.always(task_count(kernel) - 8) for kernel in kernels)
+    assert len(kernels) == 2 and all(sym.always(kernel.nest.task_count - 8) for kernel in kernels)
     return compiled
-
-
-def task_count(kernel: Kernel) -> Int:
-    return sym.product(loop.extent for loop in kernel.nest.tasks)
 
 
 def test_results_do_not_depend_on_the_threads(module: Module) -> None:

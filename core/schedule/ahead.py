@@ -2,8 +2,8 @@
 
 A step whose weights come from memory more slowly than it multiplies them waits for memory: a product of one row, as of
 a classifier, waits for all of them. A step before it that multiplies more than it reads leaves memory idle meanwhile.
-So each of the loops over the terms of its tiles asks for a part of what the later step will read, at a pace that leaves
-its own reading alone. Nothing changes but where bytes lie.
+So each of the loops over the terms of its tiles asks for a part of what the later step will read, as much as memory
+gives beside its own weights. Nothing changes but where bytes lie.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-PACE = 5  # bytes that memory gives in a cycle, to all cores together, beside what it could not foresee
+PACE = 5  # bytes a cycle that all threads together ask of memory, which gives about twice as many
 KEPT = 0.75  # of the last cache: more than that, with what is read meanwhile, is lost before it is used
 
 
@@ -57,7 +57,7 @@ def _fetching(program: Program, region: Region, target: Target) -> Region:
         nest = program.kernels[step.kernel].nest
         weights = {name: program.buffer(name).size for name in _weights(program, step, nest)}
         read = sum(weights.values())
-        spare = int(cost.cycles(nest) / min(target.threads, max(1, typical(_tasks(nest)))) * PACE) - read
+        spare = int(cost.cycles(nest) / min(target.threads, max(1, typical(nest.task_count))) * PACE) - read
         # What this step reads, it brings itself.
         wanted = [replace(w, room=w.room - read) for w in wanted if w.room >= read and w.buffer not in weights]
         if spare < 0:
@@ -72,11 +72,11 @@ def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted) -> Fetch | None:
     """The last of what is ``wanted``, ``spare`` bytes at most, divided among all terms of all tasks; None where that
     leaves none for each."""
     terms = _terms(nest.tasks[-1].body if nest.tasks else nest.body, frozenset(nest.dims))
-    rounds = terms * _tasks(nest)
+    rounds = terms * nest.task_count
     if rounds == 0:
         return None
     size = min(wanted.end, spare, CACHE_LINE * typical(rounds))
-    # What is left at the very beginning would be too little for the step before to fetch.
+    # Rounded up where this fetches all that is left: a few bytes more would be too few for another step to fetch.
     divided = sym.ceildiv if size == wanted.end and isinstance(rounds, int) else sym.floordiv
     stride = sym.minimum(CACHE_LINE, divided(size, sym.maximum(1, rounds)))
     if stride == 0:
@@ -91,10 +91,6 @@ def _weights(program: Program, step: Launch, nest: ln.LoopNest) -> Iterator[str]
     for name in dict.fromkeys(n for n, a in zip(step.arguments, nest.arrays, strict=True) if a.name in multiplied):
         if program.buffer(name).space == "constant":
             yield name
-
-
-def _tasks(nest: ln.LoopNest) -> Int:
-    return sym.product(loop.extent for loop in nest.tasks)
 
 
 def _terms(body: Sequence[ln.Statement], dims: frozenset[Var]) -> Int:

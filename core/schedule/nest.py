@@ -19,7 +19,7 @@ from luminal.core.grid import Fragment
 from luminal.core.matrix import MatrixUnit
 from luminal.core.ops import SELECT, Failure, Op
 from luminal.core.printer import brief
-from luminal.core.symbolic import Int, Var
+from luminal.core.symbolic import Int, Var, product
 from luminal.core.types import DType, bool_, i64
 
 # What axes of nests, and of the views that they come from, are called: nothing else may have such a name.
@@ -465,6 +465,11 @@ class LoopNest:
             loops.append(body[0])
             body = body[0].body
         return tuple(loops)
+
+    @property
+    def task_count(self) -> Int:
+        """How many tasks there are."""
+        return product(loop.extent for loop in self.tasks)
 
 
 def one_after_the_other(first: LoopNest, second: LoopNest) -> LoopNest:

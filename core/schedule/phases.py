@@ -67,7 +67,7 @@ def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phas
         return None  # a status says in which step it was raised, by the phase's one step that can
     counts = sorted(set(chain.from_iterable(_prefixes(step.nest) for step in inside)), key=typical, reverse=True)
     for shares in counts:
-        tasks = tuple(_times(_tasks(step.nest), shares) for step in inside)
+        tasks = tuple(_times(step.nest.task_count, shares) for step in inside)
         even = typical(shares) >= SHARES or set(tasks) == {1}
         even = even or (suffice(shares, target) and _between(inside, shares) > target.l3 // PART)
         if all(tasks) and even and _independent(inside, shares):
@@ -156,10 +156,6 @@ def _times(count: Int, of: Int) -> int:
 
 
 # ---- what a nest touches -------------------------------------------------------------------------------------------
-
-
-def _tasks(nest: ln.LoopNest) -> Int:
-    return sym.product(loop.extent for loop in nest.tasks)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -117,5 +117,5 @@ def in_turn(store: ln.Store, between: Var, along: Var, count: int) -> bool:
         linear = sym.coefficient(store.offset, axis)
         return None if linear is None else linear[0]
 
-    whole = store.value.dtype.bits in (16, 32) and not store.value.dtype.is_bool
-    return whole and not store.valid and apart(between) == 1 and apart(along) == count
+    whole = store.value.dtype.bits in (16, 32) and not store.valid
+    return whole and apart(between) == 1 and apart(along) == count

@@ -69,7 +69,7 @@ def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject
         same = launch.arguments.index(name)
         dtype = kernel.nest.arrays[place].dtype.numpy
         arguments.append(Argument(dtype.name, elements, buffer.space == "constant", same))
-    tasks = int(sym.evaluate(sym.product(loop.extent for loop in kernel.nest.tasks), sizes))
+    tasks = int(sym.evaluate(kernel.nest.task_count, sizes))
     dims = tuple(sizes.get(dim.name, 0) for dim in kernel.nest.dims)
     return Subject(number, tasks, cost.grain(kernel.nest), kernel.nest.checked, tuple(arguments), dims)
 
