@@ -46,13 +46,14 @@ RESERVED = frozenset(
     template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
     while xor xor_eq
     lm vec mask wide Interleaved Tile DotTile MatrixTile MatrixRegisters multiples lanes_below lanes_from raise
-    float16 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float8e8m0 float4e2m1
-    int2_t int4_t uint2_t uint4_t element_t lanes load load_partial load_masked load_strided load_columns gather store
-    store_partial store_masked store_strided store_groups scatter move_elements clear_elements normal_or_zero prefetch
-    prefetch_to_l2 broadcast iota generate extract low high join reduce_add reduce_max any all add sub mul neg abs div
-    mod max fma multiply_add less lesser greater equal select quantise fake_quantise bit_and bit_or bit_xor bit_not
-    shl shr sqrt recip round_even floor ceil trunc convert bitcast encode decode exp2_scaled log2_scaled sin_quadrant
-    floor_div floor_mod minimum maximum Status status dims ahead ahead_step begin end main errno
+    float16 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float8e8m0 float4e2m1 int2_t int4_t
+    uint2_t uint4_t element_t lanes load load_partial load_masked load_strided load_columns gather store
+    store_partial store_masked store_strided store_groups scatter bits_of move_elements clear_elements
+    normal_or_zero prefetch prefetch_to_l2 broadcast iota generate extract low high join reduce_add reduce_max any
+    all add sub mul neg abs div mod max fma multiply_add less lesser greater equal select quantise fake_quantise
+    bit_and bit_or bit_xor bit_not shl shr sqrt recip round_even floor ceil trunc convert bitcast encode decode
+    exp2_scaled log2_scaled sin_quadrant floor_div floor_mod minimum maximum Status status dims ahead ahead_step
+    begin end main errno
     linux unix""".split()  # noqa: SIM905
 )
 

@@ -6,6 +6,7 @@ Inside a vector loop, a scalar that all lanes share stays a scalar and is broadc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 
 from luminal.codegen import patterns
@@ -102,7 +103,10 @@ class Expressions:
             if (known := self.frame.find(key)) is not None and known.rounds is None:
                 self.frame.remember(self.frame.key(scalar), known, self.frame.find_depth(key))
                 return
-        if isinstance(leaf, Access):
+        bits = _bits(scalar)
+        if bits is not None:
+            text, varying = self._as_bits(bits.array, scalar.dtype)._load(bits, scalar.dtype)
+        elif isinstance(leaf, Access):
             text, varying = self._load(leaf, scalar.dtype)
         elif isinstance(leaf, Index):
             text, varying = self._index(leaf.value)
@@ -112,6 +116,13 @@ class Expressions:
             text, varying = self._apply(scalar)
         depth = self.frame.place_scalar(scalar)
         self.frame.remember(self.frame.key(scalar), self._define(scalar.dtype, text, varying, depth), depth)
+
+    def _as_bits(self, array: str, dtype: DType) -> Expressions:
+        """The same where ``array`` is one of integers, the bits of its elements."""
+        pointer = self.array(array)
+        same = copy(self)
+        same.arrays = {array: replace(pointer, name=f"bits_of({pointer.name})", dtype=dtype)}
+        return same
 
     # ---- leaves ----------------------------------------------------------------------------------------------------
 
@@ -215,6 +226,8 @@ class Expressions:
 
     def _arguments(self, scalar: Scalar) -> tuple[Scalar, ...]:
         """What the text of ``scalar`` is made of."""
+        if _bits(scalar) is not None:
+            return ()
         known = self.function(scalar)
         return scalar.operands if known is None else known[1]
 
@@ -240,3 +253,12 @@ class Expressions:
         types = tuple(operand.dtype for operand in scalar.operands)
         call = Call(texts, types, scalar.attr, scalar.dtype)
         return self.frame.dialect.table[scalar.op](call), varying
+
+
+def _bits(scalar: Scalar) -> Access | None:
+    """The access of which ``scalar`` is the bits, where what it gives is computed in a wider type: memory has them."""
+    if scalar.op is not ops.BITCAST or scalar.dtype.compute != scalar.dtype:
+        return None
+    (element,) = scalar.operands
+    narrow = element.dtype.is_float and element.dtype.bits in (8, 16)
+    return element.leaf if narrow and isinstance(element.leaf, Access) else None

@@ -14,7 +14,7 @@ from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
 from luminal.core.rules import RULES, quotient
-from luminal.core.schedule import arrangement, bodies, demand, integers, preparation, rounding
+from luminal.core.schedule import arrangement, bodies, demand, integers, maxima, preparation, rounding
 from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
@@ -75,10 +75,10 @@ def canonical(graph: Graph, target: Target) -> Graph:
     than that. What is divided by a scale and rounded to few bits is multiplied instead."""
     graph = simplify(integers.integral(graph, target), (*RULES, *(quotient.RULES if target.fused else ())))
     stored = target.precision.stored
-    if stored is None:
-        return graph
-    wide = target.grid is None and all(unit.left != stored for unit in target.units)
-    return demand.eased(rounding.rounded(graph, target.precision, wide))
+    if stored is not None:
+        wide = target.grid is None and all(unit.left != stored for unit in target.units)
+        graph = demand.eased(rounding.rounded(graph, target.precision, wide))
+    return maxima.of_bits(graph)
 
 
 def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:

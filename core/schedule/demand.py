@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
-import numpy as np
-
 from luminal.core import ir, ops
 from luminal.core.decompose.common import SHORT_DIGITS
 from luminal.core.decompose.error_function import times_normal, times_normal_short
@@ -23,6 +21,7 @@ from luminal.core.ir import Graph, Node, Origins
 from luminal.core.ops import Kind
 from luminal.core.rewrite import rewrite
 from luminal.core.rules.pattern import uniform
+from luminal.core.schedule import signs
 from luminal.core.schedule.rounding import significant
 from luminal.core.types import f32
 
@@ -146,7 +145,7 @@ def demands(roots: Iterable[Node]) -> dict[Node, int]:
     """The significant bits that are needed of every node: ``ALL`` of ``roots``, and of what loops and branches read."""
     roots = tuple(roots)
     order = ir.topological(roots)
-    positive, inexact = _not_negative(order), _inexact(order)
+    positive, inexact = signs.not_negative(order), _inexact(order)
     found = dict.fromkeys(order, 0) | dict.fromkeys(roots, ALL)
     for node in reversed(order):
         digits = _asked(node, found[node], positive, inexact)
@@ -173,45 +172,11 @@ def _rounds(node: Node) -> bool:
     return node.op is ops.CAST and significant(node.dtype) < significant(node.inputs[0].dtype)
 
 
-def _values(node: Node) -> Sequence[Node]:
-    """The operands that a result may be."""
-    return node.inputs[1:] if node.op is ops.SELECT else node.inputs
-
-
-def _is_limited(select: Node) -> bool:
-    """Whether a choice is the larger of its operands, but for the sign of a zero."""
-    condition, bound, x = select.inputs
-    return condition.op is ops.LESS_THAN and condition.inputs == (x, bound)
-
-
 def _inexact(order: Sequence[Node]) -> set[Node]:
     """Those of ``order``, operands first, that the error of an exponential may be in; one that is rounded is not told
     from that rounding's."""
     found: set[Node] = set()
     for node in order:
-        if node.op is ops.EXP2 or not (_rounds(node) or found.isdisjoint(_values(node))):
-            found.add(node)
-    return found
-
-
-def _not_negative(order: Sequence[Node]) -> set[Node]:
-    """Those of ``order``, operands first, that are floats of which none is below zero."""
-    found: set[Node] = set()
-    for node in order:
-        known = [x in found for x in _values(node)]
-        number = uniform(node)
-        if not node.dtype.is_float:
-            continue
-        if number is not None:
-            holds = not np.signbit(number.astype(np.float64))
-        elif node.op is ops.MAX or (node.op is ops.SELECT and _is_limited(node)):
-            holds = any(known)
-        elif node.op is ops.VIEW and node.attr.valid:
-            holds = known[0] and not any(node.attr.fill)
-        elif node.op in (*_SAME, *_PRODUCTS, *_SUMS, ops.CAST):
-            holds = all(known)
-        else:
-            holds = node.op is ops.EXP2
-        if holds:
+        if node.op is ops.EXP2 or not (_rounds(node) or found.isdisjoint(signs.values(node))):
             found.add(node)
     return found

@@ -45,7 +45,8 @@ def neutral(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
         masks = condition.leaf.valid if other.leaf.bits == _identity(op, value.dtype) else ()
         return [*masks, *neutral(kept, op, finite)] if masks else []
     if op is not ops.SUM_REDUCE:
-        return []
+        conditions, blank = _blank(value)
+        return conditions if blank == _identity(op, value.dtype) else []
     if value.op is ops.CAST:
         return neutral(value.operands[0], op, finite)
     if value.op is ops.MUL:
@@ -53,6 +54,25 @@ def neutral(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
         found = neutral(a, op, finite) if _is_finite(b, finite) else []
         return found + (neutral(b, op, finite) if _is_finite(a, finite) else [])
     return []
+
+
+def _blank(value: ln.Scalar) -> tuple[list[Int], bytes]:
+    """Conditions (``>= 0``) without any of which ``value`` is one number, and the number, as far as both are known."""
+    found: dict[ln.Scalar, tuple[list[Int], bytes]] = {}
+    for scalar in ln.postorder(value):
+        leaf, parts = scalar.leaf, [found[operand] for operand in scalar.operands]
+        conditions = [condition for own, _ in parts for condition in own]
+        if isinstance(leaf, ln.Literal):
+            found[scalar] = [], leaf.bits
+        elif isinstance(leaf, ln.Access):
+            found[scalar] = list(leaf.valid), leaf.fill
+        elif scalar.op is not None and sum(bool(own) for own, _ in parts) == 1 and all(bits for _, bits in parts):
+            typed = zip(scalar.operands, parts, strict=True)
+            operands = (np.frombuffer(bits, operand.dtype.numpy) for operand, (_, bits) in typed)
+            found[scalar] = conditions, numerics.apply(scalar.op, scalar.attr, *operands).tobytes()
+        else:
+            found[scalar] = [], b""
+    return found[value]
 
 
 def _identity(op: Op, dtype: DType) -> bytes:

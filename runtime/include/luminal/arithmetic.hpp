@@ -313,7 +313,8 @@ template <class V> LM_INLINE V max(V a, V b) {
     if constexpr (is_bool<V>) {
         return bit_or(a, b);
     } else if constexpr (is_integer<V>) {
-        return select(less(a, b), b, a);
+        // Compilers see one instruction in this where masks would be two.
+        return lift_registers([](auto x, auto y) LM_LAMBDA { return x < y ? y : x; }, a, b);
     } else {
         return lift_registers([](auto x, auto y) LM_LAMBDA { return detail::max_register(x, y); }, a, b);
     }
