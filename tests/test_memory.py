@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -67,3 +68,13 @@ def test_the_memory_of_few_results_is_kept() -> None:
     assert resident() - before > 6 * x.nbytes
     del many
     assert resident() - before < 2 * x.nbytes
+
+
+@pytest.mark.parametrize(("size", "large"), [(1024, True), (64, False)])
+def test_large_weights_are_in_huge_pages(size: int, large: bool) -> None:
+    """A file would be in small ones: what the system has huge pages for is copied, and the file is let go of."""
+    module = luminal.compile(nn.Linear(size, size), (torch.ones(1, size),), name=f"weights_{size}")
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    huge = large and modes.exists() and "[never]" not in modes.read_text()
+    file = str(module.folder / f"weights_{size}.weights")
+    assert (file in Path("/proc/self/maps").read_text()) is not huge

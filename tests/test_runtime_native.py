@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cmake
@@ -87,22 +87,34 @@ def test_what_threads_share_under_the_thread_sanitizer(what: str, tmp_path: Path
     run(without_randomisation([program]))
 
 
-def test_the_quota_of_control_groups(tmp_path: Path) -> None:
-    program = tmp_path / "cpus_test"
-    source = NATIVE / "runtime_cpus_test.cpp"
-    run(["g++", *CXX_FLAGS, "-DLM_NAMESPACE=cpus", f"-I{INCLUDE}", source, "-o", program])
-    membership, root = tmp_path / "cgroup", tmp_path / "root"
-    (root / "outer" / "inner").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def control_groups(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[int, int]]:
+    """The CPUs and the bytes that a tree of control groups grants, 0 where it sets no limit, to a process in the group
+    that a text names, for the ``limits`` of a file in groups by name."""
+    folder = tmp_path_factory.mktemp("control_groups")
+    program, membership, root = folder / "program", folder / "cgroup", folder / "root"
+    source = NATIVE / "runtime_control_groups_test.cpp"
+    run(["g++", *CXX_FLAGS, "-DLM_NAMESPACE=groups", f"-I{INCLUDE}", source, "-o", program])
+    groups = {"root": root, "outer": root / "outer", "inner": root / "outer" / "inner"}
+    groups["inner"].mkdir(parents=True)
 
-    def cpus(groups: str, **limits: str) -> int:
-        membership.write_text(groups)
-        for name, folder in (("root", root), ("outer", root / "outer"), ("inner", root / "outer" / "inner")):
-            (folder / "cpu.max").unlink(missing_ok=True)
+    def granted(named: str, file: str, **limits: str) -> tuple[int, int]:
+        membership.write_text(named)
+        for name, group in groups.items():
+            for old in group.glob("*.max"):
+                old.unlink()
             if name in limits:
-                (folder / "cpu.max").write_text(limits[name])
-        found = int(run([program, membership, root]))
-        assert found == (device.quota_cpus(membership, root) or 0)  # what is compiled for is what will run
-        return found
+                (group / file).write_text(limits[name])
+        cpus, memory = map(int, run([program, membership, root]).split())
+        assert cpus == (device.quota_cpus(membership, root) or 0)  # what is compiled for is what will run
+        return cpus, memory
+
+    return granted
+
+
+def test_the_quota_of_control_groups(control_groups: Callable[..., tuple[int, int]]) -> None:
+    def cpus(named: str, **limits: str) -> int:
+        return control_groups(named, "cpu.max", **limits)[0]
 
     assert cpus("0::/outer/inner\n") == 0  # no limit
     assert cpus("0::/outer/inner\n", inner="max 100000\n") == 0
@@ -114,6 +126,17 @@ def test_the_quota_of_control_groups(tmp_path: Path) -> None:
     assert cpus("0::/outer\n", inner="100000 100000\n") == 0  # of a group that is not ours
     assert cpus("9:cpu:/other\n0::/outer\n", outer="100000 100000\n") == 1  # beside version 1
     assert cpus("9:cpu:/outer\n", outer="100000 100000\n") == 0 == cpus("")
+
+
+def test_the_memory_of_control_groups(control_groups: Callable[..., tuple[int, int]]) -> None:
+    def memory(named: str, **limits: str) -> int:
+        return control_groups(named, "memory.max", **limits)[1]
+
+    assert memory("0::/outer/inner\n") == 0  # all that the machine has
+    assert memory("0::/outer/inner\n", inner="max\n") == 0
+    assert memory("0::/outer/inner\n", inner="1048576\n", outer="max\n") == 1 << 20
+    assert memory("0::/outer/inner\n", inner="1048576\n", outer="4096\n") == 4096
+    assert memory("0::/outer\n", inner="4096\n", root="1152921504606846976\n") == 0  # more than the machine has
 
 
 def test_blocks_are_aligned_and_given_back(tmp_path: Path) -> None:

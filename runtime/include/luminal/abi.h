@@ -4,7 +4,7 @@
  *
  *   NAME_abi_version     LM_ABI_VERSION of the library
  *   NAME_metadata_json   inputs, outputs, dims, entry points, constants and origins, as a static JSON text
- *   NAME_open            options -> library: maps the weights, starts the threads or takes the device
+ *   NAME_open            options -> library: brings the weights in, starts the threads or takes the device
  *   NAME_close           library -> nothing; refused while it still has contexts
  *   NAME_context_create  library -> context: the arena of one caller thread
  *   NAME_context_destroy

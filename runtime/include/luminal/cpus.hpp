@@ -1,14 +1,12 @@
 // The CPUs that this process may use: its cpuset, those of a thread, and the share of time that control groups grant it.
 #pragma once
 
-#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "luminal/control_groups.hpp"
 #include "luminal/namespace.hpp"
 
 namespace lm {
@@ -57,43 +55,14 @@ class CpuSet {
     cpu_set_t set_;
 };
 
-/// The beginning of a small file as text; empty if it cannot be read.
-template <size_t SIZE>
-void read_text(const char* path, char (&text)[SIZE]) {
-    text[0] = '\0';
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    const ssize_t length = read(file, text, SIZE - 1);
-    text[length > 0 ? length : 0] = '\0';
-    close(file);
-}
-
-/// The CPU time that control groups (version 2) grant this process, in CPUs, rounded up: the least quota of its group
-/// and of those around it; INT_MAX where there is none. `membership` names the group in the tree of files at `root`.
-inline int quota_cpus(const char* membership = "/proc/self/cgroup", const char* root = "/sys/fs/cgroup") {
-    char lines[4096];
-    read_text(membership, lines);
-    char* group = strncmp(lines, "0::", 3) == 0 ? lines : strstr(lines, "\n0::");
-    if (group == nullptr) return INT_MAX;
-    group = strchr(group, '/');
-    if (group == nullptr) return INT_MAX;
-    group[strcspn(group, "\n")] = '\0';
-    long long least = INT_MAX;
-    while (true) {
-        char path[PATH_MAX];
-        char limit[64];
-        snprintf(path, sizeof(path), "%s%s/cpu.max", root, group);
-        read_text(path, limit);
+/// The CPU time that control groups grant this process, in CPUs, rounded up; INT_MAX where there is no limit.
+inline int quota_cpus(const ControlGroups& groups = {}) {
+    return static_cast<int>(groups.least("cpu.max", INT_MAX, [](const char* text) {
         long long quota = 0;  // microseconds in every period; the word "max" where there is no limit
         long long period = 0;
-        if (sscanf(limit, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
-            const long long cpus = (quota - 1) / period + 1;
-            if (cpus < least) least = cpus;
-        }
-        char* const parent = strrchr(group, '/');
-        if (parent == nullptr) return static_cast<int>(least);
-        *parent = '\0';
-    }
+        const bool limited = sscanf(text, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
+        return limited ? (quota - 1) / period + 1 : INT_MAX;
+    }));
 }
 
 /// CPUs that this process may keep busy, at least 1.

@@ -28,6 +28,7 @@ class Library : public LibraryBase {
         Message message;
         int32_t status = prepare(caller_options, message);
         if (status == LM_OK) status = open_weights(message);
+        weights_.bring_in(options_.allocate == nullptr);
         if (status == LM_OK) status = start_threads(message);
         return opened(status, message);
     }

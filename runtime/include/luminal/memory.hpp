@@ -1,12 +1,16 @@
 // Where a context's memory comes from: the caller's callbacks, or the operating system.
 #pragma once
 
+#include <limits.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "luminal/abi.h"
+#include "luminal/control_groups.hpp"
 #include "luminal/namespace.hpp"
 
 namespace lm {
@@ -30,6 +34,22 @@ T* portion(unsigned char* own, int64_t offset, int64_t first) {
 }
 
 constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+/// Bytes of memory that this process may have at most: the machine's, or what control groups grant of it.
+inline size_t available_memory(const ControlGroups& groups = {}) {
+    const long long machine = static_cast<long long>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+    return static_cast<size_t>(groups.least("memory.max", machine, [](const char* text) {
+        long long bytes = 0;  // or the word "max"
+        return sscanf(text, "%lld", &bytes) == 1 && bytes > 0 ? bytes : LLONG_MAX;
+    }));
+}
+
+/// Whether memory comes in huge pages where a program asks for them.
+inline bool has_huge_pages() {
+    char modes[64];  // the chosen one in brackets
+    read_text("/sys/kernel/mm/transparent_hugepage/enabled", modes);
+    return modes[0] != '\0' && strstr(modes, "[never]") == nullptr;
+}
 
 /// Allocates blocks aligned to ALIGNMENT. Large default blocks are anonymous mappings: pages that are never touched
 /// cost nothing, so an arena planned for the largest sizes stays cheap when the sizes are small.
@@ -72,12 +92,8 @@ class Allocator {
         }
     }
 
-  private:
-    static constexpr size_t HUGE_PAGE = size_t{2} << 20;
-    static constexpr size_t MAPPED = size_t{1} << 16;
-
-    static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }  // not 4 KiB everywhere
-
+    /// Pages that no callback gives, huge ones where the system has them; null if there is no memory. `munmap` gives them
+    /// back.
     static void* map(size_t bytes) {
         const size_t size = round_up(bytes, page());
         // Huge pages need an aligned start: reserve more, give back what lies before and behind.
@@ -96,6 +112,13 @@ class Allocator {
 #endif
         return start + before;
     }
+
+    static constexpr size_t HUGE_PAGE = size_t{2} << 20;
+
+  private:
+    static constexpr size_t MAPPED = size_t{1} << 16;
+
+    static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }  // not 4 KiB everywhere
 
     void* (*allocate_)(void*, size_t, size_t) = nullptr;
     void (*deallocate_)(void*, void*, size_t) = nullptr;

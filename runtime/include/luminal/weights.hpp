@@ -1,5 +1,5 @@
-// The weights file: a header page, then the payload, in which every constant is aligned to 64 bytes. It is mapped
-// read-only, so processes share it. luminal.codegen.weights writes it.
+// The weights file: a header page, then the payload, in which every constant is aligned to 64 bytes.
+// luminal.codegen.weights writes it.
 //
 //   offset  bytes
 //        0      8  "LUMINALW"
@@ -37,7 +37,7 @@ struct WeightsHeader {
 };
 static_assert(sizeof(WeightsHeader) == 64, "the header has no padding");
 
-/// The image of a weights file, mapped by us or lent by the caller.
+/// The image of a weights file, mapped or copied by us or lent by the caller.
 class Weights {
   public:
     Weights() = default;
@@ -78,7 +78,6 @@ class Weights {
             munmap(mapping, bytes);
             return status;
         }
-        bring_in(mapping, bytes);
         release();
         mapping_ = mapping;
         mapped_bytes_ = bytes;
@@ -99,6 +98,19 @@ class Weights {
         return LM_OK;
     }
 
+    /// Has what is mapped in memory now, so that the first run does not fault for each page; in huge pages where there are
+    /// such, since looking up the addresses of small ones takes a part of the time that a run reads weights (TinyLlama,
+    /// one token: 4 to 8 %). Few file systems keep files in huge pages: it takes a copy, which is no other process's, and
+    /// which the caller `allows`. A file that fills much of the memory stays one, and comes in as it is read. All of it
+    /// are wishes.
+    void bring_in(bool allows) {
+        if (mapping_ == nullptr || mapped_bytes_ > available_memory() / 2) return;
+        if (allows && mapped_bytes_ >= Allocator::HUGE_PAGE && has_huge_pages() && copy()) return;
+#ifdef MADV_POPULATE_READ
+        madvise(mapping_, mapped_bytes_, MADV_POPULATE_READ);
+#endif
+    }
+
     /// Lets go of the image, as a device does once it has a copy.
     void release() {
         if (mapping_ != nullptr) munmap(mapping_, mapped_bytes_);
@@ -107,6 +119,20 @@ class Weights {
     }
 
   private:
+    /// Takes memory of our own in the place of the mapped file. False, and nothing changes, if there is none.
+    bool copy() {
+        void* const memory = Allocator::map(mapped_bytes_);
+        if (memory == nullptr) return false;
+        memcpy(memory, mapping_, mapped_bytes_);
+        mprotect(memory, mapped_bytes_, PROT_READ);
+        const size_t bytes = mapped_bytes_;
+        release();
+        mapping_ = memory;
+        mapped_bytes_ = bytes;
+        payload_ = static_cast<const unsigned char*>(memory) + PAYLOAD_OFFSET;
+        return true;
+    }
+
     static constexpr uint32_t VERSION = 1;
     static constexpr uint32_t PAYLOAD_OFFSET = 4096;
 
@@ -165,19 +191,6 @@ class Weights {
             return LM_OK;
         }
         return LM_BAD_WEIGHTS;
-    }
-
-    /// Maps the pages now, so that the first run does not fault for each, in huge ones where the file system has them.
-    /// All of it are wishes. A file that fills much of the memory comes in as it is read.
-    static void bring_in(void* mapping, size_t bytes) {
-#ifdef MADV_HUGEPAGE
-        madvise(mapping, bytes, MADV_HUGEPAGE);
-#endif
-#ifdef MADV_POPULATE_READ
-        const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-        if (bytes <= memory / 2) madvise(mapping, bytes, MADV_POPULATE_READ);
-#endif
-        (void)mapping, (void)bytes;
     }
 
     void* mapping_ = nullptr;
