@@ -271,3 +271,14 @@ def test_a_constant_that_all_read_along_memory_stays() -> None:
     table = s.weight(4, 6)
     found = program(s, s.input(BATCH, 4, 6) * table, names={table: "table"})
     np.testing.assert_array_equal(found.constants["table"], table.attr.array)
+
+
+def test_what_is_cut_at_zero_is_stored_before_a_mean_not_what_it_is_chosen_from() -> None:
+    """A mask and what it chooses from would be two values where one is enough."""
+    s = Source()
+    x = activation.relu(contraction.conv(s.input(1, 32, 7, 7), s.weight(64, 32, 1, 1)))
+    y = ir.reduce(ops.SUM_REDUCE, x, [2, 3])
+    found = program(s, y)
+    assert types.bool_ not in {buffer.dtype for buffer in found.buffers}
+    expected = interp.run(Graph("g", tuple(s.nodes), (("y0", y),), ()), s.arrays).outputs[0]
+    np.testing.assert_allclose(run_program(found, s.arrays)["y0"], expected, rtol=1e-5)

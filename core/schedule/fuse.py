@@ -202,8 +202,16 @@ class Fuser:
         (user,) = users
         if self._spreads(node, user, sources):
             return True  # one operation instead of a value larger than all that it comes from
+        if user.op.kind is not Kind.REDUCE or user in self.tiles or self._is_in_parts(node, sources):
+            return False
         # A reduction over overlapping windows would compute the value once for each window.
-        return user.op.kind is Kind.REDUCE and user not in self.tiles and user.inputs[0].size == node.size
+        return user.inputs[0].size == node.size
+
+    def _is_in_parts(self, node: Node, sources: list[Node]) -> bool:
+        """Whether several values as large as ``node`` that it is made of would be stored by the kernel of one
+        contraction, which no reduction joins, instead of it."""
+        homes = [self.home[x].number for x in set(sources) if x in self.home and x.size == node.size]
+        return any(homes.count(n) > 1 and self.clusters[n].kind == "contraction" for n in homes)
 
     def _decodes(self, node: Node, sources: list[Node]) -> bool:
         """Whether ``node`` is a few cheap operations on one value of fewer bytes, and nothing needs it stored."""
