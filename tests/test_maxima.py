@@ -15,6 +15,7 @@ from torch import nn
 import luminal
 from luminal.codegen.render import render
 from luminal.core import interp, ir, movement, ops, structured, types
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, pooling
 from luminal.core.decompose.activation import relu
@@ -104,6 +105,32 @@ def test_windows_that_share_nothing_or_may_be_all_padding_are_compared_as_they_a
     assert kinds(pooled(relu(X), 2, 1, 1)) == {types.f32}  # no tap is inside for the first window and for the last
     assert kinds(pooled(relu(X), 3, 1, 1)) == {types.u32}
     assert kinds(pooled(relu(X), 5, 2, 2, ceil_mode=True)) == {types.u32}
+
+
+def test_a_bound_that_may_be_nan_limits_nothing() -> None:
+    """Nothing is less than NaN: the choice is what may be negative."""
+    y = ir.input_("y", X.shape, types.f32)
+    for bound in (relu(y), ir.expand(ir.constant(np.nan, types.f32), X.shape)):
+        value = ir.select(less(X, bound), bound, X)
+        assert value not in signs.not_negative(ir.topological([value]))
+        assert kinds(pooled(value)) == {types.f32}
+        given = {"x": np.full(X.shape, -1, np.float32), "y": np.full(X.shape, np.nan, np.float32)}
+        (found,) = interp.evaluate(of_bits(graph(pooled(value), X, y)).roots, given)
+        assert (found == -1).all()
+
+
+def test_the_largest_of_nothing_is_below_zero() -> None:
+    for extent, known in ((0, False), (sym.var("n", 0, 4), False), (sym.var("n", 1, 4), True)):
+        value = ir.reduce(ops.MAX_REDUCE, relu(ir.input_("x", (2, 3, 9, 9, extent), types.f32)), [4])
+        assert (value in signs.not_negative(ir.topological([value]))) is known
+
+
+@pytest.mark.parametrize("fill", [5.0, np.inf, np.nan, 2.0**-140, 0.0, -0.0, -1.0, -np.inf])
+def test_padding_that_may_win_is_kept(fill: float) -> None:
+    root = pooled(movement.pad(relu(X), [0, 0, 1, 1], [0, 0, 1, 1], fill), 3, 1, 0)
+    assert kinds(root) == ({types.u32} if fill <= 0 else {types.f32})
+    expected, found = interp.evaluate([root, *of_bits(graph(root)).roots], {"x": values(1)})
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_bodies_of_loops_are_not_left_out() -> None:

@@ -282,3 +282,13 @@ def test_what_is_cut_at_zero_is_stored_before_a_mean_not_what_it_is_chosen_from(
     assert types.bool_ not in {buffer.dtype for buffer in found.buffers}
     expected = interp.run(Graph("g", tuple(s.nodes), (("y0", y),), ()), s.arrays).outputs[0]
     np.testing.assert_allclose(run_program(found, s.arrays)["y0"], expected, rtol=1e-5)
+
+
+def test_what_is_stored_anyway_is_read_in_parts() -> None:
+    """A product of two outputs would be a third value in memory."""
+    s = Source()
+    x = contraction.conv(s.input(1, 32, 7, 7), s.weight(64, 32, 1, 1))
+    a, b = activation.relu(x), x * 3.0
+    found = program(s, a, b, ir.reduce(ops.SUM_REDUCE, a * b, [2, 3]))
+    whole = [buffer for buffer in found.buffers if buffer.space != "constant" and buffer.shape == a.shape]
+    assert len(whole) == 2

@@ -209,8 +209,9 @@ class Fuser:
 
     def _is_in_parts(self, node: Node, sources: list[Node]) -> bool:
         """Whether several values as large as ``node`` that it is made of would be stored by the kernel of one
-        contraction, which no reduction joins, instead of it."""
-        homes = [self.home[x].number for x in set(sources) if x in self.home and x.size == node.size]
+        contraction, which no reduction joins, instead of it; those that others read, too, are stored anyway."""
+        own = {x for x in sources if x not in self.kept and {node, *sources}.issuperset(self.consumers[x])}
+        homes = [self.home[x].number for x in own if x in self.home and x.size == node.size]
         return any(homes.count(n) > 1 and self.clusters[n].kind == "contraction" for n in homes)
 
     def _decodes(self, node: Node, sources: list[Node]) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node, Origins
@@ -51,7 +53,13 @@ def _is_of_windows(node: Node) -> bool:
         return False
     windows = node.inputs[0]
     shares = sym.always(windows.size - windows.inputs[0].size - 1)
-    return shares and _reaches_inside(windows, node.attr.axes)
+    return shares and _never_wins(windows) and _reaches_inside(windows, node.attr.axes)
+
+
+def _never_wins(windows: Node) -> bool:
+    """Whether what ``windows`` have outside is no larger than zero, which takes its place, and no NaN."""
+    view = windows.attr
+    return not view.valid or bool(np.frombuffer(view.fill, windows.dtype.numpy).astype(np.float64)[0] <= 0)
 
 
 def _reaches_inside(windows: Node, axes: tuple[int, ...]) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from luminal.core import ops
+from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.rules.pattern import uniform
 
-_LIKE_ALL = (ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.CAST, ops.ADD, ops.MUL, ops.SUM_REDUCE, ops.MAX_REDUCE)
+_LIKE_ALL = (ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.CAST, ops.ADD, ops.MUL, ops.MAX, ops.SUM_REDUCE, ops.MAX_REDUCE)
 
 
 def values(node: Node) -> Sequence[Node]:
@@ -24,15 +25,15 @@ def not_negative(order: Sequence[Node]) -> set[Node]:
     found: set[Node] = set()
     above: set[Node] = set()  # those that are no -0 either: what is divided by -0 is below zero
     for node in order:
-        if node.dtype.is_float and _follows(node, found, above, any):
+        if node.dtype.is_float and (_follows(node, found, above) or _is_limited(node, found)):
             found.add(node)
-            if _follows(node, above, above, all):
+            if _follows(node, above, above):
                 above.add(node)
     return found
 
 
-def _follows(node: Node, known: set[Node], above: set[Node], some: Callable[[Iterable[bool]], bool]) -> bool:
-    """Whether ``node`` is like those that are ``known``; of a larger operand, ``some`` need be."""
+def _follows(node: Node, known: set[Node], above: set[Node]) -> bool:
+    """Whether ``node`` is like those that are ``known``, as all that it may be made of are."""
     number = uniform(node)
     if number is not None:
         return not np.signbit(number.astype(np.float64))
@@ -40,12 +41,20 @@ def _follows(node: Node, known: set[Node], above: set[Node], some: Callable[[Ite
         return node.inputs[-1] in above and known.issuperset(node.inputs)
     if node.op is ops.VIEW and node.attr.valid and any(node.attr.fill):
         return False
-    if node.op is ops.MAX or (node.op is ops.SELECT and _is_larger(node)):
-        return some(x in known for x in values(node))
+    if node.op is ops.MAX_REDUCE and not all(sym.always(node.inputs[0].shape[k] - 1) for k in node.attr.axes):
+        return False  # the largest of nothing is -inf
     return node.op is ops.EXP2 or (node.op in _LIKE_ALL and known.issuperset(values(node)))
 
 
-def _is_larger(select: Node) -> bool:
-    """Whether a choice is the larger of its operands, but for the sign of a zero."""
-    condition, bound, x = select.inputs
-    return condition.op is ops.LESS_THAN and condition.inputs == (x, bound)
+def _is_limited(node: Node, known: set[Node]) -> bool:
+    """Whether ``node`` is the larger of two of which one is ``known``, but for the sign of a zero. A choice takes the
+    other where its bound is NaN: nothing is less."""
+    if node.op is ops.MAX:
+        return not known.isdisjoint(node.inputs)
+    if node.op is not ops.SELECT:
+        return False
+    condition, bound, x = node.inputs
+    if condition.op is not ops.LESS_THAN or condition.inputs != (x, bound):
+        return False
+    number = uniform(bound)
+    return x in known or (bound in known and number is not None and not np.isnan(number.astype(np.float64)))

@@ -101,7 +101,8 @@ LM_INLINE auto narrow_to_integer(narrow_integer<width, has_sign> type, B bytes) 
 }
 
 }  // namespace detail
-/// The bits of the elements from p on, floats of whole bytes in any address space.
+
+/// The bits of the elements from p on, floats of 8 or 16 bits in any address space.
 template <class P> LM_INLINE auto bits_of(P p) -> decltype(&p->bits) { return &p->bits; }
 
 }  // namespace LM_NAMESPACE
