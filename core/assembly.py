@@ -39,7 +39,7 @@ from luminal.core.program import (
 )
 from luminal.core.schedule import ahead, arrangement, cost, keep, lower, phases, plan
 from luminal.core.schedule.arrangement import Arrangement
-from luminal.core.schedule.fuse import Cluster
+from luminal.core.schedule.cluster import Cluster
 from luminal.core.schedule.nest import LoopNest, names_axis, one_after_the_other
 from luminal.core.schedule.preparation import Prepared
 from luminal.core.schedule.scheduler import Chosen

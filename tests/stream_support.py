@@ -16,6 +16,7 @@ from luminal.core.decompose import compare, contraction, exponential, hyperbolic
 from luminal.core.ir import Node
 from luminal.core.schedule import chain, fuse, layout, lower, preparation, run_nest
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.cluster import Cluster
 from tests.schedule_graphs import Source
 
 Array = np.ndarray[Any, Any]
@@ -92,7 +93,7 @@ class Made:
     """The serial nest of a chain, its arrays, and what it should compute."""
 
     lowered: lower.Lowered
-    cluster: fuse.Cluster
+    cluster: Cluster
     arrays: dict[str, Array]
     expected: Array
 

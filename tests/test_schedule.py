@@ -17,6 +17,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.program import ALIGNMENT, Loop
 from luminal.core.schedule import choose, fuse, layout, lower, plan, sorting, tensorise, threads, transforms
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.cluster import Fusion
 from luminal.core.schedule.preparation import prepare
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.tensorise import Tensorise
@@ -36,13 +37,13 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
     check_outputs(case.graph, expected, found, case.depth)
 
 
-def clusters(source: Source, *outputs: ir.Node) -> tuple[fuse.Fusion, layout.Layouts]:
+def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Layouts]:
     prepared = prepare(outputs, targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)
     return fusion, layout.assign(fusion)
 
 
-def kinds(fusion: fuse.Fusion) -> list[str]:
+def kinds(fusion: Fusion) -> list[str]:
     return sorted(cluster.kind for cluster in fusion.clusters)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Node
 from luminal.core.schedule import chain, choose, choose_grid, fuse, layout, lower, reuse
-from luminal.core.schedule.fuse import Cluster, Fusion
+from luminal.core.schedule.cluster import Cluster, Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.nest import LoopNest
 from luminal.core.schedule.preparation import Prepared

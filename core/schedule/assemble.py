@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.schedule.fuse import Cluster, Fusion, is_literal
+from luminal.core.schedule.cluster import Cluster, Fusion, is_literal
 from luminal.core.schedule.matching import invert
 from luminal.core.symbolic import Int
 

@@ -14,7 +14,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
-from luminal.core.schedule.fuse import Chain, Cluster, Fusion
+from luminal.core.schedule.cluster import Chain, Cluster, Fusion
 from luminal.core.schedule.reads import merged_index
 from luminal.core.symbolic import Int, Var
 

@@ -15,7 +15,7 @@ from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.choose_contraction import contraction
-from luminal.core.schedule.fuse import Chain, Cluster
+from luminal.core.schedule.cluster import Chain, Cluster
 from luminal.core.schedule.jam import Jam
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.regions import ClipReduction, SplitRegion

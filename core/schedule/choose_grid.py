@@ -13,7 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.fuse import Chain, Cluster
+from luminal.core.schedule.cluster import Chain, Cluster
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.parts import Rectangle, Square, Warps
 from luminal.core.schedule.rewrite_nest import prefix

@@ -14,7 +14,7 @@ from luminal.core import ir, ops
 from luminal.core.ir import Node
 from luminal.core.schedule import lower
 from luminal.core.schedule.assemble import Part
-from luminal.core.schedule.fuse import Cluster, Fusion
+from luminal.core.schedule.cluster import Cluster, Fusion
 from luminal.core.schedule.layout import Layouts
 from luminal.core.target import Target
 

@@ -17,8 +17,8 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
+from luminal.core.schedule.cluster import Cluster, Fusion, Read
 from luminal.core.schedule.contraction import Roles, roles, run_axes
-from luminal.core.schedule.fuse import Cluster, Fusion, Read
 from luminal.core.schedule.reads import reads
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var

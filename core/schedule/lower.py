@@ -14,7 +14,8 @@ from luminal.core.ir import Node, rename, topological
 from luminal.core.ops import Kind
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.assemble import Part
-from luminal.core.schedule.fuse import COSTLY, Chain, Cluster, Fusion, is_literal
+from luminal.core.schedule.cluster import Chain, Cluster, Fusion, is_literal
+from luminal.core.schedule.fuse import COSTLY
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.matching import flatten
 from luminal.core.schedule.reads import merged_index

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.fuse import Fusion
+from luminal.core.schedule.cluster import Fusion
 from luminal.core.schedule.layout import Layouts
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.schedule.fuse import Cluster, Fusion, Read, resolve
+from luminal.core.schedule.cluster import Cluster, Fusion, Read, resolve
 from luminal.core.symbolic import Int
 
 

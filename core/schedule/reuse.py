@@ -12,7 +12,7 @@ from dataclasses import replace
 from luminal.core import ir
 from luminal.core.ir import Node
 from luminal.core.schedule.assemble import Placement
-from luminal.core.schedule.fuse import Cluster, Fusion, Read
+from luminal.core.schedule.cluster import Cluster, Fusion, Read
 from luminal.core.schedule.layout import Layouts
 from luminal.core.schedule.reads import reads
 
