@@ -100,6 +100,14 @@ def scalars(s: Source) -> tuple[Node, ...]:
 
 
 @case
+def a_count_beside_what_it_measures(s: Source) -> tuple[Node, ...]:
+    """One number that says how large a dimension is, and is multiplied by what that dimension gives."""
+    count = ir.cast(ir.unary(ops.SIN, s.input()) * 2.0 + 5.0, types.i64)
+    size = ir.measure(count, 9)
+    return (count * (ir.cast(ir.unary(ops.SIN, s.input()) * 9.0, types.i64) * ir.dim(size)),)
+
+
+@case
 def linear_with_epilogue(s: Source) -> tuple[Node, ...]:
     x = s.input(BATCH, SEQ, 8)
     y = activation.relu(contraction.linear(x, s.weight(37, 8), s.weight(37)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +75,70 @@ def test_what_reads_the_same_input_is_one_kernel() -> None:
     x = source.input(4, 33)
     fusion, _ = clusters(source, ir.select(x < 0, x * -2.0, x + 1.0))
     assert kinds(fusion) == ["map"]
+
+
+def costly(x: ir.Node) -> ir.Node:
+    return ir.unary(ops.SIN, x)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda a, b, c: [costly(a) * costly(b) + costly(c)], ["map"]),
+        (lambda a, b, c: [costly(a), costly(a) * costly(b)], ["map"]),
+        (lambda a, b, c: [costly(a) * costly(b), costly(a) + costly(b)], ["map"]),
+        (lambda a, b, c: [reduction.softmax(costly(a) * costly(b), -1)], ["row"]),
+        (lambda a, b, c: [reduction.softmax(a, -1) * costly(b)], ["row"]),
+        (lambda a, b, c: [costly(b) * reduction.softmax(a, -1)], ["row"]),
+        # Another kernel reads the sine, or reads it elsewhere, or there are more columns than it has.
+        (lambda a, b, c: [costly(a) * costly(b), reduction.softmax(costly(a), 0)], ["map", "row"]),
+        (lambda a, b, c: [movement.flip(costly(a), [1]) * costly(b)], ["map", "map"]),
+        (lambda a, b, c: [costly(movement.slice_(a, 1, 0, 1)) * costly(b)], ["map", "map"]),
+    ],
+)
+def test_operands_over_one_domain_are_computed_by_their_reader_s_kernel(
+    build: Callable[..., list[ir.Node]], expected: list[str]
+) -> None:
+    source = Source()
+    outputs = build(*(source.input(6, 33) for _ in range(3)))
+    fusion, _ = clusters(source, *outputs)
+    assert kinds(fusion) == expected
+    assert_as_the_interpreter(source, *outputs)
+
+
+def test_long_expressions_do_not_become_one_longer_still() -> None:
+    """Where two kernels together would hold more operations inside each other than one may."""
+    source = Source()
+    sides = [source.input(6, 33), source.input(6, 33)]
+    for _ in range(fuse.DEEPEST // 2 + 10):
+        sides = [costly(side) for side in sides]
+    assert kinds(clusters(source, sides[0] * sides[1])[0]) == ["map", "map"]
+
+
+def test_a_row_keeps_what_costly_values_are_computed_for() -> None:
+    """The sum of two that are looked up, not each of them; but nothing past what is stored."""
+    source = Source()
+    tables = [source.weight(9, 33) for _ in range(2)]
+    looked_up = [ir.gather(table, source.input(4, dtype=types.i64, below=9), 0) for table in tables]
+    total = looked_up[0] + looked_up[1]
+    mean = reduction.mean(total, [-1], keepdims=True)
+    centred = total - ir.expand(mean, (4, 33))
+    outputs = [centred * ir.expand(reduction.mean(centred * centred, [-1], keepdims=True), (4, 33))]
+    for stored, names in (([], ["row0"]), (looked_up[:1], ["row0", "row1"])):
+        fusion, layouts = clusters(source, *outputs, *stored)
+        (cluster,) = fusion.clusters
+        body = lower.lower(cluster, fusion, layouts, targets.AVX512).nest.body
+        assert [s.name for s in lower.statements(body) if isinstance(s, ln.Alloc)] == names
+        assert_as_the_interpreter(source, *outputs, *stored)
+
+
+def test_a_row_keeps_costly_values_in_as_few_bytes_as_they_have() -> None:
+    source = Source()
+    looked_up = ir.gather(source.weight(9, 33, dtype=types.f16), source.input(4, dtype=types.i64, below=9), 0)
+    total = ir.cast(looked_up, types.f32)
+    fusion, layouts = clusters(source, reduction.softmax(total, -1), total)
+    body = lower.lower(fusion.clusters[0], fusion, layouts, targets.AVX512).nest.body
+    assert types.f16 in [s.dtype for s in lower.statements(body) if isinstance(s, ln.Alloc)]
 
 
 def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:

@@ -1,12 +1,13 @@
 """Fusion: the graph's nodes grouped into clusters (see ``cluster``), each of which becomes one kernel.
 
 A node joins the latest cluster that it reads, where the axes can be matched and no cycle arises; otherwise it begins
-its own. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
+its own. Clusters that its other operands come from become one with the cluster that it has joined, where nothing else
+reads them. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from luminal.core import ir, ops
@@ -194,6 +195,7 @@ class Fuser:
         for cluster in (*self._hosts(reads), *self._beside(node, reads)):
             early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
             if not early and self._join(node, cluster):
+                self._unite(node, cluster)
                 return
         if node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
@@ -380,7 +382,58 @@ class Fuser:
         reads = resolve(node, index, (), self.inline, self.home)
         return all(r.source not in cluster.index or (not r.valid and r.index == cluster.index[r.source]) for r in reads)
 
+    # ---- what becomes one ------------------------------------------------------------------------------------------
+
+    def _unite(self, node: Node, cluster: Cluster) -> None:
+        """Make the cluster that ``node`` has joined, for one of its operands, one with those of its other operands."""
+        for read in list(self._reads_in(cluster, node)):
+            other = self.home.get(read.source)
+            if other is not None and other is not cluster:
+                cluster = self._merged(other, cluster)
+
+    def _merged(self, first: Cluster, second: Cluster) -> Cluster:
+        """One cluster of two over the same domain, where the ``second`` alone reads what the ``first`` computes, and
+        always the element of the same iteration; otherwise the ``second`` as it is."""
+        into, gone = (first, second) if first.kind == "row" else (second, first)
+        if gone.kind != "map" or into.kind not in ("map", "row") or first.axes != second.axes:
+            return second
+        members = {**first.index, **second.index}
+        if not all(self._within(user, members) for n in first.index for user in self.consumers[n]):
+            return second
+        for read in (read for n in second.index for read in self._reads_in(second, n)):
+            if read.source in first.index and (read.valid or read.index != first.index[read.source]):
+                return second
+        if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > DEEPEST:
+            return second
+        into.index, gone.index = members, {}
+        self.home.update(dict.fromkeys(members, into))
+        self.latest = {key: into.number if n == gone.number else n for key, n in self.latest.items()}
+        for member in members:
+            self.depth[member] = self._depth(member, into)
+        two = 1 << first.number | 1 << second.number
+        gained = (self.ancestors[first.number] | self.ancestors[second.number]) & ~two
+        for number, before in enumerate(self.ancestors):
+            if two >> number & 1:
+                self.ancestors[number] = gained
+            elif before & two:
+                self.ancestors[number] = before & ~two | gained | 1 << into.number
+        return into
+
+    def _is_between(self, first: Cluster, second: Cluster) -> bool:
+        """Whether a cluster needs the ``first`` and is needed by the ``second``."""
+        others = self.ancestors[second.number] & ~(1 << first.number)
+        return any(others >> k & 1 and before >> first.number & 1 for k, before in enumerate(self.ancestors))
+
+    def _deepest(self, cluster: Cluster) -> int:
+        return max(self.depth[member] for member in cluster.index)
+
     # ---- reads -----------------------------------------------------------------------------------------------------
+
+    def _reads_in(self, cluster: Cluster, member: Node) -> Iterator[Read]:
+        """What a member of a cluster reads, at indices of the domain's axes."""
+        if member in cluster.operand_index:
+            return resolve(member.inputs[0], cluster.operand_index[member], (), self.inline, self.home)
+        return self._reads(member, cluster.index[member])
 
     def _reads(self, node: Node, index: tuple[Int, ...]) -> Iterator[Read]:
         """What ``node`` reads at ``index``, through views and inline values; numbers and positions are not reads."""
@@ -407,16 +460,17 @@ class Fuser:
     def _result(self) -> Fusion:
         stored: dict[Node, Cluster] = {}
         for node, cluster in self.home.items():
-            outside = any(not self._within(u, cluster) for u in self.consumers.get(node, ()))
+            outside = any(not self._within(u, cluster.index) for u in self.consumers.get(node, ()))
             if node in self.kept or outside or cluster.kind in ("scan", "steps"):
                 stored[node] = cluster
-        numbers = sorted(range(len(self.clusters)), key=lambda n: (self.ancestors[n].bit_count(), n))
+        left = [c.number for c in self.clusters if c.index or c.measures]
+        numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
         return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots, self.kept)
 
-    def _within(self, user: Node, cluster: Cluster) -> bool:
+    def _within(self, user: Node, members: Collection[Node]) -> bool:
         if user in self.inline:
-            return all(self._within(u, cluster) for u in self.consumers[user])
-        return user in cluster.index
+            return all(self._within(u, members) for u in self.consumers[user])
+        return user in members
 
 
 def _is_own(read: Read, shape: ir.Shape) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -387,7 +387,8 @@ def _bound(row: list[Var]) -> int:
 
 
 def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> dict[Node, Node]:
-    """Costly values of the row that two passes read: kept in a local array from the first reduction that computes them.
+    """Costly values of the row that two passes read, or what those read it for: kept in a local array from the first
+    reduction that computes them.
 
     Only where the row lies along memory, so that it is the vectorised axis; and as many as the target has room for, the
     first of them.
@@ -401,19 +402,43 @@ def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> d
     for node in state.stored():
         if node not in reductions:
             finally_needed |= _needed(node, state, reductions)
+    readers = _readers(set().union(finally_needed, reductions, *needed.values()))
     kept: dict[Node, Node] = {}
     room = state.target.kept(r.dtype for r in reductions)
-    for node, index in cluster.index.items():
+    for costly in (node for node in cluster.index if node.op in COSTLY):
+        node = _purpose(costly, state, readers)
         size = aligned(limit * node.dtype.itemsize)
-        if node.op not in COSTLY or size > room:
+        if node in kept or size > room:
             continue
-        if not all(any(v in sym.variables(e) for e in index) for v in row):
+        if not all(any(v in sym.variables(e) for e in cluster.index[node]) for v in row):
             continue
         passes = [r for r in reductions if node in needed[r]]
         if passes and len(passes) + (node in finally_needed) > 1:
             kept[node] = passes[0]
             room -= size
     return kept
+
+
+def _purpose(node: Node, state: _Lowering, readers: Mapping[Node, list[Node]]) -> Node:
+    """The value that ``node`` is computed for, itself where there are several: of as many elements and bytes."""
+    while node not in state.fusion.stored and len(readers[node]) == 1:
+        (reader,) = readers[node]
+        index = state.cluster.index
+        if reader.op.kind is not Kind.ELEMENTWISE or index.get(reader) != index[node]:
+            break
+        if reader.dtype.itemsize > node.dtype.itemsize:
+            break
+        node = reader
+    return node
+
+
+def _readers(nodes: Collection[Node]) -> dict[Node, list[Node]]:
+    """For each of the nodes, and what they read, those of them that read it."""
+    found: dict[Node, list[Node]] = {node: [] for node in nodes}
+    for node in nodes:
+        for x in dict.fromkeys(node.inputs):
+            found.setdefault(x, []).append(node)
+    return found
 
 
 def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
