@@ -115,6 +115,20 @@ def test_long_expressions_do_not_become_one_longer_still() -> None:
     assert kinds(clusters(source, sides[0] * sides[1])[0]) == ["map", "map"]
 
 
+@pytest.mark.parametrize("operand", [costly, activation.relu, lambda x: x], ids=["costly", "cheap", "as it is"])
+def test_a_kernel_of_many_operands_reads_no_more_arrays_than_are_fetched_ahead(
+    operand: Callable[[ir.Node], ir.Node],
+) -> None:
+    source = Source()
+    total, *others = (operand(source.input(33)) for _ in range(3 * fuse.STREAMS - 2))
+    for other in others:
+        total = total + other
+    graph = ir.Graph("many", tuple(source.nodes), (("y", total),))
+    launches = list(compile_graph(graph, targets.AVX512).entries[0].launches)
+    assert len(launches) == 3 and all(len(launch.arguments) <= fuse.STREAMS + 1 for launch in launches)
+    assert_as_the_interpreter(source, total)
+
+
 def test_a_row_keeps_what_costly_values_are_computed_for() -> None:
     """The sum of two that are looked up, not each of them; but nothing past what is stored."""
     source = Source()

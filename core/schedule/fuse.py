@@ -22,6 +22,7 @@ from luminal.core.symbolic import Int, Var
 
 DECODING = 4  # operations, at most, that make a value of a narrower one wherever it is used
 DEEPEST = 100  # operations one inside the other that one expression holds
+STREAMS = 16  # values, at most, that a cluster is given more of: processors fetch ahead of so many, Metal binds 31
 COSTLY = frozenset({ops.EXP2, ops.LOG2, ops.SIN, ops.DIV, ops.RECIP, ops.SQRT, ops.MOD, ops.GATHER})
 
 
@@ -54,6 +55,7 @@ class Fuser:
         self.depth: dict[Node, int] = {}
         self.prologues = self._find_prologues()
         self.clusters: list[Cluster] = []
+        self.sources: list[set[Node]] = []  # of each cluster: what others compute, inputs and constants that it reads
         self.ancestors: list[int] = []
         self.latest: dict[tuple[Node, ir.Shape], int] = {}  # elementwise clusters, by what they read and their domain
         self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
@@ -76,6 +78,7 @@ class Fuser:
         home = self.home[count].number
         self.sizes[size] = len(self.clusters)
         self.clusters.append(Cluster(len(self.clusters), "measure", (), measures=(size, count)))
+        self.sources.append(set())
         self.ancestors.append(self.ancestors[home] | 1 << home)
 
     def _needs(self, node: Node) -> set[int]:
@@ -194,7 +197,7 @@ class Fuser:
         needs = self._needs(node)
         for cluster in (*self._hosts(reads), *self._beside(node, reads)):
             early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
-            if not early and self._join(node, cluster):
+            if not early and self._has_room(cluster, reads) and self._join(node, cluster):
                 self._unite(node, cluster)
                 return
         if node.op.kind is Kind.REDUCE:
@@ -246,6 +249,7 @@ class Fuser:
     ) -> None:
         cluster = Cluster(len(self.clusters), kind, extents, row, tile=self.tiles.get(node))
         self.clusters.append(cluster)
+        self.sources.append(set())
         self.ancestors.append(0)
         self._add(node, cluster, cluster.axes if index is None else index)
 
@@ -258,6 +262,8 @@ class Fuser:
             gained |= self.ancestors[number] | 1 << number
         for read in self._reads(node, ir.axes(node.shape)):
             other = self.home.get(read.source)
+            if other is not cluster:
+                self.sources[cluster.number].add(read.source)
             if other is not None and other is not cluster:
                 gained |= self.ancestors[other.number] | 1 << other.number
                 if cluster.kind == "map" and node.shape == cluster.extents and _is_own(read, node.shape):
@@ -305,6 +311,11 @@ class Fuser:
             return False
         index = ir.axes(node.shape)
         return not any(resolve(node.inputs[0], index, (), self.inline, self.home))
+
+    def _has_room(self, cluster: Cluster, reads: list[Read]) -> bool:
+        """Whether what reads so may become a member, by the values that the cluster is then given."""
+        more = {read.source for read in reads}.difference(cluster.index, self.sources[cluster.number])
+        return not more or len(self.sources[cluster.number]) + len(more) <= STREAMS
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
         if self._depth(node, cluster) > DEEPEST:
@@ -403,9 +414,13 @@ class Fuser:
         for read in (read for n in second.index for read in self._reads_in(second, n)):
             if read.source in first.index and (read.valid or read.index != first.index[read.source]):
                 return second
+        sources = (self.sources[first.number] | self.sources[second.number]).difference(members)
+        if len(sources) > STREAMS:
+            return second
         if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > DEEPEST:
             return second
         into.index, gone.index = members, {}
+        self.sources[into.number] = sources
         self.home.update(dict.fromkeys(members, into))
         self.latest = {key: into.number if n == gone.number else n for key, n in self.latest.items()}
         for member in members:
