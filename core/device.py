@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from luminal.core import config
@@ -20,16 +20,32 @@ def cpus() -> int:
 
 
 def quota_cpus(membership: Path, root: Path) -> int | None:
-    """The CPU time that control groups (version 2) grant, in CPUs, rounded up: the least quota of the group that
-    ``membership`` names in the tree of files at ``root`` and of those around it; None where there is none."""
-    named = [line.removeprefix("0::/") for line in _text(membership).splitlines() if line.startswith("0::/")]
-    if not named:
-        return None
-    group = root / named[0]
-    folders = [group, *group.parents][: len(group.parts) - len(root.parts) + 1]
-    limits = [_text(folder / "cpu.max").split() for folder in folders]
-    known = [limit for limit in limits if len(limit) == 2 and all(part.isdigit() and int(part) for part in limit)]
-    return min((-(-int(quota) // int(period)) for quota, period in known), default=None)
+    """The CPU time that control groups of either version grant, in CPUs, rounded up: the least quota of the groups that
+    ``membership`` names in the tree of files at ``root``, and of those around them; None where there is none."""
+    quotas = [quota for folder in _groups("cpu", membership, root) if (quota := _quota(folder)) is not None]
+    return min((-(-quota // period) for quota, period in quotas), default=None)
+
+
+def _quota(group: Path) -> tuple[int, int] | None:
+    """The microseconds that a group grants, and of how many."""
+    files = [("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    for parts in (" ".join(_text(group / name) for name in names).split() for names in files):
+        if len(parts) == 2 and all(part.isdigit() and int(part) for part in parts):
+            return int(parts[0]), int(parts[1])
+    return None
+
+
+def _groups(controller: str, membership: Path, root: Path) -> Iterator[Path]:
+    """The folders of a controller's groups that a process is in, and of those around them. Lines of ``membership`` are
+    ``number:controllers:path``, without controllers in version 2; version 1 has a tree for each controller."""
+    for line in _text(membership).splitlines():
+        if line.count(":") < 2:
+            continue
+        _, names, path = line.split(":", 2)
+        if not names or controller in names.split(","):
+            top = root / controller if names else root
+            group = top / path.lstrip("/")
+            yield from [group, *group.parents][: len(group.parts) - len(top.parts) + 1]
 
 
 def _text(path: Path) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import cmake
@@ -87,56 +87,79 @@ def test_what_threads_share_under_the_thread_sanitizer(what: str, tmp_path: Path
     run(without_randomisation([program]))
 
 
+Granted = Callable[[str, Mapping[str, str]], tuple[int, int]]
+MEMINFO = "MemTotal:       1000 kB\nMemFree:         10 kB\nMemAvailable:    {} kB\nBuffers:         1 kB\n"
+
+
 @pytest.fixture(scope="module")
-def control_groups(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[int, int]]:
-    """The CPUs and the bytes that a tree of control groups grants, 0 where it sets no limit, to a process in the group
-    that a text names, for the ``limits`` of a file in groups by name."""
+def granted(tmp_path_factory: pytest.TempPathFactory) -> Granted:
+    """The CPUs (0: no limit) and the bytes that are left to a process of a machine with 800 KiB, in the groups that a
+    text names, where files in the tree of groups hold texts."""
     folder = tmp_path_factory.mktemp("control_groups")
-    program, membership, root = folder / "program", folder / "cgroup", folder / "root"
+    program, membership, root, machine = (folder / name for name in ("program", "cgroup", "root", "meminfo"))
     source = NATIVE / "runtime_control_groups_test.cpp"
     run(["g++", *CXX_FLAGS, "-DLM_NAMESPACE=groups", f"-I{INCLUDE}", source, "-o", program])
-    groups = {"root": root, "outer": root / "outer", "inner": root / "outer" / "inner"}
-    groups["inner"].mkdir(parents=True)
+    machine.write_text(MEMINFO.format(800))
 
-    def granted(named: str, file: str, **limits: str) -> tuple[int, int]:
+    def granted(named: str, files: Mapping[str, str]) -> tuple[int, int]:
         membership.write_text(named)
-        for name, group in groups.items():
-            for old in group.glob("*.max"):
-                old.unlink()
-            if name in limits:
-                (group / file).write_text(limits[name])
-        cpus, memory = map(int, run([program, membership, root]).split())
+        shutil.rmtree(root, ignore_errors=True)
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        cpus, memory = map(int, run([program, membership, root, machine]).split())
         assert cpus == (device.quota_cpus(membership, root) or 0)  # what is compiled for is what will run
         return cpus, memory
 
     return granted
 
 
-def test_the_quota_of_control_groups(control_groups: Callable[..., tuple[int, int]]) -> None:
-    def cpus(named: str, **limits: str) -> int:
-        return control_groups(named, "cpu.max", **limits)[0]
+@pytest.mark.parametrize(
+    ("named", "files", "cpus"),
+    [
+        ("0::/outer/inner\n", {}, 0),
+        ("0::/outer/inner\n", {"outer/inner/cpu.max": "max 100000\n"}, 0),
+        ("0::/outer/inner\n", {"outer/inner/cpu.max": "100000 100000\n"}, 1),
+        ("0::/outer/inner\n", {"outer/inner/cpu.max": "10000 100000\n"}, 1),
+        ("0::/outer/inner\n", {"outer/inner/cpu.max": "150000 100000\n", "outer/cpu.max": "max 100000\n"}, 2),
+        ("0::/outer/inner\n", {"outer/inner/cpu.max": "800000 100000\n", "outer/cpu.max": "300000 100000\n"}, 3),
+        ("0::/\n", {"cpu.max": "200000 50000\n"}, 4),  # as a container sees it
+        ("0::/outer\n", {"outer/inner/cpu.max": "100000 100000\n"}, 0),  # of a group that is not ours
+        ("9:memory:/other\n0::/outer\n", {"outer/cpu.max": "100000 100000\n"}, 1),  # beside version 1
+        ("9:cpu:/outer\n", {"outer/cpu.max": "100000 100000\n"}, 0),
+        ("", {"cpu.max": "100000 100000\n"}, 0),
+        ("a line\nof: something else", {"cpu.max": "100000 100000\n"}, 0),
+        ("3:cpuset,cpu,cpuacct:/outer\n0::/\n", {
+            "cpu/outer/cpu.cfs_quota_us": "250000\n", "cpu/outer/cpu.cfs_period_us": "100000\n",
+        }, 3),
+        ("3:cpu:/host/name\n", {"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "50000\n"}, 2),
+        ("3:cpu:/outer\n", {"cpu/outer/cpu.cfs_quota_us": "-1\n", "cpu/outer/cpu.cfs_period_us": "100000\n"}, 0),
+        ("3:cpuset:/outer\n", {
+            "cpu/outer/cpu.cfs_quota_us": "100000\n", "cpu/outer/cpu.cfs_period_us": "100000\n",
+        }, 0),
+    ],
+)  # fmt: skip
+def test_the_cpus_of_control_groups(granted: Granted, named: str, files: Mapping[str, str], cpus: int) -> None:
+    assert granted(named, files)[0] == cpus
 
-    assert cpus("0::/outer/inner\n") == 0  # no limit
-    assert cpus("0::/outer/inner\n", inner="max 100000\n") == 0
-    assert cpus("0::/outer/inner\n", inner="100000 100000\n") == 1
-    assert cpus("0::/outer/inner\n", inner="10000 100000\n") == 1
-    assert cpus("0::/outer/inner\n", inner="150000 100000\n", outer="max 100000\n") == 2
-    assert cpus("0::/outer/inner\n", inner="800000 100000\n", outer="300000 100000\n") == 3  # the group around it
-    assert cpus("0::/\n", root="200000 50000\n") == 4  # as a container sees it
-    assert cpus("0::/outer\n", inner="100000 100000\n") == 0  # of a group that is not ours
-    assert cpus("9:cpu:/other\n0::/outer\n", outer="100000 100000\n") == 1  # beside version 1
-    assert cpus("9:cpu:/outer\n", outer="100000 100000\n") == 0 == cpus("")
 
-
-def test_the_memory_of_control_groups(control_groups: Callable[..., tuple[int, int]]) -> None:
-    def memory(named: str, **limits: str) -> int:
-        return control_groups(named, "memory.max", **limits)[1]
-
-    assert memory("0::/outer/inner\n") == 0  # all that the machine has
-    assert memory("0::/outer/inner\n", inner="max\n") == 0
-    assert memory("0::/outer/inner\n", inner="1048576\n", outer="max\n") == 1 << 20
-    assert memory("0::/outer/inner\n", inner="1048576\n", outer="4096\n") == 4096
-    assert memory("0::/outer\n", inner="4096\n", root="1152921504606846976\n") == 0  # more than the machine has
+@pytest.mark.parametrize(
+    ("named", "files", "kilobytes"),
+    [
+        ("0::/outer/inner\n", {}, 800),
+        ("0::/outer/inner\n", {"outer/inner/memory.max": "max\n", "outer/inner/memory.current": "4096\n"}, 800),
+        ("0::/outer/inner\n", {"outer/inner/memory.max": "524288\n", "outer/inner/memory.current": "4096\n"}, 508),
+        ("0::/outer/inner\n", {"outer/memory.max": "524288\n", "outer/memory.current": "524288\n"}, 0),
+        ("0::/outer/inner\n", {"outer/memory.max": "524288\n", "outer/memory.current": "624288\n"}, 0),
+        ("0::/outer\n", {"memory.max": "1152921504606846976\n", "memory.current": "4096\n"}, 800),
+        ("4:memory:/a/b\n0::/\n", {
+            "memory/a/memory.limit_in_bytes": "409600\n", "memory/a/memory.usage_in_bytes": "102400\n",
+            "memory/memory.limit_in_bytes": "9223372036854771712\n", "memory/memory.usage_in_bytes": "502400\n",
+        }, 300),
+    ],
+)  # fmt: skip
+def test_the_memory_of_control_groups(granted: Granted, named: str, files: Mapping[str, str], kilobytes: int) -> None:
+    assert granted(named, files)[1] == kilobytes << 10
 
 
 def test_blocks_are_aligned_and_given_back(tmp_path: Path) -> None:
@@ -152,6 +175,13 @@ def test_constants_that_must_be_finite(tmp_path: Path) -> None:
     flags = ["-fsanitize=address,undefined", "-DLM_NAMESPACE=weights"]
     run(["g++", *CXX_FLAGS, *flags, f"-I{INCLUDE}", source, "-o", program])
     run([program])
+
+
+def test_weights_are_copied_into_huge_pages_where_there_is_room(tmp_path: Path) -> None:
+    program = tmp_path / "bring_in_test"
+    source = NATIVE / "runtime_bring_in_test.cpp"
+    run(["g++", *CXX_FLAGS, "-DLM_NAMESPACE=weights", f"-I{INCLUDE}", source, "-o", program])
+    run([program, tmp_path / "model.weights"])
 
 
 def test_two_libraries_under_the_thread_sanitizer(tmp_path: Path) -> None:

@@ -57,12 +57,17 @@ class CpuSet {
 
 /// The CPU time that control groups grant this process, in CPUs, rounded up; INT_MAX where there is no limit.
 inline int quota_cpus(const ControlGroups& groups = {}) {
-    return static_cast<int>(groups.least("cpu.max", INT_MAX, [](const char* text) {
-        long long quota = 0;  // microseconds in every period; the word "max" where there is no limit
+    long long least = INT_MAX;
+    groups.each("cpu", [&least](const ControlGroup& group) {
+        long long quota = 0;  // microseconds in every period; the word "max" or -1 where there is no limit
         long long period = 0;
-        const bool limited = sscanf(text, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
-        return limited ? (quota - 1) / period + 1 : INT_MAX;
-    }));
+        const bool known = group.read("cpu.max", quota, period) ||
+                           (group.read("cpu.cfs_quota_us", quota) && group.read("cpu.cfs_period_us", period));
+        if (!known || quota <= 0 || period <= 0) return;
+        const long long cpus = (quota - 1) / period + 1;
+        if (cpus < least) least = cpus;
+    });
+    return static_cast<int>(least);
 }
 
 /// CPUs that this process may keep busy, at least 1.

@@ -35,20 +35,33 @@ T* portion(unsigned char* own, int64_t offset, int64_t first) {
 
 constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
-/// Bytes of memory that this process may have at most: the machine's, or what control groups grant of it.
-inline size_t available_memory(const ControlGroups& groups = {}) {
-    const long long machine = static_cast<long long>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-    return static_cast<size_t>(groups.least("memory.max", machine, [](const char* text) {
-        long long bytes = 0;  // or the word "max"
-        return sscanf(text, "%lld", &bytes) == 1 && bytes > 0 ? bytes : LLONG_MAX;
-    }));
+/// Bytes of memory that this process can take before others must give some back: what the machine has left, or what
+/// control groups leave of what they grant, where caches of files count as used.
+inline size_t available_memory(const ControlGroups& groups = {}, const char* machine = "/proc/meminfo") {
+    char text[256];
+    read_text(machine, text);
+    const char* const line = strstr(text, "MemAvailable:");
+    long long kilobytes = 0;
+    if (line == nullptr || sscanf(line, "MemAvailable: %lld", &kilobytes) != 1) return 0;
+    long long least = kilobytes * 1024;
+    groups.each("memory", [&least](const ControlGroup& group) {
+        long long limit = 0;  // the word "max" where there is none, or a number that no machine has
+        long long used = 0;
+        const bool known = (group.read("memory.max", limit) && group.read("memory.current", used)) ||
+                           (group.read("memory.limit_in_bytes", limit) && group.read("memory.usage_in_bytes", used));
+        if (known && limit - used < least) least = limit - used;
+    });
+    return least > 0 ? static_cast<size_t>(least) : 0;
 }
 
-/// Whether memory comes in huge pages where a program asks for them.
-inline bool has_huge_pages() {
+/// Bytes of a huge page, where a program may ask for such; 0 where there are none.
+inline size_t huge_page() {
     char modes[64];  // the chosen one in brackets
     read_text("/sys/kernel/mm/transparent_hugepage/enabled", modes);
-    return modes[0] != '\0' && strstr(modes, "[never]") == nullptr;
+    if (modes[0] == '\0' || strstr(modes, "[never]") != nullptr) return 0;
+    char size[32];
+    read_text("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", size);
+    return static_cast<size_t>(atoll(size));
 }
 
 /// Allocates blocks aligned to ALIGNMENT. Large default blocks are anonymous mappings: pages that are never touched
@@ -97,26 +110,26 @@ class Allocator {
     static void* map(size_t bytes) {
         const size_t size = round_up(bytes, page());
         // Huge pages need an aligned start: reserve more, give back what lies before and behind.
-        const size_t slack = size >= HUGE_PAGE ? HUGE_PAGE : 0;
+        const size_t huge = size >= LEAST_HUGE ? huge_page() : 0;
+        const size_t slack = huge != 0 && size >= huge ? huge : 0;
         if (size < bytes || size + slack < size) return nullptr;
         void* mapping = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (mapping == MAP_FAILED) return nullptr;
         if (slack == 0) return mapping;
         char* const start = static_cast<char*>(mapping);
-        const size_t before = (HUGE_PAGE - reinterpret_cast<uintptr_t>(start) % HUGE_PAGE) % HUGE_PAGE;
+        const size_t before = (huge - reinterpret_cast<uintptr_t>(start) % huge) % huge;
         if (before > 0) munmap(start, before);
         if (before < slack) munmap(start + before + size, slack - before);
 #ifdef MADV_HUGEPAGE
-        madvise(start + before, size, MADV_HUGEPAGE);  // a wish: refused where the system has none
+        madvise(start + before, size, MADV_HUGEPAGE);  // a wish
 #endif
         return start + before;
     }
 
-    static constexpr size_t HUGE_PAGE = size_t{2} << 20;
-
   private:
     static constexpr size_t MAPPED = size_t{1} << 16;
+    static constexpr size_t LEAST_HUGE = size_t{1} << 20;  // what is smaller fills no huge page of any processor
 
     static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }  // not 4 KiB everywhere
 

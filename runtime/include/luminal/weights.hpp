@@ -101,11 +101,12 @@ class Weights {
     /// Has what is mapped in memory now, so that the first run does not fault for each page; in huge pages where there are
     /// such, since looking up the addresses of small ones takes a part of the time that a run reads weights (TinyLlama,
     /// one token: 4 to 8 %). Few file systems keep files in huge pages: it takes a copy, which is no other process's, and
-    /// which the caller `allows`. A file that fills much of the memory stays one, and comes in as it is read. All of it
-    /// are wishes.
-    void bring_in(bool allows) {
-        if (mapping_ == nullptr || mapped_bytes_ > available_memory() / 2) return;
-        if (allows && mapped_bytes_ >= Allocator::HUGE_PAGE && has_huge_pages() && copy()) return;
+    /// which the caller `allows`. A file that would fill much of the memory that is `available` stays one, and comes in as
+    /// it is read. All of it are wishes. (A device copies weights once, front to back, which the system reads ahead for.)
+    void bring_in(bool allows, size_t available = available_memory()) {
+        if (mapping_ == nullptr || mapped_bytes_ > available / 2) return;
+        const size_t huge = huge_page();
+        if (allows && huge != 0 && mapped_bytes_ >= huge && copy()) return;
 #ifdef MADV_POPULATE_READ
         madvise(mapping_, mapped_bytes_, MADV_POPULATE_READ);
 #endif
