@@ -130,6 +130,19 @@ def test_an_emulated_model_agrees_with_pytorch(target: str, name: str) -> None:
             assert_computes(module, model, tuple(torch.randn(batch, *x.shape[1:]) for x in inputs))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("target", GPUS)
+def test_an_emulated_gpu_takes_maxima_of_bits(target: str, dtype: torch.dtype) -> None:
+    """Of windows of what is never below zero; bits of bfloat16 lie in memory, and are not made of what it widens to."""
+    model = nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    x = torch.randn(1, 3, 9, 11).to(dtype)
+    module = luminal.compile(model, (x,), target=target, emulate=True)
+    assert isinstance(module, Module)
+    texts = [path.read_text() for path in (module.folder / "kernels").rglob("*.*")]
+    assert any("bits_of" in text for text in texts) == (dtype is torch.bfloat16)
+    torch.testing.assert_close(module(x), model(x), rtol=0, atol=0)
+
+
 def test_threads_may_call_an_emulated_library_at_once(module: Module) -> None:
     model, _ = CASES["classifier"].made()
 
