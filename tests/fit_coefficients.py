@@ -274,7 +274,7 @@ FITS = (
         _scaled_complement, {"f32": Interval((5, 4), -10.7, 0), "f64": Interval((10, 9), -27.6, 0)},
         constant=-mpmath.sqrt(mpmath.pi), first=1.5, nodes=_crowded),
     Fit("NORMAL", "exp(v*v/2) * normal(v) = P(v) / (c*v*P(v) + Q(v)), c = -sqrt(2*pi), from 0 down to where it is 0",
-        _scaled_normal, {"f32": Interval((5, 4), -15, 0), "f64": Interval((10, 9), -39, 0)},
+        _scaled_normal, {"f32": Interval((4, 4), -15, 0), "f64": Interval((10, 9), -39, 0)},
         constant=-mpmath.sqrt(2 * mpmath.pi), first=1.5, nodes=_crowded),
     Fit("LOG2_NORMAL", "log2(normal(v)) = P(v), for few digits, from 0 down to where it is 0",
         lambda v: mpmath.log(mpmath.erfc(-v / mpmath.sqrt(2)) / 2, 2), {"f32": Interval((9,), -14.3, 0)},

@@ -29,28 +29,26 @@ def erf(x: Node) -> Node:
     return select(less(1, size), select(less(x, -x), -far, far), near)
 
 
-def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> tuple[Node, Node, Node]:
-    """``(weight, P(v), denominator)``: the exponential ``exp(-rate*v*v)`` and the parts of the quotient
+def _gaussian_tail(v: Node, rate: float, table: Quotients, constant: float) -> tuple[Node, Node, Node, Node]:
+    """``(weight, P(v), v*P(v), denominator)``: the exponential ``exp(-rate*v*v)`` and the parts of the quotient
     ``P(v) / (constant*v*P(v) + Q(v))``.
 
     ``rate`` is a power of two. The rounding of the square, which the exponential would magnify, is put right to first
-    order in the denominator: in the smaller of its terms, as a part of the larger, which is nearly all of it where that
-    rounding counts.
+    order in the denominator, in the larger of its terms, which is nearly all of it where that rounding counts.
     """
     total, rest = product(v, v)
     weight = unary(ops.EXP2, total, ops.Scale(-rate * LOG2_E))
     p, q = table[v.dtype]
-    numerator, other = horner(v, p), horner(v, q)
+    numerator = horner(v, p)
     main = v * numerator
-    other = multiply_add(main, rest * (rate * constant), other)
-    return weight, numerator, multiply_add(main, constant, other)
+    return weight, numerator, main, multiply_add(main, multiply_add(rest, rate * constant, constant), horner(v, q))
 
 
 @real_function
 def erfc(x: Node) -> Node:
     """``1 - erf(x)``, accurate where it is small."""
     v = maximum(descending(x), -_ERFC_LIMIT[x.dtype])
-    weight, numerator, denominator = _gaussian_tail(v, 1.0, ERFCX, -math.sqrt(math.pi))
+    weight, numerator, _, denominator = _gaussian_tail(v, 1.0, ERFCX, -math.sqrt(math.pi))
     tail = weight * numerator / denominator
     return select(less(x, -x), 2 - tail, tail)
 
@@ -62,9 +60,11 @@ def times_normal(x: Node) -> Node:
     It is ``b`` below zero and ``x + b`` above, ``b`` being its value at ``-|x|``. NaN at -inf, where PyTorch and
     onnxruntime multiply by zero.
     """
-    v = maximum(descending(x), -_NORMAL_LIMIT[x.dtype])
-    weight, numerator, denominator = _gaussian_tail(v, 0.5, NORMAL, -math.sqrt(2 * math.pi))
-    return _positive(x) + weight * _negative(x, v) * numerator / denominator
+    size = select(less(-x, x), -x, x)  # -|x|, a zero of the sign of x; the slope there is that of x
+    v = maximum(size, -_NORMAL_LIMIT[x.dtype])
+    weight, _, main, denominator = _gaussian_tail(v, 0.5, NORMAL, -math.sqrt(2 * math.pi))
+    # Below the limit the weight is 0, and -inf times that is NaN.
+    return multiply_add(weight, select(less(x, v), x, main) / denominator, _positive(x))
 
 
 def times_normal_short(x: Node) -> Node:
