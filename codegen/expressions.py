@@ -19,7 +19,7 @@ from luminal.core import ops
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Store, Temporary, load, postorder
 from luminal.core.symbolic import Expr, Int
-from luminal.core.types import DType
+from luminal.core.types import DType, bool_
 
 
 class Expressions:
@@ -196,6 +196,8 @@ class Expressions:
         text = self._load_lanes(leaf, masked, stride, fill) if varying else self.element(leaf.array, leaf.offset)
         if uniform:
             otherwise = self.broadcast(fill) if varying else fill
+            if varying and dtype == bool_:  # masks are as wide as what they were made from; both are to be alike
+                text = f"{self.type(dtype, varying)}({text})"
             text = f"{self.indices.holds(uniform)} ? {text} : {otherwise}"
         return text, varying
 

@@ -903,6 +903,21 @@ def bools() -> Case:
 
 
 @case
+def padding_of_bools_by_rows() -> Case:
+    """Rows of bools around the input are filled: of both, side by side and by indices, the lanes are masks alike."""
+    r, row = axis("r", 6)
+    c, column = axis("c", 20)
+    inside = {"valid": (row - 2, -row + 4), "fill": bits(True, types.bool_)}
+    side_by_side = load("x", (row - 2) * 20 + column, types.bool_, **inside)
+    turned = load("x", (row - 2) * 20 - column + 19, types.bool_, **inside)
+    store = ir.Store("out", row * 20 + column, op(ops.XOR, side_by_side, turned))
+    nest = ir.LoopNest(
+        (output("out", types.bool_), array("x", types.bool_)), (), (parallel(r, 6, vector(c, 20, store)),)
+    )
+    return Case(nest, {"out": zeros(120, dtype=types.bool_), "x": rng.integers(0, 2, 60).astype(bool)})
+
+
+@case
 def any_true() -> Case:
     """Whether any element of a row is true; a scalar condition chooses a vector."""
     r, row = axis("r", 5)
