@@ -29,7 +29,7 @@ def quota_cpus(membership: Path, root: Path) -> int | None:
 def _quota(group: Path) -> tuple[int, int] | None:
     """The microseconds that a group grants, and of how many."""
     files = [("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
-    for parts in (" ".join(_text(group / name) for name in names).split() for names in files):
+    for parts in (" ".join(text(group / name) for name in names).split() for names in files):
         if len(parts) == 2 and all(part.isdigit() and int(part) for part in parts):
             return int(parts[0]), int(parts[1])
     return None
@@ -38,7 +38,7 @@ def _quota(group: Path) -> tuple[int, int] | None:
 def _groups(controller: str, membership: Path, root: Path) -> Iterator[Path]:
     """The folders of a controller's groups that a process is in, and of those around them. Lines of ``membership`` are
     ``number:controllers:path``, without controllers in version 2; version 1 has a tree for each controller."""
-    for line in _text(membership).splitlines():
+    for line in text(membership).splitlines():
         if line.count(":") < 2:
             continue
         _, names, path = line.split(":", 2)
@@ -48,7 +48,7 @@ def _groups(controller: str, membership: Path, root: Path) -> Iterator[Path]:
             yield from [group, *group.parents][: len(group.parts) - len(top.parts) + 1]
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
     """What the file at ``path`` holds; nothing where there is no such file, or it cannot be read."""
     try:
         return os.fsdecode(path.read_bytes())

@@ -23,6 +23,7 @@ _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-tr
 
 _COMPILED = {"avx512_bf16": "avx512bf16"}  # features of units of which compiled code has a use, as compilers name them
 
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes them
 ROWS_BYTES = 64 << 10  # of a stack, and of the smallest second-level cache, that rows may take
 
 
@@ -225,7 +226,7 @@ def detect() -> Target:
     """The best target that this machine runs, with this machine's cache sizes, and a thread for each CPU that this
     process may use."""
     best = next(target for target in reversed(ALL.values()) if supported(target))
-    sizes = _cache_sizes()
+    sizes = cache_sizes()
     return replace(
         best, l1=sizes.get(1, best.l1), l2=sizes.get(2, best.l2), l3=sizes.get(3, best.l3),
         threads=device.cpus(),
@@ -275,18 +276,15 @@ def _cpu_features() -> frozenset[str]:
 
 def _cpu_description() -> str:
     """What Linux says of this machine's processors; nothing elsewhere."""
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except FileNotFoundError:
-        return ""
+    return device.text(Path("/proc/cpuinfo"))
 
 
-def _cache_sizes() -> dict[int, int]:
-    """The bytes of the data cache of each level that the system describes."""
+def cache_sizes(folder: Path = CACHES) -> dict[int, int]:
+    """The bytes of the data cache of each level that the system describes in ``folder``."""
     sizes: dict[int, int] = {}
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        kind, level, size = ((folder / file).read_text().strip() for file in ("type", "level", "size"))
-        match = re.fullmatch(r"(\d+)([KM])", size)
-        if kind != "Instruction" and match:
+    for index in sorted(folder.glob("index*")):
+        kind, level, size = (device.text(index / file).strip() for file in ("type", "level", "size"))
+        match = re.fullmatch(r"(\d+)([KM])", size)  # there is no file where the size is not known
+        if kind != "Instruction" and level.isdigit() and match:
             sizes[int(level)] = int(match.group(1)) << {"K": 10, "M": 20}[match.group(2)]
     return sizes

@@ -114,6 +114,22 @@ def granted(tmp_path_factory: pytest.TempPathFactory) -> Granted:
     return granted
 
 
+def test_caches_of_unknown_size_are_left_out(tmp_path: Path) -> None:
+    described = {
+        "index0": {"type": "Data", "level": "1", "size": "48K"},
+        "index1": {"type": "Instruction", "level": "1", "size": "32K"},
+        "index2": {"type": "Unified", "level": "2"},  # no file where the size is not known
+        "index3": {"type": "Unified", "level": "3", "size": "32M"},
+        "index4": {"size": "1K"},
+    }
+    for name, files in described.items():
+        (tmp_path / name).mkdir()
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(f"{text}\n")
+    assert targets.cache_sizes(tmp_path) == {1: 48 << 10, 3: 32 << 20}
+    assert targets.cache_sizes(tmp_path / "nowhere") == {}
+
+
 @pytest.mark.parametrize(
     ("named", "files", "cpus"),
     [
