@@ -343,6 +343,20 @@ def columns_summed() -> Case:
 
 
 @case
+def columns_scaled() -> Case:
+    """Columns divided by their sums: vectors outside, a sum and a loop of stores inside."""
+    n = Var("n", 0, 9)
+    c, column = axis("c", 24)
+    r, row = axis("r", of(n))
+    value = load("x", row * 24 + column)
+    total = ir.Reduction("total", ops.SUM_REDUCE, F32, (serial(r, of(n)),), (), value)
+    store = ir.Store("out", row * 24 + column, op(ops.MUL, value, op(ops.RECIP, ir.temporary("total", F32))))
+    nest = ir.LoopNest((output("out"), array("x")), (n,), (vector(c, 24, total, serial(r, of(n), store)),))
+    runs = [({"out": zeros(24 * size), "x": normal(24 * size)}, {"n": size}) for size in (3, 0, 9)]
+    return Case(nest, *runs[0], more=runs[1:], ulps=64)
+
+
+@case
 def windows() -> Case:
     """The largest of each 3x3 window with stride 2 and a border, over 8 channels in lanes; a mean beside it."""
     size, out, channels = 9, 5, 8

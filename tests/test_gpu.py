@@ -143,6 +143,35 @@ def test_an_emulated_gpu_takes_maxima_of_bits(target: str, dtype: torch.dtype) -
     torch.testing.assert_close(module(x), model(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("target", GPUS)
+def test_an_emulated_gpu_attends_by_products_of_bytes(target: str) -> None:
+    """So many of which are staged at once as a block of scores has columns, or fewer."""
+
+    class Attention(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(q.float() @ k.float().T / 64, dim=-1) @ v
+
+    q, k = (torch.randint(-9, 9, (18, 4), dtype=torch.int8) for _ in range(2))
+    inputs = q, k, torch.randn(18, 8)
+    module = luminal.compile(Attention(), inputs, target=target, emulate=True)
+    assert_computes(module, Attention(), inputs)
+
+
+@pytest.mark.parametrize("target", GPUS)
+def test_an_emulated_gpu_computes_single_elements(target: str) -> None:
+    """Kernels without a loop, one of which reads what it has written."""
+
+    class Single(nn.Module):
+        def forward(self, x: torch.Tensor, place: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            one = x[:1].relu()
+            return torch.cat([one, one]), torch.stack([x.sum(), x.sum()]), x.index_add(0, place, one)
+
+    inputs = torch.randn(5), torch.tensor([3])
+    module = luminal.compile(Single(), inputs, target=target, emulate=True)
+    for found, expected in zip(module(*inputs), Single()(*inputs), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_threads_may_call_an_emulated_library_at_once(module: Module) -> None:
     model, _ = CASES["classifier"].made()
 

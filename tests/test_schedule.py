@@ -20,6 +20,7 @@ from luminal.core.schedule import choose, fuse, layout, lower, plan, sorting, te
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.cluster import Fusion
 from luminal.core.schedule.preparation import prepare
+from luminal.core.schedule.printer import nest_text
 from luminal.core.schedule.rewrite_nest import prefix
 from luminal.core.schedule.tensorise import Tensorise
 from luminal.core.schedule.tile import Tile
@@ -56,6 +57,31 @@ def test_softmax_is_one_kernel_and_costly_rows_are_kept() -> None:
     assert sum(type(s).__name__ == "Alloc" for s in lower.statements(nest.body)) == 1
 
 
+@pytest.mark.parametrize(
+    ("build", "along"),
+    [
+        (lambda x, b: reduction.softmax(x, 0), "vector a1"),  # loops of stores inside the vectors
+        (lambda x, b: reduction.sum_(x, 1) + b, "vector a1"),  # one read of b for each row counts for little
+        (lambda x, b: reduction.sum_(x, 0), "side by side"),
+        (lambda x, b: reduction.sum_(x, 0) + reduction.max_(x, 0), "side by side"),
+    ],
+)
+def test_vectors_go_along_memory_whatever_is_reduced(build: Callable[..., ir.Node], along: str) -> None:
+    source = Source()
+    result = build(source.input(48, 64), source.input(48))
+    (kernel,) = compile_graph(ir.Graph("g", tuple(source.nodes), (("y", result),)), targets.AVX512).kernels
+    assert along in nest_text(kernel.nest)
+    assert_as_the_interpreter(source, result)
+
+
+@pytest.mark.parametrize(("shape", "tasks"), [((9, 4096), 32), ((2, 9, 999), 8), ((64, 9, 100), 64)])
+def test_columns_are_divided_where_there_are_few_tasks(shape: tuple[int, ...], tasks: int) -> None:
+    x = ir.input_("x", shape, types.f32)
+    graph = ir.Graph("g", (x,), (("y", reduction.sum_(x, len(shape) - 2)),))
+    (kernel,) = compile_graph(graph, targets.AVX512).kernels
+    assert math.prod(sym.upper(loop.extent) or 0 for loop in kernel.nest.tasks) == tasks
+
+
 @pytest.mark.parametrize(("channels", "vectors"), [(3, True), (4, True), (5, False)])
 def test_stores_into_shared_cache_lines_do_not_keep_vectors_away(channels: int, vectors: bool) -> None:
     x = ir.input_("x", (channels, 777), types.f32)
@@ -81,6 +107,12 @@ def costly(x: ir.Node) -> ir.Node:
     return ir.unary(ops.SIN, x)
 
 
+def triangle(x: ir.Node) -> ir.Node:
+    """``x`` below its diagonal, sevens above."""
+    row, column = ir.axes(x.shape)
+    return ir.view(x, x.shape, (row, column), (row - column,), np.float32(7).tobytes())
+
+
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
@@ -90,6 +122,9 @@ def costly(x: ir.Node) -> ir.Node:
         (lambda a, b, c: [reduction.softmax(costly(a) * costly(b), -1)], ["row"]),
         (lambda a, b, c: [reduction.softmax(a, -1) * costly(b)], ["row"]),
         (lambda a, b, c: [costly(b) * reduction.softmax(a, -1)], ["row"]),
+        (lambda a, b, c: [triangle(costly(a)) * costly(b)], ["map"]),
+        (lambda a, b, c: [costly(b) * triangle(costly(a))], ["map"]),
+        (lambda a, b, c: [costly(a), triangle(costly(a)) * 2.0], ["map"]),
         # Another kernel reads the sine, or reads it elsewhere, or there are more columns than it has.
         (lambda a, b, c: [costly(a) * costly(b), reduction.softmax(costly(a), 0)], ["map", "row"]),
         (lambda a, b, c: [movement.flip(costly(a), [1]) * costly(b)], ["map", "map"]),
@@ -104,6 +139,41 @@ def test_operands_over_one_domain_are_computed_by_their_reader_s_kernel(
     fusion, _ = clusters(source, *outputs)
     assert kinds(fusion) == expected
     assert_as_the_interpreter(source, *outputs)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda a, b: [reduction.sum_(a, 1), reduction.sum_(a * a, 1), reduction.min_(a, 1)], ["row"]),
+        (lambda a, b: [reduction.sum_(a, 1), reduction.sum_(a * b, 1)], ["row"]),
+        (lambda a, b: [reduction.softmax(a, -1), reduction.sum_(triangle(a), 1)], ["row"]),
+        (lambda a, b: [reduction.sum_(costly(a), 1), reduction.max_(costly(a), 1)], ["row"]),
+        # Other rows, or another value, or one that needs what the first gives.
+        (lambda a, b: [reduction.sum_(a, 1), reduction.sum_(a, 0)], ["row", "row"]),
+        (lambda a, b: [reduction.sum_(a, 1), reduction.sum_(b, 1)], ["row", "row"]),
+        (lambda a, b: [reduction.sum_(a * reduction.sum_(reduction.sum_(a, 1), 0), 1)], ["row", "row", "row"]),
+    ],
+)
+def test_reductions_of_the_rows_of_one_value_are_one_kernel(
+    build: Callable[..., list[ir.Node]], expected: list[str]
+) -> None:
+    source = Source()
+    outputs = build(source.input(6, 33), source.input(6, 33))
+    fusion, _ = clusters(source, *outputs)
+    assert kinds(fusion) == expected
+    assert_as_the_interpreter(source, *outputs)
+
+
+def test_what_many_steps_share_is_not_walked_through_once_for_each_way_to_it() -> None:
+    """Of positions, where nothing is stored, and of an input: there are 2**40 ways."""
+    source = Source()
+    places, x = ir.iota(sym.var("n", 1, 99)), source.input(33, dtype=types.i64)
+    for step in range(40):
+        places = ir.select(places < step, places + 1, places * 2)
+        x = ir.binary(ops.XOR, x, x * (step + 2))
+    count = ir.input_("count", (sym.var("n", 1, 99),), types.i64)
+    graph = ir.Graph("g", (count, *source.nodes), (("y", places + count), ("z", x)), (sym.Var("n", 1, 99),))
+    assert len(compile_graph(graph, targets.AVX512).kernels) == 2
 
 
 def test_long_expressions_do_not_become_one_longer_still() -> None:
@@ -344,7 +414,7 @@ def test_one_function_says_what_a_product_is_that_is_summed() -> None:
         (transforms.Merge("a2", "a0"), "not directly inside"),
         (transforms.Reorder(("a0", "a1")), "expected an order of"),
         (transforms.Parallelise(7), "perfectly nested"),
-        (transforms.Vectorise("a0", 4), "lies inside the loop"),
+        (lambda nest: transforms.Vectorise("a0", 4)(transforms.Vectorise("a2", 4)(nest)), "vector loop lies inside"),
         (Tensorise("a0", "a1", 4, 8, 4), "not a sum over a product"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",

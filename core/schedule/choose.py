@@ -143,11 +143,12 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
+    state.merge([axis.name for axis in state.inner_axes()])
     outer = [loop.axis for loop in state.loops()]
     buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
     candidates = inner if buffered else [*inner, *outer]
-    ranked = sorted(candidates, key=lambda v: (gain(v, state), v in inner), reverse=True)
+    ranked = sorted(candidates, key=lambda v: (gain(v, state, weighed=True), v in inner), reverse=True)
     way = state.ask("pass", _ways(state, [v for v in ranked if _may_vectorise(v, state)]))
     along = next((v for v in (*inner, *outer) if v.name == way.along), None)
     order = by_stride([v for v in outer if v is not along], state)
@@ -155,7 +156,7 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         order.append(along)
     together = shared(state.nest, along, target, way.together) if along is not None and way.together else None
     kept = {v for v in (along, together.axis if together else None) if v is not None}
-    clipped = clippable(state.nest, kept)
+    clipped = clippable(state.nest, kept.difference(inner))
     for name in clipped:
         state.do(ClipReduction(name))
     if along is not None and together is not None:
@@ -180,8 +181,14 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
             *others, name = merged = state.merge(outside)
         extents = {loop.axis.name: typical(loop.extent) for loop in state.loops()}
         few = between is not None and math.prod(extents[other] for other in others) < way.tasks < extents[name]
-        if (len(merged) == 1 or few) and not inner:
+        count = _vectors_together(state, name)
+        if count > 1:
+            return _columns(state, others, name, count, way.tasks)
+        if (len(merged) == 1 and not inner) or few:
             state.do(Split(name, CHUNK))
+            name = f"{name}_0"
+        elif inner and math.prod(extents[other] for other in others) < FEW_TASKS:
+            state.do(Split(name, STRIP))
             name = f"{name}_0"
         if between is not None:
             state.do(between)
@@ -236,6 +243,32 @@ def _rows(nest: ln.LoopNest, target: Target) -> Chosen:
     names = state.merge([loop.axis.name for loop in state.loops() if loop.kind == "serial"])
     if names:
         state.do(Parallelise(len(names)))
+    return state.finish()
+
+
+def _vectors_together(state: Scheduler, along: str) -> int:
+    """How many vectors ``along`` columns that are reduced, and no more, are best computed side by side: then a row is
+    read as far as these go, instead of a vector of each row."""
+    inside = prefix(state.nest.body)[1]
+    reductions = [s for s in inside if isinstance(s, ln.Reduction)]
+    extent = next(loop.extent for loop in state.loops() if loop.axis.name == along)
+    others = any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside)
+    if others or not reductions or any(r.before for r in reductions) or not isinstance(extent, int):
+        return 1
+    return next(count for count in range(MOST, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
+
+
+def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Chosen:
+    """Vectors ``along`` the columns, ``count`` of them side by side; ``others`` are the axes around."""
+    lanes = _lanes(state)
+    state.do(Split(along, count * lanes))
+    order = [*others, *(name for loop in state.loops() if (name := loop.axis.name) == f"{along}_1")]
+    state.do(Split(f"{along}_0", lanes))
+    vectors, beside = f"{along}_0_0", f"{along}_0_1"
+    state.do(Reorder((*order, vectors, beside)))
+    state.do(Jam(beside))
+    state.do(Vectorise(vectors, lanes))
+    state.parallelise(tasks)
     return state.finish()
 
 
@@ -332,7 +365,7 @@ def _may_vectorise(axis: Var, state: Scheduler) -> bool:
         return False
     loops, inside = prefix(state.nest.body)
     if any(loop.axis == axis for loop in loops):
-        return not any(isinstance(s, ln.Loop | ln.Alloc) for s in statements(inside))
+        return not any(isinstance(s, ln.Alloc) for s in statements(inside))
     return all(
         all(loop.axis != axis for loop in s.loops[:-1]) for s in statements(inside) if isinstance(s, ln.Reduction)
     )

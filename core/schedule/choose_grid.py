@@ -23,7 +23,7 @@ from luminal.core.schedule.stage import Stage
 from luminal.core.schedule.stream_staged import StreamStaged
 from luminal.core.schedule.tensorise import product_of, stored_type
 from luminal.core.schedule.threads import Divide, Share
-from luminal.core.schedule.tile import Tile, typical
+from luminal.core.schedule.tile import Tile, largest, typical
 from luminal.core.schedule.transforms import Parallelise, Reorder, Split, Vectorise
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -107,7 +107,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chose
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
     tiles = sorted(CHAINED, key=lambda tile: waves(tile, typical)[0] * (math.prod(tile) + STAGED * sum(tile)))
-    together, apart = waves(tiles[0], _most)
+    together, apart = waves(tiles[0], largest)
     if together > IDLE * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")
     refusals: list[ScheduleError] = []
@@ -118,11 +118,6 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chose
             except ScheduleError as refusal:
                 refusals.append(refusal)
     raise refusals[-1]
-
-
-def _most(size: Int) -> int:
-    """The largest that a size can be, where that is known."""
-    return sym.upper(size) or typical(size)
 
 
 def _one_pass(
@@ -142,7 +137,7 @@ def _one_pass(
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
     if held > target.registers // 2:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
-    depth = DEPTH // max(a.itemsize, b.itemsize)
+    depth = min(DEPTH // max(a.itemsize, b.itemsize), block)
     state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead))
     state.do(Parallelise(len(state.loops())))
     state.do(Share(threads, target.block))
@@ -178,6 +173,7 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
+    state.merge([axis.name for axis in state.inner_axes()])
     outer = [loop.axis for loop in state.loops()]
     along = _row_axis(state)
     if along is not None:
@@ -188,13 +184,12 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
             state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
             state.merge([loop.axis.name for loop in state.loops()])
         state.do(Divide(_groups(along.name, wide, state), threads))
-    elif any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
+    elif not outer or any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
         threads = 1
     else:
         threads = grid.threads
-        if outer:
-            state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
-            _flat(state, state.join([loop.axis.name for loop in state.loops()]), threads)
+        state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
+        _flat(state, state.join([loop.axis.name for loop in state.loops()]), threads)
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
@@ -296,7 +291,7 @@ def _width(axis: Var, state: Scheduler) -> int:
 def _aligned(axis: Var, width: int, state: Scheduler) -> bool:
     if sym.mod(axis.hi + 1, width) != 0:
         return False
-    for offset, _ in state.offsets():
+    for offset, *_ in state.offsets():
         linear = sym.coefficient(offset, axis)
         if linear is None or linear[0] not in (0, 1) or (linear[0] == 1 and sym.mod(linear[1], width) != 0):
             return False

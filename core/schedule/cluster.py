@@ -116,14 +116,20 @@ def resolve(
     inline: set[Node] | frozenset[Node],
     home: Mapping[Node, object],
 ) -> Iterator[Read]:
-    """The stored values that ``node`` at ``index`` depends on, through views and inline values."""
-    if node.op is ops.VIEW:
-        by = ir.rename(node.shape, index)
-        inner = tuple(sym.substitute(e, by) for e in node.attr.index)
-        mask = tuple(m for v in node.attr.valid if not sym.always(m := sym.substitute(v, by)))
-        yield from resolve(node.inputs[0], inner, valid + mask, inline, home)
-    elif node in home or node.op is ops.INPUT or (node.op is ops.CONSTANT and not is_literal(node)):
-        yield Read(node, index, valid)
-    elif node.op.kind is Kind.ELEMENTWISE:
-        for x in node.inputs:
-            yield from resolve(x, index, valid, inline, home)
+    """The stored values that ``node`` at ``index`` depends on, through views and inline values; each read once."""
+    waiting = [(node, index, valid)]
+    seen: set[tuple[Node, tuple[Int, ...], tuple[Int, ...]]] = set()
+    while waiting:
+        node, index, valid = read = waiting.pop()
+        if read in seen:
+            continue
+        seen.add(read)
+        if node.op is ops.VIEW:
+            by = ir.rename(node.shape, index)
+            inner = tuple(sym.substitute(e, by) for e in node.attr.index)
+            mask = tuple(m for v in node.attr.valid if not sym.always(m := sym.substitute(v, by)))
+            waiting.append((node.inputs[0], inner, tuple(dict.fromkeys(valid + mask))))
+        elif node in home or node.op is ops.INPUT or (node.op is ops.CONSTANT and not is_literal(node)):
+            yield Read(node, index, valid)
+        elif node.op.kind is Kind.ELEMENTWISE:
+            waiting += [(x, index, valid) for x in reversed(node.inputs)]

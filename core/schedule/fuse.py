@@ -8,7 +8,7 @@ reads them. Values that are cheap, or that only one reduction reads, are *inline
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
@@ -40,6 +40,16 @@ def ordered(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
     return (*element[:-1], at)
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """A way through all of a value: element by element over a ``shape``, or row by row, of which these axes are
+    ``along`` a row."""
+
+    source: Node
+    shape: ir.Shape
+    along: tuple[int, ...] = ()
+
+
 class Fuser:
     """State of one fusion run."""
 
@@ -57,7 +67,7 @@ class Fuser:
         self.clusters: list[Cluster] = []
         self.sources: list[set[Node]] = []  # of each cluster: what others compute, inputs and constants that it reads
         self.ancestors: list[int] = []
-        self.latest: dict[tuple[Node, ir.Shape], int] = {}  # elementwise clusters, by what they read and their domain
+        self.latest: dict[_Pass, int] = {}  # the last cluster of each
         self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
 
     def run(self) -> Fusion:
@@ -85,8 +95,12 @@ class Fuser:
         """The clusters that measure the sizes of ``node``, and of what is computed where it is."""
         if not self.sizes:
             return set()
-        found = {self.sizes[size] for size in ir.symbols(node) if size in self.sizes}
-        return found.union(*(self._needs(x) for x in node.inputs if x not in self.home))
+        here = {node: None}
+        for part in (waiting := [node]):
+            computed = [x for x in part.inputs if x not in self.home and x not in here]
+            waiting += computed
+            here |= dict.fromkeys(computed)
+        return {self.sizes[size] for part in here for size in ir.symbols(part) if size in self.sizes}
 
     # ---- what is inline -------------------------------------------------------------------------------------------
 
@@ -257,6 +271,9 @@ class Fuser:
         self.depth[node] = self._depth(node, cluster)
         cluster.index[node] = index
         self.home[node] = cluster
+        for one in self._passes(node):
+            if cluster.kind == ("row" if one.along else "map") and one.shape == cluster.extents:
+                self.latest[one] = cluster.number
         gained = 0
         for number in self._needs(node):
             gained |= self.ancestors[number] | 1 << number
@@ -266,8 +283,6 @@ class Fuser:
                 self.sources[cluster.number].add(read.source)
             if other is not None and other is not cluster:
                 gained |= self.ancestors[other.number] | 1 << other.number
-                if cluster.kind == "map" and node.shape == cluster.extents and _is_own(read, node.shape):
-                    self.latest[read.source, node.shape] = cluster.number
         if gained & ~self.ancestors[cluster.number]:
             for number in range(len(self.clusters)):
                 if number == cluster.number or self.ancestors[number] >> cluster.number & 1:
@@ -292,18 +307,29 @@ class Fuser:
                 yield cluster
 
     def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
-        """The latest elementwise cluster over the same domain that reads a value, computed before, of which ``node``
-        reads other elements: the outputs of a window of inputs are computed together, and what they share once."""
-        if node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS or self._is_assembly(node):
+        """The latest clusters that go through a value as ``node`` does: the outputs of a window of inputs are computed
+        together, and what they share once; and all reductions of a row while it is in the cache."""
+        if node.op is ops.CONTIGUOUS or self._is_assembly(node):
             return
         homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
-        own = [read for read in reads if _is_own(read, node.shape)]
-        for number in sorted({n for read in own if (n := self.latest.get((read.source, node.shape))) is not None}):
+        for number in sorted({n for one in self._passes(node) if (n := self.latest.get(one)) is not None}):
             cluster = self.clusters[number]
-            if cluster.kind != "map" or all(self._is_assembly(n) for n in cluster.index):
+            if cluster.kind not in ("map", "row") or all(self._is_assembly(n) for n in cluster.index):
                 continue
             if not any(self.ancestors[other] >> number & 1 for other in homes):
                 yield cluster
+
+    def _passes(self, node: Node) -> Iterator[_Pass]:
+        """How ``node`` goes through what it reads: element by element, those computed before; or row by row."""
+        if node.op.kind is Kind.ELEMENTWISE:
+            for read in self._reads(node, ir.axes(node.shape)):
+                if read.source in self.home and _is_own(read, node.shape):
+                    yield _Pass(read.source, node.shape)
+        elif node.op.kind is Kind.REDUCE:
+            shape = node.inputs[0].shape
+            for read in resolve(node.inputs[0], ir.axes(shape), (), self.inline, self.home):
+                if _is_own(read, shape):
+                    yield _Pass(read.source, shape, node.attr.axes)
 
     def _is_assembly(self, node: Node) -> bool:
         """Whether ``node`` selects by positions alone, as what puts parts together does."""
@@ -385,13 +411,13 @@ class Fuser:
     def _matches(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
         """Whether every member that ``node`` reads is read at the element which the same iteration computes."""
         for read in self._reads(node, index):
-            if read.source in cluster.index and (read.valid or read.index != cluster.index[read.source]):
+            if read.source in cluster.index and read.index != cluster.index[read.source]:
                 return False
         return node.op is not ops.GATHER or node.inputs[0] not in cluster.index
 
     def _matches_operand(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
         reads = resolve(node, index, (), self.inline, self.home)
-        return all(r.source not in cluster.index or (not r.valid and r.index == cluster.index[r.source]) for r in reads)
+        return all(r.source not in cluster.index or r.index == cluster.index[r.source] for r in reads)
 
     # ---- what becomes one ------------------------------------------------------------------------------------------
 
@@ -412,7 +438,7 @@ class Fuser:
         if not all(self._within(user, members) for n in first.index for user in self.consumers[n]):
             return second
         for read in (read for n in second.index for read in self._reads_in(second, n)):
-            if read.source in first.index and (read.valid or read.index != first.index[read.source]):
+            if read.source in first.index and read.index != first.index[read.source]:
                 return second
         sources = (self.sources[first.number] | self.sources[second.number]).difference(members)
         if len(sources) > STREAMS:
@@ -483,9 +509,13 @@ class Fuser:
         return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots, self.kept)
 
     def _within(self, user: Node, members: Collection[Node]) -> bool:
-        if user in self.inline:
-            return all(self._within(u, members) for u in self.consumers[user])
-        return user in members
+        """Whether ``user`` is one of the ``members``, or computed in those alone."""
+        users = {user: None}
+        for one in (waiting := [user]):
+            if one in self.inline:
+                waiting += [u for u in self.consumers[one] if u not in users]
+                users |= dict.fromkeys(self.consumers[one])
+        return all(one in self.inline or one in members for one in users)
 
 
 def _is_own(read: Read, shape: ir.Shape) -> bool:

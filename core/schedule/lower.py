@@ -84,10 +84,11 @@ class _Lowering:
         by = rename(node.shape, index)
         inner = tuple(sym.substitute(e, by) for e in node.attr.index)
         mask = tuple(m for v in node.attr.valid if not sym.always(m := sym.substitute(v, by)))
-        base = self.value(node.inputs[0], inner, valid + mask)
+        needed = tuple(dict.fromkeys(valid + mask))
+        base = self.value(node.inputs[0], inner, needed)
         if not mask:
             return base
-        if isinstance(base.leaf, ln.Access) and base.leaf.valid == valid + mask:
+        if isinstance(base.leaf, ln.Access) and base.leaf.valid == needed:
             return ln.load(base.leaf.array, base.leaf.offset, base.dtype, base.leaf.valid, node.attr.fill)
         return ln.select(mask, base, ln.literal(node.attr.fill, node.dtype))
 

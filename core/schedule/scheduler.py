@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TypeVar
 
 from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
+from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.lower import accesses, expressions, statements
 from luminal.core.schedule.matching import cuts, digits
 from luminal.core.schedule.printer import nest_text
-from luminal.core.schedule.rewrite_nest import prefix, substitute
+from luminal.core.schedule.rewrite_nest import Body, inside, prefix, substitute
 from luminal.core.schedule.tile import typical
 from luminal.core.schedule.transforms import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
 from luminal.core.symbolic import Int, Var
@@ -81,15 +82,10 @@ class Scheduler:
                 found |= dict.fromkeys(loop.axis for loop in statement.loops)
         return list(found)
 
-    def offsets(self) -> list[tuple[Int, bool]]:
-        """Every offset that the nest reads or writes at, and whether it writes."""
-        found: list[tuple[Int, bool]] = []
-        for statement in statements(self.nest.body):
-            if isinstance(statement, ln.Store):
-                found.append((statement.offset, True))
-            if isinstance(statement, ln.Store | ln.Keep | ln.Reduction | ln.Define | ln.Let):
-                found += [(access.offset, False) for access in accesses(statement.value)]
-        return found
+    def offsets(self) -> list[tuple[Int, bool, int]]:
+        """Every offset that the nest reads or writes at, whether it writes, and how often it does for once through the
+        perfectly nested loops."""
+        return list(_offsets(prefix(self.nest.body)[1], 1))
 
     def expressions(self) -> tuple[Int, ...]:
         return tuple(e for s in statements(self.nest.body) for e in expressions(s))
@@ -113,11 +109,16 @@ class Scheduler:
         return [loop.axis for loop in self.loops()] + self.inner_axes()
 
     def merge(self, names: list[str]) -> list[str]:
-        """Merge neighbouring loops among ``names`` (outermost first) wherever every offset stays free of quotients."""
+        """Merge neighbouring loops among ``names`` (outermost first) wherever every offset stays free of quotients;
+        those that are neighbours everywhere."""
         position = len(names) - 2
         while position >= 0:
             transform = Merge(names[position], names[position + 1])
-            merged = transform(self.nest)
+            try:
+                merged = transform(self.nest)
+            except ScheduleError:
+                position -= 1
+                continue
             name = f"{names[position]}{names[position + 1]}"
             before = _divided(self.expressions())
             after = Scheduler(merged, self.target).expressions()
@@ -176,22 +177,39 @@ def _divided(expressions: tuple[Int, ...]) -> int:
 BESIDE = 4  # elements from one to the next, at most, where those of a vector share a few cache lines
 
 
-def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset()) -> float:
+def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighed: bool = False) -> float:
     """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
     stores far apart more so, since a cache line must come in before a part of it is written. Accesses that vary with
-    variables in ``near`` alone stay in the cache, and do not count."""
-    total = 0.0
-    for offset, written in state.offsets():
+    variables in ``near`` alone stay in the cache, and do not count. Where ``weighed``, those that happen once for a row
+    count as much less than those of its elements as there are fewer of them: it is for comparing axes."""
+    total, offsets = 0.0, state.offsets()
+    most = max((times for *_, times in offsets), default=1)
+    for offset, written, times in offsets:
         if near and sym.variables(offset) <= near:
             continue
         linear = sym.coefficient(offset, axis)
+        weight = times / most if weighed else 1
         if linear is None or linear[0] not in (0, 1):
             apart = linear is None or not isinstance(linear[0], int) or abs(linear[0]) > BESIDE
-            total -= 3 if written and apart else 1
+            total -= (3 if written and apart else 1) * weight
         elif linear[0] == 1:
-            total += 2
+            total += 2 * weight
     extent = axis.hi + 1
     return total - (3 if typical(extent) < state.target.lanes(f32) // 2 else 0)
+
+
+def _offsets(body: Body, times: int) -> Iterator[tuple[Int, bool, int]]:
+    """What ``Scheduler.offsets`` says of a body that runs so many ``times``."""
+    for statement in body:
+        loops = statement.loops if isinstance(statement, ln.Reduction) else ()
+        repeated = times * math.prod(max(1, typical(loop.extent)) for loop in loops)
+        if isinstance(statement, ln.Store):
+            yield statement.offset, True, times
+        if isinstance(statement, ln.Store | ln.Keep | ln.Reduction | ln.Define | ln.Let):
+            yield from ((access.offset, False, repeated) for access in accesses(statement.value))
+        if isinstance(statement, ln.Loop):
+            repeated *= max(1, typical(statement.extent))
+        yield from _offsets(inside(statement), repeated)
 
 
 def by_stride(axes: list[Var], state: Scheduler) -> list[Var]:

@@ -72,6 +72,8 @@ class _Streamed(OnePass):
             raise ScheduleError(f"stream: {self.threads} threads do not divide {by.rows} rows of {by.block} columns")
         if by.last.threads(by.rows, by.width) != self.threads or self.width > by.width:
             raise ScheduleError(f"stream: {self.threads} threads do not divide sums of {self.width} columns")
+        if by.block % by.depth:
+            raise ScheduleError(f"stream: {by.depth} terms at once do not divide {by.block} columns")
         if self.row.dtype != self.dtype or self.first.dtype != self.dtype:
             raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
         self.pitch = by.rows + 4  # from one column of the product to the next; a multiple of four, for aligned reads

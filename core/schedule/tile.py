@@ -254,6 +254,11 @@ def lines(shape: Shape, found: Roles) -> tuple[int, int]:
     return innermost, max(innermost, math.prod(typical(shape[k]) for k in whole))
 
 
+def largest(size: Int) -> int:
+    """The largest that a size can be, where that is known, and else a representative number."""
+    return sym.upper(size) or typical(size)
+
+
 def typical(size: Int) -> int:
     """A representative number for a size: itself, or the geometric mean of its bounds."""
     if isinstance(size, int):

@@ -221,7 +221,7 @@ class Vectorise:
     """Every loop over ``axis`` takes ``lanes`` consecutive values at a time.
 
     Legal where each is innermost in its chain of loops, or innermost of the perfectly nested ones with only serial
-    reductions inside, which then run once for all lanes, equally far in each, or loops across the vectors.
+    loops and reductions inside, which then run once for all lanes, equally far in each, or loops across the vectors.
     """
 
     axis: str
@@ -236,12 +236,13 @@ class Vectorise:
             if statement.kind == "ordered":
                 raise ScheduleError(f"vectorise: the iterations of {self.axis!r} must stay in order")
             for inner in statements(statement.body):
-                if isinstance(inner, ln.Loop | ln.Alloc | ln.Contract) and not _across(inner):
-                    kind = type(inner).__name__.lower()
-                    raise ScheduleError(f"vectorise: a {kind} lies inside the loop over {self.axis!r}")
-                headers = inner.loops if isinstance(inner, ln.Reduction | ln.Reductions) else ()
-                if any(statement.axis in sym.variables(loop.extent) for loop in headers):
-                    raise ScheduleError(f"vectorise: how far a reduction runs depends on {self.axis!r}")
+                kind = inner.kind if isinstance(inner, ln.Loop) else "serial"
+                if isinstance(inner, ln.Alloc | ln.Contract) or kind not in ("serial", "across"):
+                    what = f"{kind} loop" if isinstance(inner, ln.Loop) else type(inner).__name__.lower()
+                    raise ScheduleError(f"vectorise: a {what} lies inside the loop over {self.axis!r}")
+                headers = inner.loops if isinstance(inner, ln.Reduction | ln.Reductions) else (inner,)
+                if any(isinstance(x, ln.Loop) and statement.axis in sym.variables(x.extent) for x in headers):
+                    raise ScheduleError(f"vectorise: how far a loop or a reduction runs depends on {self.axis!r}")
             return [replace(statement, kind="vector", lanes=self.lanes)]
         if isinstance(statement, ln.Reduction):
             *outer, last = statement.loops
@@ -250,10 +251,6 @@ class Vectorise:
             if last.axis.name == self.axis:
                 return [replace(statement, loops=(*outer, replace(last, kind="vector", lanes=self.lanes)))]
         return None
-
-
-def _across(statement: ln.Statement) -> bool:
-    return isinstance(statement, ln.Loop) and statement.kind == "across"
 
 
 @dataclass(frozen=True)
