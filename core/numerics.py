@@ -209,10 +209,6 @@ def _round(attr: ops.Rounding, x: Array) -> Array:
 # ---- arithmetic ----------------------------------------------------------------------------------------------------
 
 
-def _is_float(x: Array) -> bool:
-    return from_numpy(x.dtype).is_float
-
-
 def _divide(_: Any, x: Array, y: Array) -> Array:
     if x.dtype.kind not in "iu":
         return np.asarray(x / y)

@@ -14,7 +14,17 @@ from luminal.core.program import Program
 from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
 from luminal.core.rules import RULES, quotient
-from luminal.core.schedule import arrangement, bodies, demand, integers, maxima, partial, preparation, rounding
+from luminal.core.schedule import (
+    arrangement,
+    bodies,
+    demand,
+    functions,
+    integers,
+    maxima,
+    partial,
+    preparation,
+    rounding,
+)
 from luminal.core.schedule.nest import names_axis
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
@@ -72,9 +82,10 @@ def _source(entry: str, graph: Graph, target: Target, packings: preparation.Pack
 def canonical(graph: Graph, target: Target) -> Graph:
     """``graph`` simplified, its contractions as the target computes them: of bytes in int32, where it has a unit for
     such, before constants that they stand for fold; and of operands in its precision, with exponentials no more exact
-    than that. What is divided by a scale and rounded to few bits is multiplied instead, and long reductions are made of
-    parts."""
+    than that. Functions that are spelled out are known again, what is divided by a scale and rounded to few bits is
+    multiplied instead, and long reductions are made of parts."""
     graph = simplify(integers.integral(graph, target), (*RULES, *(quotient.RULES if target.fused else ())))
+    graph = functions.known(graph)
     stored = target.precision.stored
     if stored is not None:
         wide = target.grid is None and all(unit.left != stored for unit in target.units)

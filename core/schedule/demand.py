@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 
 from luminal.core import ir, ops
@@ -19,9 +18,9 @@ from luminal.core.decompose.error_function import times_normal, times_normal_sho
 from luminal.core.decompose.hyperbolic import one_plus_tanh, one_plus_tanh_short
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.ops import Kind
-from luminal.core.rewrite import rewrite
 from luminal.core.rules.pattern import uniform
 from luminal.core.schedule import signs
+from luminal.core.schedule.functions import operand
 from luminal.core.schedule.rounding import significant
 from luminal.core.types import f32
 
@@ -91,51 +90,6 @@ def _short(node: Node, digits: int, readers: Mapping[Node, int]) -> tuple[Callab
             if all(readers[part] == 1 for part in own):
                 return row.short, x
     return None
-
-
-def operand(function: Callable[[Node], Node], node: Node) -> Node | None:
-    """The node of which ``node`` is ``function``, an elementwise one; None where it is not, or where simplification has
-    made one of the last primitive of that node and the first of the function.
-
-    ``rules.pattern.match`` walks trees; what a function is made of is shared, and would be a large tree.
-    """
-    place, whole = _pattern(function)
-    found: Node | None = None
-    waiting = [(whole, node)]
-    seen: set[tuple[Node, Node]] = set()
-    while waiting:
-        pattern, part = waiting.pop()
-        if (pattern, part) in seen:
-            continue
-        seen.add((pattern, part))
-        number = uniform(pattern)
-        if pattern is place:
-            if found not in (None, part):
-                return None
-            found = part
-        elif number is not None:
-            other = uniform(part)
-            if other is None or (other.dtype, other.tobytes()) != (number.dtype, number.tobytes()):
-                return None
-        elif (pattern.op, pattern.attr, pattern.dtype) != (part.op, part.attr, part.dtype):
-            return None
-        else:
-            waiting += zip(_numbers_last(pattern), _numbers_last(part), strict=True)
-    return found
-
-
-def _numbers_last(node: Node) -> tuple[Node, ...]:
-    """The operands of ``node``; where their order does not matter, a number after what it is combined with."""
-    first_is_number = node.op.commutative and uniform(node.inputs[0]) is not None
-    return node.inputs[::-1] if first_is_number else node.inputs
-
-
-@cache
-def _pattern(function: Callable[[Node], Node]) -> tuple[Node, Node]:
-    """A number, and the simplified ``function`` of it."""
-    place = ir.input_("x", (), f32)
-    (whole,) = rewrite([function(place)])
-    return place, whole
 
 
 # ---- the demand ------------------------------------------------------------------------------------------------------
