@@ -148,6 +148,8 @@ def test_operands_over_one_domain_are_computed_by_their_reader_s_kernel(
         (lambda a, b: [reduction.sum_(a, 1), reduction.sum_(a * b, 1)], ["row"]),
         (lambda a, b: [reduction.softmax(a, -1), reduction.sum_(triangle(a), 1)], ["row"]),
         (lambda a, b: [reduction.sum_(costly(a), 1), reduction.max_(costly(a), 1)], ["row"]),
+        (lambda a, b: [reduction.sum_(a, 1), a + 1.0], ["row"]),
+        (lambda a, b: [reduction.sum_(a, 0), a + b], ["row"]),
         # Other rows, or another value, or one that needs what the first gives.
         (lambda a, b: [reduction.sum_(a, 1), reduction.sum_(a, 0)], ["row", "row"]),
         (lambda a, b: [reduction.sum_(a, 1), reduction.sum_(b, 1)], ["row", "row"]),

@@ -299,10 +299,10 @@ class Fuser:
             yield from self._siblings({r.source for r in reads})
 
     def _siblings(self, sources: set[Node]) -> Iterator[Cluster]:
-        """Elementwise clusters that read one of the same ``sources``, none of which a kernel computes."""
+        """Clusters of elements or rows that read one of the same ``sources``, none of which a kernel computes."""
         for cluster in reversed(self.clusters):
-            if cluster.kind == "map" and any(
-                read.source in sources for n in cluster.index for read in self._reads(n, cluster.index[n])
+            if cluster.kind in ("map", "row") and any(
+                read.source in sources for member in cluster.index for read in self._reads_in(cluster, member)
             ):
                 yield cluster
 
