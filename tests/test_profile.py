@@ -12,8 +12,12 @@ from torch import nn
 
 import luminal
 from luminal import peak, profile
+from luminal.core import ir, ops, types
 from luminal.core import target as targets
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule import traffic
+from luminal.core.schedule.printer import nest_text
 from luminal.module import Module
 from luminal.peak import Peak
 from tests import tiles
@@ -51,6 +55,14 @@ def test_operations_and_bytes_of_kernels() -> None:
         least = 4 * (count * WIDTH + WIDTH * CLASSES + CLASSES + count * CLASSES)
         assert least <= product.bytes <= least + 4 * WIDTH * (2 * padded - CLASSES)
         assert softmax.bytes == 2 * count * CLASSES * 4
+
+
+def test_what_is_reduced_side_by_side_is_counted() -> None:
+    x = ir.input_("x", (48, 64), types.f32)
+    graph = ir.Graph("columns", (x,), (("y", ir.reduce(ops.SUM_REDUCE, x, [0])),))
+    (kernel,) = compile_graph(graph, targets.AVX512).kernels
+    assert "side by side" in nest_text(kernel.nest)
+    assert traffic.accesses(kernel.nest, {}) == {"x0": 48 * 64, "x1": 64}
 
 
 @pytest.mark.parametrize(("rows", "width", "busy"), [(1, 96, 1), (1, 512, 2), (512, 256, 2)])

@@ -468,25 +468,31 @@ def accesses(value: ln.Scalar) -> list[ln.Access]:
     return list(dict.fromkeys(s.leaf for s in ln.postorder(value) if isinstance(s.leaf, ln.Access)))
 
 
+def values(statement: ln.Statement) -> tuple[ln.Scalar, ...]:
+    """The scalars that a statement computes itself (not those of statements inside it)."""
+    match statement:
+        case ln.Store() | ln.Define() | ln.Let() | ln.Keep() | ln.Reduction():
+            return (statement.value,)
+        case ln.Reductions():
+            return tuple(value for _, value in statement.terms)
+        case ln.Contract():
+            return () if statement.prologue is None else (statement.prologue.value,)
+        case ln.Loop() | ln.If() | ln.Sort() | ln.Alloc() | ln.Barrier() | ln.Assign():
+            return ()
+
+
 def touched(body: tuple[ln.Statement, ...]) -> tuple[set[str], set[str]]:
     """The arrays that ``body`` reads, and those that it writes."""
     read: set[str] = set()
     written: set[str] = set()
     for statement in statements(body):
+        read |= {x.array for value in values(statement) for x in accesses(value)}
         match statement:
             case ln.Store():
                 written.add(statement.array)
-                read |= {x.array for x in accesses(statement.value)}
-            case ln.Sort():
+            case ln.Sort() | ln.Keep():
                 read.add(statement.array)
                 written.add(statement.array)
-            case ln.Keep():
-                read |= {statement.array, *(x.array for x in accesses(statement.value))}
-                written.add(statement.array)
-            case ln.Define() | ln.Let() | ln.Reduction():
-                read |= {x.array for x in accesses(statement.value)}
-            case ln.Reductions():
-                read |= {x.array for _, value in statement.terms for x in accesses(value)}
             case ln.Contract():
                 read |= {statement.a, statement.b}
                 written.add(statement.tile)
@@ -535,36 +541,28 @@ def bound(body: tuple[ln.Statement, ...]) -> set[Var]:
 
 def expressions(statement: ln.Statement) -> list[Int]:
     """Every index expression that a statement holds itself (not those of statements inside it)."""
+    own: list[Int] = []
     match statement:
-        case ln.Loop():
-            return [statement.extent]
-        case ln.Let():
-            return [statement.extent, *scalar_expressions(statement.value)]
-        case ln.Define():
-            return scalar_expressions(statement.value)
-        case ln.Reduction():
-            return [loop.extent for loop in statement.loops] + scalar_expressions(statement.value)
-        case ln.Reductions():
-            found = [e for _, value in statement.terms for e in scalar_expressions(value)]
-            return [loop.extent for loop in statement.loops] + found
+        case ln.Loop() | ln.Let():
+            own = [statement.extent]
         case ln.Store():
-            return [statement.offset, *statement.valid, *scalar_expressions(statement.value)]
-        case ln.Sort():
-            return [statement.offset, statement.extent]
-        case ln.Keep():
-            return [statement.offset, statement.extent, *scalar_expressions(statement.value)]
+            own = [statement.offset, *statement.valid]
+        case ln.Sort() | ln.Keep():
+            own = [statement.offset, statement.extent]
         case ln.Assign():
-            return [statement.value]
+            own = [statement.value]
+        case ln.Reduction() | ln.Reductions():
+            own = [loop.extent for loop in statement.loops]
         case ln.Contract():
             own = [statement.a_offset, statement.a_row, statement.b_offset, statement.b_column, statement.rows]
             own += [statement.tile_offset]
             own += [offset for offset in (statement.a_ahead, statement.b_ahead) if offset is not None]
-            own += scalar_expressions(statement.prologue.value) if statement.prologue is not None else []
-            return own + [loop.extent for loop in statement.loops]
+            own += [loop.extent for loop in statement.loops]
         case ln.If():
-            return list(statement.valid)
-        case ln.Alloc() | ln.Barrier():
-            return []
+            own = list(statement.valid)
+        case ln.Define() | ln.Alloc() | ln.Barrier():
+            pass
+    return own + [e for value in values(statement) for e in scalar_expressions(value)]
 
 
 def scalar_expressions(value: ln.Scalar) -> list[Int]:

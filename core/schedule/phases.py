@@ -16,7 +16,7 @@ from itertools import chain, islice, product
 from luminal.core import symbolic as sym
 from luminal.core.program import Phase
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import accesses, statements, touched
+from luminal.core.schedule.lower import accesses, statements, touched, values
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -258,40 +258,24 @@ def _axes(statement: ln.Statement) -> list[tuple[Var, Int]]:
 
 
 def _offsets(statement: ln.Statement, array: str) -> list[Int]:
+    found = [access.offset for value in values(statement) for access in accesses(value) if access.array == array]
     match statement:
-        case ln.Store():
-            own = [statement.offset] if statement.array == array else []
-            return own + _read(statement.value, array)
-        case ln.Define() | ln.Let() | ln.Reduction():
-            return _read(statement.value, array)
-        case ln.Sort():
-            return [_inside(statement)] if statement.array == array else []
-        case ln.Keep():
-            return ([_inside(statement)] if statement.array == array else []) + _read(statement.value, array)
+        case ln.Store() if statement.array == array:
+            found.append(statement.offset)
+        case ln.Sort() | ln.Keep() if statement.array == array:
+            found.append(statement.offset + sym.axis("e2", statement.extent))  # any of those that are put in order
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
-            a = [statement.a_offset + statement.a_row * row] if statement.a == array else []
-            if statement.prologue is not None:
-                return a + _read(statement.prologue.value, array)
-            b = statement.b_offset + statement.b_column * column
-            if statement.unit is not None:
-                k, group = sym.expr(statement.loops[-1].axis), statement.unit.group
-                b = statement.b_offset + sym.floordiv(k, group) * (statement.columns * group) + column * group
-                b = b + sym.mod(k, group)
-            return a + ([b] if statement.b == array else [])
-        case ln.Reductions():
-            return [offset for _, value in statement.terms for offset in _read(value, array)]
-        case ln.Loop() | ln.If() | ln.Alloc() | ln.Barrier() | ln.Assign():
-            return []
-
-
-def _inside(statement: ln.Sort | ln.Keep) -> Int:
-    """Any of the elements that a statement puts in order."""
-    return statement.offset + sym.axis("e2", statement.extent)
-
-
-def _read(value: ln.Scalar, array: str) -> list[Int]:
-    return [access.offset for access in accesses(value) if access.array == array]
+            if statement.a == array:
+                found.append(statement.a_offset + statement.a_row * row)
+            if statement.b == array and statement.prologue is None:
+                b = statement.b_offset + statement.b_column * column
+                if statement.unit is not None:
+                    k, group = sym.expr(statement.loops[-1].axis), statement.unit.group
+                    b = statement.b_offset + sym.floordiv(k, group) * (statement.columns * group) + column * group
+                    b = b + sym.mod(k, group)
+                found.append(b)
+    return found
 
 
 def _spelled(offset: Int, named: dict[Var, Int]) -> Int:

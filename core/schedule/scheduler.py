@@ -13,7 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import accesses, expressions, statements
+from luminal.core.schedule.lower import accesses, expressions, statements, values
 from luminal.core.schedule.matching import cuts, digits
 from luminal.core.schedule.printer import nest_text
 from luminal.core.schedule.rewrite_nest import Body, inside, prefix, substitute
@@ -205,8 +205,7 @@ def _offsets(body: Body, times: int) -> Iterator[tuple[Int, bool, int]]:
         repeated = times * math.prod(max(1, typical(loop.extent)) for loop in loops)
         if isinstance(statement, ln.Store):
             yield statement.offset, True, times
-        if isinstance(statement, ln.Store | ln.Keep | ln.Reduction | ln.Define | ln.Let):
-            yield from ((access.offset, False, repeated) for access in accesses(statement.value))
+        yield from ((access.offset, False, repeated) for value in values(statement) for access in accesses(value))
         if isinstance(statement, ln.Loop):
             repeated *= max(1, typical(statement.extent))
         yield from _offsets(inside(statement), repeated)

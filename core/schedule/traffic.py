@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from luminal.core import symbolic as sym
+from luminal.core.schedule import lower
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.rewrite_nest import inside
 from luminal.core.symbolic import Int, Var
 
 
@@ -24,37 +26,28 @@ def accesses(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], found: Counter[str]) -> None:
     for statement in body:
+        own = times
         match statement:
             case ln.Loop():
-                _body(statement.body, times * _most(statement.extent, dims), dims, found)
-            case ln.Reduction():
-                inner = times * math.prod(_most(loop.extent, dims) for loop in statement.loops)
-                _body(statement.before, inner, dims, found)
-                _value(statement.value, inner, found)
+                own *= _most(statement.extent, dims)
+            case ln.Reduction() | ln.Reductions():
+                own *= math.prod(_most(loop.extent, dims) for loop in statement.loops)
             case ln.Store():
                 found[statement.array] += times
-                _value(statement.value, times, found)
             case ln.Sort() | ln.Keep():
                 extent = _most(statement.extent, dims)
                 passes = extent.bit_length()
                 found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)
-                if isinstance(statement, ln.Keep):
-                    _value(statement.value, times, found)
-            case ln.Define() | ln.Let():
-                _value(statement.value, times, found)
             case ln.Contract():
                 steps = times * math.prod(_most(loop.extent, dims) for loop in statement.loops)
                 found[statement.a] += steps * _most(statement.rows, dims)
-                if statement.prologue is not None:
-                    _value(statement.prologue.value, steps * statement.columns, found)
-                else:
-                    found[statement.b] += steps * statement.columns
-
-
-def _value(value: ln.Scalar, times: int, found: Counter[str]) -> None:
-    for part in ln.postorder(value):
-        if isinstance(part.leaf, ln.Access):
-            found[part.leaf.array] += times
+                own = steps * statement.columns
+                if statement.prologue is None:
+                    found[statement.b] += own
+        for value in lower.values(statement):
+            for access in lower.accesses(value):
+                found[access.array] += own
+        _body(inside(statement), own, dims, found)
 
 
 def _most(extent: Int, dims: Mapping[Var, Int]) -> int:
