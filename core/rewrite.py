@@ -7,6 +7,7 @@ until no rule applies. What nothing reads afterwards is gone, since a graph is o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from luminal.core import ir
 from luminal.core.errors import SpecError
@@ -102,6 +103,20 @@ def remade(roots: Iterable[Node], origins: Origins, make: Callable[[Node, Sequen
             else:
                 found[node] = make(node, operands)
     return tuple(found[root] for root in roots)
+
+
+def readers(roots: Iterable[Node]) -> dict[Node, set[Node | None]]:
+    """Who reads each node that ``roots`` depend on; None where it is one of them, or a result of a loop or branch."""
+    roots = tuple(roots)
+    found: dict[Node, set[Node | None]] = {}
+    nodes = ir.everything(roots)
+    bodies = (body for node in nodes if node.op.kind is Kind.STRUCTURED for body in node.attr.bodies)
+    for root in chain(roots, *bodies):
+        found.setdefault(root, set()).add(None)
+    for node in nodes:
+        for x in node.inputs:
+            found.setdefault(x, set()).add(node)
+    return found
 
 
 def _check_progress(waiting: Iterable[Node], following: dict[Node, Node], rule: Rule | None) -> None:

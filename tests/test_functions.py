@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from luminal.core import interp, ir, types
+from luminal.core import interp, ir, structured, types
 from luminal.core.decompose.error_function import erf, times_normal
 from luminal.core.decompose.exponential import exp
 from luminal.core.ir import Graph, Node
@@ -65,6 +65,17 @@ def test_one_function_of_another() -> None:
 )
 def test_a_part_that_somebody_else_reads_is_not_computed_twice(part: Callable[[Node], Node]) -> None:
     whole = graph(types.f32, lambda x: x * (1 + erf(x / ROOT)) * 0.5, part)
+    assert known(whole) is whole
+
+
+def test_a_part_that_a_loop_puts_out_is_not_computed_twice() -> None:
+    def step(carries: Sequence[Node], rows: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        distribution = 1 + erf(rows[0] / ROOT)
+        return [carries[0] + rows[0] * distribution * 0.5], [distribution]
+
+    x = ir.input_("x", (5, 7), types.f32)
+    last, stacked = structured.scan(step, [ir.expand(ir.constant(0.0, types.f32), (7,))], [x])
+    whole = simplify(Graph("g", (x,), (("y", last[0]), ("z", stacked[0]))))
     assert known(whole) is whole
 
 

@@ -160,10 +160,17 @@ def test_reductions_of_the_rows_of_one_value_are_one_kernel(
     build: Callable[..., list[ir.Node]], expected: list[str]
 ) -> None:
     source = Source()
-    outputs = build(source.input(6, 33), source.input(6, 33))
+    outputs = build(source.input(16, 33), source.input(16, 33))
     fusion, _ = clusters(source, *outputs)
     assert kinds(fusion) == expected
     assert_as_the_interpreter(source, *outputs)
+
+
+@pytest.mark.parametrize("axes", [[0, 1], [1]])
+def test_elements_do_not_join_so_few_rows_that_threads_would_wait(axes: list[int]) -> None:
+    source = Source()
+    x = source.input(4, 3000)
+    assert kinds(clusters(source, reduction.sum_(x, axes), costly(x))[0]) == ["map", "row"]
 
 
 def test_what_many_steps_share_is_not_walked_through_once_for_each_way_to_it() -> None:

@@ -187,7 +187,7 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         if (len(merged) == 1 and not inner) or few:
             state.do(Split(name, CHUNK))
             name = f"{name}_0"
-        elif inner and math.prod(extents[other] for other in others) < FEW_TASKS:
+        elif inner and math.prod(extents[other] for other in others) < FEW_TASKS and extents[name] > STRIP:
             state.do(Split(name, STRIP))
             name = f"{name}_0"
         if between is not None:
@@ -255,7 +255,9 @@ def _vectors_together(state: Scheduler, along: str) -> int:
     others = any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside)
     if others or not reductions or any(r.before for r in reductions) or not isinstance(extent, int):
         return 1
-    return next(count for count in range(MOST, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
+    bits = max(r.dtype.compute.bits for r in reductions) * _lanes(state)
+    most = min(MOST, max(1, (state.target.registers - 4) // 2 // -(-bits // 8 // state.target.register_bytes)))
+    return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
 
 
 def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Chosen:

@@ -7,24 +7,23 @@ those of roundings. As one function, ``times_normal``, it is exact to the last p
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 
 from luminal.core import ir, ops
 from luminal.core.decompose.error_function import erf, times_normal
 from luminal.core.ir import Graph, Node
+from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, rewrite, simplify
 from luminal.core.rules.pattern import uniform
 from luminal.core.types import DType, f32, f64
 
-FACTORS = 6  # that a product is looked through for, at most
+FACTORS = 6  # that a product is looked through for, at most, and products inside each other
 
 
 def known(graph: Graph) -> Graph:
-    """``graph`` with ``times_normal`` wherever it is spelled out and nobody else reads a part of it."""
-    readers = Counter(chain(graph.roots, *(set(node.inputs) for node in ir.everything(graph.roots))))
+    """``graph`` with ``times_normal`` wherever it is spelled out and nobody else reads the sum or function in it."""
+    readers = {node: len(found) for node, found in read_by(graph.roots).items()}
     now: dict[Node, Node] = {}
     found: list[Node] = []
 

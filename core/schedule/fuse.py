@@ -17,12 +17,13 @@ from luminal.core.ops import Kind
 from luminal.core.schedule import bodies, contraction
 from luminal.core.schedule.cluster import Cluster, Fusion, Read, domain_axes, resolve
 from luminal.core.schedule.matching import invert
-from luminal.core.schedule.tile import Tile
+from luminal.core.schedule.tile import Tile, typical
 from luminal.core.symbolic import Int, Var
 
 DECODING = 4  # operations, at most, that make a value of a narrower one wherever it is used
 DEEPEST = 100  # operations one inside the other that one expression holds
 STREAMS = 16  # values, at most, that a cluster is given more of: processors fetch ahead of so many, Metal binds 31
+ROWS = 16  # that are enough for threads to have some each
 COSTLY = frozenset({ops.EXP2, ops.LOG2, ops.SIN, ops.DIV, ops.RECIP, ops.SQRT, ops.MOD, ops.GATHER})
 
 
@@ -299,12 +300,13 @@ class Fuser:
             yield from self._siblings({r.source for r in reads})
 
     def _siblings(self, sources: set[Node]) -> Iterator[Cluster]:
-        """Clusters of elements or rows that read one of the same ``sources``, none of which a kernel computes."""
+        """Clusters of elements, or of rows enough for all threads, that read one of the same ``sources``, none of which
+        a kernel computes."""
         for cluster in reversed(self.clusters):
-            if cluster.kind in ("map", "row") and any(
-                read.source in sources for member in cluster.index for read in self._reads_in(cluster, member)
-            ):
-                yield cluster
+            if cluster.kind in ("map", "row") and not sources.isdisjoint(self.sources[cluster.number]):
+                rows = sym.product(_extents(cluster.outer))
+                if cluster.kind == "map" or typical(rows) >= ROWS:
+                    yield cluster
 
     def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
         """The latest clusters that go through a value as ``node`` does: the outputs of a window of inputs are computed
@@ -522,6 +524,10 @@ def _is_own(read: Read, shape: ir.Shape) -> bool:
     """Whether each element over the domain ``shape`` reads an element of its own."""
     moving = {v for e in read.index for v in sym.variables(e)}
     return moving >= {v for axis in ir.axes(shape) if (v := sym.as_var(axis)) is not None}
+
+
+def _extents(axes: tuple[Int, ...]) -> list[Int]:
+    return [v.hi + 1 for axis in axes if (v := sym.as_var(axis)) is not None]
 
 
 def _viewed(node: Node) -> Node:

@@ -1,8 +1,8 @@
 """Long reductions: of parts first, then of what these give.
 
-Threads share the parts where there are few results; and sums are exact enough, of which the error of one accumulator
-would grow with their length. Contractions are neither: their tiles are shared, and summed in blocks. Parts are the same
-for any number of threads, and so are results.
+Threads share the parts where there are few results. And sums are exact enough: the error of one accumulator would grow
+with their length. Contractions stay whole: their tiles are shared, and summed in blocks. Parts are the same for any
+number of threads, and so are results.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TypeAlias
 
 from luminal.core import ir, numerics, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
-from luminal.core.rewrite import remade
+from luminal.core.rewrite import readers, remade
 from luminal.core.schedule.contraction import roles
 from luminal.core.schedule.tile import largest, typical
 from luminal.core.symbolic import Int
@@ -28,9 +27,8 @@ Readers: TypeAlias = dict[Node, set[Node | None]]
 PART = 1 << 14  # elements of a part, at most: a second reduction of it finds it in the cache
 PARTS = 8  # that are worth it: waking a thread takes as long as reducing one or two
 TASKS = 16  # that are enough for threads to have some each
-COLUMNS = 64  # of a task where a row is not reduced along memory
-TERMS = 2048  # that one accumulator sums well, of which there are
-ACCUMULATORS = 64  # for a row along memory: one for each lane of some vectors
+COLUMNS = 128  # of a task where a row is not reduced along memory, about
+TERMS = 2048  # that one accumulator sums well
 
 
 def in_parts(graph: Graph, target: Target) -> Graph:
@@ -38,22 +36,33 @@ def in_parts(graph: Graph, target: Target) -> Graph:
 
     What a part gives is not rounded: it has the type in which the reduction computes.
     """
-    readers = _readers(graph)
+    read_by = readers(graph.roots)
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
-        long = _Long.of(node, target) if node.op.kind is Kind.REDUCE and roles(node) is None else None
-        if long is None or not (long.is_shared or long.is_inexact):
-            return ir.rebuild(node, operands)
-        (x,), axes = operands, node.attr.axes
-        cut = _Cut.of(x.shape, axes, long.most)
-        wide = node.dtype.compute
-        outside = numerics.of_nothing(node.op, wide).tobytes()
-        parts = cut.masked(ir.cast(cut.applied(node, x, readers), wide), outside)
-        within = ir.reduce(node.op, parts, [k + 1 for k in axes if k >= cut.axis])
-        return ir.cast(ir.reduce(node.op, within, [k for k in axes if k <= cut.axis]), node.dtype)
+        new = ir.rebuild(node, operands)
+        if node.op.kind is not Kind.REDUCE or roles(node) is not None:
+            return new
+        return _reduced(new, node, read_by, target)
 
     origins: ir.Origins = dict(graph.origins)
     return graph.computing(remade(graph.roots, origins, made), origins=origins)
+
+
+def _reduced(new: Node, node: Node, read_by: Readers, target: Target) -> Node:
+    """The reduction ``new``, which was ``node``, in parts where it is long; so is that of what they give."""
+    long = _Long.of(new, target)
+    if not (long.is_shared or long.is_inexact):
+        return new
+    (x,), axes, op = new.inputs, new.attr.axes, new.op
+    cut = _Cut.of(x.shape, axes, long.most)
+    whole = cut.applied(node, x, read_by)
+    if whole is None:
+        return new
+    wide = new.dtype.compute if op is ops.SUM_REDUCE else new.dtype
+    parts = cut.masked(ir.cast(whole, wide), numerics.of_nothing(op, wide).tobytes())
+    within = ir.reduce(op, parts, [k + 1 for k in axes if k >= cut.axis])
+    total = ir.reduce(op, within, [k for k in axes if k <= cut.axis])
+    return ir.cast(_reduced(total, total, {within: {total}}, target), new.dtype)
 
 
 @dataclass(frozen=True)
@@ -89,9 +98,10 @@ class _Long:
 
     @property
     def is_inexact(self) -> bool:
-        """Whether one accumulator would sum too many terms."""
-        most = TERMS if self.columns > 1 else TERMS * ACCUMULATORS
-        return self.node.op is ops.SUM_REDUCE and self.node.dtype.is_float and self.terms > most
+        """Whether one accumulator would sum too many terms, as where vectors go across the rows: along memory, each of
+        their lanes has one, and rows do with them what else is done with rows."""
+        sums = self.node.op is ops.SUM_REDUCE and self.node.dtype.is_float
+        return sums and self.columns > 1 and self.terms > TERMS
 
 
 @dataclass(frozen=True)
@@ -145,35 +155,28 @@ class _Cut:
         """``x``, of the shape after the cut, and ``outside`` where there was nothing before."""
         return ir.view(x, x.shape, ir.axes(x.shape), (self.inside,), outside)
 
-    def applied(self, node: Node, x: Node, readers: Readers) -> Node:
+    def applied(self, node: Node, x: Node, read_by: Readers) -> Node | None:
         """``x``, of which ``node`` is the reduction, after the cut, with anything where there was nothing before. What
-        it alone is computed from is cut instead of it: that need not be stored to be read in parts."""
+        it alone is computed from is cut instead of it: it need not be stored to be read in parts. None where something
+        would have to be that is not now."""
         (whole,) = node.inputs
-        order, now, own = ir.topological([whole]), {whole: x}, {node}
-        for part in reversed(order):
-            if part.op.kind is Kind.ELEMENTWISE and part.op is not ops.CONTIGUOUS and readers[part] <= own:
+        now, own = {whole: x}, {node}
+        for part in (reached := [whole]):
+            if part.op.kind is Kind.ELEMENTWISE and part.op is not ops.CONTIGUOUS and read_by[part] <= own:
                 own.add(part)
                 now |= zip(part.inputs, now[part].inputs, strict=True)
+                reached += part.inputs
         cut: dict[Node, Node] = {}
-        for part in order:
+        for part in ir.topological([whole]):
             if part in own:
                 cut[part] = ir.elementwise(part.op, *(cut[y] for y in part.inputs), attr=part.attr)
             elif part in now:
+                source, view = (part.inputs[0], {part}) if part.op is ops.VIEW else (part, own)
+                computed = source.op is ops.GATHER or (source.op.kind is Kind.ELEMENTWISE and source is not part)
+                if computed and read_by[source] <= view:
+                    return None
                 cut[part] = self._cut(now[part])
         return cut[whole]
-
-
-def _readers(graph: Graph) -> Readers:
-    """Who reads each node; None where it is the result of the graph, or of a loop or branch."""
-    found: Readers = {}
-    nodes = ir.everything(graph.roots)
-    bodies = (body for node in nodes if node.op.kind is Kind.STRUCTURED for body in node.attr.bodies)
-    for root in chain(graph.roots, *bodies):
-        found.setdefault(root, set()).add(None)
-    for node in nodes:
-        for x in node.inputs:
-            found.setdefault(x, set()).add(node)
-    return found
 
 
 def _divisor(extent: Int, most: int) -> int:

@@ -123,6 +123,8 @@ class Merge:
                     raise ScheduleError(f"merge: of {self.outer!r} and {self.inner!r} one must stay in order")
                 result.append(replace(header, kind=statement.kind, body=inner.body))
             elif isinstance(statement, ln.Loop):
+                if statement.axis.name == self.inner:
+                    raise ScheduleError(f"merge: {self.inner!r} is not directly inside {self.outer!r}")
                 result.append(replace(statement, body=self._joined(statement.body, header)))
             elif isinstance(statement, ln.Reduction):
                 before = self._joined(statement.before, header)
