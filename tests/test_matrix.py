@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,7 +124,7 @@ def test_terms_that_lie_elsewhere_are_refused() -> None:
 
 
 def test_tiles_that_a_process_may_not_use_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda _: "flags\t\t: avx512_bf16 amx_bf16 amx_tile amx_int8\n")
+    monkeypatch.setattr(device, "text", lambda _: "flags\t\t: avx512_bf16 amx_bf16 amx_tile amx_int8\n")
     tiles = {*AMX_BF16.features, *AMX_INT8.features}
     for permitted, expected in ((True, tiles), (False, {"avx512_bf16"})):
         monkeypatch.setattr(device, "may_use_tiles", lambda permitted=permitted: permitted)

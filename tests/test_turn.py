@@ -72,6 +72,7 @@ def run(nest: ln.LoopNest, **sizes: int) -> np.ndarray:
 def test_turning_changes_no_value() -> None:
     copied, x = turned_copy(), ROWS * COLUMNS
     np.testing.assert_array_equal(run(transforms.apply(copied, TURNED), x=x), run(copied, x=x))
+    np.testing.assert_array_equal(run(transforms.Vectorise("i", 16)(copied), x=x), run(copied, x=x))
     tiled = transforms.apply(product(), (TILE, StoreAlongRows()))
     np.testing.assert_array_equal(run(tiled, a=50, b=160), run(product(), a=50, b=160))
 
@@ -83,7 +84,11 @@ def test_turning_changes_no_value() -> None:
         (turned_copy(), (transforms.Vectorise("j", 16), Across("j", 16)), "the loop over 'j' is vector"),
         (turned_copy(), (Across("i", 16),), "a loop lies inside the loop over 'i'"),
         (copied_twice(), (Across("j", 16),), "the loop over 'j' is not alone in another"),
-        (turned_copy(), (transforms.Vectorise("i", 16),), "a loop lies inside the loop over 'i'"),
+        (
+            turned_copy(),
+            (transforms.Vectorise("j", 16), transforms.Vectorise("i", 16)),
+            "a vector loop lies inside the loop over 'i'",
+        ),
         (product(), (Across("j", 16),), "a reduction lies inside the loop over 'j'"),
         (turned_copy(), (StoreAlongRows(),), "no tile has rows"),
         (product(), (Tensorise("i", "j", 1, 16, 16), StoreAlongRows()), "no tile has rows"),

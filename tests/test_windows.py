@@ -118,7 +118,7 @@ def test_terms_outside_a_border_are_left_out() -> None:
         (lambda: windows(1.0), ClipReduction("k"), "leaves terms that change nothing"),
         (lambda: windows(finite=False), ClipReduction("k"), "leaves terms that change nothing"),
         (lambda: windows(0.0, reduce=ops.MAX_REDUCE), ClipReduction("k"), "leaves terms that change nothing"),
-        (lambda: ClipReduction("k")(windows()), Vectorise("i", 4), "a loop lies inside"),
+        (lambda: ClipReduction("k")(windows()), Vectorise("i", 4), "how far a loop or a reduction runs depends on 'i'"),
         (windows, SplitRegion("k", (1,)), "no loop over 'k'"),
         (windows, SplitRegion("i", (3, 3)), "do not cut"),
         (windows, SplitRegion("i", (9,)), "do not cut"),
