@@ -219,6 +219,14 @@ def test_what_only_a_reduction_reads_is_not_stored() -> None:
         assert len(compiled(ir.reduce(ops.SUM_REDUCE, abs_(x * y), range(len(shape)))).kernels) == 2
 
 
+def test_what_is_shared_inside_is_cut_once() -> None:
+    """There are 2**40 ways to the input."""
+    x = value = ir.input_("x", (25,), types.f32)
+    for _ in range(40):
+        value = value * value
+    assert len(reductions(parted(ir.reduce(ops.SUM_REDUCE, value + x, [0])))) == 2
+
+
 def test_what_others_read_is_stored_once() -> None:
     x = ir.input_("x", (20, 7), types.f32)
     y = exp(x)

@@ -162,7 +162,9 @@ class _Cut:
         (whole,) = node.inputs
         now, own = {whole: x}, {node}
         for part in (reached := [whole]):
-            if part.op.kind is Kind.ELEMENTWISE and part.op is not ops.CONTIGUOUS and read_by[part] <= own:
+            if part in own or part.op.kind is not Kind.ELEMENTWISE or part.op is ops.CONTIGUOUS:
+                continue
+            if read_by[part] <= own:
                 own.add(part)
                 now |= zip(part.inputs, now[part].inputs, strict=True)
                 reached += part.inputs
