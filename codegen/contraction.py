@@ -283,9 +283,16 @@ def _steps(
         frame.bind(loop.axis, Value(axis))
         if B_AHEAD in ahead:
             linear = sym.coefficient(ahead[B_AHEAD], loop.axis)
-            part = sym.upper(linear[0]) or 1 if linear is not None else 1
-            lines = -(-part * depth * contract.b_type.itemsize // CACHE_LINE)
-            frame.line(f"sum.template fetch<{lines}>({_plus(B_AHEAD, indices.text(ahead[B_AHEAD]))});")
+            part = 1 if linear is None else linear[0]
+            part = sym.upper(part) or 1 if unit.in_vectors else part  # whose steps are too short for a loop
+            lines = sym.ceildiv(part * depth * contract.b_type.itemsize, CACHE_LINE)
+            later = _plus(B_AHEAD, indices.text(ahead[B_AHEAD]))
+            call = (
+                f"template fetch<{lines}>({later})"
+                if isinstance(lines, int)
+                else f"fetch({later}, {indices.text(lines)})"
+            )
+            frame.line(f"sum.{call};")
         if unit.in_vectors:
             near = sym.substitute(starts[1], {loop.axis: k}) + (k + PREFETCH_STEPS * depth) * contract.columns
             frame.line(f"sum.template fetch<{contract.columns // contract.lanes}>({_plus('b', indices.text(near))});")

@@ -21,7 +21,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.reduction import softmax
 from luminal.core.errors import ScheduleError
-from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16
+from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, MatrixUnit
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16, STORED, Precision
 from luminal.core.program import Program
@@ -129,6 +129,21 @@ def test_tiles_that_a_process_may_not_use_are_not_there(monkeypatch: pytest.Monk
     for permitted, expected in ((True, tiles), (False, {"avx512_bf16"})):
         monkeypatch.setattr(device, "may_use_tiles", lambda permitted=permitted: permitted)
         assert targets._cpu_features.__wrapped__() == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "tile"),
+    [
+        (128, 768, 768, (32, 32)),
+        (197, 3072, 768, (32, 32)),  # 13 tiles of 16 rows are fewer than 7 of 32, but read B twice as often
+        (16, 768, 768, (16, 96)),
+        (1500, 64, 1500, (32, 32)),
+        (sym.var("rows", 1, 512), 768, 768, (32, 32)),
+    ],
+)
+def test_tiles_of_matrices_load_little(rows: Int, depth: int, columns: int, tile: tuple[int, int]) -> None:
+    (contract,) = contracts(compile_graph(product(rows, depth, columns), TARGETS["amx"]))
+    assert (contract.max_rows, contract.columns) == tile
 
 
 # ---- nests -----------------------------------------------------------------------------------------------------------
@@ -255,6 +270,42 @@ def test_the_channels_of_a_window_s_positions_are_one_run(build: Callable[[Sourc
     assert not any("not tiled" in kernel.schedule for kernel in program.kernels)
     assert all(c.unit == DOT_BF16 for c in found) and terms in [c.loops[-1].extent for c in found]
     assert_rounded_product(graph, source.arrays, run_program(program, source.arrays)["y"], 105)
+
+
+def patches(s: Source) -> ir.Node:
+    """Windows side by side, without a border: three channels of six positions are 18 terms."""
+    return decompose.conv(s.input(2, 3, 12, 18) * 2, s.weight(20, 3, 6, 6), None, strides=(6, 6))
+
+
+@pytest.mark.parametrize(
+    ("build", "unit", "depth"),
+    [
+        pytest.param(window_of(3, 3, **BORDER), AMX_BF16, 12, id="a channel of zeros"),
+        pytest.param(window_of(3, 7, strides=(2, 2), pads_begin=(1, 3), pads_end=(1, 3)), AMX_BF16, 28, id="far apart"),
+        pytest.param(window_of(4, 3, **BORDER), AMX_BF16, 12, id="even"),
+        pytest.param(window_of(24, 3, **BORDER), AMX_BF16, 24, id="long enough"),
+        pytest.param(patches, AMX_BF16, 18, id="no border"),
+        pytest.param(window_of(3, 3, dilations=(1, 2), **BORDER), AMX_BF16, 4, id="dilated"),
+        pytest.param(stored_in_two_bytes, AMX_BF16, 12, id="an input"),
+        pytest.param(window_of(3, 3, dilations=(1, 2)), DOT_BF16, 2, id="dilated, no border"),
+    ],
+)
+def test_few_channels_of_a_window_are_taken_together_by_matrices(
+    build: Callable[[Source], ir.Node], unit: MatrixUnit, depth: int
+) -> None:
+    """What lies beside the channels, and is multiplied by zeros, are zeros: an infinity stays where it is."""
+    source = Source()
+    y = build(source)
+    graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
+    program = compile_graph(graph, TARGETS["amx"])
+    assert not any("not tiled" in kernel.schedule for kernel in program.kernels)
+    assert [(c.unit, c.depth) for c in contracts(program)] == [(unit, depth)]
+    assert_rounded_product(graph, source.arrays, run_program(program, source.arrays)["y"], 216)
+    first = source.arrays[graph.inputs[0].attr.name]
+    first[0, 0, 5, 6] = np.inf
+    (exact,) = interp.run(rounded(graph, BF16), source.arrays).outputs
+    found = run_program(program, source.arrays)["y"]
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(exact))
 
 
 @pytest.mark.parametrize("target", ["avx512", *UNITS])

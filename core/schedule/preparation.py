@@ -19,10 +19,11 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.movement import permute
 from luminal.core.schedule import bodies, dequantise
-from luminal.core.schedule.contraction import Operand, Roles, is_constant, operand, roles, run_axes, run_of
+from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axes
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.tile import Tile, block_tile, choose_tile, lines, typical, unit_tile
+from luminal.core.schedule.runs import on_unit
+from luminal.core.schedule.tile import Tile, block_tile, choose_tile, lines, typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.core.types import DType, i8, i16, u8, u16
@@ -139,17 +140,17 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs
         found = replace(found, b=_narrowest(found.b))
     columns = packings.get(found.b.source)
     prologue = narrow_weights(product, found) if target.grid is None else None
-    tile = _tile(target, node, found, columns, prologue)
+    suited = on_unit(target, node, found, columns) if target.grid is None and prologue is None else None
+    tile = suited.tile if suited is not None else _tile(target, node, found, columns, prologue)
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
     in_place = not (target.packs or is_constant(found.b.source))
     in_place = in_place or (tile.unit is None and direct(found.b, product, found, tile.columns))
     if not (in_place or found.m or is_constant(found.b.source)):
         return None  # packing B for a single row costs more than the row
+    if suited is not None:
+        found, product = suited.roles, suited.product
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
-    if tile.unit is not None:
-        found, product = _in_long_runs(found, product, tile.unit.group, target)
-        found, product = _in_groups(found, product, tile.unit.group, target)
     if tile.unit is not None and not found.a.valid:
         found = replace(found, a=_along_its_runs(found.a, run_axes(product, found), runs))
     narrow = found.a.source.dtype
@@ -185,7 +186,7 @@ def _tile(target: Target, node: Node, found: Roles, columns: int | None, prologu
     if target.grid is not None:
         return block_tile(target.grid, node, found)
     if prologue is None:
-        return unit_tile(target, node, found, columns) or choose_tile(target, node, found, columns)
+        return choose_tile(target, node, found, columns)
     product = node.inputs[0]
     depth = typical(sym.product(product.shape[k] for k in found.k))
     widest = dequantise.PANEL_BYTES // (depth * product.dtype.itemsize)
@@ -220,106 +221,6 @@ def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made:
         read = read_panels(panel, product, found, tile, leaf.every * leaf.per)
         values[leaf] = dequantise.unpacked(leaf, read, depth)
     return ir.expand(prologue.value(values), product.shape)
-
-
-def _in_long_runs(found: Roles, product: Node, group: int, target: Target) -> tuple[Roles, Node]:
-    """The product with the last axis of a window and the run inside it as one axis of K, where steps of a ``group`` of
-    terms are then fewer: seven positions of three channels are 11 pairs, not 14. They have to lie one after the other,
-    as they can where A is copied anyway, beside a border; A is that copy then."""
-    if not (found.a.valid and target.pads):
-        return found, product
-    window, run = _window_of_run(found, product)
-    shape = product.shape
-    width, terms = shape[window], shape[run]
-    if window == run or not isinstance(width, int) or not isinstance(terms, int):
-        return found, product
-    if -(-width * terms // group) >= width * -(-terms // group):
-        return found, product
-    copied = without_mask(found.a, product)
-    if copied is None:
-        return found, product
-    found = replace(found, a=operand(copied))
-    merged = tuple(width * terms if k == window else 1 if k == run else size for k, size in enumerate(shape))
-    at = list(ir.axes(merged))
-    at[window], at[run] = sym.floordiv(at[window], terms), sym.mod(at[window], terms)
-    return _over(merged, ir.rename(shape, at), found, product)
-
-
-def _window_of_run(found: Roles, product: Node) -> tuple[int, int]:
-    """The axis of K outside the run, as the last one of a window is, where it moves A by one position and each of these
-    has all terms of the run; and the run, which is given for both where there is no such axis."""
-    over, run = ir.axes(product.shape), run_of(product.shape, found)
-    outer = [k for k in found.k if k != run and product.shape[k] != 1]
-    if not outer or found.b.valid:
-        return run, run
-    window = outer[-1]
-    ends = [_places(found.a, over[k]) for k in (window, run)]
-    if any(len(at) != 1 for at in ends) or ends[0] == ends[1]:
-        return run, run
-    ((position,), (term,)) = ends
-    variable = sym.as_var(over[window])
-    step = sym.coefficient(found.a.index[position], variable) if variable is not None else None
-    whole = (found.a.index[term], found.a.source.shape[term]) == (over[run], product.shape[run])
-    return (window if whole and step is not None and step[0] == 1 else run), run
-
-
-def _places(x: Operand, axis: Int) -> list[int]:
-    """The axes of the source of ``x`` whose index depends on ``axis``."""
-    return [k for k, index in enumerate(x.index) if sym.variables(index) & sym.variables(axis)]
-
-
-def _over(shape: ir.Shape, by: Mapping[sym.Var, Int], found: Roles, product: Node) -> tuple[Roles, Node]:
-    """The product over other axes, in which ``by`` says what those that it had are."""
-    a, b = (
-        replace(
-            x, index=tuple(sym.substitute(e, by) for e in x.index), valid=tuple(sym.substitute(v, by) for v in x.valid)
-        )
-        for x in (found.a, found.b)
-    )
-    return replace(found, a=a, b=b), _product(shape, a, b, product.dtype)
-
-
-def _product(shape: ir.Shape, a: Operand, b: Operand, dtype: DType) -> Node:
-    factors = (ir.view(x.source, shape, x.index, x.valid, x.fill) for x in (a, b))
-    return ir.elementwise(ops.MUL, *(ir.cast(x, dtype) for x in factors))
-
-
-def _in_groups(found: Roles, product: Node, group: int, target: Target) -> tuple[Roles, Node]:
-    """The product with a run of fewer terms than a step takes together lengthened to as many, by zeros of B, where A is
-    copied anyway: a first convolution's three channels, of bytes."""
-    run = run_of(product.shape, found)
-    extent, term = product.shape[run], ir.axes(product.shape)[run]
-    copied = (found.a.valid and target.pads) or found.a.source.op is ops.CONTIGUOUS
-    if not isinstance(extent, int) or extent >= group or not copied or found.b.valid:
-        return found, product
-    sides = (found.a, found.b)
-    places = [_places(x, term) for x in sides]
-    whole = all(
-        len(at) == 1 and (x.index[at[0]], x.source.shape[at[0]]) == (term, extent)
-        for x, at in zip(sides, places, strict=True)
-    )
-    if not whole:
-        return found, product
-    shape = tuple(group if k == run else size for k, size in enumerate(product.shape))
-    found, _ = _over(shape, ir.rename(product.shape, ir.axes(shape)), found, product)
-    a, b = found.a, found.b
-    ((place,), (other,)) = places
-    if a.valid:
-        a = replace(a, valid=(*a.valid, extent - 1 - a.index[place]))
-    else:
-        a = replace(a, source=_lengthened(a.source.inputs[0], place, group))
-    b = replace(b, source=_lengthened(b.source, other, group))
-    return replace(found, a=a, b=b), _product(shape, a, b, product.dtype)
-
-
-def _lengthened(source: Node, axis: int, extent: int) -> Node:
-    """A copy of ``source``, ``extent`` long along ``axis``: numbers follow that zeros multiply. Integers are what is
-    around ``source``, so that the two make one view."""
-    shape = tuple(extent if k == axis else size for k, size in enumerate(source.shape))
-    at = ir.axes(shape)
-    around = source.dtype.is_integer and source.op is ops.VIEW and source.attr.valid
-    fill = source.attr.fill if around else bytes(source.dtype.itemsize)
-    return ir.unary(ops.CONTIGUOUS, ir.view(source, shape, at, [source.shape[axis] - 1 - at[axis]], fill))
 
 
 def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:

@@ -26,6 +26,8 @@ AGAIN = 0.036  # cycles for a byte of a panel that the first-level cache does no
 TURN = 8  # cycles in which a column of a tile is turned and stored
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 WAY = 4096  # bytes of a way of a first-level cache: lines that are a multiple of it apart share the ways of one set
+PASSING = 1.0, 1.6  # cycles in which a line gets into a register of a matrix unit, where one operand stays, or neither
+STORED = 25, 50  # cycles in which a register of sums begins and ends, and in which a tile of them does
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
 LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
@@ -167,42 +169,52 @@ def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
     return dims
 
 
-def unit_tile(target: Target, node: Node, found: Roles, columns_of_b: int | None = None) -> Tile | None:
-    """The tile of a matrix unit for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where no
-    unit multiplies them, where the terms of a sum lie in runs that it cannot take in equal steps, or where packing B
-    would cost more than the one row that reads it."""
-    if not (found.m or is_constant(found.b.source)):
+def unit_tile(
+    target: Target, unit: MatrixUnit, node: Node, found: Roles, columns_of_b: int | None = None
+) -> Tile | None:
+    """The tile of a matrix ``unit`` for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where
+    the terms of a sum lie in runs that it cannot take in equal steps, where matrices would be of one row, or where
+    packing B would cost more than the one row that reads it."""
+    depth = step_depth(unit, [size for k in found.k if (size := node.inputs[0].shape[k]) != 1])
+    if not depth or not (found.m or (unit.in_vectors and is_constant(found.b.source))):
         return None
-    runs = [size for k in found.k if (size := node.inputs[0].shape[k]) != 1]
-    for unit in target.units_of(found.a.source.dtype, found.b.source.dtype, node.dtype):
-        depth = step_depth(unit, runs)
-        if depth and unit.in_vectors:
-            return choose_tile(target, node, found, columns_of_b, unit=unit)
-        if depth and found.m:
-            return _matrix_tile(target, unit, depth, node, found, columns_of_b)
-    return None
+    if unit.in_vectors:
+        return choose_tile(target, node, found, columns_of_b, unit=unit)
+    return _matrix_tile(target, unit, depth, node, found, columns_of_b)
 
 
 def _matrix_tile(
     target: Target, unit: MatrixUnit, depth: int, node: Node, found: Roles, columns_of_b: int | None
 ) -> Tile:
-    """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
-    shape = node.inputs[0].shape
-    lengths = lines(shape, found)
-    columns = typical(sym.product(shape[k] for k in found.n))
+    """The tile whose products and loads of registers take the fewest cycles.
 
-    def products(tile: Tile) -> float:
-        """Products of registers that it takes, a load counted as a half."""
-        high, wide = tile.rows // unit.rows, tile.vectors
-        tiles = sum(-(-line // tile.rows) / line for line in lengths) * -(-columns // tile.columns)
-        return tiles * (high * wide + (high + wide) / 2)
+    A product takes as many as it has rows. Each step loads the tile's rows of A, and a line of its panel of B for each
+    vector of each group. All lines come from the second-level cache but those of a panel that stays in the first, or of
+    rows that do; that takes its time from the products.
+    """
+    shape = node.inputs[0].shape
+    innermost = next((shape[k] for k in reversed(found.m) if shape[k] != 1), 1)
+    # A size that is not known says nothing of how its multiples are divided best.
+    lengths = lines(shape, found) if isinstance(innermost, int) else lines(shape, found)[1:]
+    columns = typical(sym.product(shape[k] for k in found.n))
+    terms = math.prod(-(-typical(shape[k]) // unit.group) * unit.group for k in found.k)
+
+    def cycles(tile: Tile) -> float:
+        """Of a row of A, for each step."""
+        line = PASSING[terms * tile.columns * unit.right.itemsize > target.l1 // 2]
+        registers = tile.rows // unit.rows * tile.vectors
+        once = (STORED[0] * registers + STORED[1]) * depth / terms
+        of_tile = tile.vectors * depth // unit.group * line + once
+        of_row = tile.vectors * unit.cycles / unit.rows + line
+        tiles = sum(-(-length // tile.rows) / length for length in lengths)
+        return (tiles * of_tile + len(lengths) * of_row) * -(-columns // tile.columns)
 
     tiles = [
         Tile(high * unit.rows, wide, unit.columns, unit, depth)
         for high, wide in itertools.product(range(1, unit.registers), repeat=2)
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
-    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
     about = (f"packed in {columns_of_b}",)
     chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, None, about), fitting)
     return replace(chosen, asked=asked)

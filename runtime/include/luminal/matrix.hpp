@@ -135,6 +135,10 @@ template <class Product, int High, int Wide, int Depth> class MatrixTile {
         for (int i = 0; i < Lines; ++i) prefetch(b + GROUP * SIDE * i);
     }
 
+    LM_INLINE static void fetch(const Right* b, int64_t lines) {
+        for (int64_t i = 0; i < lines; ++i) prefetch(b + GROUP * SIDE * i);
+    }
+
     /// tile[i*row + j] = sum[i, j]
     LM_INLINE void store(Sum* tile, int64_t row) const {
         store_sums(tile, row, std::make_integer_sequence<int, SUMS>());
