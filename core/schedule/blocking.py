@@ -131,7 +131,7 @@ def _shared(product: Product, blocking: Blocking, threads: int) -> float:
     a = product.slab * product.row_tiles * (readers_of_a - 1)
     b = product.panel * product.panels * (readers_of_b - 1)
     whole_rows = blocking.inner == "panels" and blocking.count >= product.panels
-    return a * _FROM_CORE + b * product.from_l3 + (0.0 if whole_rows else _WAIT)
+    return a * _FROM_CORE + b * FROM_L3 + (0.0 if whole_rows else _WAIT)
 
 
 def _missing(touched: int, cache: int) -> float:
