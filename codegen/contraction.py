@@ -284,7 +284,8 @@ def _steps(
         if B_AHEAD in ahead:
             linear = sym.coefficient(ahead[B_AHEAD], loop.axis)
             part = 1 if linear is None else linear[0]
-            part = sym.upper(part) or 1 if unit.in_vectors else part  # whose steps are too short for a loop
+            if unit.in_vectors:  # a step is too short for a loop: as many lines as it may be
+                part = sym.upper(part) or 1
             lines = sym.ceildiv(part * depth * contract.b_type.itemsize, CACHE_LINE)
             later = _plus(B_AHEAD, indices.text(ahead[B_AHEAD]))
             call = (

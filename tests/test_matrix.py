@@ -138,12 +138,21 @@ def test_tiles_that_a_process_may_not_use_are_not_there(monkeypatch: pytest.Monk
         (197, 3072, 768, (32, 32)),  # 13 tiles of 16 rows are fewer than 7 of 32, but read B twice as often
         (16, 768, 768, (16, 96)),
         (1500, 64, 1500, (32, 32)),
-        (sym.var("rows", 1, 512), 768, 768, (32, 32)),
     ],
 )
 def test_tiles_of_matrices_load_little(rows: Int, depth: int, columns: int, tile: tuple[int, int]) -> None:
     (contract,) = contracts(compile_graph(product(rows, depth, columns), TARGETS["amx"]))
     assert (contract.max_rows, contract.columns) == tile
+
+
+def test_a_size_that_is_not_known_is_no_reason_for_low_tiles() -> None:
+    """Of 1 to 256 positions, 16 are typical, which a tile of as many rows suits; but those of samples are merged."""
+    batch, seq = sym.var("batch", 1, 32), sym.var("seq", 1, 256)
+    x = ir.input_("x0", (batch, seq, 768), types.f32)
+    y = decompose.linear(x, Source().weight(3072, 768), None)
+    dims = tuple(v for size in (batch, seq) if (v := sym.as_var(size)) is not None)
+    (contract,) = contracts(compile_graph(ir.Graph("linear", (x,), (("y", y),), dims), TARGETS["amx"]))
+    assert (contract.max_rows, contract.columns) == (32, 32)
 
 
 # ---- nests -----------------------------------------------------------------------------------------------------------
@@ -306,6 +315,31 @@ def test_few_channels_of_a_window_are_taken_together_by_matrices(
     (exact,) = interp.run(rounded(graph, BF16), source.arrays).outputs
     found = run_program(program, source.arrays)["y"]
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(exact))
+
+
+def test_a_part_of_another_value_is_copied_for_longer_runs() -> None:
+    """Between the channels of its positions are those of its neighbour."""
+    source = Source()
+    i = source.input(1, 8, 12, 12)
+    x, z = (decompose.conv(i, source.weight(channels, 8, 1, 1), None) for channels in (15, 17))
+    both = decompose.conv(movement.concatenate([x, z], 1), source.weight(20, 32, 1, 1), None)
+    patched = decompose.conv(x, source.weight(20, 15, 2, 2), None, strides=(2, 2))
+    graph = ir.Graph("model", tuple(source.nodes), (("y0", both), ("y1", patched)))
+    program = compile_graph(graph, TARGETS["amx"])
+    assert not any("not tiled" in kernel.schedule for kernel in program.kernels)
+    assert {c.unit for c in contracts(program)} == {AMX_BF16} and 30 in [c.depth for c in contracts(program)]
+    expected = interp.run(rounded(graph, BF16), source.arrays).outputs
+    for found, exact in zip(run_program(program, source.arrays).values(), expected, strict=True):
+        assert np.abs(found - exact).max() <= 4 * np.sqrt(60) * BF16.unit * np.abs(exact).max()
+
+
+def test_runs_that_suit_the_unit_are_read_where_they_lie() -> None:
+    """Heads of twelve terms are steps of twelve; one axis of both would need a copy."""
+    source = Source()
+    x, weight = source.input(2, 8, 33, 12, dtype=types.bf16), source.input(8, 12, 24, dtype=types.bf16)
+    total = decompose.einsum("bhsd,hdn->bsn", ir.cast(x, types.f32), ir.cast(weight, types.f32))
+    program = compile_graph(ir.Graph("heads", tuple(source.nodes), (("y", total),)), TARGETS["amx"])
+    assert [(c.unit, c.depth) for c in contracts(program)] == [(AMX_BF16, 12)]
 
 
 @pytest.mark.parametrize("target", ["avx512", *UNITS])

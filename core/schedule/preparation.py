@@ -17,12 +17,11 @@ import numpy as np
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.movement import permute
 from luminal.core.schedule import bodies, dequantise
 from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axes
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.runs import on_unit
+from luminal.core.schedule.runs import copied_along, on_unit
 from luminal.core.schedule.tile import Tile, block_tile, choose_tile, lines, typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
@@ -230,9 +229,7 @@ def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
     lies = tuple(range(x.source.rank)) if x.source.op is ops.INPUT else runs.setdefault(x.source, axes)
     if lies[-len(axes) :] == axes:
         return x
-    order = [*(k for k in range(x.source.rank) if k not in axes), *axes]
-    copied = ir.unary(ops.CONTIGUOUS, permute(x.source, order))
-    return Operand(copied, tuple(x.index[k] for k in order), x.valid, x.fill)
+    return copied_along(x, axes)
 
 
 def _in_memory(x: Operand) -> Operand:

@@ -1,9 +1,9 @@
 """The terms of a contraction in runs that a matrix unit takes in equal steps.
 
 A unit reads terms that lie side by side. The channels of an image's first convolution are few and odd, so steps neither
-divide them nor are worth their time; but a window reads all channels of neighbouring positions, and these lie one after
-the other, or may: such axes of K become one. A copy that is made anyway, to put a border around A, may have another
-channel of zeros beside them.
+divide them nor are worth their time. But a window reads all channels of neighbouring positions, and in a copy of the
+image these lie one after the other: such axes of K become one. A copy is made anyway where there is a border around A,
+and may then have another channel of zeros beside them; else it is where no step would suit the terms as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.matrix import MatrixUnit
+from luminal.core.movement import permute
 from luminal.core.schedule.contraction import Operand, Roles, operand, run_of
 from luminal.core.schedule.panels import without_mask
 from luminal.core.schedule.tile import Tile, step_depth, typical, unit_tile
@@ -58,7 +59,11 @@ def _for_vectors(found: Roles, product: Node, unit: MatrixUnit, target: Target) 
 
 
 def _for_matrices(found: Roles, product: Node, unit: MatrixUnit, target: Target) -> tuple[Roles, Node]:
-    """The runs that take the fewest steps: as they are, longer, of whole groups, or both."""
+    """The runs that take the fewest steps: as they are, longer, of whole groups, or both; if A is not copied anyway, as
+    they are, unless the unit cannot take these."""
+    copied = found.a.valid or found.a.source.op is ops.CONTIGUOUS
+    if not copied and _steps(unit, found, product) < math.inf:
+        return found, product
     whole = _lengthened(found, product, unit.group, target)
     ways = [(found, product), _merged(found, product, target), whole, whole and _merged(*whole, target)]
     return min((way for way in ways if way), key=lambda way: _steps(unit, *way))
@@ -73,9 +78,9 @@ def _steps(unit: MatrixUnit, found: Roles, product: Node) -> float:
 
 
 def _merged(found: Roles, product: Node, target: Target) -> tuple[Roles, Node] | None:
-    """The product with the last axis of a window and the run inside it as one axis of K, None where they are not or
-    where positions do not lie one after the other. Where A has a mask, it is the copy inside a border."""
-    if found.a.valid:
+    """The product with the last axis of a window and the run inside it as one axis of K, None where there is no such
+    window. A is a copy then, in which positions lie one after the other, inside a border where it has a mask."""
+    if masked := bool(found.a.valid):
         copied = without_mask(found.a, product) if target.pads else None
         if copied is None:
             return None
@@ -85,10 +90,24 @@ def _merged(found: Roles, product: Node, target: Target) -> tuple[Roles, Node] |
     width, terms = shape[window], shape[run]
     if window == run or not isinstance(width, int) or not isinstance(terms, int):
         return None
+    if not masked:
+        over = ir.axes(shape)
+        found = replace(found, a=copied_along(found.a, (*_places(found.a, over[window]), *_places(found.a, over[run]))))
     merged = tuple(width * terms if k == window else 1 if k == run else size for k, size in enumerate(shape))
     at = list(ir.axes(merged))
     at[window], at[run] = sym.floordiv(at[window], terms), sym.mod(at[window], terms)
     return _over(merged, ir.rename(shape, at), found, product)
+
+
+def copied_along(x: Operand, axes: tuple[int, ...]) -> Operand:
+    """The operand with a copy of its source that has ``axes`` innermost; an input that has them is read itself, and of
+    what is a copy there is another."""
+    order = [*(k for k in range(x.source.rank) if k not in axes), *axes]
+    if x.source.op is ops.INPUT and order == sorted(order):
+        return x
+    source = x.source.inputs[0] if x.source.op is ops.CONTIGUOUS else x.source
+    copied = ir.unary(ops.CONTIGUOUS, permute(source, order))
+    return Operand(copied, tuple(x.index[k] for k in order), x.valid, x.fill)
 
 
 def _window_of_run(found: Roles, product: Node) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from luminal.core.ir import Node, Shape
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule.blocking import FROM_L3
-from luminal.core.schedule.contraction import Roles, apart, is_constant
+from luminal.core.schedule.contraction import Roles, apart, in_groups, is_constant
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -193,11 +193,11 @@ def _matrix_tile(
     rows that do; that takes its time from the products.
     """
     shape = node.inputs[0].shape
-    innermost = next((shape[k] for k in reversed(found.m) if shape[k] != 1), 1)
-    # A size that is not known says nothing of how its multiples are divided best.
-    lengths = lines(shape, found) if isinstance(innermost, int) else lines(shape, found)[1:]
+    # Of a line whose length is not known, nothing can be said of how tiles divide it.
+    known = isinstance(next((shape[k] for k in reversed(found.m) if shape[k] != 1), 1), int)
+    lengths = lines(shape, found) if known else lines(shape, found)[1:]
     columns = typical(sym.product(shape[k] for k in found.n))
-    terms = math.prod(-(-typical(shape[k]) // unit.group) * unit.group for k in found.k)
+    terms = math.prod(typical(size) for size in in_groups(shape, found, unit.group))
 
     def cycles(tile: Tile) -> float:
         """Of a row of A, for each step."""
