@@ -15,10 +15,9 @@ from luminal.core import symbolic as sym
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 
-# Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products. Where
-# a matrix unit multiplies, there is little arithmetic to hide it.
-FROM_L3, _FROM_L3_ALONE = 0.06, 0.17
-_FROM_L2, _FROM_L2_ALONE = 0.01, 0.02
+# Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products.
+FROM_L3 = 0.06
+_FROM_L2 = 0.01
 _FROM_CORE = 0.4  # and from the cache of another core, where the step before left it
 _WAIT = 3000.0  # cycles until all threads have met; where tasks are whole rows, steps may follow each other without
 _FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
@@ -28,24 +27,13 @@ _FETCHED = 0.3  # the share of it that is left where the next panel is fetched w
 class Product:
     """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
     which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
-    and writes where its result is stored. ``in_matrices`` says that a matrix unit multiplies."""
+    and writes where its result is stored."""
 
     row_tiles: int
     panels: int
     slab: int
     panel: int
     tile: int
-    in_matrices: bool = False
-
-    @property
-    def from_l3(self) -> float:
-        """Cycles in which a byte comes from the third-level cache."""
-        return _FROM_L3_ALONE if self.in_matrices else FROM_L3
-
-    @property
-    def from_l2(self) -> float:
-        """Cycles in which a byte comes from the second-level cache."""
-        return _FROM_L2_ALONE if self.in_matrices else _FROM_L2
 
 
 @dataclass(frozen=True)
@@ -113,7 +101,7 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     far += outer * outer_count * (first + (blocks - 1) * _missing(whole, target.l2))
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l1))
     near += outer * outer_count * blocks * (1 + (together - 1) * _missing(outer + inner, target.l1))
-    return far * product.from_l3 + near * product.from_l2
+    return far * FROM_L3 + near * _FROM_L2
 
 
 def _shared(product: Product, blocking: Blocking, threads: int) -> float:

@@ -272,7 +272,6 @@ def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, pa
         slab=min(span, rows * depth) * contract.a_type.itemsize // row_tiles,
         panel=contract.columns * read * contract.b_type.itemsize,
         tile=_beside(state, contract, n),
-        in_matrices=contract.unit is not None and not contract.unit.in_vectors,
     )
 
 

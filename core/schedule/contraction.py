@@ -153,12 +153,6 @@ def run_of(shape: tuple[Int, ...], found: Roles) -> int:
     return next(k for k in reversed(found.k) if shape[k] != 1)
 
 
-def in_groups(shape: tuple[Int, ...], found: Roles, group: int) -> list[Int]:
-    """The terms along each axis of K, of which a step takes a ``group`` together: groups begin where a run does."""
-    run = run_of(shape, found)
-    return [sym.ceildiv(shape[k], group) * group if k == run else shape[k] for k in found.k]
-
-
 def run_axes(product: Node, found: Roles) -> tuple[int, ...]:
     """The axes of A's source, the innermost last, along which a matrix unit reads terms that lie side by side: one;
     two, where the terms are all those of some positions of a window; none, where there is no such axis."""

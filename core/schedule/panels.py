@@ -9,7 +9,7 @@ from __future__ import annotations
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
-from luminal.core.schedule.contraction import Operand, Roles, in_groups, is_constant, run_of
+from luminal.core.schedule.contraction import Operand, Roles, is_constant, run_of
 from luminal.core.schedule.tile import Tile
 from luminal.core.symbolic import Int, Var
 
@@ -28,7 +28,7 @@ def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 
     over = ir.axes(shape)
     count = sym.product(shape[k] for k in found.n)
     run = run_of(shape, found)
-    terms = in_groups(shape, found, group)
+    terms = _terms(shape, found, group)
     depth = sym.product(terms)
     batch = tuple(shape[k] for k in found.batch)
     result: tuple[Int, ...] = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
@@ -47,6 +47,12 @@ def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 
     if (term := sym.as_var(over[run])) is not None:
         valid.append(shape[run] - 1 - by[term])
     return ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize))
+
+
+def _terms(shape: tuple[Int, ...], found: Roles, group: int) -> list[Int]:
+    """The terms along each axis of K: groups begin where a run does."""
+    run = run_of(shape, found)
+    return [sym.ceildiv(shape[k], group) * group if k == run else shape[k] for k in found.k]
 
 
 def _digits(
@@ -74,7 +80,7 @@ def read_panels(packed: Node, product: Node, found: Roles, tile: Tile, every: in
     for k in found.n:
         column = column * shape[k] + over[k]
     depth: Int = 0
-    for k, extent in zip(found.k, in_groups(shape, found, group), strict=True):
+    for k, extent in zip(found.k, _terms(shape, found, group), strict=True):
         depth = depth * extent + over[k]
     batch = [over[k] for k in found.batch]
     panel, row, inner = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)

@@ -15,7 +15,7 @@ from luminal.core.ir import Node, Shape
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule.blocking import FROM_L3
-from luminal.core.schedule.contraction import Roles, apart, in_groups, is_constant
+from luminal.core.schedule.contraction import Roles, apart, is_constant
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -26,8 +26,6 @@ AGAIN = 0.036  # cycles for a byte of a panel that the first-level cache does no
 TURN = 8  # cycles in which a column of a tile is turned and stored
 ROWS = 14  # more rows of A than this take more registers for addresses than there are
 WAY = 4096  # bytes of a way of a first-level cache: lines that are a multiple of it apart share the ways of one set
-PASSING = 1.0, 1.6  # cycles in which a line gets into a register of a matrix unit, where one operand stays, or neither
-STORED = 25, 50  # cycles in which a register of sums begins and ends, and in which a tile of them does
 FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
 LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
@@ -186,35 +184,24 @@ def unit_tile(
 def _matrix_tile(
     target: Target, unit: MatrixUnit, depth: int, node: Node, found: Roles, columns_of_b: int | None
 ) -> Tile:
-    """The tile whose products and loads of registers take the fewest cycles.
-
-    A product takes as many as it has rows. Each step loads the tile's rows of A, and a line of its panel of B for each
-    vector of each group. All lines come from the second-level cache but those of a panel that stays in the first, or of
-    rows that do; that takes its time from the products.
-    """
+    """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
     shape = node.inputs[0].shape
-    # Of a line whose length is not known, nothing can be said of how tiles divide it.
-    known = isinstance(next((shape[k] for k in reversed(found.m) if shape[k] != 1), 1), int)
-    lengths = lines(shape, found) if known else lines(shape, found)[1:]
+    lengths = lines(shape, found)
+    fixed = all(isinstance(shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
     columns = typical(sym.product(shape[k] for k in found.n))
-    terms = math.prod(typical(size) for size in in_groups(shape, found, unit.group))
 
-    def cycles(tile: Tile) -> float:
-        """Of a row of A, for each step."""
-        line = PASSING[terms * tile.columns * unit.right.itemsize > target.l1 // 2]
-        registers = tile.rows // unit.rows * tile.vectors
-        once = (STORED[0] * registers + STORED[1]) * depth / terms
-        of_tile = tile.vectors * depth // unit.group * line + once
-        of_row = tile.vectors * unit.cycles / unit.rows + line
-        tiles = sum(-(-length // tile.rows) / length for length in lengths)
-        return (tiles * of_tile + len(lengths) * of_row) * -(-columns // tile.columns)
+    def products(tile: Tile) -> float:
+        """Products of registers that it takes, a load counted as a half."""
+        high, wide = tile.rows // unit.rows, tile.vectors
+        tiles = sum((-(-line // tile.rows) if fixed else line / tile.rows) / line for line in lengths)
+        return tiles * -(-columns // tile.columns) * (high * wide + (high + wide) / 2)
 
     tiles = [
         Tile(high * unit.rows, wide, unit.columns, unit, depth)
         for high, wide in itertools.product(range(1, unit.registers), repeat=2)
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
-    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
     about = (f"packed in {columns_of_b}",)
     chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, None, about), fitting)
     return replace(chosen, asked=asked)

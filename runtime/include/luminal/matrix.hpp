@@ -135,6 +135,7 @@ template <class Product, int High, int Wide, int Depth> class MatrixTile {
         for (int i = 0; i < Lines; ++i) prefetch(b + GROUP * SIDE * i);
     }
 
+    /// As many lines as a size that is not fixed asks for.
     LM_INLINE static void fetch(const Right* b, int64_t lines) {
         for (int64_t i = 0; i < lines; ++i) prefetch(b + GROUP * SIDE * i);
     }
