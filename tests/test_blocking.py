@@ -407,12 +407,12 @@ def test_rows_that_overlap_are_not_fetched() -> None:
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
-        ((FetchAhead("j_1"),), "no outer loop over 'j_1'"),
-        ((FetchAhead("i"),), "no tile is directly inside"),
+        ((*TILED, FetchAhead("l_1")), "no outer loop over 'l_1'"),
+        ((FetchAhead("i"),), "no tile is inside"),
         ((*TILED, transforms.Reorder(("i_1", "j_1")), FetchAhead("i_1")), "B moves with j_1 too"),
-        ((FetchRows(),), "no tile is directly inside"),
+        ((FetchRows(),), "no tile is inside"),
         ((Tensorise("i", "j", 20, 8, 8), FetchRows()), "20 rows of a tile are not runs of a"),
-        ((SumInBlocks(1),), "no tile is directly inside"),
+        ((SumInBlocks(1),), "no tile is inside"),
         ((*TILED, SumInBlocks(2)), "2 of 2 loops leave no sum of blocks"),
     ],
     ids=str,

@@ -4,12 +4,15 @@ A tile reads a slab of A (its rows, along all of K) and a panel of B. Either the
 loop is over panels), or the panel stays while slabs pass. The inner loop runs over a block, whose operand should stay
 in the second-level cache until the outer loop comes back to it. The outermost loop is what threads divide: what it does
 not move, each of them reads.
+
+Where slabs of A are too long for the cache, blocks of the terms that tiles sum pass over a block of slabs and a few
+panels, whose sums stay near meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
 from luminal.core.symbolic import Int
@@ -20,6 +23,10 @@ FROM_L3 = 0.06
 _FROM_L2 = 0.01
 _FROM_CORE = 0.4  # and from the cache of another core, where the step before left it
 _WAIT = 3000.0  # cycles until all threads have met; where tasks are whole rows, steps may follow each other without
+_PASS = 200.0  # in which a tile begins and ends once more
+SUMS_BYTES = 256 << 10  # of the stack, that tiles may take whose sums stay while blocks of terms pass
+_SUMS_PART = 8  # of the second-level cache: no more than such a part of it
+_EVEN = 0.9  # of the threads' time, at least, that such blocks of tiles leave them busy
 _FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
 
 
@@ -27,24 +34,29 @@ _FETCHED = 0.3  # the share of it that is left where the next panel is fetched w
 class Product:
     """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
     which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
-    and writes where its result is stored."""
+    and writes where its result is stored, ``sums`` what it sums; ``blocks`` are those of terms that it sums apart."""
 
     row_tiles: int
     panels: int
     slab: int
     panel: int
     tile: int
+    sums: int = 0
+    blocks: int = 1
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """The innermost loop over tiles, ``panels`` or ``rows``, and how many of them are in a block."""
+    """The innermost loop over tiles, ``panels`` or ``rows``, and how many of them are in a block. Where some panels are
+    ``kept``, blocks of terms pass over a block of rows and as many panels, whose sums stay near."""
 
     inner: str
     count: int
+    kept: int = 0
 
     def __str__(self) -> str:
-        return f"blocks of {self.count} {self.inner}"
+        terms = f", terms in blocks over {self.kept} panels" if self.kept else ""
+        return f"blocks of {self.count} {self.inner}{terms}"
 
 
 def blockings(
@@ -68,6 +80,7 @@ def blockings(
         *_blockings("panels", panels, rows[0], extents, tasks, lambda count: count),
         *_blockings("rows", rows, panels[0], extents, tasks, of_rows),
     ]
+    found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes[0], b, target)]
     return sorted(found, key=lambda b: sum(_cycles(size, b, target) + _shared(size, b, threads) for size in sizes))
 
 
@@ -84,6 +97,19 @@ def _blockings(
             yield Blocking(inner, size)
 
 
+def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Blocking]:
+    """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near, and that
+    threads have equal shares."""
+    if product.blocks < 2:
+        return
+    most = min(SUMS_BYTES, target.l2 // _SUMS_PART) // (product.sums * min(blocking.count, product.row_tiles))
+    counts = {-(-product.panels // parts) for parts in range(1, product.panels + 1)}
+    for kept in sorted((n for n in counts if n <= most), reverse=True):
+        tasks = -(-product.row_tiles // blocking.count) * -(-product.panels // kept)
+        if tasks >= _EVEN * target.threads * -(-tasks // target.threads):
+            yield replace(blocking, kept=kept)
+
+
 def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     """The cycles in which one pass over the product waits for the operand that passes and for the one that stays."""
     slabs = (product.slab, product.row_tiles)
@@ -93,15 +119,22 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     blocks = -(-inner_count // together)
     block = inner * together
     first = _FETCHED if blocking.inner == "rows" else 1.0
-    # What one turn of the inner loop touches lies between two uses of an element of the block; what all turns over a
-    # block touch, between two uses of an element of the outer operand.
-    turn = block + outer + product.tile * together
+    terms, kept = (product.blocks, blocking.kept) if blocking.kept else (1, 1)
+    groups = -(-outer_count // kept)
+    sums = product.sums * together * blocking.kept
+    # What one turn of the inner loop touches lies between two uses of an element of the block, unless blocks of terms
+    # pass: then what one of these touches in a turn does, for all panels but the first that are kept together. What all
+    # turns over a block touch lies between two uses of an element of the outer operand.
+    turn = block + kept * outer + product.tile * together * kept + sums
+    passed = (block + outer) // terms + sums
     whole = block + outer_count * (outer + product.tile * together)
-    far = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l2))
+    far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
+    far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)
     far += outer * outer_count * (first + (blocks - 1) * _missing(whole, target.l2))
-    near = block * blocks * (1 + (outer_count - 1) * _missing(turn, target.l1))
-    near += outer * outer_count * blocks * (1 + (together - 1) * _missing(outer + inner, target.l1))
-    return far * FROM_L3 + near * _FROM_L2
+    near = block * blocks * (1 + (outer_count - 1) * _missing(turn // terms, target.l1))
+    near += outer * outer_count * blocks * (1 + (together - 1) * _missing((outer + inner) // terms, target.l1))
+    near += 2 * terms * sums * groups * blocks
+    return far * FROM_L3 + near * _FROM_L2 + (terms - 1) * _PASS * product.row_tiles * product.panels
 
 
 def _shared(product: Product, blocking: Blocking, threads: int) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.block_terms import BlockTerms
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.dequantise import TILES
 from luminal.core.schedule.lower import accesses, statements
@@ -185,7 +186,7 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
     }
     sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
     products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
-    unpacks, inside = False, rows[-1:]
+    unpacks, kept, inside = False, 0, rows[-1:]
     if rows and panels in loops:
         sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
         of_rows = [loops[name].extent for name in rows]
@@ -196,23 +197,35 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
         if unpacks:
             orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
+        elif len(rows) > 1 and sym.upper(extents["rows"]) is None:
+            orders = [order for order in orders if not order.kept]
         blocking = state.ask("order", orders, tile)
+        kept = blocking.kept
         if blocking.inner == "panels":
             outside, inside = _divided(state, [panels], blocking.count)
             order = [*outside, *rows, *inside]
+        elif kept:
+            outside, inside = _divided(state, rows, blocking.count, at_most=True)
+            groups, together = _divided(state, [panels], kept, at_most=True)
+            inside = [*together, *inside]
+            order = [*outside, *groups, *inside]
         else:
             outside, inside = _divided(state, rows, blocking.count)
             order = [*outside, panels, *inside]
         state.do(Reorder((*batch, *order)))
+        if kept:
+            state.do(BlockTerms(tuple(inside)))
+            panels = contract.loops[0].axis.name
         if blocking.inner == "rows" and extents["rows"] != 1 and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
-    if even and in_runs(contract) and _streams(products[0], state.target):
+    if even and not kept and in_runs(contract) and _streams(products[0], state.target):
         state.do(FetchRows())
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
     whole = outer < TASKS and rectangular and not unpacks
-    state.do(Parallelise(len(grid) if whole else len(grid) - (len(inside) if unpacks else 1)))
+    tasks = len(grid) if whole or kept else len(grid) - (len(inside) if unpacks else 1)
+    state.do(Parallelise(tasks))
     if unpacks:
         state.do(Unpack())
 
@@ -224,13 +237,15 @@ def _streams(product: Product, target: Target) -> bool:
     return many and product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
 
 
-def _divided(state: Scheduler, names: Sequence[str], count: int) -> tuple[list[str], list[str]]:
-    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside."""
+def _divided(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:
+    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside;
+    where blocks have ``at_most`` so many, a loop that may be longer is divided though it typically is not."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     outside: list[str] = []
     inside: list[str] = []
     for name, size in zip(names, _in_block([extents[name] for name in names], count), strict=True):
-        if size >= typical(extents[name]):
+        longest = sym.upper(extents[name]) if at_most else typical(extents[name])
+        if longest is not None and size >= longest:
             inside.append(name)
         elif size == 1:
             outside.append(name)
@@ -263,15 +278,22 @@ def _least(size: Int) -> int:
 def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, panels: int) -> Product:
     depth = math.prod(typical(loop.extent) for loop in contract.loops)
     read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
-    own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - {loop.axis for loop in contract.loops})
+    terms = {loop.axis for loop in contract.loops}
+    own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - terms)
     span = 1 + sum(abs(stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
-    rows = contract.max_rows * row_tiles
+    tiles = row_tiles
+    if not all(isinstance(axis.hi, int) for axis in own):  # of as many rows as the span is of
+        tiles = -(-math.prod(typical(axis.hi + 1) for axis in own - terms) // contract.max_rows)
+    apart = contract.loops[: contract.outer] if contract.prologue is None and not state.nest.checked else ()
+    blocks = sym.product(loop.extent for loop in apart)
     return Product(
         row_tiles,
         panels,
-        slab=min(span, rows * depth) * contract.a_type.itemsize // row_tiles,
+        slab=min(span, contract.max_rows * tiles * depth) * contract.a_type.itemsize // tiles,
         panel=contract.columns * read * contract.b_type.itemsize,
         tile=_beside(state, contract, n),
+        sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
+        blocks=blocks if isinstance(blocks, int) else 1,
     )
 
 

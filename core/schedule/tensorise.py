@@ -264,7 +264,7 @@ class SumInBlocks:
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _with_tiles(nest, "sum in blocks", self._blocked)
 
-    def _blocked(self, contract: ln.Contract) -> ln.Contract:
+    def _blocked(self, contract: ln.Contract, _: list[ln.Loop]) -> ln.Contract:
         if not 0 < self.outer < len(contract.loops):
             raise ScheduleError(f"sum in blocks: {self.outer} of {len(contract.loops)} loops leave no sum of blocks")
         if contract.accumulate:
@@ -286,39 +286,53 @@ class FetchAhead:
 
     While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
     next into the cache; a single tile nothing that it does not read itself, or where a matrix unit does, what lies
-    ``NEAR_STEPS`` ahead. Legal where there may be several, nothing between that loop and the tile moves B, and a panel
-    is contiguous.
+    ``NEAR_STEPS`` ahead. Where blocks of terms pass over several panels, ``panels`` is the loop over blocks, and what
+    is next is the block's part of the next panel, or the next block's of the first. Legal where there may be several,
+    nothing else between that loop and the tile moves B, and a panel is contiguous.
     """
 
     panels: str
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, _ = prefix(nest.body)
+        return _with_tiles(nest, "fetch ahead", self._fetching)
+
+    def _fetching(self, contract: ln.Contract, loops: list[ln.Loop]) -> ln.Contract:
         names = [loop.axis.name for loop in loops]
         if self.panels not in names:
             raise ScheduleError(f"fetch ahead: the nest has no outer loop over {self.panels!r}")
-        at = names.index(self.panels)
-        return _with_tiles(nest, "fetch ahead", lambda tile: self._fetching(tile, loops[at], loops[at + 1 :]))
-
-    def _fetching(self, contract: ln.Contract, panels: ln.Loop, tiles: list[ln.Loop]) -> ln.Contract:
+        inner = loops[names.index(self.panels) :]
         start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
-        moving = sym.variables(start) & {loop.axis for loop in tiles}
-        if moving:
-            raise ScheduleError(f"fetch ahead: B moves with {', '.join(sorted(v.name for v in moving))} too")
+        last = max((k for k, loop in enumerate(inner) if loop.axis in sym.variables(start)), default=0)
+        passing, tiles = inner[: last + 1], inner[last + 1 :]
+        if len(passing) > 1 and not contract.accumulate:
+            moving = ", ".join(sorted(loop.axis.name for loop in passing[1:]))
+            raise ScheduleError(f"fetch ahead: B moves with {moving} too")
         if not contiguous(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
         steps = flat(loops_of_b(contract))
-        panel = sym.substitute(start, {panels.axis: sym.expr(panels.axis) + 1}) - start
+        after = _next(start, passing) - start
+        panel = after if len(passing) == 1 else contract.columns * sym.product(x.axis.hi + 1 for x in contract.loops)
         count = sym.product(loop.extent for loop in tiles)
         # A single tile reads a panel once: it runs through B as a stream, which tiles of vectors fetch for themselves.
         matrices = contract.unit is not None and not contract.unit.in_vectors
         near = NEAR_STEPS * contract.depth * contract.columns if matrices else 0
-        distance = sym.minimum(panel, sym.maximum(near, (count - 1) * panel))
+        distance = sym.minimum(panel, sym.maximum(near, (count - 1) * panel)) if len(passing) == 1 else after
         if distance == 0:
             raise ScheduleError("fetch ahead: a single tile of vectors fetches what is next for itself")
         part = sym.ceildiv(contract.columns, count)
         number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, b_ahead=start + distance + number * part)
+
+
+def _next(offset: Int, loops: Sequence[ln.Loop]) -> Int:
+    """``offset`` in the next iteration of nested ``loops``."""
+    number = flat(loops) + 1
+    by: dict[Var, Int] = {}
+    for loop in reversed(loops[1:]):
+        by[loop.axis] = sym.mod(number, loop.axis.hi + 1)
+        number = sym.floordiv(number, loop.axis.hi + 1)
+    by[loops[0].axis] = number
+    return sym.substitute(offset, by)
 
 
 FARTHER = 2  # tiles by which rows of A are fetched ahead
@@ -334,7 +348,7 @@ class FetchRows:
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _with_tiles(nest, "fetch rows", self._further_rows)
 
-    def _further_rows(self, contract: ln.Contract) -> ln.Contract:
+    def _further_rows(self, contract: ln.Contract, _: list[ln.Loop]) -> ln.Contract:
         if not in_runs(contract):
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
         row = FARTHER * contract.max_rows + sym.mod(flat(contract.loops), _line(contract))
@@ -358,13 +372,24 @@ def _line(contract: ln.Contract) -> int:
     return CACHE_LINE // contract.a_type.itemsize
 
 
-def _with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
-    """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it."""
-    loops, inside = prefix(nest.body)
-    body = tuple(made(s) if isinstance(s, ln.Contract) else s for s in inside)
-    if body == inside:
-        raise ScheduleError(f"{name}: no tile is directly inside the outer loops")
-    return replace(nest, body=wrap(loops, body))
+def _with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract, list[ln.Loop]], ln.Contract]) -> ln.LoopNest:
+    """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it of the tile and the
+    loops around it."""
+
+    def change(body: Body, around: list[ln.Loop]) -> Body:
+        result: list[ln.Statement] = []
+        for statement in body:
+            if isinstance(statement, ln.Loop):
+                statement = replace(statement, body=change(statement.body, [*around, statement]))
+            elif isinstance(statement, ln.Contract):
+                statement = made(statement, around)
+            result.append(statement)
+        return tuple(result)
+
+    body = change(nest.body, [])
+    if body == nest.body:
+        raise ScheduleError(f"{name}: no tile is inside the outer loops")
+    return replace(nest, body=body)
 
 
 def contiguous(contract: ln.Contract) -> bool:

@@ -20,15 +20,6 @@ template <class T, int Rows, int Vectors, int Lanes> class Tile {
         }
     }
 
-    /// The sums that `store` left at a tile, to go on with.
-    LM_INLINE Tile(const T* tile, int64_t row) {
-#pragma GCC unroll 64
-        for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 64
-            for (int j = 0; j < Vectors; ++j) sum_[i][j] = lm::load<Lanes>(tile + i * row + j * Lanes);
-        }
-    }
-
     /// sum[i, j] += a[i * a_row] * b[j]
     template <class A, class B> LM_INLINE void step(const A* a, int64_t a_row, const B* b) {
         vec<T, Lanes> right[Vectors];
