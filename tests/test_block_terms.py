@@ -122,6 +122,7 @@ def schedule(graph: ir.Graph, target: Target) -> str:
         ((128, 3072, 768), 2 << 20, False),
         ((128, 768, 3072), 16 << 20, False),  # all of A stays
         ((9, 4800, 3072), 2 << 20, False),
+        ((45, 480, 4608), 2 << 20, True),  # 0.84: panels are too large
         ((128, 768, 384), 32 << 10, False),  # a single block
     ],
     ids=str,
@@ -147,6 +148,13 @@ def test_threads_have_equal_shares_of_what_passes_together(threads: int) -> None
         assert -(-tasks // threads) * threads <= tasks / 0.9
     else:
         assert tasks >= 8 * threads
+
+
+def test_threads_have_equal_shares_of_the_fewest_rows() -> None:
+    """Blocks of rows are shares too, but there may be only one."""
+    program = compile_graph(linear(197 * sym.var("batch", 1, 32), 768, 3072), LARGE)
+    (nest,) = (k.nest for k in program.kernels if "BlockTerms(" in k.schedule)
+    assert sym.evaluate(nest.task_count, {"batch": 1}) % LARGE.threads == 0
 
 
 # ---- the code --------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def blockings(
         *_blockings("panels", panels, rows[0], extents, tasks, lambda count: count),
         *_blockings("rows", rows, panels[0], extents, tasks, of_rows),
     ]
-    found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes[0], b, target)]
+    found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes, b, target)]
     return sorted(found, key=lambda b: sum(_cycles(size, b, target) + _shared(size, b, threads) for size in sizes))
 
 
@@ -97,16 +97,17 @@ def _blockings(
             yield Blocking(inner, size)
 
 
-def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Blocking]:
+def _kept(sizes: Sequence[Product], blocking: Blocking, target: Target) -> Iterator[Blocking]:
     """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near, and that
-    threads have equal shares."""
+    threads have equal shares at all ``sizes``."""
+    product = sizes[0]
     if product.blocks < 2:
         return
     most = min(SUMS_BYTES, target.l2 // _SUMS_PART) // (product.sums * min(blocking.count, product.row_tiles))
     counts = {-(-product.panels // parts) for parts in range(1, product.panels + 1)}
     for kept in sorted((n for n in counts if n <= most), reverse=True):
-        tasks = -(-product.row_tiles // blocking.count) * -(-product.panels // kept)
-        if tasks >= _EVEN * target.threads * -(-tasks // target.threads):
+        tasks = [-(-size.row_tiles // blocking.count) * -(-size.panels // kept) for size in sizes]
+        if all(n >= _EVEN * target.threads * -(-n // target.threads) for n in tasks):
             yield replace(blocking, kept=kept)
 
 
@@ -131,6 +132,8 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
     far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)
     far += outer * outer_count * (first + (blocks - 1) * _missing(whole, target.l2))
+    # An element of the outer operand is used in every turn; meanwhile the next part of that operand may come.
+    far += outer * outer_count * blocks * (together - 1) * _missing((2 * outer + inner) // terms, target.l2)
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn // terms, target.l1))
     near += outer * outer_count * blocks * (1 + (together - 1) * _missing((outer + inner) // terms, target.l1))
     near += 2 * terms * sums * groups * blocks
