@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from luminal.core import symbolic as sym
 from luminal.core.symbolic import Int
@@ -28,6 +29,7 @@ SUMS_BYTES = 256 << 10  # of the stack, that tiles may take whose sums stay whil
 _SUMS_PART = 8  # of the second-level cache: no more than such a part of it
 _EVEN = 0.9  # of the threads' time, at least, that such blocks of tiles leave them busy
 _FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
+_FETCHED_AGAIN = 0.6  # and where it comes again for another block of rows, a block of terms at a time
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,22 @@ def _kept(sizes: Sequence[Product], blocking: Blocking, target: Target) -> Itera
     most = min(SUMS_BYTES, target.l2 // _SUMS_PART) // (product.sums * min(blocking.count, product.row_tiles))
     counts = {-(-product.panels // parts) for parts in range(1, product.panels + 1)}
     for kept in sorted((n for n in counts if n <= most), reverse=True):
-        tasks = [-(-size.row_tiles // blocking.count) * -(-size.panels // kept) for size in sizes]
-        if all(n >= _EVEN * target.threads * -(-n // target.threads) for n in tasks):
+        if all(_busy(size, blocking.count, kept, target.threads) >= _EVEN for size in sizes):
             yield replace(blocking, kept=kept)
+
+
+def _busy(product: Product, rows: int, panels: int, threads: int) -> float:
+    """The share of their time that ``threads`` are busy if each takes as many consecutive blocks of tiles, of at most
+    so many ``rows`` and ``panels``, of which the last are smaller."""
+    across, down = _parts(product.panels, panels), _parts(product.row_tiles, rows)
+    blocks = [height * width for height in down for width in across]
+    ends = [len(blocks) * thread // threads for thread in range(threads + 1)]
+    return sum(blocks) / (threads * max(sum(blocks[begin:end]) for begin, end in pairwise(ends)))
+
+
+def _parts(count: int, size: int) -> list[int]:
+    """``count`` in parts of ``size``, and what is left."""
+    return [min(size, count - first) for first in range(0, count, size)]
 
 
 def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
@@ -131,7 +146,8 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     whole = block + outer_count * (outer + product.tile * together)
     far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
     far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)
-    far += outer * outer_count * (first + (blocks - 1) * _missing(whole, target.l2))
+    again = _FETCHED_AGAIN if blocking.kept else 1.0
+    far += outer * outer_count * (first + again * (blocks - 1) * _missing(whole, target.l2))
     # An element of the outer operand is used in every turn; meanwhile the next part of that operand may come.
     far += outer * outer_count * blocks * (together - 1) * _missing((2 * outer + inner) // terms, target.l2)
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn // terms, target.l1))
