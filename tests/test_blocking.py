@@ -192,6 +192,35 @@ def test_blocks_of_a_batch_divide_one_sample() -> None:
     assert 196 % fixed.count != 0
 
 
+@pytest.mark.parametrize("depth", [384, 1536])
+def test_threads_have_equal_shares_of_one_sample(depth: int) -> None:
+    """22 tiles of rows in blocks of 14 and 8 would leave one of two threads idle for a fifth of the time."""
+    rows = 196 * sym.var("batch", 1, 32)
+    x, weight = ir.input_("x", (rows, depth), F32), ir.constant(np.zeros((384, depth), np.float32))
+    graph = ir.Graph("one", (x,), (("y", decompose.linear(x, weight, None)),), tuple(sym.variables(rows)))
+    (kernel,) = compile_graph(graph, replace(targets.AVX512, l2=2 << 20, threads=2)).kernels
+    shares = [0.0, 0.0]
+    tasks = int(sym.evaluate(kernel.nest.task_count, {"batch": 1}))
+    for task in range(tasks):
+        by = {"batch": 1}
+        rest = task
+        for loop in reversed(kernel.nest.tasks):
+            extent = int(sym.evaluate(loop.extent, by))
+            by[loop.axis.name], rest = rest % extent, rest // extent
+        shares[2 * task // tasks] += tiles_of(kernel.nest.tasks[-1].body, by)
+    assert max(shares) <= 1.1 * sum(shares) / 2
+
+
+def tiles_of(body: tuple[ln.Statement, ...], by: dict[str, int]) -> int:
+    """How many tiles are summed in ``body``."""
+    count = 0
+    for statement in body:
+        if isinstance(statement, ln.Loop) and any(isinstance(s, ln.Contract) for s in lower.statements(statement.body)):
+            count += int(sym.evaluate(statement.extent, by)) * tiles_of(statement.body, by)
+        count += isinstance(statement, ln.Contract)
+    return count
+
+
 def order_of_tiles(scaled: bool) -> str:
     """How the tiles of ``relu(x @ w * scale + bias + residual)`` are ordered, at sizes where it is a close call."""
     rows, columns, depth = 784, 512, 128

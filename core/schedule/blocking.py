@@ -11,6 +11,7 @@ panels, whose sums stay near meanwhile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,7 +28,7 @@ _WAIT = 3000.0  # cycles until all threads have met; where tasks are whole rows,
 _PASS = 200.0  # in which a tile begins and ends once more
 SUMS_BYTES = 256 << 10  # of the stack, that tiles may take whose sums stay while blocks of terms pass
 _SUMS_PART = 8  # of the second-level cache: no more than such a part of it
-_EVEN = 0.9  # of the threads' time, at least, that such blocks of tiles leave them busy
+_MANY = 32  # tasks of a thread, that divide evenly enough
 _FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
 _FETCHED_AGAIN = 0.6  # and where it comes again for another block of rows, a block of terms at a time
 
@@ -36,7 +37,8 @@ _FETCHED_AGAIN = 0.6  # and where it comes again for another block of rows, a bl
 class Product:
     """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
     which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
-    and writes where its result is stored, ``sums`` what it sums; ``blocks`` are those of terms that it sums apart."""
+    and writes where its result is stored, ``sums`` what it sums. ``blocks`` are those of terms that it sums apart,
+    ``work`` the cycles in which it multiplies."""
 
     row_tiles: int
     panels: int
@@ -45,6 +47,11 @@ class Product:
     tile: int
     sums: int = 0
     blocks: int = 1
+    work: float = 0.0
+
+    def of(self, which: str) -> int:
+        """How many ``panels`` it has, or row tiles, ``rows``."""
+        return self.panels if which == "panels" else self.row_tiles
 
 
 @dataclass(frozen=True)
@@ -77,13 +84,23 @@ def blockings(
     tiles. The loops outside blocks that differ in size are all that tasks can be made of; at least ``tasks`` are
     wanted, at the first of the sizes. ``of_rows`` says how many rows of tiles a block can have, of at most so many.
     """
-    panels, rows = [size.panels for size in sizes], [size.row_tiles for size in sizes]
+    panels, rows = ([size.of(which) for size in sizes] for which in ("panels", "rows"))
     found = [
         *_blockings("panels", panels, rows[0], extents, tasks, lambda count: count),
         *_blockings("rows", rows, panels[0], extents, tasks, of_rows),
     ]
-    found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes, b, target)]
-    return sorted(found, key=lambda b: sum(_cycles(size, b, target) + _shared(size, b, threads) for size in sizes))
+    found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes[0], b, target)]
+
+    def cycles(blocking: Blocking) -> float:
+        moved = sum(_cycles(size, blocking, target) + _shared(size, blocking, threads) for size in sizes)
+        other = rows[0] if blocking.inner == "panels" else panels[0]
+        divisible = not blocking.kept and sym.mod(extents[blocking.inner], blocking.count) == 0
+        # Where blocks are equal, and too few, tasks are single tiles.
+        if divisible and -(-sizes[0].of(blocking.inner) // blocking.count) * other < tasks:
+            return moved
+        return moved + sum(_idle(size, blocking, target.threads) for size in sizes)
+
+    return sorted(found, key=cycles)
 
 
 def _blockings(
@@ -99,26 +116,28 @@ def _blockings(
             yield Blocking(inner, size)
 
 
-def _kept(sizes: Sequence[Product], blocking: Blocking, target: Target) -> Iterator[Blocking]:
-    """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near, and that
-    threads have equal shares at all ``sizes``."""
-    product = sizes[0]
+def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Blocking]:
+    """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near."""
     if product.blocks < 2:
         return
     most = min(SUMS_BYTES, target.l2 // _SUMS_PART) // (product.sums * min(blocking.count, product.row_tiles))
     counts = {-(-product.panels // parts) for parts in range(1, product.panels + 1)}
     for kept in sorted((n for n in counts if n <= most), reverse=True):
-        if all(_busy(size, blocking.count, kept, target.threads) >= _EVEN for size in sizes):
-            yield replace(blocking, kept=kept)
+        yield replace(blocking, kept=kept)
 
 
-def _busy(product: Product, rows: int, panels: int, threads: int) -> float:
-    """The share of their time that ``threads`` are busy if each takes as many consecutive blocks of tiles, of at most
-    so many ``rows`` and ``panels``, of which the last are smaller."""
-    across, down = _parts(product.panels, panels), _parts(product.row_tiles, rows)
-    blocks = [height * width for height in down for width in across]
-    ends = [len(blocks) * thread // threads for thread in range(threads + 1)]
-    return sum(blocks) / (threads * max(sum(blocks[begin:end]) for begin, end in pairwise(ends)))
+def _idle(product: Product, blocking: Blocking, threads: int) -> float:
+    """The cycles in which ``threads`` wait for the one that multiplies longest, if each takes as many consecutive
+    tasks: blocks of tiles, of which the last are smaller. None where tasks are many."""
+    outer, other = ("rows", "panels") if blocking.inner == "rows" else ("panels", "rows")
+    sizes = (product.of(outer), blocking.count), (product.of(other), max(1, blocking.kept))
+    if math.prod(-(-count // size) for count, size in sizes) >= _MANY * threads:
+        return 0.0
+    down, across = (_parts(*size) for size in sizes)
+    tasks = [high * wide for high in down for wide in across]
+    ends = [len(tasks) * thread // threads for thread in range(threads + 1)]
+    longest = max(sum(tasks[begin:end]) for begin, end in pairwise(ends))
+    return (threads * longest - sum(tasks)) * product.work
 
 
 def _parts(count: int, size: int) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
+from luminal.core.schedule import cost
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.block_terms import BlockTerms
 from luminal.core.schedule.blocking import Blocking, Product, blockings
@@ -294,6 +295,7 @@ def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, pa
         tile=_beside(state, contract, n),
         sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
         blocks=blocks if isinstance(blocks, int) else 1,
+        work=cost.of(contract),
     )
 
 

@@ -48,10 +48,11 @@ def _stored(body: tuple[ln.Statement, ...], arrays: Collection[str]) -> float:
 
 def _body(body: tuple[ln.Statement, ...]) -> float:
     """Cycles of one run of ``body``, at typical sizes."""
-    return 1 + sum(_statement(statement) for statement in body)
+    return 1 + sum(of(statement) for statement in body)
 
 
-def _statement(statement: ln.Statement) -> float:
+def of(statement: ln.Statement) -> float:
+    """Cycles of one run of ``statement``, at typical sizes, but for what it stores."""
     match statement:
         case ln.Loop():
             return _count(statement) * _body(statement.body)
