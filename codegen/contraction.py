@@ -187,18 +187,19 @@ def tile_function(
             _loops(frame, contract, 0, steps, ahead, None, each_step)
             frame.line(f"sum.store(tile, {row});")
         else:
-            # A sum that went on in registers would be one long chain: a tile of floats adds what it has once it is done.
-            start = f"(tile, {row})" if contract.accumulate and contract.unit is not None else ""
+            # In registers alone, a sum of floats that goes on would be one long chain: it is added when it is done.
+            last = "store"
             if contract.unit is None:
+                last = "move_to" if contract.accumulate else "store"
                 frame.line(f"Tile<{ctype(contract.dtype)}, Rows, {vectors}, {contract.lanes}> sum;")
             else:
+                start = f"(tile, {row})" if contract.accumulate else ""
                 frame.line(f"DotTile<{contract.unit.name}, Rows, {vectors}> sum{start};")
             if contract.outer:
                 frame.line(f"sum.store(tile, {row});")
             _loops(frame, contract, 0, steps, ahead, computed, each_step)
-            added = contract.accumulate and contract.unit is None
             if not contract.outer:
-                frame.line(f"sum.{'move_to' if added else 'store'}(tile, {row});")
+                frame.line(f"sum.{last}(tile, {row});")
         if each_step:
             frame.line(f"return {AHEAD};")
     lines = (

@@ -22,15 +22,16 @@ from luminal.core.target import Target
 
 # Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products.
 FROM_L3 = 0.06
+_FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
+_FETCHED_AGAIN = 0.6  # and where it comes again for another block of rows, a block of terms at a time
 _FROM_L2 = 0.01
 _FROM_CORE = 0.4  # and from the cache of another core, where the step before left it
 _WAIT = 3000.0  # cycles until all threads have met; where tasks are whole rows, steps may follow each other without
-_PASS = 200.0  # in which a tile begins and ends once more
+_PASS = 200.0  # cycles in which a tile begins and ends once more
+
 SUMS_BYTES = 256 << 10  # of the stack, that tiles may take whose sums stay while blocks of terms pass
-_SUMS_PART = 8  # of the second-level cache: no more than such a part of it
+_SUMS_PART = 8  # of the second-level cache: they take no more than such a part of it
 _MANY = 32  # tasks of a thread, that divide evenly enough
-_FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
-_FETCHED_AGAIN = 0.6  # and where it comes again for another block of rows, a block of terms at a time
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,16 @@ def blockings(
     tasks: int,
     threads: int,
     of_rows: Callable[[int], int] = lambda count: count,
+    samples: int = 1,
 ) -> list[Blocking]:
-    """All blockings, the one that moves the fewest bytes first, weighted by where they come from; the larger block
-    where equal.
+    """All blockings, the cheapest first: by the bytes that each moves, weighted by where they come from, and by how
+    long threads wait for each other.
 
     ``sizes`` are those that count, all alike: blocks that suit a batch must not leave one sample undivided.
     ``extents`` are the numbers of tiles of ``rows`` and of ``panels``, which may be symbolic. ``threads`` divide the
-    tiles. The loops outside blocks that differ in size are all that tasks can be made of; at least ``tasks`` are
-    wanted, at the first of the sizes. ``of_rows`` says how many rows of tiles a block can have, of at most so many.
+    tiles. The loops outside blocks that differ in size are all that tasks can be made of; unless terms pass in blocks,
+    at least ``tasks`` are wanted, at the first of the sizes. ``of_rows`` says how many rows of tiles a block can have,
+    of at most so many; ``samples`` how many such products, each with tasks of its own, there are.
     """
     panels, rows = ([size.of(which) for size in sizes] for which in ("panels", "rows"))
     found = [
@@ -90,15 +93,17 @@ def blockings(
         *_blockings("rows", rows, panels[0], extents, tasks, of_rows),
     ]
     found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes[0], b, target)]
+    sharing = max(threads, -(-target.threads // samples))
 
     def cycles(blocking: Blocking) -> float:
         moved = sum(_cycles(size, blocking, target) + _shared(size, blocking, threads) for size in sizes)
         other = rows[0] if blocking.inner == "panels" else panels[0]
-        divisible = not blocking.kept and sym.mod(extents[blocking.inner], blocking.count) == 0
+        whole = sizes[0].of(blocking.inner)
+        equal = blocking.count >= whole or sym.mod(extents[blocking.inner], blocking.count) == 0
         # Where blocks are equal, and too few, tasks are single tiles.
-        if divisible and -(-sizes[0].of(blocking.inner) // blocking.count) * other < tasks:
+        if not blocking.kept and equal and -(-whole // blocking.count) * other < tasks:
             return moved
-        return moved + sum(_idle(size, blocking, target.threads) for size in sizes)
+        return moved + sum(_idle(size, blocking, sharing) for size in sizes)
 
     return sorted(found, key=cycles)
 
@@ -122,13 +127,14 @@ def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Bloc
         return
     most = min(SUMS_BYTES, target.l2 // _SUMS_PART) // (product.sums * min(blocking.count, product.row_tiles))
     counts = {-(-product.panels // parts) for parts in range(1, product.panels + 1)}
-    for kept in sorted((n for n in counts if n <= most), reverse=True):
+    for kept in sorted((n for n in counts if n <= most and n * blocking.count > 1), reverse=True):
         yield replace(blocking, kept=kept)
 
 
 def _idle(product: Product, blocking: Blocking, threads: int) -> float:
     """The cycles in which ``threads`` wait for the one that multiplies longest, if each takes as many consecutive
-    tasks: blocks of tiles, of which the last are smaller. None where tasks are many."""
+    tasks: blocks of tiles, of which the last are smaller. None where tasks are many. (A thread that is done helps
+    others, but what it takes from them has not come into its caches.)"""
     outer, other = ("rows", "panels") if blocking.inner == "rows" else ("panels", "rows")
     sizes = (product.of(outer), blocking.count), (product.of(other), max(1, blocking.kept))
     if math.prod(-(-count // size) for count, size in sizes) >= _MANY * threads:
@@ -161,7 +167,7 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     # pass: then what one of these touches in a turn does, for all panels but the first that are kept together. What all
     # turns over a block touch lies between two uses of an element of the outer operand.
     turn = block + kept * outer + product.tile * together * kept + sums
-    passed = (block + outer) // terms + sums
+    passed = (block + outer) // terms + sums // max(1, blocking.kept)
     whole = block + outer_count * (outer + product.tile * together)
     far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
     far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)

@@ -187,13 +187,14 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
     }
     sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
     products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
-    unpacks, kept, inside = False, 0, rows[-1:]
+    unpacks, kept, inside, groups = False, 0, rows[-1:], list[str]()
     if rows and panels in loops:
-        sharers = -(-THREADS // math.prod(typical(loops[name].extent) for name in batch))
+        samples = math.prod(typical(loops[name].extent) for name in batch)
         of_rows = [loops[name].extent for name in rows]
         orders = blockings(
-            products, extents, state.target, TASKS, sharers, lambda count: math.prod(_in_block(of_rows, count))
-        )
+            products, extents, state.target, TASKS, -(-THREADS // samples),
+            lambda count: math.prod(_in_block(of_rows, count)), samples,
+        )  # fmt: skip
         unpacks = tile.unpacked and unpackable(contract)
         if unpacks:
             orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
@@ -216,7 +217,7 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
         state.do(Reorder((*batch, *order)))
         if kept:
             state.do(BlockTerms(tuple(inside)))
-            panels = contract.loops[0].axis.name
+            panels = groups[0] if groups else contract.loops[0].axis.name
         if blocking.inner == "rows" and extents["rows"] != 1 and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
     if even and not kept and in_runs(contract) and _streams(products[0], state.target):
@@ -280,7 +281,7 @@ def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, pa
     depth = math.prod(typical(loop.extent) for loop in contract.loops)
     read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
     terms = {loop.axis for loop in contract.loops}
-    own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - terms)
+    own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - terms) - set(state.nest.dims)
     span = 1 + sum(abs(stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
     tiles = row_tiles
     if not all(isinstance(axis.hi, int) for axis in own):  # of as many rows as the span is of
@@ -295,7 +296,7 @@ def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, pa
         tile=_beside(state, contract, n),
         sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
         blocks=blocks if isinstance(blocks, int) else 1,
-        work=cost.of(contract),
+        work=cost.multiplying(contract),
     )
 
 

@@ -48,11 +48,10 @@ def _stored(body: tuple[ln.Statement, ...], arrays: Collection[str]) -> float:
 
 def _body(body: tuple[ln.Statement, ...]) -> float:
     """Cycles of one run of ``body``, at typical sizes."""
-    return 1 + sum(of(statement) for statement in body)
+    return 1 + sum(_statement(statement) for statement in body)
 
 
-def of(statement: ln.Statement) -> float:
-    """Cycles of one run of ``statement``, at typical sizes, but for what it stores."""
+def _statement(statement: ln.Statement) -> float:
     match statement:
         case ln.Loop():
             return _count(statement) * _body(statement.body)
@@ -66,13 +65,8 @@ def of(statement: ln.Statement) -> float:
             return _value(statement.value)
         case ln.Contract():
             steps = math.prod(typical(loop.extent) for loop in statement.loops)
-            products = steps * statement.max_rows * statement.columns
             reading = steps * statement.columns * statement.b_type.bits / 8 * _BYTE
-            if (unit := statement.unit) is not None:
-                return max(products * unit.cycles / (unit.rows * unit.columns * unit.depth), reading)
-            vectors = steps * statement.columns / statement.lanes
-            computing = 0.0 if statement.prologue is None else vectors * _value(statement.prologue.value)
-            return max(products / (2 * statement.lanes) + computing, reading)
+            return max(multiplying(statement), reading)
         case ln.Sort():
             extent = typical(statement.extent)
             return _COMPARED * extent * extent.bit_length()
@@ -80,6 +74,17 @@ def of(statement: ln.Statement) -> float:
             return _value(statement.value) + _COMPARED
         case _:
             return 0
+
+
+def multiplying(contract: ln.Contract) -> float:
+    """Cycles of what a tile computes, at typical sizes, however slowly its operands come."""
+    steps = math.prod(typical(loop.extent) for loop in contract.loops)
+    products = steps * contract.max_rows * contract.columns
+    if (unit := contract.unit) is not None:
+        return products * unit.cycles / (unit.rows * unit.columns * unit.depth)
+    vectors = steps * contract.columns / contract.lanes
+    computing = 0.0 if contract.prologue is None else vectors * _value(contract.prologue.value)
+    return products / (2 * contract.lanes) + computing
 
 
 def _count(loop: ln.Loop) -> float:

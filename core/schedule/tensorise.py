@@ -286,9 +286,9 @@ class FetchAhead:
 
     While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
     next into the cache; a single tile nothing that it does not read itself, or where a matrix unit does, what lies
-    ``NEAR_STEPS`` ahead. Where blocks of terms pass over several panels, ``panels`` is the loop over blocks, and what
-    is next is the block's part of the next panel, or the next block's of the first. Legal where there may be several,
-    nothing else between that loop and the tile moves B, and a panel is contiguous.
+    ``NEAR_STEPS`` ahead. Where blocks of terms pass over panels, ``panels`` is the loop over blocks, or the one over
+    groups of panels around it, and what is next is what these loops and those inside them read next. Legal where there
+    may be several, nothing else between that loop and the tile moves B, and a panel is contiguous.
     """
 
     panels: str
@@ -305,7 +305,7 @@ class FetchAhead:
         last = max((k for k, loop in enumerate(inner) if loop.axis in sym.variables(start)), default=0)
         passing, tiles = inner[: last + 1], inner[last + 1 :]
         if len(passing) > 1 and not contract.accumulate:
-            moving = ", ".join(sorted(loop.axis.name for loop in passing[1:]))
+            moving = ", ".join(sorted(x.axis.name for x in passing[1:] if x.axis in sym.variables(start)))
             raise ScheduleError(f"fetch ahead: B moves with {moving} too")
         if not contiguous(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
@@ -388,7 +388,7 @@ def _with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract, list[
 
     body = change(nest.body, [])
     if body == nest.body:
-        raise ScheduleError(f"{name}: no tile is inside the outer loops")
+        raise ScheduleError(f"{name}: there is no tile")
     return replace(nest, body=body)
 
 
