@@ -187,10 +187,9 @@ def _shared(product: Product, blocking: Blocking, threads: int) -> float:
     The outermost loop over tiles divides its operand among them; the other they read whole. Most of A lies in the cache
     of a core that wrote it, in the step before, where rows divided that step too; B comes from a cache that all share.
     """
-    counts = {"rows": product.row_tiles, "panels": product.panels}
     other = "panels" if blocking.inner == "rows" else "rows"
-    blocks = -(-counts[blocking.inner] // blocking.count)
-    outermost, count = (blocking.inner, blocks) if blocks > 1 else (other, counts[other])
+    blocks = -(-product.of(blocking.inner) // blocking.count)
+    outermost, count = (blocking.inner, blocks) if blocks > 1 else (other, product.of(other))
     parts = min(threads, count)
     readers_of_a, readers_of_b = (threads // parts, parts) if outermost == "rows" else (parts, threads // parts)
     a = product.slab * product.row_tiles * (readers_of_a - 1)

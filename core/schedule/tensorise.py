@@ -11,12 +11,13 @@ from luminal.core.errors import ScheduleError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import accesses
+from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.rewrite_nest import (
     Body,
     prefix,
     replace_leaves,
     replace_scalars,
+    replace_statements,
     substitute,
     substitute_scalar,
     wrap,
@@ -264,7 +265,7 @@ class SumInBlocks:
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _with_tiles(nest, "sum in blocks", self._blocked)
 
-    def _blocked(self, contract: ln.Contract, _: list[ln.Loop]) -> ln.Contract:
+    def _blocked(self, contract: ln.Contract) -> ln.Contract:
         if not 0 < self.outer < len(contract.loops):
             raise ScheduleError(f"sum in blocks: {self.outer} of {len(contract.loops)} loops leave no sum of blocks")
         if contract.accumulate:
@@ -294,7 +295,8 @@ class FetchAhead:
     panels: str
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        return _with_tiles(nest, "fetch ahead", self._fetching)
+        loops = _around_tile(nest.body)
+        return _with_tiles(nest, "fetch ahead", lambda tile: self._fetching(tile, loops))
 
     def _fetching(self, contract: ln.Contract, loops: list[ln.Loop]) -> ln.Contract:
         names = [loop.axis.name for loop in loops]
@@ -348,7 +350,7 @@ class FetchRows:
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return _with_tiles(nest, "fetch rows", self._further_rows)
 
-    def _further_rows(self, contract: ln.Contract, _: list[ln.Loop]) -> ln.Contract:
+    def _further_rows(self, contract: ln.Contract) -> ln.Contract:
         if not in_runs(contract):
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
         row = FARTHER * contract.max_rows + sym.mod(flat(contract.loops), _line(contract))
@@ -372,24 +374,20 @@ def _line(contract: ln.Contract) -> int:
     return CACHE_LINE // contract.a_type.itemsize
 
 
-def _with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract, list[ln.Loop]], ln.Contract]) -> ln.LoopNest:
-    """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it of the tile and the
-    loops around it."""
-
-    def change(body: Body, around: list[ln.Loop]) -> Body:
-        result: list[ln.Statement] = []
-        for statement in body:
-            if isinstance(statement, ln.Loop):
-                statement = replace(statement, body=change(statement.body, [*around, statement]))
-            elif isinstance(statement, ln.Contract):
-                statement = made(statement, around)
-            result.append(statement)
-        return tuple(result)
-
-    body = change(nest.body, [])
-    if body == nest.body:
+def _with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
+    """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it."""
+    body, count = replace_statements(nest.body, lambda s: [made(s)] if isinstance(s, ln.Contract) else None)
+    if not count:
         raise ScheduleError(f"{name}: there is no tile")
     return replace(nest, body=body)
+
+
+def _around_tile(body: Body) -> list[ln.Loop]:
+    """The loops around the first tile in ``body``, outermost first; none where there is no tile."""
+    for statement in body:
+        if isinstance(statement, ln.Loop) and any(isinstance(s, ln.Contract) for s in statements(statement.body)):
+            return [statement, *_around_tile(statement.body)]
+    return []
 
 
 def contiguous(contract: ln.Contract) -> bool:
