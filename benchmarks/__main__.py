@@ -24,7 +24,7 @@ from rich.console import Console
 from benchmarks import apart, attention, report, tables
 from benchmarks.progress import Work
 from benchmarks.results import Results
-from benchmarks.suite import CASES, DECODER_LAYERS, PRECISIONS, Case, Setting
+from benchmarks.suite import CASES, DECODER_LAYERS, LASTING, PRECISIONS, Case, Setting
 
 ATTENTION = "attention"
 BATCHES = sorted({batch for case in CASES.values() for batch in case.batches})
@@ -40,7 +40,9 @@ def main(
     ] = "1",
     threads: Annotated[str, typer.Option(help="numbers of threads, with commas between")] = "2",
     processes: Annotated[int, typer.Option(min=1, help="fresh processes for each model")] = 5,
-    runs: Annotated[int, typer.Option(min=3, help="timed runs of each in a process")] = 15,
+    runs: Annotated[
+        int, typer.Option(min=3, help=f"timed runs of each in a process; more where these take under {LASTING:g} s")
+    ] = 15,
     layers: Annotated[int, typer.Option(min=1, max=DECODER_LAYERS, help="layers of the decoder")] = 4,
     quick: Annotated[bool, typer.Option("--quick", help="one process and five runs: a first look")] = False,
     write: Annotated[Path | None, typer.Option(help=tables.WRITE)] = None,
@@ -66,7 +68,7 @@ def main(
         # Decoders in float32, of which the file in integers is made, are more than the quantiser takes.
         if case.name in names and choice[1] in case.batches and not (choice[0] == "int8" and case.decoder)
     ]
-    failed = _models(cells, found, layers, processes, runs, resume, write)
+    failed = _models(cells, found, layers, processes, runs, 0.0 if quick else LASTING, resume, write)
     with_attention = ATTENTION in names and "fp32" in precisions and 1 in batches
     for number in counts if with_attention else ():
         if not (resume and found.get(f"{report.ATTENTION}{number}", here=True)):
@@ -95,6 +97,7 @@ def _models(
     layers: int,
     processes: int,
     runs: int,
+    lasting: float,
     resume: bool,
     write: Path | None,
 ) -> list[str]:
@@ -111,7 +114,7 @@ def _models(
                 work.begin(f"{case.title}; {setting}: process {number + 1} of {processes}")
                 options = {
                     "name": case.name, "setting": asdict(setting), "folder": folder, "layers": layers, "runs": runs,
-                    "with_kernels": number == 0,
+                    "lasting": lasting, "with_kernels": number == 0,
                 }  # fmt: skip
                 try:
                     sample = apart.run("benchmarks.measure", options)

@@ -72,9 +72,16 @@ class Sample:
 
 
 def measure(
-    name: str, setting: Setting, folder: Path, layers: int, runs: int, with_kernels: bool, display: Display
+    name: str,
+    setting: Setting,
+    folder: Path,
+    layers: int,
+    runs: int,
+    lasting: float,
+    with_kernels: bool,
+    display: Display,
 ) -> Sample:
-    """Open every contender for a model, and time them taking turns."""
+    """Open every contender for a model, and time ``runs`` of each, taking turns, or as many as last so many seconds."""
     torch.set_num_threads(setting.threads)
     with _stage(display, "make the model"):
         model = CASES[name].build(layers, setting.batch)
@@ -114,7 +121,9 @@ def measure(
     with _stage(display, "errors"):
         errors = _errors(model, contenders)
     peak |= probe.measure()
-    found = interleaved(contenders, runs, watch=lambda done, total: display.report("time", done / total))
+    found = interleaved(
+        contenders, runs, lasting=lasting, watch=lambda done, total: display.report("time", done / total)
+    )
     peak |= probe.measure()
     kernels: list[profile.KernelTime] = []
     if with_kernels:

@@ -11,6 +11,7 @@ DECODER_LAYERS = zoo.LAYERS
 # As they are called in prose. What is in integers are the contractions of the ONNX file itself, quantised.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "8-bit integers"}
 COMPUTED = {"fp32": "fp32", "bf16": "bf16", "int8": "fp32"}  # how luminal computes what is not in integers
+LASTING = 20.0  # seconds that contenders take turns for at least: the median of a short model needs more runs
 FRONT_ENDS = ("PyTorch", "ONNX")
 KINDS = ("fixed", "symbolic")
 

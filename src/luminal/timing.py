@@ -31,13 +31,15 @@ def interleaved(
     warmup: int = 3,
     budget: float = 60.0,
     pause: float = 0.01,
+    lasting: float = 0.0,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Timing]:
     """Time each implementation ``runs`` times, taking turns, so that whatever else the machine does meets all alike.
 
     The order of a round is that of the round before, reversed. ``budget`` is in seconds: where the runs would take
-    longer, there are fewer, at least 3. Before each run come ``pause`` seconds, and more until all other threads of the
-    process sleep: those that spin after the run before, waiting for more work, would take the processor from this one.
+    longer, there are fewer, at least 3; where they would take less than ``lasting`` seconds, there are more. Before
+    each run come ``pause`` seconds, and more until all other threads of the process sleep: those that spin after the
+    run before, waiting for more work, would take the processor from this one.
     ``watch`` is told how many rounds of how many are done.
     """
     watch(0, runs)
@@ -47,17 +49,17 @@ def interleaved(
             implementations[name]()
     seconds: dict[str, list[float]] = {name: [] for name in order}
     started = time.perf_counter()
-    done = 0
-    while done < runs:
+    done, wanted = 0, runs
+    while done < wanted:
         for name in order if done % 2 == 0 else reversed(order):
             settle(pause)
             start = time.perf_counter()
             implementations[name]()
             seconds[name].append(time.perf_counter() - start)
         done += 1
-        spent = time.perf_counter() - started
-        runs = max(min(runs, int(budget / (spent / done))), 3)
-        watch(done, max(runs, done))
+        each = (time.perf_counter() - started) / done
+        wanted = max(min(max(runs, int(lasting / each)), int(budget / each)), 3)
+        watch(done, max(wanted, done))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
