@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import luminal
-from luminal.core import ir, types
+from luminal.core import ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -113,6 +114,20 @@ def linear(rows: Int, columns: int, depth: int) -> ir.Graph:
     return ir.Graph("linear", (x,), (("y", y),), tuple(sym.variables(rows)))
 
 
+def turned(rows: Int, columns: int, depth: int) -> ir.Graph:
+    """A product whose result lies along the rows of tiles."""
+    graph = linear(rows, columns, depth)
+    return replace(graph, outputs=(("y", movement.permute(graph.outputs[0][1], (1, 0))),))
+
+
+def batched(rows: Int, columns: int, depth: int) -> ir.Graph:
+    """Two products, each with an operand B of its own."""
+    random = np.random.default_rng(columns)
+    x = ir.input_("x", (2, rows, depth), types.f32)
+    y = decompose.matmul(x, ir.constant(random.standard_normal((2, depth, columns)).astype(np.float32)))
+    return ir.Graph("batched", (x,), (("y", y),), tuple(sym.variables(rows)))
+
+
 def schedule(graph: ir.Graph, target: Target) -> str:
     (text,) = (k.schedule for k in compile_graph(graph, target).kernels if "Tensorise(" in k.schedule)
     return text
@@ -168,17 +183,24 @@ def computed(graph: ir.Graph, target: Target, x: np.ndarray, threads: int = 2) -
 
 
 @pytest.mark.parametrize("target", [HOST, *OTHERS], ids=lambda target: target.name)
-@pytest.mark.parametrize(("count", "kept"), [(100, 100), (2, 3), (2, 1)], ids=str)
-def test_blocks_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, target: Target, count: int, kept: int) -> None:
+@pytest.mark.parametrize(
+    ("make", "count", "kept"),
+    [(linear, 100, 100), (linear, 2, 3), (linear, 2, 1), (turned, 2, 3), (batched, 2, 3)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_blocks_compute_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, target: Target, make: Callable[..., ir.Graph], count: int, kept: int
+) -> None:
     """In groups of which the last is smaller, too, of rows, of panels, and of terms; and of rows that are not known."""
     target = replace(target, threads=2)
-    x = np.random.default_rng(1).standard_normal((41, DEPTH)).astype(np.float32)
-    fixed, rows = linear(41, 345, DEPTH), sym.var("rows", 1, 300)
+    fixed, rows = make(41, 345, DEPTH), sym.var("rows", 1, 300)
+    x = np.random.default_rng(1).standard_normal(tuple(map(int, fixed.inputs[0].shape))).astype(np.float32)
     monkeypatch.setattr(choose_contraction, "blockings", lambda *_: [Blocking("rows", 100)])
     expected = computed(fixed, target, x)
     assert_computes(fixed, {"x": x}, expected, DEPTH)
     monkeypatch.setattr(choose_contraction, "blockings", lambda *_: [Blocking("rows", count, kept)])
-    assert "BlockTerms(" in schedule(fixed, target)
+    blocked = schedule(fixed, target)
+    assert "BlockTerms(" in blocked and ("StoreAlongRows(" in blocked) == (make is turned)
     for threads in (1, 2):
         assert_same_bits(computed(fixed, target, x, threads), expected)
-    assert_same_bits(computed(linear(rows, 345, DEPTH), target, x), expected)
+    assert_same_bits(computed(make(rows, 345, DEPTH), target, x), expected)
