@@ -19,7 +19,7 @@ from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose_contraction, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.blocking import Blocking, Product, blockings
+from luminal.core.schedule.blocking import Blocking, Product, blockings, near_equal
 from luminal.core.schedule.choose_contraction import FEW_PANELS, TERMS
 from luminal.core.schedule.contraction import Roles, apart, roles
 from luminal.core.schedule.tensorise import FARTHER, FetchAhead, FetchRows, SumInBlocks, Tensorise
@@ -265,6 +265,22 @@ def test_blocks_are_costed_as_they_can_be_made() -> None:
     shape = Product(155, 16, slab=23698, panel=589824, tile=1024)
     found = blockings([shape], {"rows": 155, "panels": 16}, targets.AVX512, 64, 2, lambda count: min(count, 5))
     assert {b.count for b in found if b.inner == "rows"} == {155, 5, 4, 3, 2}
+
+
+def test_parts_are_near_equal() -> None:
+    for count in range(1, 300):
+        assert near_equal(count) == sorted({-(-count // parts) for parts in range(1, count + 1)}, reverse=True)
+
+
+def test_many_tiles_are_not_tried_one_by_one() -> None:
+    asked: list[int] = []
+
+    def of_rows(count: int) -> int:
+        asked.append(count)
+        return count
+
+    blockings([of_shape(10**8, 64, 64)], {"rows": 10**8 // 14, "panels": 2}, targets.AVX512, 64, 2, of_rows)
+    assert len(asked) < 10**4
 
 
 def test_vectors_beside_a_tile_do_not_decide_the_order() -> None:

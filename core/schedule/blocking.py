@@ -115,8 +115,8 @@ def _blockings(
     ``fit``, the largest first. A block of one is left out: the inner loop would be none."""
     whole = counts[0]
     yield Blocking(inner, whole)
-    parts = {fit(-(-count // parts)) for count in counts for parts in range(1, count)} - {1, whole}
-    for size in sorted(parts, reverse=True):
+    sizes = {fit(size) for count in counts for size in near_equal(count)} - {1, whole}
+    for size in sorted(sizes, reverse=True):
         if sym.mod(extents[inner], size) == 0 or -(-whole // size) * outer >= tasks:
             yield Blocking(inner, size)
 
@@ -126,9 +126,19 @@ def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Bloc
     if product.blocks < 2:
         return
     most = min(SUMS_BYTES, target.l2 // _SUMS_PART) // (product.sums * min(blocking.count, product.row_tiles))
-    counts = {-(-product.panels // parts) for parts in range(1, product.panels + 1)}
-    for kept in sorted((n for n in counts if n <= most and n * blocking.count > 1), reverse=True):
-        yield replace(blocking, kept=kept)
+    for kept in near_equal(product.panels):
+        if kept <= most and kept * blocking.count > 1:
+            yield replace(blocking, kept=kept)
+
+
+def near_equal(count: int) -> list[int]:
+    """The sizes of the parts of ``count`` that are as equal as can be, for each number of parts; the largest first.
+    There are about twice as many as the square root of ``count``."""
+    sizes = [count]
+    while sizes[-1] > 1:
+        fewest = -(-count // (sizes[-1] - 1))  # parts that are smaller
+        sizes.append(-(-count // fewest))
+    return sizes
 
 
 def _idle(product: Product, blocking: Blocking, threads: int) -> float:
