@@ -459,6 +459,17 @@ def _is_digit(value: Int, den: Int) -> bool:
     return not more and isinstance(atom, FloorDiv) and always(atom.num) and always(atom.den * den - 1 - atom.num)
 
 
+def _same_quotient(value: Int, den: Int) -> int | None:
+    """``value // den``, where it is proven to be the same for all values of their variables; else None."""
+    if isinstance(den, int):
+        low, high = lower(value), upper(value)
+        if low is not None and high is not None and low // den == high // den:
+            return low // den
+    elif always(value) and always(den - 1 - value):
+        return 0
+    return 0 if _is_digit(value, den) else None
+
+
 @lru_cache(maxsize=1 << 16)
 def floordiv(num: Int, den: Int) -> Int:
     """``floor(num / den)`` for ``den > 0``; 0 for ``den == 0``: an axis of extent 0 has no positions to number."""
@@ -469,8 +480,9 @@ def floordiv(num: Int, den: Int) -> Int:
     if isinstance(num, int) and isinstance(den, int):
         return num // den
     quotient, rest = _split(num, den)
-    if (always(rest) and always(den - 1 - rest)) or _is_digit(rest, den):
-        return quotient
+    same = _same_quotient(rest, den)
+    if same is not None:
+        return quotient + same
     if quotient != 0:
         return quotient + floordiv(rest, den)
     common = _common(num, den)
@@ -491,8 +503,9 @@ def mod(num: Int, den: Int) -> Int:
     if isinstance(num, int) and isinstance(den, int):
         return num % den
     _, rest = _split(num, den)
-    if (always(rest) and always(den - 1 - rest)) or _is_digit(rest, den):
-        return rest
+    same = _same_quotient(rest, den)
+    if same is not None:
+        return rest - den * same
     common = _common(rest, den)
     if common is not None and common[0] != den:
         g, high, low = common

@@ -267,6 +267,19 @@ def test_blocks_are_costed_as_they_can_be_made() -> None:
     assert {b.count for b in found if b.inner == "rows"} == {155, 5, 4, 3, 2}
 
 
+@pytest.mark.parametrize("least", [0, 1])
+@pytest.mark.parametrize("target", [targets.AVX512, targets.AVX2, targets.AARCH64], ids=lambda target: target.name)
+def test_few_rows_of_a_number_that_is_not_known_are_tiles(target: targets.Target, least: int) -> None:
+    """Where there may be one tile alone, nothing is fetched for the next; some tiles are as high as all rows are."""
+    for most in range(2, 17):
+        rows = sym.var("rows", least, most)
+        for depth, columns in ((768, 768), (768, 1000), (2048, 1000)):
+            x = ir.input_("x", (rows, depth), types.f32)
+            y = decompose.matmul(x, ir.constant(np.ones((depth, columns), np.float32)))
+            program = compile_graph(ir.Graph("few", (x,), (("y", y),), tuple(sym.variables(rows))), target)
+            assert all("not tiled" not in kernel.schedule for kernel in program.kernels), (most, depth, columns)
+
+
 def test_parts_are_near_equal() -> None:
     for count in range(1, 300):
         assert near_equal(count) == sorted({-(-count // parts) for parts in range(1, count + 1)}, reverse=True)

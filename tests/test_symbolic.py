@@ -171,6 +171,13 @@ def test_symbolic_extents_dissolve_quotients() -> None:
     assert sym.floordiv(i, 3) * 3 + sym.mod(i, 3) == i
 
 
+def test_what_has_one_quotient_is_divided() -> None:
+    rows = sym.var("rows", 1, 8)
+    assert sym.ceildiv(rows, 8) == 1 and sym.mod(rows + 7, 8) == rows - 1
+    assert sym.floordiv(rows - 9, 8) == -1 and sym.mod(rows - 9, 8) == rows - 1
+    assert not isinstance(sym.floordiv(rows + 8, 8), int), "8 rows make 2"
+
+
 def test_sums_divide_exactly() -> None:
     b, s, i = VARIABLES["b"], VARIABLES["s"], VARIABLES["i"]
     assert sym.floordiv(b * 32 * S + b * 32, S + 1) == b * 32

@@ -199,8 +199,6 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
         if unpacks:
             orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
-        elif len(rows) > 1 and sym.upper(extents["rows"]) is None:
-            orders = [order for order in orders if not order.kept]
         blocking = state.ask("order", orders, tile)
         kept = blocking.kept
         if blocking.inner == "panels":
@@ -218,7 +216,8 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
         if kept:
             state.do(BlockTerms(tuple(inside)))
             panels = groups[0] if groups else contract.loops[0].axis.name
-        if blocking.inner == "rows" and extents["rows"] != 1 and contiguous(contract) and not unpacks:
+        several = kept or sym.upper(extents["rows"]) != 1  # a single tile fetches for itself
+        if blocking.inner == "rows" and several and contiguous(contract) and not unpacks:
             state.do(FetchAhead(panels))
     if even and not kept and in_runs(contract) and _streams(products[0], state.target):
         state.do(FetchRows())
