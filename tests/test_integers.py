@@ -414,6 +414,21 @@ def test_scales_that_a_run_decides_come_last() -> None:
     assert np.isfinite(found).all()
 
 
+@pytest.mark.parametrize("constant", [False, True], ids=["one scale", "two"])
+def test_no_scale_but_a_finite_one_gives_numbers(constant: bool) -> None:
+    values = Values(0)
+    a, b = values.node((4, 8), u8, False), values.node((8, 3), i8, True)
+    scale = values.given(np.array([[np.inf], [-np.inf], [np.nan], [0.5]], np.float32))
+    each = ir.constant(np.full(3, 0.25, np.float32)) if constant else None
+    graph = values.graph(decompose.matmul(real(a, None, scale), real(b, None, each)))
+    made = integral(graph)
+    assert products(made) == [BYTES]
+    with np.errstate(invalid="ignore"):
+        (found,), (exact,) = interp.run(made, values.arrays).outputs, interp.run(graph, values.arrays).outputs
+    assert np.isnan(exact[:3]).all(), "the terms are of both signs"
+    np.testing.assert_array_equal(found, exact)
+
+
 def test_symbolic_sizes_are_bounded() -> None:
     for most, expected in ((4096, BYTES), (1 << 20, (f32, f32, f32))):
         size = sym.expr(sym.Var("S", 1, most))

@@ -19,7 +19,8 @@ times the sum of their magnitudes. A model of integers is thus computed exactly 
 what tools that calibrate such models assume and what other runtimes do. Where nothing of a sum is shared among rows or
 columns (each channel of a depthwise convolution has its own), no unit computes it: then it is of the same integers in
 float32, if it stays below 2**24, and exact as well. Scales are constants of such magnitudes that no
-product overflows or underflows unless the result does; one of the two may be known at run time only.
+product overflows or underflows unless the result does; one of the two may be known at run time only, and if it is not
+finite then, neither are results: they are NaN.
 """
 
 from __future__ import annotations
@@ -292,7 +293,8 @@ def _are_scales(factors: list[Affine]) -> bool:
 def _scaled(total: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node:
     """``total`` times the scales: those that are constants first, together where one of them is a number."""
     scales = [x.scale for x in factors if x.scale is not None]
-    first, *more = (_kept(x, axes) for x in sorted(scales, key=lambda x: not is_constant(x))) if scales else (None,)
+    kept = [_kept(x, axes) for x in sorted(scales, key=lambda x: not is_constant(x))]
+    first, *more = (x if is_constant(x) else _finite(x) for x in kept) if kept else (None,)
     for x in more:
         assert first is not None
         if is_constant(x) and 1 in (first.size, x.size):
@@ -300,6 +302,12 @@ def _scaled(total: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node:
         else:
             total, first = total * first, x
     return total if first is None else total * first
+
+
+def _finite(scale: Node) -> Node:
+    """A scale that a run decides, and NaN for an infinite one: terms of both signs, or one of 0, make that of the sum
+    of products, while the sum of integers times infinity would be infinite."""
+    return ir.multiply_add(scale, 0.0, scale)
 
 
 # ---- integers --------------------------------------------------------------------------------------------------------
