@@ -19,6 +19,7 @@ from luminal.core.schedule import choose_contraction, lower, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.block_terms import BlockTerms
 from luminal.core.schedule.blocking import SUMS_BYTES, Blocking
+from luminal.core.schedule.rewrite_nest import replace_statements
 from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
@@ -91,6 +92,18 @@ def test_blocks_of_panels_are_fetched_in_the_order_in_which_they_are_read() -> N
 def test_what_cannot_be_blocked_says_why(schedule: transforms.Schedule, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         transforms.apply(serial_product(10, 24, 12), schedule)
+
+
+def test_what_another_product_reads_stays() -> None:
+    nest = transforms.apply(serial_product(10, 24, 12), IN_BLOCKS)
+
+    def doubled(statement: ln.Statement) -> list[ln.Statement] | None:
+        return [statement, replace(statement, tile="other")] if isinstance(statement, ln.Contract) else None
+
+    body, count = replace_statements(nest.body, doubled)
+    assert count == 1
+    with pytest.raises(ScheduleError, match="another product follows"):
+        BlockTerms(("j_1", "i_1"))(replace(nest, body=body))
 
 
 def test_sums_have_bounded_room() -> None:

@@ -21,7 +21,7 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.cluster import Fusion
 from luminal.core.schedule.preparation import prepare
 from luminal.core.schedule.printer import nest_text
-from luminal.core.schedule.rewrite_nest import prefix
+from luminal.core.schedule.rewrite_nest import prefix, wrap
 from luminal.core.schedule.tensorise import Tensorise
 from luminal.core.schedule.tile import Tile
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
@@ -431,6 +431,21 @@ def test_one_function_says_what_a_product_is_that_is_summed() -> None:
 def test_an_illegal_transform_says_why(transform: transforms.Transform, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         transform(serial_nest("elementwise_and_broadcast"))
+
+
+@pytest.mark.parametrize("transform", [transforms.Merge("a", "b"), transforms.Split("a", 2)], ids=str)
+def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: transforms.Transform) -> None:
+    a, b, c = (sym.Var(name, 0, extent - 1) for name, extent in (("a", 4), ("b", 5), ("c", 2)))
+    at = sym.expr(a) * 5 + sym.expr(b)
+    loops = (ln.Loop(a, 4, "serial", ()), ln.Loop(b, 5, "serial", ()))
+    value = ln.load("x", at, types.f32)
+    several = ln.Reductions(("s", "t"), ops.SUM_REDUCE, types.f32, loops, (("s", value), ("t", value)))
+    stored = wrap(list(loops), (ln.Store("y", at, value),))
+    body = (ln.Loop(c, 2, "serial", (ln.If((sym.expr(c) - 1,), (*stored, several)),)),)
+    arrays = (ln.Array("x", types.f32, False), ln.Array("y", types.f32, True))
+    made = transform(ln.LoopNest(arrays, (), body))
+    used = {v for s in lower.statements(made.body) for e in lower.expressions(s) for v in sym.variables(e)}
+    assert used <= lower.bound(made.body) and not used & {a}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import SUMS_BYTES
+from luminal.core.schedule.lower import statements
 from luminal.core.schedule.rewrite_nest import Body, prefix, replace_leaves, replace_scalars, wrap
 from luminal.core.schedule.tensorise import flat
 from luminal.core.symbolic import Int
@@ -30,7 +31,7 @@ class BlockTerms:
     the tile that change places with the blocks, outermost first; none to let blocks pass over a single tile.
 
     Legal where these are the innermost loops, serial, and take at most ``SUMS_BYTES`` of sums, and where nothing is
-    looked up on the way.
+    looked up on the way and no other product follows.
     """
 
     tiles: tuple[str, ...]
@@ -48,6 +49,8 @@ class BlockTerms:
         named = tuple(s for s in before if isinstance(s, ln.Assign))
         if len(named) + 1 != len(before) or nest.checked:
             raise ScheduleError("block terms: more than a tile's place is found before it is summed")
+        if any(isinstance(s, ln.Contract) for s in statements(after)):
+            raise ScheduleError("block terms: another product follows that of the tile")
         size = contract.max_rows * contract.columns
         count = sym.upper(sym.product(loop.axis.hi + 1 for loop in tiles))
         if count is None or count * size * contract.dtype.itemsize > SUMS_BYTES:

@@ -6,7 +6,7 @@ condition that fails. The docstrings show the loops before and after.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -28,7 +28,7 @@ class Transform(Protocol):
 def find(body: Body, name: str) -> ln.Loop:
     """The first loop (or loop of a reduction) over the axis called ``name``."""
     for statement in statements(body):
-        loops = statement.loops if isinstance(statement, ln.Reduction) else (statement,)
+        loops = statement.loops if isinstance(statement, ln.Reduction | ln.Reductions) else (statement,)
         for loop in loops:
             if isinstance(loop, ln.Loop) and loop.axis.name == name:
                 return loop
@@ -71,21 +71,20 @@ class Split:
 
 def expand(body: Body, name: str, headers: Callable[[ln.Loop], list[ln.Loop]]) -> Body:
     """Every loop over ``name`` replaced by the loops that ``headers`` makes of it."""
-    result: list[ln.Statement] = []
-    for statement in body:
-        if isinstance(statement, ln.Loop):
-            inner = expand(statement.body, name, headers)
-            new = headers(statement) if statement.axis.name == name else [statement]
-            result += wrap(new, inner)
-        elif isinstance(statement, ln.Reduction):
+
+    def expanded(statement: ln.Statement) -> Body | None:
+        if isinstance(statement, ln.Loop) and statement.axis.name == name:
+            return wrap(headers(statement), statement.body)
+        if isinstance(statement, ln.Reduction | ln.Reductions) and name in _names(statement.loops):
             loops = [h for old in statement.loops for h in (headers(old) if old.axis.name == name else [old])]
-            before = expand(statement.before, name, headers)
-            result.append(replace(statement, loops=tuple(loops), before=before))
-        elif isinstance(statement, ln.If):
-            result.append(replace(statement, body=expand(statement.body, name, headers)))
-        else:
-            result.append(statement)
-    return tuple(result)
+            return (replace(statement, loops=tuple(loops)),)
+        return None
+
+    return replace_statements(body, expanded)[0]
+
+
+def _names(loops: Sequence[ln.Loop]) -> list[str]:
+    return [loop.axis.name for loop in loops]
 
 
 @dataclass(frozen=True)
@@ -110,37 +109,32 @@ class Merge:
             first.axis: sym.floordiv(sym.expr(merged), second.extent),
             second.axis: sym.mod(sym.expr(merged), second.extent),
         }
-        return replace(nest, body=substitute(self._joined(nest.body, ln.Loop(merged, extent, "serial", ())), by))
+        header = ln.Loop(merged, extent, "serial", ())
+        body, _ = replace_statements(nest.body, lambda statement: self._joined(statement, header))
+        return replace(nest, body=substitute(body, by))
 
-    def _joined(self, body: Body, header: ln.Loop) -> Body:
-        result: list[ln.Statement] = []
-        for statement in body:
-            if isinstance(statement, ln.Loop) and statement.axis.name == self.outer:
-                (inner, *rest) = statement.body
-                if rest or not isinstance(inner, ln.Loop) or inner.axis.name != self.inner:
-                    raise ScheduleError(f"merge: {self.inner!r} is not directly inside {self.outer!r}")
-                if (inner.kind == "ordered") != (statement.kind == "ordered"):
-                    raise ScheduleError(f"merge: of {self.outer!r} and {self.inner!r} one must stay in order")
-                result.append(replace(header, kind=statement.kind, body=inner.body))
-            elif isinstance(statement, ln.Loop):
-                if statement.axis.name == self.inner:
-                    raise ScheduleError(f"merge: {self.inner!r} is not directly inside {self.outer!r}")
-                result.append(replace(statement, body=self._joined(statement.body, header)))
-            elif isinstance(statement, ln.Reduction):
-                before = self._joined(statement.before, header)
-                result.append(replace(statement, loops=self._headers(statement.loops, header), before=before))
-            else:
-                result.append(statement)
-        return tuple(result)
+    def _joined(self, statement: ln.Statement, header: ln.Loop) -> Body | None:
+        if isinstance(statement, ln.Loop) and statement.axis.name == self.outer:
+            (inner, *rest) = statement.body
+            if rest or not isinstance(inner, ln.Loop) or inner.axis.name != self.inner:
+                raise self._apart()
+            if (inner.kind == "ordered") != (statement.kind == "ordered"):
+                raise ScheduleError(f"merge: of {self.outer!r} and {self.inner!r} one must stay in order")
+            return (replace(header, kind=statement.kind, body=inner.body),)
+        if isinstance(statement, ln.Loop) and statement.axis.name == self.inner:
+            raise self._apart()
+        if isinstance(statement, ln.Reduction | ln.Reductions):
+            names = _names(statement.loops)
+            if self.outer in names or self.inner in names:
+                at = names.index(self.outer) if self.outer in names else -2
+                if names[at + 1 : at + 2] != [self.inner]:
+                    raise self._apart()
+                loops = (*statement.loops[:at], header, *statement.loops[at + 2 :])
+                return (replace(statement, loops=loops),)
+        return None
 
-    def _headers(self, loops: tuple[ln.Loop, ...], header: ln.Loop) -> tuple[ln.Loop, ...]:
-        names = [loop.axis.name for loop in loops]
-        if self.outer not in names and self.inner not in names:
-            return loops
-        at = names.index(self.outer) if self.outer in names else -2
-        if names[at + 1 : at + 2] != [self.inner]:
-            raise ScheduleError(f"merge: {self.inner!r} is not directly inside {self.outer!r}")
-        return (*loops[:at], header, *loops[at + 2 :])
+    def _apart(self) -> ScheduleError:
+        return ScheduleError(f"merge: {self.inner!r} is not directly inside {self.outer!r}")
 
 
 @dataclass(frozen=True)
