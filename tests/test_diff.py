@@ -126,6 +126,14 @@ def test_mistake_in_simplification(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert report.finding.origin.name == "bias" and report.finding.stage == "simplification"
 
 
+def test_what_a_precision_cannot_hold_is_no_mistake_of_a_stage() -> None:
+    linear, x = torch.nn.Linear(8, 8), torch.full((2, 8), 1e6)
+    report = luminal.diff(linear, (x,), precision="fp16")
+    assert not report.ok and "NaN or infinite on one side only" in str(report)
+    assert report.finding is not None and report.finding.stage == "what was chosen", str(report)
+    assert "with those of fp16 it is not" in report.finding.explanation
+
+
 def _with(graph: Graph, op: ops.Op, replacement: Callable[..., Node]) -> Graph:
     """``graph`` with another meaning of ``op``."""
     built: dict[Node, Node] = {}

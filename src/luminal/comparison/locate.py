@@ -243,7 +243,7 @@ def _among_others(
     wrong = next((pair for pair in pairs if oracle.refutes(*pair)), None)
     node, value = wrong or pairs[0]
     if wrong is None:
-        stage, explanation = "what was chosen", "the library agrees with the interpreter on the graph that was compiled"
+        stage, explanation = stages.CHOSEN, "the library agrees with the interpreter on the graph that was compiled"
     else:
         stage = "fusion"
         explanation = "every operator agrees once its value is stored: the mistake is in how operators share kernels"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -11,12 +12,15 @@ from luminal.comparison.measure import at_most
 from luminal.core import interp, ir, ops
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
-from luminal.core.pipeline import compile_graph
+from luminal.core.pipeline import canonical, compile_graph
+from luminal.core.precision import FP32
 from luminal.core.schedule import run_program
 from luminal.core.target import Target
 
 # Elements that a loop nest may compute in plain Python, a hundred thousand or so a second.
 AFFORDABLE = 300_000
+
+CHOSEN = "what was chosen"  # by the user: an approximation, which no stage made by itself
 
 _GRAPHS = {"canonical": "simplification", "prepared": "preparation for kernels"}
 
@@ -35,6 +39,12 @@ def introduced(
     compile_graph(graph, target, reached.__setitem__)
     for stage, name in _GRAPHS.items():
         if differs(interp.run(reached[stage], inputs).outputs[0]):
+            exact = canonical(graph, replace(target, precision=FP32))
+            if target.precision != FP32 and not differs(interp.run(exact, inputs).outputs[0]):
+                return (
+                    CHOSEN,
+                    f"with operands of float32 the value is right, with those of {target.precision} it is not",
+                )
             return name, f"the {stage} graph gives another value in the interpreter than the imported one"
     dims = interp.bind(graph.inputs, inputs, {})
     if work(reached["prepared"], dims) > AFFORDABLE:
