@@ -174,25 +174,22 @@ def _terms(length: Int) -> int:
 def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str]) -> None:
     """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
     ``even`` says that the rows of A are equally far apart. The loops ``apart`` stay outside all others."""
-    loops = {loop.axis.name: loop for loop in state.loops()}
-    contract = next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
+    extents = {loop.axis.name: loop.extent for loop in state.loops()}
+    contract = _contract(state)
     # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
     panels = f"{n}_1"
     moving = {axis.name for axis in sym.variables(contract.b_offset)}.union(apart) - {panels}
-    batch = [name for name in loops if name in moving]
-    rows = [name for name in loops if name != panels and name not in batch]
-    extents = {
-        "rows": sym.product(loops[name].extent for name in rows),
-        "panels": loops[panels].extent if panels in loops else 1,
-    }
-    sizes = [(size(extents["rows"]), size(extents["panels"])) for size in (typical, _least)]
+    batch = [name for name in extents if name in moving]
+    rows = [name for name in extents if name != panels and name not in batch]
+    counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
+    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _least)]
     products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
-    unpacks, kept, inside, groups = False, 0, rows[-1:], list[str]()
-    if rows and panels in loops:
-        samples = math.prod(typical(loops[name].extent) for name in batch)
-        of_rows = [loops[name].extent for name in rows]
+    unpacks, kept, inside = False, 0, rows[-1:]
+    if rows and panels in extents:
+        samples = math.prod(typical(extents[name]) for name in batch)
+        of_rows = [extents[name] for name in rows]
         orders = blockings(
-            products, extents, state.target, TASKS, -(-THREADS // samples),
+            products, counts, state.target, TASKS, -(-THREADS // samples),
             lambda count: math.prod(_in_block(of_rows, count)), samples,
         )  # fmt: skip
         unpacks = tile.unpacked and unpackable(contract)
@@ -201,24 +198,10 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
             orders = orders or [Blocking("rows", products[0].row_tiles)]
         blocking = state.ask("order", orders, tile)
         kept = blocking.kept
-        if blocking.inner == "panels":
-            outside, inside = _divided(state, [panels], blocking.count)
-            order = [*outside, *rows, *inside]
-        elif kept:
-            outside, inside = _divided(state, rows, blocking.count, at_most=True)
-            groups, together = _divided(state, [panels], kept, at_most=True)
-            inside = [*together, *inside]
-            order = [*outside, *groups, *inside]
-        else:
-            outside, inside = _divided(state, rows, blocking.count)
-            order = [*outside, panels, *inside]
-        state.do(Reorder((*batch, *order)))
-        if kept:
-            state.do(BlockTerms(tuple(inside)))
-            panels = groups[0] if groups else contract.loops[0].axis.name
-        several = kept or sym.upper(extents["rows"]) != 1  # a single tile fetches for itself
+        inside, passing = _reordered(state, batch, rows, panels, blocking)
+        several = kept or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
         if blocking.inner == "rows" and several and contiguous(contract) and not unpacks:
-            state.do(FetchAhead(panels))
+            state.do(FetchAhead(passing))
     if even and not kept and in_runs(contract) and _streams(products[0], state.target):
         state.do(FetchRows())
     grid = state.loops()
@@ -229,6 +212,31 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
     state.do(Parallelise(tasks))
     if unpacks:
         state.do(Unpack())
+
+
+def _contract(state: Scheduler) -> ln.Contract:
+    return next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
+
+
+def _reordered(
+    state: Scheduler, batch: Sequence[str], rows: Sequence[str], panels: str, blocking: Blocking
+) -> tuple[list[str], str]:
+    """Order the loops over tiles as ``blocking`` says; those inside a block, and the one in whose turns the panels of B
+    pass that are read one after the other."""
+    if blocking.inner == "panels":
+        outside, inside = _divided(state, [panels], blocking.count)
+        state.do(Reorder((*batch, *outside, *rows, *inside)))
+        return inside, panels
+    outside, inside = _divided(state, rows, blocking.count, at_most=blocking.kept > 0)
+    if not blocking.kept:
+        state.do(Reorder((*batch, *outside, panels, *inside)))
+        return inside, panels
+    groups, together = _divided(state, [panels], blocking.kept, at_most=True)
+    inside = [*together, *inside]
+    blocks, *_ = _contract(state).loops
+    state.do(Reorder((*batch, *outside, *groups, *inside)))
+    state.do(BlockTerms(tuple(inside)))
+    return inside, groups[0] if groups else blocks.axis.name
 
 
 def _streams(product: Product, target: Target) -> bool:
