@@ -352,6 +352,7 @@ def row(place: int, best: float, median: float = 0.0, fault: str = "", runs: int
         ([row(0, 1.0), row(1, 1.2)], 0),
         ([row(0, 1.0, median=1.2), row(1, 0.9)], 0),  # in the noise of the default
         ([row(0, 1.0), row(1, 0.9, median=1.1)], 0),  # in its own
+        ([row(0, 1.0), row(1, 0.9), row(2, 0.85, median=1.1)], 1),  # another is faster by more than its own
         ([row(0, 1.0, median=1.05), row(1, 0.9)], 1),
         ([row(0, 1.0), row(1, 0.5, fault="wrong"), row(2, 0.9)], 2),
         ([row(0, 1.0), row(1, 0.0, runs=0, fault="crash")], 0),

@@ -63,16 +63,18 @@ class Measured:
 def winner(measured: Iterable[Measured]) -> str | None:
     """The candidate to take in the place of the default; None where the default is to stay. The rows are of one run.
 
-    It is the one whose fastest run was the shortest, if that is shorter than the default's by more than ``least_gain``.
-    Of equal ones, the one with the lower estimate.
+    It is the one whose fastest run was the shortest, of those that are ``faster`` than the default. Of equal ones, the
+    one with the lower estimate.
     """
-    rows = sorted(measured, key=lambda row: row.place)
-    default = next((row for row in rows if row.place == 0 and not row.fault and row.runs), None)
-    others = [row for row in rows if row.place > 0 and not row.fault and row.runs]
-    if default is None or not others:
-        return None
-    found = min(others, key=lambda row: (row.best, row.place))
-    return found.candidate if found.best < default.best * (1 - least_gain(default, found)) else None
+    rows = [row for row in measured if not row.fault and row.runs]
+    default = next((row for row in rows if row.place == 0), None)
+    found = [row for row in rows if row.place > 0 and default is not None and faster(row, default)]
+    return min(found, key=lambda row: (row.best, row.place)).candidate if found else None
+
+
+def faster(found: Measured, default: Measured) -> bool:
+    """Whether the fastest run of a candidate was shorter than the default's by more than ``least_gain``."""
+    return found.best < default.best * (1 - least_gain(default, found))
 
 
 def least_gain(default: Measured, found: Measured) -> float:
