@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 C = TypeVar("C")
@@ -67,19 +68,26 @@ class Recorded(Decisions):
 
 class Trial(Decisions):
     """Candidate ``number`` of every question of some ``kinds``, for measuring it; the last where there are not as many.
-    Other questions as ``winners`` says.
+    Other questions as ``winners`` says. The candidates that ``defaults`` names, by question, come before the others.
 
     ``candidates`` are those of each question of those kinds, and ``refusals`` why one of them gave no legal schedule.
     """
 
-    def __init__(self, kinds: Collection[str], number: int, winners: Mapping[str, str]) -> None:
-        self.kinds, self.number, self.winners = kinds, number, winners
+    def __init__(
+        self,
+        kinds: Collection[str],
+        number: int,
+        winners: Mapping[str, str],
+        defaults: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.kinds, self.number, self.winners, self.defaults = kinds, number, winners, defaults
         self.candidates: dict[str, tuple[str, ...]] = {}
         self.refusals: dict[str, str] = {}
         self._last = ""
 
     def ask(self, kind: str, described: Callable[[], str], candidates: Sequence[C]) -> tuple[C, Asked | None]:
         self._last = question = key(kind, described())
+        candidates = sorted(candidates, key=lambda candidate: str(candidate) != self.defaults.get(question))
         texts = [str(candidate) for candidate in candidates]
         answer = self.winners.get(question)
         number = texts.index(answer) if answer in texts else 0

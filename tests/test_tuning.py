@@ -608,6 +608,40 @@ def test_the_package_brings_records_that_a_command_writes(
     assert isinstance(decisions, Recorded) and decisions.winners == {**found, question: "candidate 0"}
 
 
+def test_a_record_of_the_package_is_what_a_candidate_has_to_beat(
+    by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the default of its question, also where it is not among the first by estimate, and of the model's run."""
+    graph, machine = linear(), records.machine(targets.AVX2, 1)
+    question, texts = max(asked(graph).candidates.items(), key=lambda item: len(item[1]))
+    brought = texts[search.BEAM]
+    monkeypatch.setattr(records, "shipped", lambda: {machine: {question: brought}})
+    seen: list[list[ln.LoopNest]] = []
+
+    def watching(programs: Sequence[Program], *rest: object) -> list[float]:
+        seen.append([kernel.nest for kernel in programs[0].kernels])
+        return faster(programs, *rest)
+
+    monkeypatch.setattr(confirm, "medians", watching)
+    # Faster than the formula's, and no faster than the package's; another question has one that is faster.
+    other, others = next((q, t) for q, t in asked(graph).candidates.items() if q.startswith("pass"))
+    by_hand.times = {texts[1]: 0.5, brought: 0.5, others[1]: 0.5}
+    file = Records(tmp_path / "records")
+    search.tune("m", {"main": graph}, targets.AVX2, 1, 1e9, file)
+    rows = file.latest(machine)[question]
+    assert [m.candidate for m in rows if not m.place] == [brought] and winner(rows) is None
+    assert rows[1].candidate == texts[0]
+    decisions = records.decisions(targets.AVX2, 1, file)
+    assert isinstance(decisions, Recorded)
+    assert decisions.winners[question] == brought and decisions.winners[other] == others[1]
+    with_it = [kernel.nest for kernel in recorded(graph, {question: brought}).kernels]
+    assert seen == [with_it] and with_it != [kernel.nest for kernel in compile_graph(graph, targets.AVX2).kernels]
+    # What the package brought and nothing was faster than comes with the next one too.
+    records.save(tmp_path / "shipped.json", file)
+    saved = json.loads((tmp_path / "shipped.json").read_text())["machines"][machine]
+    assert saved == {question: brought, other: others[1]}
+
+
 def test_the_shipped_records_are_of_this_language() -> None:
     table = json.loads(records.SHIPPED.read_text())
     assert table["language"] == LANGUAGE

@@ -29,7 +29,7 @@ CREATE TABLE measurement (
     target TEXT NOT NULL,
     question TEXT NOT NULL,
     run INTEGER NOT NULL REFERENCES run (number),
-    place INTEGER NOT NULL,    -- among the candidates, by estimate: 0 is the default
+    place INTEGER NOT NULL,    -- among the candidates: 0 is the default, the others by estimate
     candidate TEXT NOT NULL,
     best REAL NOT NULL,        -- seconds
     median REAL NOT NULL,
@@ -49,7 +49,8 @@ class RecordsError(LuminalError):
 
 @dataclass(frozen=True)
 class Measured:
-    """One candidate: its place among the candidates (0 is the default), the fastest and the median of its ``runs`` in
+    """One candidate: its place among the candidates (0 is the default: what the package brings, else the first by
+    estimate), the fastest and the median of its ``runs`` in
     seconds, and the ``fault`` that keeps it from being chosen, if any."""
 
     place: int
@@ -182,14 +183,17 @@ def winners(records: Records, machine: str) -> dict[str, str]:
     return found
 
 
+def taken(records: Records, machine: str) -> dict[str, str]:
+    """The candidates that are taken on a machine: of what the user tuned, then of what came with the package."""
+    return {**shipped().get(machine, {}), **winners(records, machine)}
+
+
 def decisions(target: Target, threads: int, records: Records | None = None) -> Decisions:
-    """What was measured on this machine with so many threads: what the user tuned, then what came with the package. By
-    formula where nothing was, or where the user wants no records. What the target itself brings is kept. Raises
-    RecordsError."""
+    """What is ``taken`` on this machine with so many threads. By formula where nothing was measured, or where the user
+    wants no records. What the target itself brings is kept. Raises RecordsError."""
     if target.grid is not None or target.decisions is not FORMULA or config.NO_RECORDS.value:
         return target.decisions
-    text = machine(target, threads)
-    found = {**shipped().get(text, {}), **winners(records or Records(), text)}
+    found = taken(records or Records(), machine(target, threads))
     return Recorded(found) if found else target.decisions
 
 
@@ -200,11 +204,16 @@ def shipped(path: Path = SHIPPED) -> Mapping[str, Mapping[str, str]]:
 
 
 def save(path: Path, records: Records) -> int:
-    """Writes what ``records`` would choose, where it is not the default, as a file of the package; how many choices."""
+    """Writes what ``records`` would choose, where it is not the formula's, as a file of the package; how many."""
     chosen: dict[str, dict[str, str]] = {}
     for text in records.machines():
-        rows = records.latest(text)
-        chosen[text] = {question: found for question in sorted(rows) if (found := winner(rows[question])) is not None}
+        brought = shipped().get(text, {})
+        chosen[text] = {}
+        for question, rows in sorted(records.latest(text).items()):
+            default = next((m.candidate for m in rows if m.place == 0), None)
+            found = winner(rows) or (default if default == brought.get(question) else None)
+            if found is not None:
+                chosen[text][question] = found
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"language": LANGUAGE, "machines": chosen}, indent=1) + "\n", encoding="utf-8")
     return sum(map(len, chosen.values()))

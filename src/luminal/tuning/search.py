@@ -126,7 +126,8 @@ class _Search:
         self.name, self.graphs, self.target, self.records = name, graphs, target, records
         self.clock, self.end, self.budget, self.progress = clock, end, budget, progress
         self.machine = recording.machine(target, threads)
-        self.before = recording.winners(records, self.machine)
+        self.defaults = recording.shipped().get(self.machine, {})
+        self.before = recording.taken(records, self.machine)
         self.run = records.begin()
         self.answers: list[Answer] = []
         self.known = self.left = 0
@@ -174,7 +175,7 @@ class _Search:
     def _winners(self) -> dict[str, str]:
         """What is chosen, were this search confirmed."""
         return {
-            **recording.winners(self.records, self.machine),
+            **recording.taken(self.records, self.machine),
             **{answer.question: answer.chosen.candidate for answer in self.answers},
         }
 
@@ -204,7 +205,7 @@ class _Search:
         number = 0
         while number < beam:
             started = self.clock()
-            trial = Trial(kinds, number, winners)
+            trial = Trial(kinds, number, winners, self.defaults)
             program = compile_graphs(self.name, self.graphs, replace(self.target, decisions=trial))
             for question, parts in _asking(program, kinds).items():
                 texts = trial.candidates[question]
