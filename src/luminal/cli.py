@@ -45,7 +45,7 @@ from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, text
 from luminal.tuning.records import Records, least_gain
 from luminal.tuning.records import save as save_records
-from luminal.tuning.search import SLOWER, Answer
+from luminal.tuning.search import NO_FASTER, UNCONFIRMED, Answer
 
 # In a file or a pipe there is no edge of the screen to keep to.
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
@@ -397,11 +397,11 @@ def tune(
         out.print(_answer_table(model.name, outcome.answers))
     if outcome.seconds is not None:
         without, chosen = outcome.seconds
-        verdict = "" if chosen <= without else ": the defaults stay"
-        _say(f"{text(without)} a run before, {text(chosen)} with what was chosen{verdict}")
+        kept = sum(answer.chosen.place > 0 for answer in outcome.answers)
+        _say(f"{text(without)} a run by default, {text(chosen)} with all that was chosen, of which {kept} stay")
     for answer in outcome.answers:
         for measured in answer.measured:
-            if measured.fault and measured.fault != SLOWER:
+            if measured.fault not in ("", NO_FASTER, UNCONFIRMED):
                 _say(f"{answer.question}: {measured.candidate} is rejected: {measured.fault}")
     left = f"{outcome.left} are left{', and some were not come to' if outcome.more else ''}"
     _say(f"{outcome.known} questions were measured before, {left}; records in {Records().path}")

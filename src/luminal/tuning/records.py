@@ -18,6 +18,7 @@ from luminal.core import config
 from luminal.core.decisions import FORMULA, LANGUAGE, Decisions, Recorded
 from luminal.core.errors import LuminalError
 from luminal.core.target import Target, processor
+from luminal.timing import Timing
 
 VERSION = 1
 LEAST_GAIN = 0.03  # of the default's time, that a candidate has to be faster by
@@ -73,15 +74,15 @@ def winner(measured: Iterable[Measured]) -> str | None:
     return min(found, key=lambda row: (row.best, row.place)).candidate if found else None
 
 
-def faster(found: Measured, default: Measured) -> bool:
+def faster(found: Measured | Timing, default: Measured | Timing, least: float = LEAST_GAIN) -> bool:
     """Whether the fastest run of a candidate was shorter than the default's by more than ``least_gain``."""
-    return found.best < default.best * (1 - least_gain(default, found))
+    return found.best < default.best * (1 - least_gain(default, found, least))
 
 
-def least_gain(default: Measured, found: Measured) -> float:
-    """The part of the default's time by which another candidate has to be faster: ``LEAST_GAIN``, or the noise, which
-    is what the medians of either lie above their fastest runs."""
-    return max(LEAST_GAIN, *(row.median / row.best - 1 for row in (default, found)))
+def least_gain(default: Measured | Timing, found: Measured | Timing, least: float = LEAST_GAIN) -> float:
+    """The part of the default's time by which another candidate has to be faster: ``least``, or the noise, which is
+    what the medians of either lie above their fastest runs."""
+    return max(least, *(row.median / row.best - 1 for row in (default, found)))
 
 
 def machine(target: Target, threads: int) -> str:

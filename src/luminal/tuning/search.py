@@ -30,8 +30,8 @@ BATCH = 16  # kernels that are compiled together
 FIRST = 0.6  # of the time that is left, for those kinds that others follow
 SECONDS = 0.4  # of measuring, for a question
 CONFIRMING = 0.25  # of the time, for what a compiler is still at and for running the model as a whole
-SLOWER = "the model as a whole is slower with what was chosen"
-UNCONFIRMED = "the model as a whole was not run with it yet"
+NO_FASTER = "the model as a whole is no faster with what was chosen"
+UNCONFIRMED = "the model as a whole was not found to be faster with it yet"
 SHARE = 0.003  # of a model's estimated time: what takes less is not worth measuring
 
 
@@ -51,6 +51,11 @@ class Answer:
         return next(m for m in self.measured if m.candidate == found or (found is None and m.place == 0))
 
     @property
+    def lead(self) -> float:
+        """The seconds of a run of the model that what was chosen promises to save."""
+        return self.measured[0].best - self.chosen.best
+
+    @property
     def fastest(self) -> Measured:
         """The row with the shortest run, among those without a fault; the default's, where all have one."""
         right = [m for m in self.measured if not m.fault and m.runs]
@@ -61,7 +66,8 @@ class Answer:
 class Outcome:
     """What a search measured, in the order in which it did; ``known`` questions had been measured before, and of those
     that it came to, ``left`` ones were not measured, for want of time; ``more`` says that it did not come to all.
-    ``seconds`` are those of a run of the model without and with what was chosen, where that made a difference."""
+    ``seconds`` are those of a run of the model by default and with all that was chosen, where that made a
+    difference."""
 
     answers: tuple[Answer, ...]
     known: int
@@ -86,8 +92,8 @@ def tune(
 
     Questions that take the most time come first. Whatever was measured is recorded at once: interrupted, a search loses
     the question that it is at. In the end the model is run as a whole, with and without what was chosen
-    (``confirm.medians``), by this search or by an earlier one that did not come so far; until then, and if it is slower
-    with it, the defaults stay.
+    (``confirm.timings``), by this search or by an earlier one that did not come so far; until then, and where it is not
+    faster with it by more than the noise, the defaults stay.
 
     Raises InputError where the target is a GPU, or the user wants no records; TargetError where this machine cannot run
     its code, RecordsError where the records cannot be used.
@@ -125,6 +131,7 @@ class _Search:
     ) -> None:
         self.name, self.graphs, self.target, self.records = name, graphs, target, records
         self.clock, self.end, self.budget, self.progress = clock, end, budget, progress
+        self.last = end + CONFIRMING * budget  # when running the model is to be done too
         self.machine = recording.machine(target, threads)
         self.defaults = recording.shipped().get(self.machine, {})
         self.before = recording.taken(records, self.machine)
@@ -161,9 +168,10 @@ class _Search:
             for question in batch:
                 measured = bench.measure(compiled, questions[question], SECONDS)
                 self._answer(question, questions[question], measured)
-                chosen = self.answers[-1].chosen
-                rows = [replace(m, fault=UNCONFIRMED) if m is chosen and m.place else m for m in measured]
-                self.records.add(self.machine, question, self.run, rows)
+                changed = self.answers[-1].chosen.place > 0
+                self.records.add(
+                    self.machine, question, self.run, _with(UNCONFIRMED, measured) if changed else measured
+                )
                 done += 1
                 self.progress("tune", min(0.99, 1 - max(0.0, self.end - self.clock()) / self.budget))
             self.each = (self.clock() - started) / len(batch)
@@ -180,22 +188,47 @@ class _Search:
         }
 
     def confirm(self, threads: int) -> tuple[float, float] | None:
-        """Runs the model without and with what this search chose; records that it is to stay, or is slower."""
-        if all(answer.chosen.place == 0 for answer in self.answers):
+        """Runs the model by default and with all that this search chose; records that it is to stay, where the model is
+        faster.
+
+        Where it is not, each half is tried by itself, that with the larger leads first, with what was found to make the
+        model faster so far, and so on until the ones to blame are found. What there is no time for, or what changes
+        nothing without others, stays unconfirmed: a later search takes it as its own.
+        """
+        chosen = sorted((a for a in self.answers if a.chosen.place), key=lambda a: (-a.lead, a.question))
+        if not chosen:
             return None
-        programs = [
-            compile_graphs(self.name, self.graphs, replace(self.target, decisions=Recorded(winners)))
-            for winners in (self.before, self._winners())
-        ]
-        without, chosen = confirm.medians(programs, self.graphs, self.target, threads)
+        winners = {**self.before, **{a.question: a.measured[0].candidate for a in self.answers}}
+        program = self._compiled(winners)
+        verdicts = dict.fromkeys((a.question for a in chosen), UNCONFIRMED)
+        seconds, longest = None, 0.0
+        groups = [chosen]
+        while groups and (seconds is None or self.clock() + longest <= self.last):
+            started, group = self.clock(), groups.pop()
+            together = {**winners, **{a.question: a.chosen.candidate for a in group}}
+            other = self._compiled(together)
+            if [k.nest for k in other.kernels] == [k.nest for k in program.kernels]:
+                continue
+            without, found = confirm.timings([program, other], self.graphs, self.target, threads)
+            seconds = seconds or (without.median, found.median)
+            longest = max(longest, self.clock() - started)
+            if recording.faster(found, without, confirm.LEAST_GAIN):
+                winners, program = together, other
+                verdicts |= dict.fromkeys((a.question for a in group), "")
+            elif len(group) > 1:
+                half = (len(group) + 1) // 2
+                groups += [group[half:], group[:half]]
+            else:
+                verdicts[group[0].question] = NO_FASTER
         run = self.records.begin()
         for number, answer in enumerate(self.answers):
-            rows = answer.measured
-            if chosen > without:
-                rows = tuple(replace(m, fault=m.fault or SLOWER) if m.place else m for m in rows)
+            rows = _with(verdicts.get(answer.question, ""), answer.measured)
             self.records.add(self.machine, answer.question, run, rows)
             self.answers[number] = replace(answer, measured=rows)
-        return without, chosen
+        return seconds
+
+    def _compiled(self, winners: Mapping[str, str]) -> Program:
+        return compile_graphs(self.name, self.graphs, replace(self.target, decisions=Recorded(winners)))
 
     def _questions(self, kinds: tuple[str, ...], winners: Mapping[str, str]) -> dict[str, list[Candidate]]:
         """The candidates of each question that has several, the questions that take the most time first."""
@@ -230,6 +263,11 @@ class _Search:
 def _measured(candidates: Iterable[Candidate], rows: Iterable[Measured]) -> bool:
     """Whether rows tell of all candidates: a search with a small budget measures fewer of them."""
     return {candidate.text for candidate in candidates} <= {row.candidate for row in rows}
+
+
+def _with(fault: str, measured: Iterable[Measured]) -> tuple[Measured, ...]:
+    """Rows of which none but the default may be chosen, for that reason, if it is one."""
+    return tuple(replace(m, fault=m.fault or fault) if m.place else m for m in measured)
 
 
 def _open(measured: Iterable[Measured]) -> tuple[Measured, ...]:
