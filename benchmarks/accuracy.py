@@ -27,11 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 import luminal
-from benchmarks import machine, zoo
+from benchmarks import errors, machine, zoo
 from benchmarks.suite import CASES, DECODER_LAYERS, chosen
 from luminal import destination
 from luminal.comparison import Report
-from luminal.comparison.measure import distance
 from luminal.core import config
 from luminal.display import Display
 from luminal.module import Module
@@ -82,8 +81,8 @@ def measure(name: str, front_end: str, kind: str, layers: int, display: Display)
     else:
         report, error = _through_onnx(model, display)
     print(report, file=sys.stderr)
-    exact = max(row.exact.relative for row in _rows(report))
-    reference = max(row.reference.relative for row in _rows(report))
+    exact = errors.worst(row.exact.relative for row in _rows(report))
+    reference = errors.worst(row.reference.relative for row in _rows(report))
     parameters = sum(p.numel() for p in model.module.parameters()) / 1e6
     seconds = time.perf_counter() - start
     return Line(case.title, front_end, kind, parameters, error, exact, reference, report.reference, report.ok, seconds)
@@ -106,7 +105,7 @@ def _through_onnx(model: zoo.Model, display: Display) -> tuple[Report, float]:
         found = module.library.run([value.numpy() for value in model.inputs])
         outputs = expected if isinstance(expected, tuple) else (expected,)
         pairs = zip(found, outputs, strict=True)
-        error = max(distance(array, np.asarray(tensor.numpy())).relative for array, tensor in pairs)
+        error = errors.worst(errors.relative(array, np.asarray(tensor.numpy())) for array, tensor in pairs)
         del module, found
         return luminal.diff(path, dims=model.bounds, progress=display.report), error
 

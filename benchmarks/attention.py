@@ -13,8 +13,7 @@ from rich.console import Console
 from torch import nn
 
 import luminal
-from benchmarks import machine
-from luminal.comparison.measure import distance
+from benchmarks import errors, machine
 from luminal.display import Display
 from luminal.module import Module
 from luminal.timing import interleaved, text
@@ -116,7 +115,7 @@ def _measure(
     display.report(f"{name}: float64", 0.0)
     exact = _exact(module, inputs)
     display.report(f"{name}: float64", 1.0)
-    ours_error, theirs_error = (distance(found.astype(np.float64), exact).relative for found in (ours, theirs))
+    ours_error, theirs_error = (errors.relative(found.astype(np.float64), exact) for found in (ours, theirs))
     workspace = compiled.library.metadata["entries"][0]["arena_bytes"]
     seconds = {key: timing.median for key, timing in times.items()}
     return Result(name, seconds, (workspace, peak.bytes), (ours_error, theirs_error))

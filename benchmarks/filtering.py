@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 import luminal
-from benchmarks import tables, zoo
+from benchmarks import errors, tables, zoo
 from benchmarks.results import Results
-from luminal.comparison.measure import distance
 from luminal.display import Display
 from luminal.frontends.fx.export import export
 from luminal.module import Module
@@ -69,7 +68,7 @@ def measure(name: str, threads: int, runs: int, display: Display) -> Row:
 
 
 def _error(module: Module, arrays: list[np.ndarray], exact: np.ndarray) -> float:
-    return distance(module.library.run(arrays)[0], exact).relative
+    return errors.relative(module.library.run(arrays)[0], exact)
 
 
 def _bytes(module: Module) -> int:

@@ -7,9 +7,11 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.accuracy import LIMIT
+from benchmarks.errors import worst
 from benchmarks.measure import Sample
 from benchmarks.peers import PEERS
-from benchmarks.suite import CASES, DECODER_LAYERS, FRONT_ENDS, KINDS, Case, Setting, luminal
+from benchmarks.suite import CASES, DECODER_LAYERS, FRONT_ENDS, KINDS, PRECISIONS, Case, Setting, luminal
 
 # How many times faster than the best peer, at batch 1 on 2 threads.
 FASTER = {
@@ -26,6 +28,11 @@ MEAN = {"fp32": 1.25, "bf16": 1.5}  # of the same eight models, geometric
 AGAINST = {"fp32": tuple(PEERS), "bf16": ("OpenVINO",)}
 ELSEWHERE = 1 / 1.05  # how many times faster in all other settings, at the least, among which are
 SIZES = ((1, 1), (8, 2), (32, 2))  # these batches and threads, of what is graded
+# How many times its peers' largest error luminal's may be. In bfloat16 they round what luminal rounds, the operands of
+# contractions, and whatever else they store. Of integers everybody has the same: which side a value near the border of
+# two is rounded to is chance, and either is as near, but a later layer may make more of one; what that adds may be as
+# large as what the integers cost themselves. Float32 has LIMIT.
+WITHIN = {"bf16": 1.0, "int8": 2.0}
 SYMBOLIC = 1.10  # how many times the time of fixed sizes symbolic ones may take
 COMPILE = {"minilm": 40.0, "bert-base": 60.0, "resnet50": 60.0}  # seconds, with an empty cache
 LIBRARY = 2 << 20  # bytes without weights
@@ -72,6 +79,17 @@ class Result:
         return statistics.median(
             min(sample.times[peer] for peer in peers) / sample.times[ours] for sample in self.samples
         )
+
+    @property
+    def error(self) -> float:
+        """The largest of luminal, through whichever front end; NaN where one is NaN."""
+        return worst(e for sample in self.samples for key, e in sample.errors.items() if key not in PEERS)
+
+    @property
+    def peers_error(self) -> float:
+        """The largest of the peers that ran, but for those that are no numbers; infinite where there is none."""
+        found = [sample.errors[peer] for sample in self.samples for peer in self.peers]
+        return max(filter(math.isfinite, found), default=math.inf)
 
     @property
     def best_peer(self) -> str:
@@ -137,6 +155,11 @@ def verdicts(results: Sequence[Result]) -> list[Verdict]:
     )
     return [
         *(_nowhere_slower(setting, by_setting.get(setting, {})) for setting in others),
+        *(
+            _exact(precision, [r for r in results if r.setting.precision == precision])
+            for precision in PRECISIONS
+            if precision in measured
+        ),
         *_costs([result for result in results if result.setting.main]),
     ]
 
@@ -174,6 +197,29 @@ def _nowhere_slower(setting: Setting, results: Mapping[str, Result]) -> Verdict:
     title = min(ratios, key=lambda title: ratios[title], default="")
     what = f"the least ahead; {setting}: the best peer's time / luminal's"
     return at_least(what, ELSEWHERE, ratios.get(title), f"{title}; {len(ratios)} measured")
+
+
+def _exact(precision: str, results: Sequence[Result]) -> Verdict:
+    """The model of a precision whose error is the largest, as a part of what it is compared with."""
+    of = f"{LIMIT:g}" if precision == "fp32" else "the largest of its peers"
+    most = WITHIN.get(precision, 1.0)
+
+    def part(result: Result) -> float:
+        unit = LIMIT if precision == "fp32" else result.peers_error
+        return result.error / unit if unit else math.inf if result.error else 0.0
+
+    def reached(ratio: float) -> bool:
+        return ratio <= most  # which a NaN is not
+
+    result = max(results, key=lambda r: (math.isnan(part(r)), part(r)))
+    ratio = part(result)
+    return Verdict(
+        f"{PRECISIONS[precision]}: luminal's largest error, from float32 PyTorch, relative to the output's largest "
+        f"magnitude / {of}",
+        f"at most {most:.2f}",
+        f"{told(ratio, reached)} ({result.error:.1e}, {result.title}; {result.setting})",
+        reached(ratio),
+    )
 
 
 def _costs(results: Sequence[Result]) -> list[Verdict]:

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 
 import luminal
-from benchmarks import integers, machine, peers, zoo
+from benchmarks import errors, integers, machine, peers, zoo
 from benchmarks.suite import CASES, COMPUTED, KINDS, Setting
 from benchmarks.suite import luminal as contender
 from luminal import profile
@@ -119,7 +119,7 @@ def measure(
                         raise
                     failed[peer] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     with _stage(display, "errors"):
-        errors = _errors(model, contenders)
+        found_errors = _errors(model, contenders)
     peak |= probe.measure()
     found = interleaved(
         contenders, runs, lasting=lasting, watch=lambda done, total: display.report("time", done / total)
@@ -134,7 +134,7 @@ def measure(
     return Sample(
         {key: timing.median for key, timing in found.items()},
         {key: timing.best for key, timing in found.items()},
-        errors,
+        found_errors,
         failed,
         compiled,
         sum(int(symbolic.evaluate(step.operations, {})) for step in program.entries[0].launches),
@@ -155,7 +155,7 @@ def _errors(model: zoo.Model, contenders: Mapping[str, peers.Run]) -> dict[str, 
     with torch.no_grad():
         expected = _arrays(model.module(*model.inputs))
     return {
-        key: max(_error(one, other) for one, other in zip(_arrays(run()), expected, strict=True))
+        key: errors.worst(_error(one, other) for one, other in zip(_arrays(run()), expected, strict=True))
         for key, run in contenders.items()
     }
 

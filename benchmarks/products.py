@@ -19,11 +19,10 @@ import torch
 from torch import nn
 
 import luminal
-from benchmarks import tables
+from benchmarks import errors, tables
 from benchmarks.goals import Verdict, mean, told
 from benchmarks.results import Results
 from benchmarks.suite import PRECISIONS
-from luminal.comparison.measure import distance
 from luminal.core import target as targets
 from luminal.core.types import bf16
 from luminal.display import Display
@@ -119,7 +118,7 @@ class Product:
         self.ours: Callable[[], Any] = lambda: module.library.run([array], entry)
         with torch.no_grad():
             expected = layer(x).numpy()
-        self.error = distance(self.ours()[0], expected).relative
+        self.error = errors.relative(self.ours()[0], expected)
         wide = torch.bfloat16 if precision == "bf16" else torch.float32
         converted, y = layer.to(wide), x.to(wide)
         self.theirs: Callable[[], Any] = lambda: converted(y)
@@ -291,7 +290,7 @@ def summary(kind: str, precision: str, threads: int, rows: Sequence[Row]) -> str
         f"{len(rows)} products, {_what(kind)}, {PRECISIONS[precision]}, {threads} thread{'s' if threads > 1 else ''}: "
         f"{mean(parts):.1%} of {CEILINGS[kind, precision]} in the geometric mean, {parts[0]:.0%} to {parts[-1]:.0%}; "
         f"{mean(row.torch / row.seconds for row in rows):.2f}x the speed of torch; the largest error "
-        f"{max(row.error for row in rows):.1e}."
+        f"{errors.worst(row.error for row in rows):.1e}."
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import attention, decoding, filtering, products, searching, tables
 from benchmarks.chart import Bars
 from benchmarks.chart import draw as draw_chart
+from benchmarks.errors import worst
 from benchmarks.goals import AGAINST, FASTER, MEAN, Result, Verdict, faster, mean, verdicts, wanted
 from benchmarks.measure import Compiled, Sample
 from benchmarks.peers import PEERS
@@ -128,7 +129,7 @@ def error_rows(found: Sequence[Result]) -> list[tuple[str, ...]]:
     return [
         (
             r.title,
-            *(f"{max(s.errors[key] for s in r.samples):.1e}" if key in (keys[0], *r.peers) else "" for key in keys),
+            *(f"{worst(s.errors[key] for s in r.samples):.1e}" if key in (keys[0], *r.peers) else "" for key in keys),
         )
         for r in found
         for keys in [[r.setting.headline, *_peers(r.setting)]]

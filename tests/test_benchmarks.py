@@ -25,6 +25,7 @@ from benchmarks import (
     decode,
     decoding,
     devices,
+    errors,
     filtering,
     goals,
     integers,
@@ -83,6 +84,7 @@ def measured(*cells: tuple[str, Setting, list[dict[str, Any]]]) -> Results:
 
 
 MAIN, NARROW = Setting(), Setting("bf16")
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def test_ratios_are_medians_over_processes() -> None:
@@ -185,6 +187,81 @@ def test_verdicts() -> None:
     symbolic = rows["symbolic sizes: the most that they cost, as a part of the time of fixed ones"]
     assert symbolic.found.startswith("1.50 (") and symbolic.reached is False
     assert rows["the largest library without weights"].reached
+
+
+def accuracy(precision: str, *samples: dict[str, Any]) -> goals.Verdict:
+    """The verdict on the errors of a model."""
+    results = report.results(measured(("minilm", Setting(precision), list(samples))))
+    (found,) = (v for v in goals.verdicts(results) if "luminal's largest error" in v.what)
+    return found
+
+
+def test_float32_is_as_exact_as_it_has_to_be() -> None:
+    sample = found(1e-2, 2e-2, errors=dict.fromkeys(found(1, 1)["times"], 9.9e-6))
+    verdict = accuracy("fp32", sample)
+    assert (verdict.goal, verdict.reached) == ("at most 1.00", True)
+    assert verdict.found == "0.99 (9.9e-06, MiniLM-L6, 128 tokens; float32, batch 1, 2 threads)"
+    # Whichever of luminal's is the worst, in whichever process; its peers do not count.
+    symbolic = {**sample, "errors": {**sample["errors"], "luminal ONNX symbolic": 1.001e-5}}
+    assert accuracy("fp32", sample, symbolic).reached is False
+    assert accuracy("fp32", {**sample, "errors": {**sample["errors"], "OpenVINO": 1.0}}).reached
+
+
+@pytest.mark.parametrize(("precision", "times"), [("bf16", 1.0), ("int8", 2.0)])
+def test_narrow_types_are_as_exact_as_those_of_others(precision: str, times: float) -> None:
+    def sample(ours: float, *peers: float) -> dict[str, Any]:
+        made = found(1e-2, 2e-2)
+        errors = dict.fromkeys(made["times"], ours) | dict(zip(("OpenVINO", "onnxruntime"), peers, strict=False))
+        for peer in ("torch", "torch.compile", *(["onnxruntime"] if len(peers) < 2 else [])):
+            del made["times"][peer]
+        return {**made, "errors": errors}
+
+    assert accuracy(precision, sample(times * 0.99e-2, 1e-2)).reached
+    assert accuracy(precision, sample(times * 1.01e-2, 1e-2)).reached is False
+    assert accuracy(precision, sample(times * 1.01e-2, 1e-2, 2e-2)).reached  # the largest of them
+    assert accuracy(precision, sample(times * 1.01e-2, np.nan, 1e-2)).reached is False  # a NaN excuses none
+    assert accuracy(precision, sample(0.0, 0.0)).reached and accuracy(precision, sample(1e-9, 0.0)).reached is False
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_result_that_is_no_number_is_never_exact_enough(precision: str, wrong: float) -> None:
+    """Also where it is not the first that is looked at, or where nobody else ran."""
+    right = found(1e-2, 2e-2)
+    right["errors"] = dict.fromkeys(right["times"], 1e-6)
+    bad = {**right, "errors": {**right["errors"], Setting(precision).headline: wrong}}
+    for samples in ([right, bad], [bad, right]):
+        assert accuracy(precision, *samples).reached is False
+        (row,) = report.error_rows(report.results(measured(("minilm", Setting(precision), samples))))
+        assert row[1] == str(wrong)
+    alone = {**bad, "times": {key: time for key, time in bad["times"].items() if key not in PEERS}}
+    assert accuracy(precision, alone).reached is False
+
+
+def test_a_nan_is_the_largest_error() -> None:
+    for values in ([1.0, np.nan, 2.0], [np.nan, 1.0], [1.0, np.nan]):
+        assert np.isnan(errors.worst(values))
+    assert errors.worst([1.0, 3.0, 2.0]) == 3.0
+    expected = np.float32([1, -4])
+    assert errors.relative(np.float32([1, -3]), expected) == 0.25
+    assert np.isnan(errors.relative(np.float32([np.nan, -4]), expected))
+    assert errors.relative(np.float32([1]), expected) == np.inf
+
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, 2 * x
+
+    model = zoo.Model(Two(), (torch.tensor([1.0, -4.0]),), {})
+    assert np.isnan(measure._errors(model, {"second": lambda: [expected, 2 * expected * np.nan]})["second"])
+    rows = [products.Row(64, 128, 256, 1e-3, 2e-3, 0.8, error) for error in (1e-7, np.nan)]
+    assert products.summary("matrices", "fp32", 2, rows).endswith("the largest error nan.")
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("benchmarks*.json")), ids=lambda path: path.stem)
+def test_the_page_of_what_was_measured_says_how_exact_it_is(path: Path) -> None:
+    page = report.text_of(Results(path), {})
+    precisions = {result.setting.precision for result in report.results(Results(path))}
+    assert precisions and page.count("luminal's largest error") == len(precisions)
 
 
 def test_rounding_never_says_that_a_number_is_reached() -> None:
