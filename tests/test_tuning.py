@@ -8,7 +8,10 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -630,7 +633,7 @@ def test_who_wants_no_records_is_not_made_to_wait_for_them(monkeypatch: pytest.M
 def _killed(path: Path) -> None:
     file = Records(path)
     file.add("machine", "first", file.begin(), [row(0, 1.0), row(1, 0.5)])
-    with file._open("BEGIN IMMEDIATE") as database:
+    with file._writing() as database:
         database.execute("INSERT INTO measurement VALUES ('machine', 'second', 1, 0, 'x', 1.0, 1.0, 9, '')")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -659,6 +662,89 @@ def test_records_survive_a_kill_and_are_shared_by_processes(tmp_path: Path) -> N
     assert len(Records(path).latest("machine")) == 41
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*), count(DISTINCT run) FROM measurement").fetchone() == (82, 3)
+
+
+@pytest.fixture
+def locked() -> Iterator[Path]:
+    """A folder for ``lock``: every user may enter those above it."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        (Path(name) / "locked").mkdir()
+        yield Path(name) / "locked"
+        os.seteuid(user)
+        (Path(name) / "locked").chmod(0o755)
+
+
+def lock(folder: Path) -> None:
+    """From now on, nothing can be made in ``folder``, nor its files be changed."""
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    os.seteuid(os.geteuid() or 65534)
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_records_in_a_read_only_folder_are_read(mode: str, locked: Path) -> None:
+    """Earlier versions made files in WAL mode, in which reading, too, needs a file beside."""
+    file = Records(locked / "records")
+    file.add("machine", "q", file.begin(), [row(0, 1.0), row(1, 0.5)])
+    with sqlite3.connect(file.path) as database:
+        assert database.execute(f"PRAGMA journal_mode = {mode}").fetchone() == (mode.lower(),)
+    database.close()
+    assert [path.name for path in locked.iterdir()] == ["records"]
+    lock(locked)
+    assert file.latest("machine") == {"q": [row(0, 1.0), row(1, 0.5)]} and file.machines() == ["machine"]
+    with pytest.raises(RecordsError, match="cannot be written") as error:
+        file.begin()
+    assert "remove" not in str(error.value) and str(file.path) in str(error.value)
+
+
+def test_records_that_cannot_be_made_are_not_to_be_removed(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock(locked)
+    for path in (locked / "tuning.sqlite", locked / "beneath" / "tuning.sqlite"):
+        monkeypatch.delenv("LUMINAL_RECORDS", raising=False)
+        monkeypatch.setenv("LUMINAL_CACHE", str(path.parent))
+        with pytest.raises(RecordsError, match=r"cannot be written .*: set LUMINAL_CACHE to another folder") as error:
+            Records().begin()
+        monkeypatch.setenv("LUMINAL_RECORDS", str(path))
+        with pytest.raises(RecordsError, match=r"cannot be written .*: name another file in LUMINAL_RECORDS") as other:
+            Records().begin()
+        assert all("remove" not in str(e.value) and str(path) in str(e.value) for e in (error, other))
+
+
+def test_records_of_an_earlier_version_are_written_to(tmp_path: Path) -> None:
+    file = Records(tmp_path / "records")
+    with sqlite3.connect(file.path) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+    database.close()
+    file.add("machine", "q", file.begin(), [row(0, 1.0)])
+    assert Records(tmp_path / "records").latest("machine") == {"q": [row(0, 1.0)]}
+
+
+def test_who_comes_second_to_new_records_waits(tmp_path: Path) -> None:
+    file = Records(tmp_path / "records")
+    first = sqlite3.connect(file.path, isolation_level=None)
+    first.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor() as pool:
+        second, reading = pool.submit(file.begin), pool.submit(file.latest, "machine")
+        time.sleep(0.2)
+        first.execute("COMMIT")
+        assert second.result() == 1 and reading.result() == {}
+    first.close()
+
+
+def test_records_that_others_hold_are_not_to_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    file = Records(tmp_path / "records")
+    file.begin()
+    other = sqlite3.connect(file.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    for use in (file.begin, file.machines):
+        with pytest.raises(RecordsError, match=r"another process has been writing .*try again") as error:
+            use()
+        assert "remove" not in str(error.value)
+    other.close()
 
 
 def test_the_latest_run_counts(tmp_path: Path) -> None:

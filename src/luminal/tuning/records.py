@@ -2,7 +2,9 @@
 
 Nothing is decided when rows are written. ``winner`` decides from the rows of one run of one question, whenever they are
 read, so that the same times always give the same schedules. The rows of a question are written together, as soon as it
-has been measured; any number of processes may write and read.
+has been measured; any number of processes may write and read. The file is in SQLite's mode with a rollback journal: in
+the other, with a log that is written ahead, reading takes files beside it, which a read-only folder cannot get, and the
+change to that mode does not wait for other processes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from luminal.core import config
 from luminal.core.decisions import FORMULA, LANGUAGE, Decisions, Recorded
@@ -40,8 +43,7 @@ CREATE TABLE measurement (
 ) WITHOUT ROWID;
 """
 
-
-_WRITE = "BEGIN IMMEDIATE"
+PATIENCE = 30.0  # seconds to wait for other processes
 
 
 class RecordsError(LuminalError):
@@ -101,15 +103,15 @@ def default_path() -> Path:
 
 
 class Records:
-    """A file of records, made with its first row. Methods raise RecordsError where it is damaged, or of another
-    version."""
+    """A file of records, made with its first row. Methods raise RecordsError where it is damaged, of another version,
+    held by another process for ``PATIENCE`` seconds, or where it cannot be read or written."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_path()
 
     def begin(self) -> int:
         """The number of a new run of tuning."""
-        with self._open(_WRITE) as database:
+        with self._writing() as database:
             number = database.execute("INSERT INTO run DEFAULT VALUES").lastrowid
         assert number is not None
         return number
@@ -117,60 +119,118 @@ class Records:
     def add(self, machine: str, question: str, run: int, measured: Sequence[Measured]) -> None:
         """The candidates of one question, all at once."""
         rows = [(machine, question, run, m.place, m.candidate, m.best, m.median, m.runs, m.fault) for m in measured]
-        with self._open(_WRITE) as database:
+        with self._writing() as database:
             database.executemany("INSERT OR REPLACE INTO measurement VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def latest(self, machine: str) -> dict[str, list[Measured]]:
         """What the latest run measured of each question."""
-        if not self.path.exists():
-            return {}
         query = """
             SELECT question, place, candidate, best, median, runs, fault FROM measurement AS m WHERE target = ? AND
             run = (SELECT max(run) FROM measurement WHERE target = m.target AND question = m.question)
             ORDER BY question, place, candidate
         """
         found: dict[str, list[Measured]] = {}
-        with self._open() as database:
-            for question, *row in database.execute(query, (machine,)):
-                found.setdefault(question, []).append(Measured(*row))
+        for question, *row in self._read(query, machine):
+            found.setdefault(question, []).append(Measured(*row))
         return found
 
     def machines(self) -> list[str]:
         """The machines that there are records of."""
-        if not self.path.exists():
-            return []
-        with self._open() as database:
-            return [text for (text,) in database.execute("SELECT DISTINCT target FROM measurement ORDER BY target")]
+        return [text for (text,) in self._read("SELECT DISTINCT target FROM measurement ORDER BY target")]
 
     @contextmanager
-    def _open(self, begin: str = "BEGIN") -> Iterator[sqlite3.Connection]:
-        try:
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction of the only writer. The file is made where there is none."""
+        with self._explained("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
-            try:
-                if begin == _WRITE:
-                    database.execute("PRAGMA journal_mode = WAL")
-                database.execute(begin)
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-                tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-                if version == 0 and tables == 0:
+            with self._connected("rwc") as database:
+                database.execute("BEGIN IMMEDIATE")
+                if self._is_empty(database):
                     for statement in _SCHEMA.split(";"):
                         database.execute(statement)
                     database.execute(f"PRAGMA user_version = {VERSION}")
-                elif version != VERSION:
-                    raise RecordsError(self._unusable(f"it is of version {version}, expected {VERSION}"))
                 yield database
                 database.execute("COMMIT")
-            finally:
-                database.close()  # what was not committed is undone
-        except (sqlite3.Error, OSError) as error:
-            raise RecordsError(self._unusable(str(error))) from error
 
-    def _unusable(self, reason: str) -> str:
+    def _read(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        """The rows that ``query`` gives; none where there are no records yet."""
+        with self._explained("read"):
+            if not self.path.exists():
+                return []
+            try:
+                return self._rows("rw", query, values)  # not "ro": what a killed writer left half done is undone first
+            except sqlite3.OperationalError as error:
+                # Earlier versions made files with a log that is written ahead. Where nothing can be made beside such a
+                # one, it is read as it is. What a killed writer left half done is not: it would be half of an answer.
+                unfinished = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK
+                if unfinished or _kind(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                    raise
+                return self._rows("ro&immutable=1", query, values)
+
+    def _rows(self, mode: str, query: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+        with self._connected(mode) as database:
+            database.execute("BEGIN")
+            return [] if self._is_empty(database) else database.execute(query, values).fetchall()
+
+    @contextmanager
+    def _connected(self, mode: str) -> Iterator[sqlite3.Connection]:
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        database = sqlite3.connect(uri, timeout=PATIENCE, isolation_level=None, uri=True)
+        try:
+            yield database
+        finally:
+            database.close()  # what was not committed is undone
+
+    def _is_empty(self, database: sqlite3.Connection) -> bool:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if version == 0 and tables == 0:
+            return True
+        if version != VERSION:
+            raise RecordsError(self._damaged(f"it is of version {version}, expected {VERSION}"))
+        return False
+
+    @contextmanager
+    def _explained(self, done: str) -> Iterator[None]:
+        """For what is ``done`` to the file: errors say what to do."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            kind = _kind(error)
+            if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise RecordsError(
+                    f"the records of tuning in {str(self.path)!r} cannot be {done} now: another process has been "
+                    f"writing to them for {PATIENCE:.0f} seconds ({error}); try again when it has ended"
+                ) from error
+            if isinstance(error, OSError) or kind in _OUTSIDE:
+                raise RecordsError(
+                    f"the records of tuning cannot be {done} in {str(self.path)!r} "
+                    f"({getattr(error, 'strerror', None) or error}): {self._elsewhere()}"
+                ) from error
+            raise RecordsError(self._damaged(str(error))) from error
+
+    def _elsewhere(self) -> str:
+        """How to have the records in another place."""
+        if self.path == config.RECORDS.value:
+            return f"name another file in {config.RECORDS.variable}"
+        return f"set {config.CACHE.variable} to another folder"
+
+    def _damaged(self, reason: str) -> str:
         return (
             f"the records of tuning in {str(self.path)!r} cannot be used: {reason}; remove the file, name another in "
             f"{config.RECORDS.variable}, or do without with {config.NO_RECORDS.variable}=1"
         )
+
+
+# What is wrong outside of the file: SQLite's codes for no permission, no place to write, and a disk that fails.
+_OUTSIDE = (
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
+)  # fmt: skip
+
+
+def _kind(error: Exception) -> int:
+    """SQLite's primary code of an error; 0 for other errors."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def winners(records: Records, machine: str) -> dict[str, str]:
