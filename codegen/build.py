@@ -155,10 +155,23 @@ def cache_folder(part: str = "") -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BuildError(
-            f"cannot create the cache {folder} ({error.strerror}): set {config.CACHE.variable} to another folder"
-        ) from None
+        raise _no_cache("create", folder, error) from None
     return folder
+
+
+def cache_work(folder: Path, prefix: str) -> Path:
+    """A new folder in a ``folder`` of the cache, for the caller to rename or remove. Raises BuildError where there can
+    be none."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+    except OSError as error:
+        raise _no_cache("write to", folder, error) from None
+
+
+def _no_cache(done: str, folder: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"cannot {done} the cache {folder} ({error.strerror}): set {config.CACHE.variable} to another folder"
+    )
 
 
 @dataclass

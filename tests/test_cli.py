@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 import luminal
 from luminal import cli, options, peak, timing
 from luminal.codegen import dialect_cpp
-from luminal.core import ops
+from luminal.core import ir, ops, types
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError
 from luminal.module import Module
@@ -65,6 +65,8 @@ def shared() -> Iterator[Path]:
         (Path(name) / "old.npz").touch(mode=0o444)
         for folder in ("locked", "folder.npz"):
             (Path(name) / folder).mkdir(mode=0o555)
+        (Path(name) / "cache" / "models").mkdir(parents=True)
+        (Path(name) / "cache" / "models").chmod(0o555)
         os.seteuid(user or 65534)
         yield Path(name)
         os.seteuid(user)
@@ -475,6 +477,14 @@ def test_archives_that_cannot_be_written(shared: Path) -> None:
     assert result.exit_code == 2 and "expected a file, found a folder of that name" in result.output
     result = luminal_("run", "x", "-o", shared / "old.npz")
     assert result.exit_code == 2 and "expected a file that you may write" in result.output
+
+
+def test_a_cache_that_cannot_be_written(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ir.input_("x", (3,), types.f32)
+    for folder, done in ((shared / "locked", "create"), (shared / "cache", "write to")):
+        monkeypatch.setenv("LUMINAL_CACHE", str(folder))
+        with pytest.raises(BuildError, match=f"cannot {done} the cache {folder}/models .*: set LUMINAL_CACHE to"):
+            luminal.compile(ir.Graph("m", (given,), (("y", given),)))
 
 
 def test_unknown_dimensions_are_named(model: Path) -> None:

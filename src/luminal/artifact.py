@@ -50,7 +50,7 @@ def build(program: Program, target: Target, stages: Stages, emulate: bool = Fals
     models = builder.cache_folder("models")
     folder = models / key
     if not (folder / MANIFEST).is_file():
-        work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=models))
+        work = builder.cache_work(models, f".{key}.")
         try:
             _build(bundle, program, work, stages)
             _keep(work, folder)
