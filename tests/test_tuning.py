@@ -609,6 +609,17 @@ def test_a_search_ends_when_its_time_is_over(
     assert outcome.left or outcome.more
 
 
+def test_a_budget_may_have_no_end(by_hand: type[Hand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "BATCH", 1)
+    seen: list[float] = []
+    outcome = search.tune(
+        "m", {"main": linear()}, targets.AVX2, 1, math.inf, Records(tmp_path / "records"),
+        progress=lambda stage, fraction: seen.append(fraction),
+    )  # fmt: skip
+    assert len(outcome.answers) == len(seen) > 1 and not outcome.left and not outcome.more
+    assert set(seen) == {0.0}
+
+
 def test_a_later_search_measures_candidates_that_a_short_one_had_no_time_for(
     by_hand: type[Hand], tmp_path: Path
 ) -> None:

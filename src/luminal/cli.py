@@ -354,7 +354,8 @@ def bench(
 def tune(
     model: Model,
     budget: Annotated[
-        float, typer.Option(min=1, help="seconds to measure for, about: a compiler that is at work ends first")
+        float,
+        typer.Option(min=1, help="seconds to measure for, about: a compiler that is at work ends first; inf: no limit"),
     ],
     target: Target = "host",
     precision: Precision = None,

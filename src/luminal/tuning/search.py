@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,7 +89,8 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Measures candidates for the kernels of ``graphs`` for at most ``budget`` seconds, a little more where a compiler
-    is at work, and records them. What was measured before is not measured ``again`` unless that is asked for.
+    is at work, and records them; an infinite budget lasts until all are measured. What was measured before is not
+    measured ``again`` unless that is asked for.
 
     Questions that take the most time come first. Whatever was measured is recorded at once: interrupted, a search loses
     the question that it is at. In the end the model is run as a whole, with and without what was chosen
@@ -160,7 +162,7 @@ class _Search:
         end = self.end if kinds == KINDS[-1] else now + FIRST * (self.end - now)
         for batch in _batches(questions):
             started = self.clock()
-            batch = batch[: int((end - started) / self.each)] if self.each else batch
+            batch = batch[: int(min((end - started) / self.each, len(batch)))] if self.each else batch
             if started >= end or not batch:
                 break
             kernels = {p.kernel.nest: p.kernel for q in batch for c in questions[q] for p in c.parts}
@@ -173,9 +175,13 @@ class _Search:
                     self.machine, question, self.run, _with(UNCONFIRMED, measured) if changed else measured
                 )
                 done += 1
-                self.progress("tune", min(0.99, 1 - max(0.0, self.end - self.clock()) / self.budget))
+                self.progress("tune", self._spent())
             self.each = (self.clock() - started) / len(batch)
         self.left += len(questions) - done
+
+    def _spent(self) -> float:
+        """The fraction of the budget that is over: none where that has no end."""
+        return 0.0 if math.isinf(self.budget) else min(0.99, 1 - max(0.0, self.end - self.clock()) / self.budget)
 
     def _answer(self, question: str, candidates: Sequence[Candidate], measured: Sequence[Measured]) -> None:
         self.answers.append(Answer(question, candidates[0].parts[0].kernel.origins, tuple(measured)))
