@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from luminal.core.errors import InputError
+
 T = TypeVar("T")
 
 
@@ -22,14 +24,14 @@ class Switch(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The present setting. Raises ValueError, naming the variable, where the text makes no sense."""
+        """The present setting. Raises InputError, naming the variable, where the text makes no sense."""
         text = os.environ.get(self.variable, "")
         if not text:
             return self.default
         try:
             return self.read(text)
-        except ValueError as error:
-            raise ValueError(f"{self.variable}={text!r}: {error}; {self.help}") from None
+        except (ValueError, RuntimeError) as error:  # the latter: the system knows no such user's home
+            raise InputError(f"{self.variable}={text!r}: {str(error).rstrip('.')}; {self.help}") from None
 
 
 def _flag(text: str) -> bool:
@@ -39,10 +41,9 @@ def _flag(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
+    if not text.strip().isdecimal() or int(text) < 1:
         raise ValueError("expected a positive number")
-    return count
+    return int(text)
 
 
 CXX = Switch("CXX", str, "", "the C++ compiler to use, by name or path, with leading arguments if it needs any")
@@ -72,3 +73,9 @@ JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset:
 TABLE: dict[str, Switch[object]] = {
     value.variable: value for value in list(globals().values()) if isinstance(value, Switch)
 }
+
+
+def check() -> None:
+    """Raises InputError where a variable is set to what makes no sense: said before anything that takes long."""
+    for switch in TABLE.values():
+        _ = switch.value

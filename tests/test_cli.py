@@ -487,6 +487,23 @@ def test_a_cache_that_cannot_be_written(shared: Path, monkeypatch: pytest.Monkey
             luminal.compile(ir.Graph("m", (given,), (("y", given),)))
 
 
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("LUMINAL_JOBS", "0", "a positive number"),
+        ("LUMINAL_JOBS", "abc", "a positive number"),
+        ("LUMINAL_NO_RECORDS", "yes", "0 or 1"),
+        ("LUMINAL_NO_CACHE", "-", "0 or 1"),
+    ],
+)
+def test_variables_that_make_no_sense(variable: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before the model is looked at."""
+    monkeypatch.setenv(variable, text)
+    for command in (("check", "absent.onnx"), ("compile", "absent.onnx", "-o", "absent"), ("run", "absent")):
+        result = luminal_(*command)
+        assert result.exit_code == 2 and result.output.startswith(f"error: {variable}={text!r}: expected {expected}; ")
+
+
 def test_unknown_dimensions_are_named(model: Path) -> None:
     result = luminal_("diff", model, "--dim", "depth=3")
     assert result.exit_code == 2 and "depth" in result.output and "batch" in result.output

@@ -32,7 +32,7 @@ from luminal.codegen import interface
 from luminal.comparison import inputs as drawing
 from luminal.comparison.references import OnnxRuntime, Reference
 from luminal.comparison.sources import open_source
-from luminal.core import device
+from luminal.core import config, device
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, LuminalError, SpecError, UnsupportedError
@@ -96,6 +96,7 @@ def common(
     version: Annotated[bool, typer.Option("--version", help="show the version", callback=_version)] = False,
 ) -> None:
     """Ahead-of-time compiler for deep-learning models: ONNX and PyTorch to native libraries."""
+    config.check()
 
 
 @app.command()
