@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,8 +30,9 @@ from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError
 from luminal.module import Module
 from luminal.runtime import loader
+from luminal.tuning import report, search
 from luminal.tuning.records import Measured
-from luminal.tuning.search import Answer
+from luminal.tuning.search import SLOWER, Answer, Outcome
 from tests import emulation
 from tests.comparison_models import classifier, saved
 
@@ -86,11 +88,15 @@ def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatc
     arguments = ("tune", model, "--budget", 300, "--threads", 1, "--save", saved_to)
     result = luminal_(*arguments)
     assert result.exit_code == 0, result.output
-    assert "0 questions were measured before, 0 are left" in result.output and "rejected" not in result.output
-    measured = int(result.output.partition(" questions measured")[0].split()[-1])
-    assert measured > 0 and set(json.loads(saved_to.read_text())) == {"language", "machines"}
+    (counts,) = (line for line in result.output.splitlines() if "measured now" in line)
+    assert re.fullmatch(r"classifier at batch=\d+: [1-9]\d* questions? measured now, 0 before, none left", counts)
+    assert result.output.count(counts.partition(": ")[0]) == 2 and "rejected" not in result.output  # the table's title
+    measured = int(counts.split()[3])
+    assert re.search(rf"is taken for \d+ of {measured}; records in {records}\n", result.output)
+    assert set(json.loads(saved_to.read_text())) == {"language", "machines"}
     again = luminal_(*arguments)
-    assert "questions measured" not in again.output and f"{measured} questions were measured before" in again.output
+    assert f": 0 questions measured now, {measured} before, none left\n" in again.output
+    assert "made for" in result.output and "made for" not in again.output
     records.write_text("damaged " * 1000)
     result = luminal_(*arguments)
     assert result.exit_code == 2 and "cannot be used" in result.output and str(records) in result.output
@@ -108,19 +114,81 @@ def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatc
 )
 def test_the_table_of_tuning_says_what_is_taken(default: Measured, other: Measured, taken: str) -> None:
     shown = io.StringIO()
-    Console(file=shown, width=120).print(cli._answer_table("model", [Answer("tile", ("conv",), (default, other))]))
+    Console(file=shown, width=120).print(report.table(outcome(Answer("tile", ("conv",), (default, other)))))
     cells = shown.getvalue().splitlines()[-2].split("│")
     assert cells[-3].strip() == taken
 
 
-def test_an_interrupted_tune_says_how_it_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TIMED = {"seconds": (1.0, 0.5), "changed": 1}
+ENDED = "the budget ended before all questions were known"
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, ["m: 1 question measured now, 0 before, none left", "is taken for 0 of 1; records in tuning.sqlite"]),
+        ({"new": 0}, ["m: 0 questions measured now, 0 before, none left", "records in tuning.sqlite"]),
+        ({"known": 3, "left": 2}, ["m: 1 question measured now, 3 before, 2 left", "is taken for 0 of 4; records in"]),
+        ({"more": True}, [f"m: 1 question measured now, 0 before; {ENDED}", "is taken for 0 of 1; records in"]),
+        ({"left": 2, "more": True}, [f"m: 1 question measured now, 0 before, 2 left; {ENDED}", "0 of 1; records in"]),
+        ({"sizes": {"batch": 4, "n": 7}}, ["m at batch=4, n=7: 1 question measured now", "0 of 1; records in"]),
+        (TIMED, ["1 s a run before, 500 ms with what was chosen", "m: 1 question", "is taken for 1 of 1; records"]),
+        ({**TIMED, "run_sizes": {"n": 3}}, ["1 s a run at n=3 before, 500 ms with", "m: 1 question", "for 1 of 1"]),
+    ],
+)
+def test_a_search_says_what_it_found(facts: dict[str, Any], expected: list[str]) -> None:
+    found = outcome(Answer("tile", (), (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 0.5, 0.5, 5))), **facts)
+    lines = report.lines(found)
+    assert len(lines) == len(expected) and all(part in line for part, line in zip(expected, lines, strict=True))
+    assert "made for" in str(found) and str(found).endswith("\n" + "\n".join(lines))
+    assert str(outcome(**facts)) == "\n".join(report.lines(outcome(**facts)))
+
+
+def outcome(*answers: Answer, **facts: Any) -> Outcome:
+    """Of a search that measured one question of the model ``m``."""
+    plain: dict[str, Any] = {
+        "known": 0, "left": 0, "more": False, "seconds": None, "new": 1, "changed": 0, "name": "m", "sizes": {},
+        "run_sizes": {}, "path": Path("tuning.sqlite"),
+    }  # fmt: skip
+    return Outcome(answers, **{**plain, **facts})
+
+
+def test_what_a_search_rejects_is_listed() -> None:
+    rows = Measured(0, "a", 1, 1, 5), Measured(1, "b", 0, 0, 0, "it crashed"), Measured(2, "c", 2, 2, 5, SLOWER)
+    found = str(outcome(Answer("tile", (), rows)))
+    assert "tile: b is rejected: it crashed" in found and SLOWER not in found
+
+
+def test_an_interrupted_search_says_how_it_goes_on(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setenv("LUMINAL_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setattr(luminal, "tune", interrupted)
-    result = luminal_("tune", model, "--budget", 5)
-    assert result.exit_code == 130 and "interrupted" in result.output and str(tmp_path / "records") in result.output
+    monkeypatch.setattr(luminal, "tune", interrupted, raising=False)
+    monkeypatch.setattr(luminal, "compile", interrupted, raising=False)
+    build = ("compile", model, "-o", tmp_path / "built")
+    said = f"interrupted: what was measured is in {tmp_path / 'records'}; the same command goes on there"
+    for command in (("tune", model, "--budget", 5), (*build, "--search", "quick")):
+        result = luminal_(*command)
+        assert result.exit_code == 130 and said in result.output
+    result = luminal_("tune", model, "--budget", 5, "--again")
+    assert result.exit_code == 130 and "; without --again, the same command goes on there" in result.output
+    result = luminal_(*build)
+    assert result.exit_code == 130 and "records" not in result.output
+
+
+def test_compile_says_what_its_search_found(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = tmp_path / "records"
+    monkeypatch.setenv("LUMINAL_RECORDS", str(records))
+    monkeypatch.delenv("LUMINAL_NO_RECORDS")
+    monkeypatch.setattr(search, "QUICK", 300.0)
+    result = luminal_("compile", model, "-o", tmp_path / "built", "--search", "quick", "--threads", 1)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"classifier at batch=\d+: [1-9]\d* questions? measured now, 0 before, none left\n", result.output)
+    assert f"records in {records}\n" in result.output
+    assert "measured now" not in luminal_("compile", model, "-o", tmp_path / "built").output
 
 
 def test_tune_refuses_a_gpu(model: Path) -> None:
@@ -371,7 +439,7 @@ def test_bench(model: Path) -> None:
     assert result.exit_code == 2 and "expected 2..8, the bounds of batch" in result.output
     result = luminal_("bench", model, "--threads", 100000)
     assert result.exit_code == 2 and "1023" in result.output and "Traceback" not in result.output
-    assert [cli._ratio(value) for value in (1.234, 0.01, 0.004)] == ["1.23x", "0.01x", "<0.01x"]
+    assert [timing.ratio(value) for value in (1.234, 0.01, 0.004)] == ["1.23x", "0.01x", "<0.01x"]
 
 
 def test_bench_of_kernels(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

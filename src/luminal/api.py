@@ -82,7 +82,7 @@ def compile(
     on.
 
     Where tuning has measured schedules for this machine and so many threads, those are taken
-    (``luminal.tuning.records``); with ``search="quick"``, up to 60 seconds are spent on measuring before, for a CPU.
+    (``luminal.tuning.records``); with ``search="quick"``, about 60 seconds are spent on measuring before, for a CPU.
 
     Raises UnsupportedError, which lists every operator that luminal cannot compile; ModelError for a model that cannot
     be read; BuildError where no compiler is found; InputError where something else than a GPU is to be emulated;
@@ -110,14 +110,15 @@ def compile(
         graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
     graphs = _approximated(graphs, scheme, budget, stages)
     called = next(iter(graphs.values())).name if name is None else name
+    tuned = None
     if search == "quick":
         with stages("tune"):
-            tuning.tune(called, graphs, chosen, cpus(threads), tuning.QUICK, progress=stages.advance)
+            tuned = tuning.tune(called, graphs, chosen, cpus(threads), tuning.QUICK, progress=stages.advance)
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
         program = compile_graphs(called, graphs, chosen)
     folder = artifact.build(program, chosen, stages, emulate)
-    return Module(folder, threads, graphs, stages.seconds, chosen, program)
+    return Module(folder, threads, graphs, stages.seconds, chosen, program, tuned)
 
 
 def tune(
@@ -135,9 +136,10 @@ def tune(
     again: bool = False,
     progress: Progress | None = None,
 ) -> tuning.Outcome:
-    """Measure schedules for the kernels of a model on this machine, for ``budget`` seconds at most, and record them for
-    all models that are compiled later; arguments as for ``compile``. What was measured before is left as it is, unless
-    it is to be measured ``again``.
+    """Measure schedules for the kernels of a model on this machine, for about ``budget`` seconds, and record them for
+    all models that are compiled later; arguments as for ``compile``. A compiler, or a run of the model, that is at work
+    when the time is over ends first; an infinite budget lasts until everything is measured. What was measured before is
+    left as it is, unless it is to be measured ``again``. ``print`` shows what is returned as a table.
 
     Raises InputError for a GPU or a budget that is not positive, and else as ``compile`` does.
     """

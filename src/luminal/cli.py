@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,10 +43,10 @@ from luminal.module import Module
 from luminal.peak import Peak, Probe
 from luminal.runtime.loader import LibraryError
 from luminal.tensors import from_file, to_file
-from luminal.timing import interleaved, text
-from luminal.tuning.records import Records, least_gain
+from luminal.timing import interleaved, ratio, text
+from luminal.tuning import report
+from luminal.tuning.records import Records
 from luminal.tuning.records import save as save_records
-from luminal.tuning.search import NO_FASTER, UNCONFIRMED, Answer
 
 # In a file or a pipe there is no edge of the screen to keep to.
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
@@ -164,7 +165,7 @@ def compile_(
         bool, typer.Option("--emulate", help="a library for this machine, in which the target's GPU is emulated")
     ] = False,
     search: Annotated[
-        str, typer.Option(help="quick: measure schedules before, for up to 60 s more; none", callback=options.search)
+        str, typer.Option(help="quick: measure schedules before, for about 60 s; none", callback=options.search)
     ] = "none",
     threads: Annotated[
         int,
@@ -176,7 +177,7 @@ def compile_(
     """Compile a model to a folder with its library, headers, weights and sources."""
     started = time.perf_counter()
     destination.export(output, "--output", name or interface.library_name(model.stem))
-    with Display(err) as display:
+    with _going_on() if search != "none" else nullcontext(), Display(err) as display:
         module = luminal.compile(
             model,
             target=target,
@@ -197,6 +198,8 @@ def compile_(
     for path in sorted(path for path in output.iterdir() if path.is_file()):
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
     _say(f"{output} in {text(time.perf_counter() - started)}")
+    for line in report.lines(module.tuned) if module.tuned is not None else ():
+        _say(line)
     for option, value in {"weights": weights, "winograd": winograd}.items():
         if value is not None:
             _say(f"--{option} {value}: operators computed so, listed in manifest.json: {module.approximated(option)}")
@@ -268,7 +271,7 @@ def diff(
 ) -> None:
     """Compile a model and compare it with the framework that it came from and with float64."""
     with Display(err) as display:
-        report = luminal.diff(
+        found = luminal.diff(
             model,
             options.arrays(inputs, "--input") or None,
             reference=reference,
@@ -284,8 +287,8 @@ def diff(
             save=save,
             progress=display.report,
         )
-    out.print(report)
-    raise typer.Exit(0 if report.ok else 1)
+    out.print(found)
+    raise typer.Exit(0 if found.ok else 1)
 
 
 @app.command()
@@ -346,8 +349,8 @@ def bench(
     for heading in ("", "median", "fastest", "luminal takes"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, found in timings.items():
-        ratio = "" if name == "luminal" else _ratio(timings["luminal"].median / found.median)
-        table.add_row(name, text(found.median), text(found.best), ratio)
+        times = "" if name == "luminal" else ratio(timings["luminal"].median / found.median)
+        table.add_row(name, text(found.median), text(found.best), times)
     out.print(table)
 
 
@@ -373,67 +376,42 @@ def tune(
     """Measure schedules for a model's kernels on this machine; later compilations take the fastest.
 
     Each candidate is compared with the interpreter, and taken where it was faster than the default in the same run.
-    Records are kept in the cache (LUMINAL_RECORDS names another file); an interrupted search goes on where it was.
+    Symbolic sizes are those in the middle of their bounds. Records are kept in the cache (LUMINAL_RECORDS names another
+    file); an interrupted search goes on where it was.
     """
     if save is not None:
         destination.file(save, "--save")
-    try:
-        with Display(err) as display:
-            outcome = luminal.tune(
-                model,
-                budget=budget,
-                target=target,
-                precision=precision,
-                weights=weights,
-                winograd=winograd,
-                dims=options.dims(dim),
-                constants=options.arrays(constant, "--constant"),
-                threads=threads,
-                again=again,
-                progress=display.report,
-            )
-    except KeyboardInterrupt:
-        _say(f"interrupted: what was measured is in {Records().path}; without --again, the same command goes on there")
-        raise
+    with _going_on(again), Display(err) as display:
+        outcome = luminal.tune(
+            model,
+            budget=budget,
+            target=target,
+            precision=precision,
+            weights=weights,
+            winograd=winograd,
+            dims=options.dims(dim),
+            constants=options.arrays(constant, "--constant"),
+            threads=threads,
+            again=again,
+            progress=display.report,
+        )
     if outcome.answers:
-        out.print(_answer_table(model.name, outcome.answers))
-    if outcome.seconds is not None:
-        without, chosen = outcome.seconds
-        kept = sum(answer.chosen.place > 0 for answer in outcome.answers)
-        _say(f"{text(without)} a run by default, {text(chosen)} with all that was chosen, of which {kept} stay")
-    for answer in outcome.answers:
-        for measured in answer.measured:
-            if measured.fault not in ("", NO_FASTER, UNCONFIRMED):
-                _say(f"{answer.question}: {measured.candidate} is rejected: {measured.fault}")
-    left = f"{outcome.left} are left{', and some were not come to' if outcome.more else ''}"
-    _say(f"{outcome.known} questions were measured before, {left}; records in {Records().path}")
+        out.print(report.table(outcome))
+    for line in report.lines(outcome):
+        _say(line)
     if save is not None:
         _say(f"{save_records(save, Records())} choices in {save}")
 
 
-def _answer_table(name: str, answers: Sequence[Answer]) -> Table:
-    """The questions of a tuning, with the default and the fastest candidate of each and which of them is taken."""
-    table = Table(title=f"{name}: {len(answers)} questions measured", title_justify="left")
-    for heading in ("made for", "default", "time", "fastest", "time", "taken", "question"):
-        table.add_column(heading, justify="right" if heading == "time" else "left", overflow="fold")
-    for answer in answers:
-        default, found = answer.measured[0], answer.fastest
-        origins = ", ".join(dict.fromkeys(origin.partition(" ")[0] for origin in answer.origins))
-        table.add_row(
-            escape(origins), default.candidate, text(default.best), found.candidate, text(found.best), _taken(answer),
-            answer.question,
-        )  # fmt: skip
-    return table
-
-
-def _taken(answer: Answer) -> str:
-    """How many times as fast as the default is what is taken; why the fastest is not, where it is another."""
-    default, found = answer.measured[0], answer.fastest
-    if answer.chosen is not default:
-        return _ratio(default.best / answer.chosen.best)
-    if found is default or default.fault:
-        return "the default"
-    return f"the default: {1 - found.best / default.best:.0%} faster, not {least_gain(default, found):.0%}"
+@contextmanager
+def _going_on(again: bool = False) -> Iterator[None]:
+    """For a search: an interrupt says what is left of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = "without --again, the same command" if again else "the same command"
+        _say(f"interrupted: what was measured is in {Records().path}; {how} goes on there")
+        raise
 
 
 def _kernel_table(
@@ -501,10 +479,6 @@ def _summary(array: NDArray[Any]) -> str:
         return ""
     wide = array.astype(np.float64)
     return f", {wide.min():g} .. {wide.max():g}, mean {wide.mean():g}"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}x" if value >= 0.01 else "<0.01x"
 
 
 def _save(path: Path, results: dict[str, NDArray[Any]]) -> None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luminal import arguments, artifact, destination, structure, tensors, updates
 from luminal.codegen import platform as platforms
@@ -23,13 +23,17 @@ from luminal.runtime import loader
 from luminal.runtime.loader import Library
 from luminal.structure import Argument
 
+if TYPE_CHECKING:
+    from luminal.tuning.search import Outcome
+
 
 class Module:
     """A compiled model: call it as the model was called; numpy in, numpy out; PyTorch in, PyTorch out, on a GPU too.
 
     ``folder`` holds the artefact; ``graph`` is the primitive graph and ``program`` what it was compiled to, without the
     values of constants (both None for a library loaded from disk). Of a module with several entries, ``module[name]``
-    is one of them. ``seconds`` says how long each stage of the compilation took. Where this machine cannot run code for
+    is one of them. ``seconds`` says how long each stage of the compilation took, and ``tuned`` what a search for
+    schedules before it found. Where this machine cannot run code for
     ``target``, the module can be looked at and exported, and calls raise TargetError.
     """
 
@@ -41,8 +45,10 @@ class Module:
         seconds: Mapping[str, float] | None = None,
         target: Target | None = None,
         program: Program | None = None,
+        tuned: Outcome | None = None,
     ) -> None:
         self.folder = folder
+        self.tuned = tuned
         self._graphs = dict(graphs or {})
         self.program = None if program is None else replace(program, constants={})
         self.seconds = dict(seconds or {})

@@ -94,3 +94,8 @@ def text(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
+
+
+def ratio(value: float) -> str:
+    """How many times as fast something is, for reading."""
+    return f"{value:.2f}x" if value >= 0.01 else "<0.01x"

@@ -7,7 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from luminal.comparison import inputs as drawing
 from luminal.core import config
 from luminal.core.decisions import Recorded, Trial
 from luminal.core.errors import InputError
@@ -17,7 +19,7 @@ from luminal.core.program import Launch, Program
 from luminal.core.schedule import cost
 from luminal.core.target import Target, check_supported
 from luminal.progress import Progress
-from luminal.tuning import confirm
+from luminal.tuning import confirm, report, subject
 from luminal.tuning import records as recording
 from luminal.tuning.bench import Bench, Candidate, Part
 from luminal.tuning.records import Measured, Records
@@ -62,19 +64,37 @@ class Answer:
         right = [m for m in self.measured if not m.fault and m.runs]
         return min(right, key=lambda m: (m.best, m.place), default=self.measured[0])
 
+    @property
+    def rejected(self) -> list[Measured]:
+        """The rows of candidates that are wrong, or that no compiler or run came to an end with."""
+        return [m for m in self.measured if m.fault not in ("", SLOWER, UNCONFIRMED)]
+
 
 @dataclass(frozen=True)
 class Outcome:
     """What a search measured, in the order in which it did; ``known`` questions had been measured before, and of those
     that it came to, ``left`` ones were not measured, for want of time; ``more`` says that it did not come to all.
-    ``seconds`` are those of a run of the model by default and with all that was chosen, where that made a
-    difference."""
+    ``seconds`` are those of a run of the model without and with what was chosen, where that made a difference.
+
+    Of the answers, ``new`` ones were measured by this search, and the others before, but confirmed by this one. For
+    ``changed`` questions, old ones too, another schedule than the default is taken. Kernels of the model ``name`` were
+    measured at ``sizes`` of its symbolic dimensions, and the model was run at ``run_sizes``. The records are in
+    ``path``. ``print`` shows all of it."""
 
     answers: tuple[Answer, ...]
     known: int
     left: int
-    more: bool = False
-    seconds: tuple[float, float] | None = None
+    more: bool
+    seconds: tuple[float, float] | None
+    new: int
+    changed: int
+    name: str
+    sizes: Mapping[str, int]
+    run_sizes: Mapping[str, int]
+    path: Path
+
+    def __str__(self) -> str:
+        return report.shown(self)
 
 
 def tune(
@@ -115,7 +135,11 @@ def tune(
         for kinds in KINDS:
             search.settle(kinds, bench, again)
     seconds = search.confirm(threads)
-    return Outcome(tuple(search.answers), search.known, search.left, search.more, seconds)
+    return Outcome(
+        tuple(search.answers), search.known, search.left, search.more, seconds, search.new, search.changed(), name,
+        subject.sizes({dim: None for graph in graphs.values() for dim in graph.dims}),
+        drawing.sizes(next(iter(graphs.values()))), records.path,
+    )  # fmt: skip
 
 
 class _Search:
@@ -139,7 +163,8 @@ class _Search:
         self.before = recording.taken(records, self.machine)
         self.run = records.begin()
         self.answers: list[Answer] = []
-        self.known = self.left = 0
+        self.first: dict[str, str] = {}  # of the questions that it came to
+        self.known = self.left = self.new = 0
         self.more = False
         self.each = 0.0  # seconds that a question took in the batch before
 
@@ -150,6 +175,7 @@ class _Search:
             return
         latest = self.records.latest(self.machine)
         questions = self._questions(kinds, self._winners())
+        self.first |= {question: candidates[0].text for question, candidates in questions.items()}
         if not again:
             known = {q for q, candidates in questions.items() if _measured(candidates, latest.get(q, ()))}
             self.known += len(known)
@@ -177,7 +203,13 @@ class _Search:
                 done += 1
                 self.progress("tune", self._spent())
             self.each = (self.clock() - started) / len(batch)
+        self.new += done
         self.left += len(questions) - done
+
+    def changed(self) -> int:
+        """For how many questions, of those that it came to, something else than the default is taken."""
+        winners = recording.winners(self.records, self.machine)
+        return sum(winners.get(question, default) != default for question, default in self.first.items())
 
     def _spent(self) -> float:
         """The fraction of the budget that is over: none where that has no end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from luminal.core import types
 from luminal.core.program import Kernel, Launch, Program
 from luminal.core.schedule import cost
 from luminal.core.schedule.tile import typical
+from luminal.core.symbolic import Var
 
 _PERIOD = 262_139  # elements, a prime: neighbours in memory, at any stride, are drawn apart
 
@@ -59,18 +60,23 @@ def read(described: Mapping[str, Any]) -> Subject:
     return Subject(**{**described, "arguments": arguments, "sizes": tuple(described["sizes"])})
 
 
+def sizes(dims: Iterable[Var]) -> dict[str, int]:
+    """The typical size of each dimension, at which kernels are measured."""
+    return {dim.name: typical(sym.expr(dim)) for dim in dims}
+
+
 def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject:
     """The subject that a launch of ``kernel`` is, at the typical sizes of the program's dimensions."""
-    sizes = {dim.name: typical(sym.expr(dim)) for dim in program.dims}
+    at = sizes(program.dims)
     arguments = []
     for place, name in enumerate(launch.arguments):
         buffer = program.buffer(name)
-        elements = int(sym.evaluate(sym.product(buffer.shape), sizes))
+        elements = int(sym.evaluate(sym.product(buffer.shape), at))
         same = launch.arguments.index(name)
         dtype = kernel.nest.arrays[place].dtype.numpy
         arguments.append(Argument(dtype.name, elements, buffer.space == "constant", same))
-    tasks = int(sym.evaluate(kernel.nest.task_count, sizes))
-    dims = tuple(sizes.get(dim.name, 0) for dim in kernel.nest.dims)
+    tasks = int(sym.evaluate(kernel.nest.task_count, at))
+    dims = tuple(at.get(dim.name, 0) for dim in kernel.nest.dims)
     return Subject(number, tasks, cost.grain(kernel.nest), kernel.nest.checked, tuple(arguments), dims)
 
 
