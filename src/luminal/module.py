@@ -198,8 +198,9 @@ class Module:
 
     def export(self, folder: str | Path, *, python_module: bool = True, progress: Progress | None = None) -> Path:
         """Write the artefact to ``folder``: library, header, C++ wrapper, weights, manifest, sources with CMake, and an
-        importable Python module that needs numpy alone. That module is left out where the library is for another
-        system or architecture than this machine's; its source is there. Returns the folder.
+        importable Python module that needs numpy alone, or ml_dtypes too where inputs or outputs are of a type that
+        numpy has not by itself. That module is left out where the library is for another system or architecture than
+        this machine's; its source is there. Returns the folder.
 
         ``progress(stage, fraction)`` is called as work goes on. Raises InputError where ``folder`` cannot be written
         or holds anything but this model, BuildError where the Python module cannot be compiled.
