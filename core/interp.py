@@ -207,7 +207,8 @@ def bind(parameters: Iterable[Node], inputs: Mapping[str, Array], dims: Mapping[
             raise InputError(f"{where}: the size of {', '.join(unknown)} does not follow from {extent} = {size}")
         expected = sym.evaluate(extent, env)
         if expected != size:
-            raise InputError(f"{where}: expected {extent} = {expected}, found {size}")
+            wanted = extent if isinstance(extent, int) else f"{extent} = {expected}"
+            raise InputError(f"{where}: expected {wanted}, found {size}")
     for symbol in sorted(symbols, key=lambda v: v.name):
         low, high = symbol.lo, sym.evaluate(symbol.hi, env)
         if not low <= env[symbol.name] <= high:

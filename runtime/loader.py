@@ -154,8 +154,14 @@ class Library(Interface):
     def _call(self, inputs: Mapping[str, Any] | Sequence[Any], entry: str | int) -> tuple[int, list[Any]]:
         """The number of the entry, and its inputs in order."""
         index = self._index(entry)
-        ordered = _in_order(self.entries[index], inputs) if isinstance(inputs, Mapping) else inputs
-        return index, list(ordered)
+        ordered = list(_in_order(self.entries[index], inputs) if isinstance(inputs, Mapping) else inputs)
+        for tensor, value in zip(self.entries[index].inputs, ordered, strict=False):
+            if isinstance(value, np.ndarray) and not value.dtype.isnative:
+                raise ValueError(
+                    f'input "{tensor.name}" is in the byte order of other machines, {value.dtype.str}: '
+                    'give array.astype(array.dtype.newbyteorder("="))'
+                )
+        return index, ordered
 
     def _index(self, entry: str | int) -> int:
         if isinstance(entry, str):

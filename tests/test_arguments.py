@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -132,6 +133,18 @@ def test_positions_of_a_program_are_those_it_was_exported_with() -> None:
     assert torch.equal(module(IDS, types=TYPES), Optional()(IDS, types=TYPES))
     with pytest.raises(InputError, match="at most 1 arguments by position"):
         module(IDS, TYPES)
+
+
+def test_what_is_laid_out_otherwise_is_refused_by_name() -> None:
+    module = luminal.compile(nn.Linear(3, 2), (IDS,), name="linear")
+    assert isinstance(module, luminal.Module)
+    with pytest.raises(InputError, match=r"input: expected .* found one of the layout sparse_coo: .*to_dense"):
+        module(IDS.to_sparse())
+    swapped = IDS.numpy().astype(">f4")
+    for call in (lambda: module(swapped), lambda: module.run({"input": swapped})):
+        with pytest.raises(ValueError, match=r'input "input" is in the byte order of other machines, >f4: .*newbyte'):
+            call()
+    assert np.array_equal(module(swapped.astype(swapped.dtype.newbyteorder("="))), module(IDS.numpy()))
 
 
 def test_results_with_names_are_those_of_pytorch() -> None:

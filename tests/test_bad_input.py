@@ -355,7 +355,7 @@ def test_options_that_do_not_fit_an_onnx_model() -> None:
         ({"dims": {"batch": None}}, "dims['batch']: expected a range (lo, hi) or a size, found None"),
         ({"constants": {"z": np.zeros(3)}}, "z"),
         ({"constants": {"x": np.zeros((2, 8))}}, "must be float32, found float64"),
-        ({"constants": {"x": np.zeros((2, 9), np.float32)}}, "size 9"),
+        ({"constants": {"x": np.zeros((2, 9), np.float32)}}, "axis 1 of 'x': expected 8, found 9"),
     ):
         with pytest.raises(InputError) as caught:
             luminal.compile(classifier(), **options)  # type: ignore[arg-type]

@@ -199,6 +199,23 @@ def test_constants_that_do_not_fit_are_refused(constants: dict[str, Array]) -> N
         importer.load(reshape(), constants=constants)
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((4, 64), "axis 1 of 'x': expected 512, found 64"),
+        ((9, 512), "axis 0 of 'x': expected batch, in 1..8, found 9"),
+        ((5, 512), "axis 0 of 'x': expected batch = 4, found 5"),
+    ],
+)
+def test_constants_of_other_sizes_are_refused(shape: tuple[int, ...], message: str) -> None:
+    inputs = [models.declared("first", F, ["batch", 512]), models.declared("x", F, ["batch", 512])]
+    proto = models.model([node("Add", "first x", "y")], inputs, ["y"])
+    constants = {"first": floats(4, 512)} if shape[0] == 5 else {}
+    with pytest.raises(InputError) as caught:
+        importer.load(proto, dims={"batch": (1, 8)}, constants={**constants, "x": floats(*shape)})
+    assert str(caught.value) == f"constants: {message}"
+
+
 # ---- names, origins, structure ---------------------------------------------------------------------------------------
 
 

@@ -111,7 +111,7 @@ TAIL = np.zeros(0, np.float32)
     ("entry", "inputs", "message"),
     [
         ("embed", [np.zeros(2, np.int32), ONE], 'input "ids" has element type int32'),
-        ("embed", [np.zeros(2, ">i8"), ONE], 'input "ids" has element type unknown'),
+        ("embed", [np.zeros(2, ">i8"), ONE], 'input "ids" is in the byte order of other machines, >i8'),
         ("embed", [np.array(["a", "b"]), ONE], 'input "ids" has element type text'),
         ("embed", [np.array([None, 1]), ONE], 'input "ids" holds objects: expected numbers or texts, found NoneType'),
         ("embed", [np.zeros((2, 1), np.int64), ONE], 'input "ids" has rank 2, expected rank 1'),

@@ -95,15 +95,16 @@ class Inputs:
             raise InputError(f"constants: {name!r} must be {dtype}, found {array.dtype}")
         if array.ndim != len(shape):
             raise InputError(f"constants: {name!r} must have {len(shape)} axes, found shape {list(array.shape)}")
-        for declared, size in zip(shape, array.shape, strict=True):
+        for axis, (declared, size) in enumerate(zip(shape, array.shape, strict=True)):
             if isinstance(declared, str):
                 low, high = self._bounds.get(declared, (size, size))
-                expected: object = self._symbols.get(declared, f"{low} to {high}")
+                known = self._symbols.get(declared)
+                expected = f"{declared}, in {low}..{high}" if known is None else f"{declared} = {known}"
                 fits = low <= size <= high and self._symbols.setdefault(declared, size) == size
             else:
-                expected, fits = declared, declared == size
+                expected, fits = str(declared), declared == size
             if not fits:
-                raise InputError(f"constants: {name!r} has size {size} where {declared} is {expected}")
+                raise InputError(f"constants: axis {axis} of {name!r}: expected {expected}, found {size}")
         return ir.constant(array)
 
     def _shape(self, name: str, shape: Sequence[Declared]) -> list[Int]:

@@ -46,6 +46,9 @@ def to_numpy(value: Any, name: str, texts: bool = False) -> NDArray[Any]:
         torch = sys.modules["torch"]
         if value.device.type != "cpu":
             raise InputError(f"{name}: expected a tensor in host memory, found one on {value.device}")
+        if value.layout != torch.strided:
+            layout = str(value.layout).removeprefix("torch.")
+            raise InputError(f"{name}: expected a dense tensor, found one of the layout {layout}: call its to_dense()")
         value = value.detach().contiguous()
         name = str(value.dtype).removeprefix("torch.")
         if name in EXTENSION_TYPES:
