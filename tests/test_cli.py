@@ -32,7 +32,7 @@ from luminal.module import Module
 from luminal.runtime import loader
 from luminal.tuning import report, search
 from luminal.tuning.records import Measured
-from luminal.tuning.search import SLOWER, Answer, Outcome
+from luminal.tuning.search import NO_FASTER, Answer, Outcome
 from tests import emulation
 from tests.comparison_models import classifier, saved
 
@@ -132,8 +132,8 @@ ENDED = "the budget ended before all questions were known"
         ({"more": True}, [f"m: 1 question measured now, 0 before; {ENDED}", "is taken for 0 of 1; records in"]),
         ({"left": 2, "more": True}, [f"m: 1 question measured now, 0 before, 2 left; {ENDED}", "0 of 1; records in"]),
         ({"sizes": {"batch": 4, "n": 7}}, ["m at batch=4, n=7: 1 question measured now", "0 of 1; records in"]),
-        (TIMED, ["1 s a run before, 500 ms with what was chosen", "m: 1 question", "is taken for 1 of 1; records"]),
-        ({**TIMED, "run_sizes": {"n": 3}}, ["1 s a run at n=3 before, 500 ms with", "m: 1 question", "for 1 of 1"]),
+        (TIMED, ["1 s a run by default, 500 ms with all that was chosen, of which 1 stay", "m", "is taken for 1 of 1"]),
+        ({**TIMED, "run_sizes": {"n": 3}}, ["1 s a run at n=3 by default, 500 ms with", "m: 1 question", "for 1 of 1"]),
     ],
 )
 def test_a_search_says_what_it_found(facts: dict[str, Any], expected: list[str]) -> None:
@@ -154,9 +154,9 @@ def outcome(*answers: Answer, **facts: Any) -> Outcome:
 
 
 def test_what_a_search_rejects_is_listed() -> None:
-    rows = Measured(0, "a", 1, 1, 5), Measured(1, "b", 0, 0, 0, "it crashed"), Measured(2, "c", 2, 2, 5, SLOWER)
+    rows = Measured(0, "a", 1, 1, 5), Measured(1, "b", 0, 0, 0, "it crashed"), Measured(2, "c", 2, 2, 5, NO_FASTER)
     found = str(outcome(Answer("tile", (), rows)))
-    assert "tile: b is rejected: it crashed" in found and SLOWER not in found
+    assert "tile: b is rejected: it crashed" in found and NO_FASTER not in found
 
 
 def test_an_interrupted_search_says_how_it_goes_on(

@@ -50,9 +50,9 @@ def lines(outcome: Outcome) -> list[str]:
     ]
     if outcome.seconds is not None:
         without, chosen = outcome.seconds
-        verdict = "" if any(answer.chosen.place for answer in outcome.answers) else ": the defaults stay"
+        kept = sum(answer.chosen.place > 0 for answer in outcome.answers)
         run = f"a run{_at(outcome.run_sizes)}"
-        found.append(f"{text(without)} {run} before, {text(chosen)} with what was chosen{verdict}")
+        found.append(f"{text(without)} {run} by default, {text(chosen)} with all that was chosen, of which {kept} stay")
     counts = f"{_count(outcome.new)} measured now, {outcome.known} before"
     if outcome.more:
         left = f", {outcome.left} left" if outcome.left else ""

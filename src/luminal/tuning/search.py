@@ -67,14 +67,15 @@ class Answer:
     @property
     def rejected(self) -> list[Measured]:
         """The rows of candidates that are wrong, or that no compiler or run came to an end with."""
-        return [m for m in self.measured if m.fault not in ("", SLOWER, UNCONFIRMED)]
+        return [m for m in self.measured if m.fault not in ("", NO_FASTER, UNCONFIRMED)]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a search measured, in the order in which it did; ``known`` questions had been measured before, and of those
     that it came to, ``left`` ones were not measured, for want of time; ``more`` says that it did not come to all.
-    ``seconds`` are those of a run of the model without and with what was chosen, where that made a difference.
+    ``seconds`` are those of a run of the model by default and with all that was chosen, where that made a
+    difference.
 
     Of the answers, ``new`` ones were measured by this search, and the others before, but confirmed by this one. For
     ``changed`` questions, old ones too, another schedule than the default is taken. Kernels of the model ``name`` were
