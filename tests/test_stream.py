@@ -302,6 +302,39 @@ def test_what_does_not_move_by_a_factor_is_refused(
         online.derive(reductions(value, first), sym.Var("t", 0, 7))
 
 
+def repeated(op: ops.Op, value: ln.Scalar, times: int) -> ln.Scalar:
+    """``value`` with itself by ``op``, that with itself, and so on."""
+    for _ in range(times):
+        value = binary(op, value, value)
+    return value
+
+
+def test_a_product_of_too_many_factors_is_refused_before_they_are_written_out() -> None:
+    axis = sym.Var("t", 0, 7)
+    found = reductions(lambda x, d: repeated(ops.MUL, exp2(less(x, d)), 7), ops.MAX_REDUCE)
+    assert len(online.derive(found, axis)[-1].inside) == online.FACTORS
+    for squared in (8, 60):
+        found = reductions(lambda x, d, n=squared: repeated(ops.MUL, exp2(less(x, d)), n), ops.MAX_REDUCE)
+        with pytest.raises(ScheduleError, match=f"more than {online.FACTORS} factors"):
+            online.derive(found, axis)
+
+    def chosen(x: ln.Scalar, d: ln.Scalar) -> ln.Scalar:
+        value = x
+        for number_ in range(60):
+            condition = ln.apply(ops.LESS_THAN, (d, number(number_)), None, types.bool_)
+            value = ln.apply(ops.SELECT, (condition, binary(ops.MUL, value, value), number(0.0)), None, types.f32)
+        return value
+
+    with pytest.raises(ScheduleError, match=f"more than {online.FACTORS} factors"):
+        online.derive(reductions(chosen, ops.MAX_REDUCE), axis)
+
+
+def test_a_sum_with_itself_is_twice_each_of_its_terms() -> None:
+    x, y = ln.load("x", 0, types.f32), ln.load("y", 0, types.f32)
+    doubled = repeated(ops.ADD, binary(ops.ADD, x, binary(ops.MUL, y, number(-3.0))), 60)
+    assert online.linear(doubled) == {x: 2.0**60, y: -3 * 2.0**60}
+
+
 AT_I, AT_J = (ln.index(sym.var(name, 0, 9)) for name in "ij")
 
 
@@ -387,6 +420,25 @@ def test_a_chain_that_cannot_stream_stays_three_kernels() -> None:
     (reason,) = reached["refused"].values()
     assert "does not follow a change of r0 by a factor" in reason
     assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
+
+
+@pytest.mark.parametrize("squared", [5, 9])
+def test_weights_that_are_squared_again_and_again(squared: int) -> None:
+    """As one pass while their factors are few; each squaring doubles what the weights are wrong by."""
+    source = Source()
+    scores = contraction.matmul(source.input(9, 8), source.weight(8, 16)) * 9.0
+    weights = reduction.softmax(scores, -1)
+    for _ in range(squared):
+        weights = weights * weights
+    graph = ir.Graph("powers", tuple(source.nodes), (("y", contraction.matmul(weights, source.weight(16, 8))),))
+    reached: dict[str, Any] = {}
+    program = compile_graph(graph, targets.AVX512, reached.__setitem__)
+    assert any(kernel.name.startswith("chain") for kernel in program.kernels) == (squared == 5)
+    if squared != 5:
+        assert f"more than {online.FACTORS} factors" in str(reached["refused"])
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    error = np.abs(run_program(program, source.arrays)["y"] - expected).max()
+    assert error <= 4 * 2**squared * types.f32.eps * np.abs(expected).max()
 
 
 def test_a_product_of_integers_before_a_sum_of_floats_stays_apart() -> None:

@@ -8,7 +8,7 @@ what the reductions are for: factors are read off the expressions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.rewrite_nest import replace_leaves
 from luminal.core.symbolic import Var
 from luminal.core.types import DType, bool_
+
+# Factors of what one reduction sums. A product that is squared again and again has twice as many each time, and one
+# pass would multiply by each: three kernels, which square what they store, are faster long before that many.
+FACTORS = 128
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried], ope
             condition, value = chosen
             holds.append(condition)
             rest = [*factors(value, operand), *rest]
+            _check_count(len(holds) + len(inside) + len(outside) + len(rest))
         else:
             (inside if axis in variables(factor) else outside).append(factor)
     moves = [move for factor in inside for move in _moves(factor, reduction.name, before)]
@@ -88,17 +93,30 @@ def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried], ope
 
 def factors(value: ln.Scalar, operand: DType | None = None) -> list[ln.Scalar]:
     """The factors of a product; a division counts as a product with the reciprocal, and what is rounded to the type
-    ``operand`` as it is before."""
-    if operand is not None and value.op is ops.CAST and value.operands[0].op is ops.CAST:
-        (narrow,) = value.operands
-        if narrow.dtype == operand and narrow.operands[0].dtype == value.dtype:
-            return factors(narrow.operands[0], operand)
-    if value.op is ops.MUL:
-        return [f for x in value.operands for f in factors(x, operand)]
-    if value.op is ops.DIV and value.dtype.is_float:
-        numerator, denominator = value.operands
-        return [*factors(numerator, operand), ln.apply(ops.RECIP, (denominator,), None, value.dtype)]
-    return [value]
+    ``operand`` as it is before. Raises ScheduleError for more than ``FACTORS``."""
+    found: list[ln.Scalar] = []
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if operand is not None and value.op is ops.CAST and value.operands[0].op is ops.CAST:
+            (narrow,) = value.operands
+            if narrow.dtype == operand and narrow.operands[0].dtype == value.dtype:
+                rest.append(narrow.operands[0])
+                continue
+        if value.op is ops.MUL:
+            rest += reversed(value.operands)
+        elif value.op is ops.DIV and value.dtype.is_float:
+            numerator, denominator = value.operands
+            rest += [ln.apply(ops.RECIP, (denominator,), None, value.dtype), numerator]
+        else:
+            found.append(value)
+            _check_count(len(found))
+    return found
+
+
+def _check_count(count: int) -> None:
+    if count > FACTORS:
+        raise ScheduleError(f"stream: a product of more than {FACTORS} factors")
 
 
 def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Move]:
@@ -154,17 +172,24 @@ def _is_zero(value: ln.Scalar) -> bool:
 
 def linear(value: ln.Scalar) -> dict[ln.Scalar, float]:
     """``value`` as a sum of scalars with constant factors."""
-    found: dict[ln.Scalar, float] = {}
+    found: dict[ln.Scalar, dict[ln.Scalar, float]] = {}
+    for scalar in ln.postorder(value):
+        found[scalar] = _linear(scalar, found)
+    return found[value]
+
+
+def _linear(value: ln.Scalar, below: Mapping[ln.Scalar, dict[ln.Scalar, float]]) -> dict[ln.Scalar, float]:
     if value.op is ops.ADD:
+        found: dict[ln.Scalar, float] = {}
         for operand in value.operands:
-            for term, factor in linear(operand).items():
+            for term, factor in below[operand].items():
                 found[term] = found.get(term, 0.0) + factor
         return found
     if value.op is ops.MUL:
         for one, other in (value.operands, value.operands[::-1]):
             if isinstance(other.leaf, ln.Literal):
                 number = float(np.frombuffer(other.leaf.bits, other.dtype.numpy)[0])
-                return {term: factor * number for term, factor in linear(one).items()}
+                return {term: factor * number for term, factor in below[one].items()}
     return {value: 1.0}
 
 
