@@ -642,6 +642,19 @@ def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None =
     return order
 
 
+def sources(roots: Iterable[Node], through: Callable[[Node], bool]) -> list[Node]:
+    """What ``roots`` come from: going back from them as long as a node is one to go ``through``, every node at which
+    that ends, each once, in a deterministic order."""
+    found: dict[Node, bool] = {}
+    stack = list(reversed(list(roots)))
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = through(node)
+            stack += reversed(node.inputs) if found[node] else ()
+    return [node for node, passed in found.items() if not passed]
+
+
 def everything(roots: Iterable[Node]) -> list[Node]:
     """Every node that ``roots`` depend on, and every node of the bodies inside them."""
     found: dict[Node, None] = {}

@@ -14,17 +14,20 @@ from torch import nn
 
 import luminal
 from luminal.core import interp, ir, movement, ops, types
+from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph, compile_graphs
 from luminal.core.program import Program
+from luminal.core.schedule import dequantise
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.contraction import is_constant
 from luminal.core.schedule.dequantise import narrowest
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.unpack import Unpack
+from luminal.core.symbolic import Int
 from luminal.core.types import DType
 from luminal.frontends.fx import importer as fx
 from luminal.frontends.onnx import importer
@@ -315,6 +318,57 @@ def test_a_table_of_positions_is_no_weight() -> None:
     graph = product(2, table)
     x = np.random.default_rng(0).standard_normal((2, 160)).astype(np.float32)
     np.testing.assert_array_equal(run_program(compile_graph(graph, targets.AVX2), {"x": x})["y"], x[:, 3:153])
+
+
+# ---- expressions with shared parts: walks that write them out would not end ------------------------------------------
+
+
+def again(x: Node, times: int = 60) -> Node:
+    """``x`` in 0 .. 1 by a step that reads what it is applied to twice, and leaves it there, so many times."""
+    for _ in range(times):
+        x = x * x * 0.5 + x * 0.5
+    return x
+
+
+def of_positions(rows: Int) -> Node:
+    row = again(ir.cast(ir.iota(rows), types.f32) * 0.01)
+    return ir.expand(movement.reshape(row, [rows, 1]), (rows, 9)) * ir.constant(np.arange(9, dtype=np.float32))
+
+
+def test_weights_whose_parts_are_read_again_and_again() -> None:
+    rows = sym.var("rows", 1, 64)
+    narrow = ir.cast(ir.constant(np.random.default_rng(0).integers(0, 127, (64, 9)).astype(np.int8)), types.f32)
+    for weight, dims in ((of_positions(rows), sym.variables(rows)), (again(narrow * 0.008), set())):
+        x = ir.input_("x", (2, weight.shape[0]), types.f32)
+        graph = Graph("shared", (x,), (("y", contraction.matmul(x, weight)),), tuple(dims))
+        values = np.random.default_rng(1).standard_normal((2, 64)).astype(np.float32)
+        for target in (targets.AVX2, targets.GPUS["cuda:sm_90"]):
+            found = run_program(compile_graph(graph, target), {"x": values})["y"]
+            onnx_models.assert_close([found], interp.run(graph, {"x": values}).outputs, 1e-5)
+
+
+def test_a_prologue_has_each_of_its_parts_once() -> None:
+    """Weights times a number that 60 steps give: they are computed where the weights are read."""
+    weight = ir.cast(ir.constant(integers(types.i8, 64, 128)), types.f32)
+    number = again(ir.constant(np.full((1, 1), 0.5, np.float32)))
+    depth, column = ir.axes((64, 128))
+    prologue = dequantise.find(weight * ir.expand(number, (64, 128)), (depth, column), [(depth, 64)], 128)
+    assert prologue is not None
+    (leaf,) = prologue.leaves
+    assert (leaf.dtype, prologue.operations, prologue.held) == (types.i8, 2 + 1, 1)
+    (found,) = interp.evaluate([prologue.value({leaf: leaf.source})])
+    (expected,) = interp.evaluate([weight * ir.expand(number, (64, 128))])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_chain_of_more_operations_than_functions_may_call_each_other() -> None:
+    weight = ir.cast(ir.constant(integers(types.i8, 64, 128)), types.f32)
+    for step in range(600):
+        weight = ir.unary(ops.SIN, weight * (1 + step / 1000))
+    prologue = dequantise.find(weight, ir.axes((64, 128)), [(ir.axes((64, 128))[0], 64)], 128)
+    assert prologue is not None and prologue.operations == 2 + 1200
+    (leaf,) = prologue.leaves
+    assert prologue.value({leaf: leaf.source}) == weight
 
 
 def test_panels_of_deep_sums_are_narrow_enough_for_the_cache() -> None:

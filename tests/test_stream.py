@@ -441,6 +441,24 @@ def test_weights_that_are_squared_again_and_again(squared: int) -> None:
     assert error <= 4 * 2**squared * types.f32.eps * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("target", [targets.AVX512, targets.GPUS["cuda:sm_90"]], ids=lambda t: t.name)
+def test_scores_with_a_formula_of_positions_that_reads_its_parts_again_and_again(target: targets.Target) -> None:
+    """A walk that writes it out would not end."""
+    source = Source()
+    (seq,) = sym.variables(SEQ)
+    formula = ir.cast(ir.iota(SEQ), types.f32) * 0.1
+    for _ in range(20):
+        formula = formula * formula * 0.5 + formula * 0.5
+    scores = contraction.matmul(source.input(SEQ, 8), movement.transpose(source.input(SEQ, 8), 0, 1))
+    scores = scores + ir.expand(movement.reshape(formula, [1, SEQ]), (SEQ, SEQ))
+    y = contraction.matmul(reduction.softmax(scores, -1), source.input(SEQ, 8))
+    graph = ir.Graph("positions", tuple(source.nodes), (("y", y),), (seq,))
+    program = compile_graph(graph, target)
+    assert any(kernel.name.startswith("chain") for kernel in program.kernels)
+    (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
+    assert_close(run_program(program, source.arrays)["y"], expected)
+
+
 def test_a_product_of_integers_before_a_sum_of_floats_stays_apart() -> None:
     source = Source()
     q, k = (ir.cast(source.input(9, 8, dtype=types.i8, below=9), types.i32) for _ in range(2))

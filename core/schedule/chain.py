@@ -105,11 +105,8 @@ def _only_source(fusion: Fusion, cluster: Cluster) -> Cluster | None:
 
 
 def _sources(nodes: Sequence[Node], fusion: Fusion) -> list[Node]:
-    found: list[Node] = []
-    for node in nodes:
-        passed = node not in fusion.stored and (node.op is ops.VIEW or node in fusion.inline)
-        found += _sources(node.inputs, fusion) if passed else [node]
-    return found
+    """What ``nodes`` read, through views and inline values."""
+    return ir.sources(nodes, lambda n: n not in fusion.stored and (n.op is ops.VIEW or n in fusion.inline))
 
 
 def _indices(
@@ -121,8 +118,12 @@ def _indices(
     found: dict[Node, tuple[Int, ...]] = {}
     axis: Int = sym.expr(along)
     stack: list[tuple[Node, tuple[Int, ...]]] = list(last.index.items())
+    seen: set[tuple[Node, tuple[Int, ...]]] = set()
     while stack:
-        node, index = stack.pop()
+        node, index = place = stack.pop()
+        if place in seen:
+            continue
+        seen.add(place)
         if node.op is ops.VIEW:
             by = ir.rename(node.shape, index)
             masked = any(not sym.always(sym.substitute(v, by)) for v in node.attr.valid)
@@ -131,9 +132,7 @@ def _indices(
             stack.append((node.inputs[0], tuple(sym.substitute(e, by) for e in node.attr.index)))
             continue
         if node in found:
-            if found[node] != index:
-                return None
-            continue
+            return None
         if node in members:
             found[node] = index
         elif node not in fusion.inline:

@@ -20,6 +20,7 @@ from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind, Op
+from luminal.core.schedule.contraction import is_computed
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -42,16 +43,20 @@ class Leaf:
     per: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Computed:
-    """An elementwise primitive that is computed where B is read."""
+    """An elementwise primitive that is computed where B is read, the same for ``every`` so many consecutive positions
+    along K, at least; 0 where all of its operands are numbers. There is one of each in a prologue: where parts are
+    shared, to compare them otherwise than by identity would take as long as to write them out."""
 
     op: Op
     attr: Any
     operands: tuple[Part, ...]
+    every: int
 
 
 Part: TypeAlias = Leaf | Computed | Node  # a node is a number
+Place: TypeAlias = tuple[Node, tuple[Int, ...]]  # an element of a node, over the axes of a product
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,21 @@ class Prologue:
     root: Computed
 
     @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Every part once, operands first."""
+        found: dict[Part, None] = {}
+        stack: list[tuple[Part, bool]] = [(self.root, False)]
+        while stack:
+            part, done = stack.pop()
+            if done or not isinstance(part, Computed):
+                found[part] = None
+            elif part not in found:
+                stack += [(part, True), *((x, False) for x in reversed(part.operands))]
+        return tuple(found)
+
+    @property
     def leaves(self) -> tuple[Leaf, ...]:
-        return tuple(dict.fromkeys(_leaves(self.root)))
+        return tuple(part for part in self.parts if isinstance(part, Leaf))
 
     @property
     def bytes(self) -> float:
@@ -72,32 +90,34 @@ class Prologue:
     @property
     def operations(self) -> int:
         """Vector operations for each vector of B: those that every position along K takes."""
-        fast = [part for part in set(_computed(self.root)) if _every(part) == 1]
         stored = [leaf for leaf in self.leaves if leaf.every == 1]
-        return sum(2 if part.op is ops.CAST else 1 for part in fast) + sum(leaf.per > 1 for leaf in stored)
+        return sum(2 if part.op is ops.CAST else 1 for part in self._fast) + sum(leaf.per > 1 for leaf in stored)
 
     @property
     def held(self) -> int:
         """Vectors for each vector of B that stay in registers along K: what varies slower, where others read it."""
-        fast = [part for part in set(_computed(self.root)) if _every(part) == 1]
-        operands = {x for part in fast for x in part.operands}
-        return sum(not isinstance(x, Node) and _every(x) != 1 for x in operands)
+        operands = {x for part in self._fast for x in part.operands}
+        return sum(not isinstance(x, Node) and x.every != 1 for x in operands)
+
+    @property
+    def _fast(self) -> list[Computed]:
+        return [part for part in self.parts if isinstance(part, Computed) and part.every == 1]
 
     def value(self, stored: Mapping[Leaf, Node]) -> Node:
         """B computed from the values of its leaves, all of one shape."""
         shape = next(iter(stored.values())).shape
-
-        def value(part: Part) -> Node:
+        values: dict[Part, Node] = {}
+        for part in self.parts:
             if isinstance(part, Node):
-                return ir.expand(part, shape)
-            if isinstance(part, Leaf):
+                values[part] = ir.expand(part, shape)
+            elif isinstance(part, Leaf):
                 found = stored[part]
-                return found if found.dtype == part.source.dtype else ir.cast(found, part.source.dtype)
-            if part.op is ops.CAST and isinstance(part.operands[0], Leaf):  # which its own type holds exactly
-                return ir.elementwise(part.op, stored[part.operands[0]], attr=part.attr)
-            return ir.elementwise(part.op, *map(value, part.operands), attr=part.attr)
-
-        return value(self.root)
+                values[part] = found if found.dtype == part.source.dtype else ir.cast(found, part.source.dtype)
+            elif part.op is ops.CAST and isinstance(part.operands[0], Leaf):  # which its own type holds exactly
+                values[part] = ir.elementwise(part.op, stored[part.operands[0]], attr=part.attr)
+            else:
+                values[part] = ir.elementwise(part.op, *(values[x] for x in part.operands), attr=part.attr)
+        return values[self.root]
 
 
 def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]], width: Int) -> Prologue | None:
@@ -110,7 +130,7 @@ def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]],
     splitter = _Splitter([(sym.as_var(axis), int(str(extent))) for axis, extent in along], width)
     bits, root = splitter.part(source, index)
     whole = width * splitter.depth * source.dtype.bits
-    if not isinstance(root, Computed) or bits * LEAST > whole or _every(root) != 1:
+    if not isinstance(root, Computed) or bits * LEAST > whole or root.every != 1:
         return None
     return Prologue(root)
 
@@ -125,27 +145,43 @@ class _Splitter:
         for _, extent in along:
             self.depth *= extent
         self.known: dict[tuple[Int, ...], int] = {}
+        self.parts: dict[Place, tuple[int, Part]] = {}
+        self.made: dict[tuple[Op, Any, tuple[Part, ...]], Computed] = {}
 
     def part(self, node: Node, index: tuple[Int, ...]) -> tuple[int, Part]:
         """``node`` at ``index``, and the bits of all that is stored for it."""
-        while node.op is ops.CONTIGUOUS or (node.op is ops.VIEW and not node.attr.valid):
-            if node.op is ops.VIEW:
-                by = ir.rename(node.shape, index)
-                index = tuple(sym.substitute(e, by) for e in node.attr.index)
-            (node,) = node.inputs
+        first = _stored_at(node, index)
+        stack = [first]
+        while stack:
+            place = stack[-1]
+            operands = self._operands(*place)
+            pending = dict.fromkeys(x for x in operands or () if x not in self.parts)
+            stack += pending
+            if not pending:
+                self.parts[stack.pop()] = self._part(*place, operands)
+        return self.parts[first]
+
+    def _operands(self, node: Node, index: tuple[Int, ...]) -> list[Place] | None:
+        """What ``node`` is computed from where it may be computed where B is read."""
+        if node.op.kind is not Kind.ELEMENTWISE or not all(is_computed(x) for x in node.inputs):
+            return None
+        return [_stored_at(x, index) for x in node.inputs]
+
+    def _part(self, node: Node, index: tuple[Int, ...], operands: list[Place] | None) -> tuple[int, Part]:
         if node.op is ops.CONSTANT and node.size == 1:
             return 0, _number(node)
-        below, computed = self._computed(node, index)
         bits, leaf = self._leaf(node, index)
-        return (bits, leaf) if computed is None or bits <= below else (below, computed)
+        below = sum(self.parts[x][0] for x in operands or ())
+        if operands is None or bits <= below:
+            return bits, leaf
+        return below, self._computed(node.op, node.attr, tuple(self.parts[x][1] for x in operands))
 
-    def _computed(self, node: Node, index: tuple[Int, ...]) -> tuple[int, Computed | None]:
-        if node.op.kind is not Kind.ELEMENTWISE:
-            return 0, None
-        if any(_reads_positions(x) for x in node.inputs):
-            return 0, None
-        found = [self.part(x, index) for x in node.inputs]
-        return sum(bits for bits, _ in found), Computed(node.op, node.attr, tuple(part for _, part in found))
+    def _computed(self, op: Op, attr: Any, operands: tuple[Part, ...]) -> Computed:
+        made = (op, attr, operands)
+        if made not in self.made:
+            every = min((x.every for x in operands if not isinstance(x, Node) and x.every), default=0)
+            self.made[made] = Computed(op, attr, operands, every)
+        return self.made[made]
 
     def _leaf(self, node: Node, index: tuple[Int, ...]) -> tuple[int, Leaf]:
         every = self._every(index)
@@ -211,16 +247,21 @@ def unpacked(leaf: Leaf, panel: Node, depth: Int) -> Node:
     return ir.cast(ir.binary(ops.SHR, panel, amount), leaf.dtype)
 
 
-def constants(node: Node, index: tuple[Int, ...]) -> list[tuple[Node, tuple[Int, ...]]]:
-    """The constants that the expression ``node`` at ``index`` reads, each with its own index."""
-    if node.op is ops.VIEW:
-        by = ir.rename(node.shape, index)
-        return constants(node.inputs[0], tuple(sym.substitute(e, by) for e in node.attr.index))
-    if node.op is ops.CONSTANT:
-        return [(node, index)]
-    if node.op.kind is not Kind.ELEMENTWISE:
-        return []
-    return [found for x in node.inputs for found in constants(x, index)]
+def constants(node: Node, index: tuple[Int, ...]) -> Mapping[Node, tuple[Int, ...]]:
+    """The constants that the expression ``node`` at ``index`` reads, each with the index of its first read."""
+    found: dict[Node, tuple[Int, ...]] = {}
+    stack = [(node, index)]
+    while stack:
+        node, index = stack.pop()
+        if node in found:
+            continue
+        found[node] = index
+        if node.op is ops.VIEW:
+            by = ir.rename(node.shape, index)
+            stack.append((node.inputs[0], tuple(sym.substitute(e, by) for e in node.attr.index)))
+        elif node.op.kind is Kind.ELEMENTWISE:
+            stack += [(x, index) for x in reversed(node.inputs)]
+    return {x: at for x, at in found.items() if x.op is ops.CONSTANT}
 
 
 def _byte(value: int) -> Node:
@@ -231,22 +272,11 @@ def _number(node: Node) -> Node:
     return ir.constant(node.attr.array.reshape(()))
 
 
-def _reads_positions(node: Node) -> bool:
-    return not any(part.op is ops.CONSTANT for part in ir.topological([node]))
-
-
-def _leaves(part: Part) -> list[Leaf]:
-    if isinstance(part, Leaf):
-        return [part]
-    return [leaf for x in part.operands for leaf in _leaves(x)] if isinstance(part, Computed) else []
-
-
-def _computed(part: Part) -> list[Computed]:
-    if not isinstance(part, Computed):
-        return []
-    return [part, *(found for x in part.operands for found in _computed(x))]
-
-
-def _every(part: Part) -> int:
-    """The positions along K for which ``part`` stays the same, at least; 0 for a number."""
-    return min((leaf.every for leaf in _leaves(part)), default=0)
+def _stored_at(node: Node, index: tuple[Int, ...]) -> Place:
+    """What ``node`` is a view or a copy of, and where ``index`` is in that."""
+    while node.op is ops.CONTIGUOUS or (node.op is ops.VIEW and not node.attr.valid):
+        if node.op is ops.VIEW:
+            by = ir.rename(node.shape, index)
+            index = tuple(sym.substitute(e, by) for e in node.attr.index)
+        (node,) = node.inputs
+    return node, index

@@ -129,7 +129,7 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
                 for x, as_b in ((contraction.a, False), (contraction.b, True)):
                     first, before = found.get(x.source, (x.index, False))
                     found[x.source] = (first, before or as_b)
-                for packed, index in dequantise.constants(contraction.b.source, contraction.b.index):
+                for packed, index in dequantise.constants(contraction.b.source, contraction.b.index).items():
                     found.setdefault(packed, (index, True))
     return found
 

@@ -254,9 +254,15 @@ def _narrowest(x: Operand) -> Operand:
 
 
 def _is_stored(node: Node) -> bool:
-    if node.op is ops.VIEW or (node.op.kind is ops.Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS):
-        return any(_is_stored(x) for x in node.inputs)
-    return node.op not in (ops.IOTA, ops.DIM) and not (node.op is ops.CONSTANT and node.size == 1)
+    """Whether ``node`` is computed from anything but numbers and positions."""
+    return any(
+        x.op not in (ops.IOTA, ops.DIM) and not (x.op is ops.CONSTANT and x.size == 1)
+        for x in ir.sources([node], _is_read_through)
+    )
+
+
+def _is_read_through(node: Node) -> bool:
+    return node.op is ops.VIEW or (node.op.kind is ops.Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS)
 
 
 def _read(x: Operand, product: Node) -> Node:
