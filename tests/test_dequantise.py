@@ -243,6 +243,33 @@ def test_integers_are_stored_in_the_narrowest_type_that_holds_them() -> None:
     assert narrowest(ir.constant(np.array([0, 1 << 20], np.int32))) == types.i32
 
 
+def test_integers_are_looked_at_once_for_all_types_that_may_hold_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = ir.constant(integers(types.i16, 128, 150).astype(np.int32) << 4)
+    x = ir.input_("x", (3, 128), types.i32)
+    graph = Graph("integers", (x,), (("y", contraction.matmul(x, weight)),), ())
+    evaluated: list[Node] = []
+    evaluate = interp.evaluate
+    monkeypatch.setattr(interp, "evaluate", lambda nodes: evaluated.extend(nodes) or evaluate(nodes))
+    for target in (targets.AVX2, targets.AVX512):
+        compile_graph(graph, target)
+    assert evaluated.count(weight) == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "dtype"),
+    [((-128, 127), "int8"), ((0, 128), "uint8"), ((-1, 128), "int16"), ((0, 65535), "uint16"), ((0, 65536), "int32")],
+)
+def test_integers_of_a_product_are_stored_in_few_bytes(ends: tuple[int, int], dtype: str) -> None:
+    weight = np.zeros((128, 150), np.int32)
+    weight[7, :2] = ends
+    x = ir.input_("x", (3, 128), types.i32)
+    graph = Graph("integers", (x,), (("y", contraction.matmul(x, ir.constant(weight))),), ())
+    program = compile_graph(graph, targets.AVX2)
+    assert [found.name for found, _ in arrays(program).values()] == [dtype]
+    values = np.random.default_rng(2).integers(-9, 9, (3, 128)).astype(np.int32)
+    np.testing.assert_array_equal(run_program(program, {"x": values})["y"], values @ weight)
+
+
 def test_entries_share_narrow_weights() -> None:
     weight = dequantised(integers(types.i4, 150, 128), 32)
     many, one = (replace(product(rows, weight), name="shared") for rows in (12, 1))

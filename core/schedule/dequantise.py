@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
@@ -210,16 +211,25 @@ class _Splitter:
         return count == 1 or not any(within in sym.variables(sym.substitute(e, by)) for e in index)
 
 
-def narrowest(node: Node) -> DType:
-    """The narrowest type that holds every value of an integer ``node``, which depends on constants alone; the type of
-    other nodes."""
+def narrowest(node: Node, among: Sequence[DType] = _INTEGERS) -> DType:
+    """The first type ``among`` some, the narrowest first, that holds every value of an integer ``node``, which depends
+    on constants alone, in fewer bits than its own type; the type of other nodes."""
     if not node.dtype.is_integer or node.dtype.bits <= 4:
         return node.dtype
-    (values,) = interp.evaluate([node])
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
-    fitting = (dtype for dtype in _INTEGERS if dtype.min <= low and high <= dtype.max)
-    found = next(fitting, node.dtype)
-    return found if found.bits < node.dtype.bits else node.dtype
+    narrower = [dtype for dtype in among if dtype.bits < node.dtype.bits]
+    low, high = _ends(node) if narrower else (0, 0)
+    return next((dtype for dtype in narrower if dtype.min <= low and high <= dtype.max), node.dtype)
+
+
+_known_ends: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
+
+
+def _ends(node: Node) -> tuple[int, int]:
+    """The least and the largest value of integers that depend on constants alone, 0 among them."""
+    if node not in _known_ends:
+        (values,) = interp.evaluate([node])
+        _known_ends[node] = int(values.min(initial=0)), int(values.max(initial=0))
+    return _known_ends[node]
 
 
 def packed(leaf: Leaf, panels: Callable[[Node, int, int], Node]) -> Node:

@@ -242,15 +242,21 @@ def _narrowed(x: Operand, dtype: DType) -> Operand:
     if x.source.dtype == dtype or not is_constant(x.source):
         return x
     (wide,) = interp.evaluate([x.source])
-    if not np.array_equal(wide.astype(dtype.numpy).astype(wide.dtype), wide):
-        return x
-    return replace(x, source=interp.folded(ir.cast(x.source, dtype)), fill=bytes(dtype.itemsize) if x.valid else b"")
+    exact = np.array_equal(wide.astype(dtype.numpy).astype(wide.dtype), wide)
+    return _converted(x, dtype) if exact else x
 
 
 def _narrowest(x: Operand) -> Operand:
     """The operand with a source of the first type of few bytes that holds its constants."""
-    found = (_narrowed(x, dtype) for dtype in (i8, u8, i16, u16) if dtype.bits < x.source.dtype.bits)
-    return next((narrow for narrow in found if narrow is not x), x)
+    if not is_constant(x.source):
+        return x
+    dtype = dequantise.narrowest(x.source, (i8, u8, i16, u16))
+    return x if dtype == x.source.dtype else _converted(x, dtype)
+
+
+def _converted(x: Operand, dtype: DType) -> Operand:
+    """The operand with its constants as ``dtype``, which holds them."""
+    return replace(x, source=interp.folded(ir.cast(x.source, dtype)), fill=bytes(dtype.itemsize) if x.valid else b"")
 
 
 def _is_stored(node: Node) -> bool:
