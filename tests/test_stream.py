@@ -383,6 +383,17 @@ def test_conditions_on_integers_hold_for_rows_at_which_they_wrap_around(dtype: t
     assert bool(needed) == (dtype is types.i64)
 
 
+def test_conditions_on_parts_that_are_read_again_and_again() -> None:
+    place = AT_J
+    for _ in range(59):
+        place = ln.apply(ops.ADD, (place, place), None, types.i64)
+    assert conditions.position(place) == sym.var("j", 0, 9) * 2**59
+    assert conditions.position(ln.apply(ops.ADD, (place, place), None, types.i64)) is None  # 9 * 2**60 wraps around
+    value = ln.apply(ops.SELECT, (logical(ops.LESS_THAN, AT_J, AT_I), number(0.0), number(-np.inf)), None, types.f32)
+    assert conditions.needed(value)
+    assert conditions.needed(repeated(ops.ADD, value, 60)) == conditions.needed(value)
+
+
 def test_a_finite_mask_proves_nothing() -> None:
     condition = logical(ops.LESS_THAN, AT_J, AT_I)
     score = ln.apply(ops.SELECT, (condition, number(1.0), number(np.finfo(np.float32).min)), None, types.f32)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
+
 import numpy as np
 
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.schedule import nest as ln
 from luminal.core.symbolic import Int
-from luminal.core.types import bool_
+from luminal.core.types import DType, bool_
 
 
 def needed(value: ln.Scalar) -> list[Int]:
@@ -16,20 +19,29 @@ def needed(value: ln.Scalar) -> list[Int]:
 
     What is added to -inf is taken to be neither NaN nor +inf, and a factor to be positive only where it is a constant.
     """
-    if value.op is ops.SELECT:
-        condition, kept, other = value.operands
-        if _is_minus_infinity(other):
-            return implied(condition) + needed(kept)
-        if _is_minus_infinity(kept):
-            return denied(condition) + needed(other)
-        return []
-    if value.op is ops.ADD:
-        return [c for operand in value.operands for c in needed(operand)]
-    if value.op is ops.MUL:
-        for one, other in (value.operands, value.operands[::-1]):
-            if isinstance(other.leaf, ln.Literal) and _number(other) > 0:
-                return needed(one)
-    return []
+    found: list[Int] = []
+    seen: set[ln.Scalar] = set()
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value.op is ops.SELECT:
+            condition, kept, other = value.operands
+            if _is_minus_infinity(other):
+                found += implied(condition)
+                stack.append(kept)
+            elif _is_minus_infinity(kept):
+                found += denied(condition)
+                stack.append(other)
+        elif value.op is ops.ADD:
+            stack += reversed(value.operands)
+        elif value.op is ops.MUL:
+            pairs = (value.operands, value.operands[::-1])
+            scaled = (one for one, other in pairs if isinstance(other.leaf, ln.Literal) and _number(other) > 0)
+            stack += islice(scaled, 1)
+    return found
 
 
 def _is_minus_infinity(value: ln.Scalar) -> bool:
@@ -86,23 +98,28 @@ def negated(condition: ln.Scalar) -> ln.Scalar:
 
 def position(value: ln.Scalar) -> Int | None:
     """An integer that is an affine expression of loop indices, as one; None where its type might not hold it."""
-    found = _exact(value)
-    if found is None or not value.dtype.is_integer:
-        return None
-    held = sym.always(found - int(value.dtype.min)) and sym.always(int(value.dtype.max) - found)
-    return found if held else None  # elsewhere the integer wraps around
+    found: dict[ln.Scalar, Int | None] = {}
+    for scalar in ln.postorder(value):
+        exact = _exact(scalar, found) if scalar.dtype.is_integer else None
+        held = exact is not None and _holds(scalar.dtype, exact)
+        found[scalar] = exact if held else None  # elsewhere the integer wraps around
+    return found[value]
 
 
-def _exact(value: ln.Scalar) -> Int | None:
-    """The expression, before it is brought into the type of ``value``."""
+def _holds(dtype: DType, value: Int) -> bool:
+    return sym.always(value - int(dtype.min)) and sym.always(int(dtype.max) - value)
+
+
+def _exact(value: ln.Scalar, positions: Mapping[ln.Scalar, Int | None]) -> Int | None:
+    """The expression, before it is brought into the type of ``value``; ``positions`` are those of its operands."""
     if isinstance(value.leaf, ln.Index):
         return value.leaf.value
-    if isinstance(value.leaf, ln.Literal) and value.dtype.is_integer:
+    if isinstance(value.leaf, ln.Literal):
         return int(np.frombuffer(value.leaf.bits, value.dtype.numpy)[0])
     if value.op is ops.CAST:
-        return position(value.operands[0])
+        return positions[value.operands[0]]
     if value.op is ops.ADD or value.op is ops.MUL:
-        left, right = map(position, value.operands)
+        left, right = (positions[x] for x in value.operands)
         if left is None or right is None:
             return None
         if value.op is ops.ADD:
