@@ -168,7 +168,7 @@ def _terms(value: Int) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _normal(terms: list[tuple[Monomial, int]]) -> Int:
-    """Collect like monomials and rejoin ``d*(x//d) + x%d`` into ``x``."""
+    """Collect like monomials; rejoin ``d*(x//d) + x%d`` into ``x`` and ``d*((x//d) % e) + x%d`` into ``x % (d*e)``."""
     total: dict[Monomial, int] = {}
     for monomial, coefficient in terms:
         total[monomial] = total.get(monomial, 0) + coefficient
@@ -186,16 +186,25 @@ def _normal(terms: list[tuple[Monomial, int]]) -> Int:
 def _rejoin(total: dict[Monomial, int]) -> Int | None:
     if len(total) < 2:
         return None
+    remainders = {a for monomial in total for a in monomial if isinstance(a, Mod)}
     for monomial, coefficient in total.items():
         for position, atom in enumerate(monomial):
             if not isinstance(atom, Mod):
                 continue
-            rest = monomial[:position] + monomial[position + 1 :]
-            quotient = floordiv(atom.num, atom.den) * atom.den * _product(rest, coefficient)
-            wanted = _terms(quotient)
-            if wanted and all(total.get(m) == c for m, c in wanted):
-                left = [(m, c) for m, c in total.items() if m != monomial and not any(m == w for w, _ in wanted)]
-                return _normal([*left, *_terms(atom.num * _product(rest, coefficient))])
+            factor = _product(monomial[:position] + monomial[position + 1 :], coefficient)
+            high = floordiv(atom.num, atom.den)
+            wholes = [(high, atom.num)]
+            wholes += [
+                (expr(digit), mod(atom.num, atom.den * digit.den))
+                for digit in sorted(remainders - {atom}, key=lambda a: a.key)
+                if mod(high, digit.den) == expr(digit)
+            ]
+            for part, whole in wholes:
+                wanted = _terms(part * atom.den * factor)
+                if wanted and all(total.get(m) == c for m, c in wanted):
+                    taken = {monomial, *(m for m, _ in wanted)}
+                    left = [(m, c) for m, c in total.items() if m not in taken]
+                    return _normal([*left, *_terms(whole * factor)])
     return None
 
 
@@ -453,10 +462,16 @@ def _common(num: Int, den: Int) -> tuple[int, Int, Int] | None:
 
 def _is_digit(value: Int, den: Int) -> bool:
     """Whether ``value`` is a quotient ``a // b`` with ``0 <= a < b*den``, and so in ``0 .. den-1``."""
-    if not isinstance(value, Expr) or len(value.terms) != 1 or value.terms[0][1] != 1:
-        return False
-    (atom, *more) = value.terms[0][0]
-    return not more and isinstance(atom, FloorDiv) and always(atom.num) and always(atom.den * den - 1 - atom.num)
+    atom = _alone(value)
+    return isinstance(atom, FloorDiv) and always(atom.num) and always(atom.den * den - 1 - atom.num)
+
+
+def _alone(value: Int) -> Atom | None:
+    """The atom that ``value`` is, if it is exactly one."""
+    if not isinstance(value, Expr) or len(value.terms) != 1:
+        return None
+    ((monomial, coefficient),) = value.terms
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
 
 
 def _same_quotient(value: Int, den: Int) -> int | None:
@@ -488,10 +503,11 @@ def floordiv(num: Int, den: Int) -> Int:
     common = _common(num, den)
     if common is not None and common[0] != den:
         return floordiv(common[1], floordiv(den, common[0]))
-    if isinstance(den, int) and isinstance(num, Expr) and len(num.terms) == 1 and num.terms[0][1] == 1:
-        (atom, *more) = num.terms[0][0]
-        if not more and isinstance(atom, FloorDiv) and isinstance(atom.den, int):
-            return floordiv(atom.num, atom.den * den)
+    atom = _alone(num)
+    if isinstance(atom, FloorDiv):
+        return floordiv(atom.num, atom.den * den)
+    if isinstance(atom, Mod) and mod(atom.den, den) == 0:
+        return mod(floordiv(atom.num, den), floordiv(atom.den, den))
     return expr(FloorDiv(num, den))
 
 
@@ -510,10 +526,9 @@ def mod(num: Int, den: Int) -> Int:
     if common is not None and common[0] != den:
         g, high, low = common
         return mod(high, floordiv(den, g)) * g + low
-    if isinstance(den, int) and isinstance(rest, Expr) and len(rest.terms) == 1 and rest.terms[0][1] == 1:
-        (atom, *more) = rest.terms[0][0]
-        if not more and isinstance(atom, Mod) and isinstance(atom.den, int) and atom.den % den == 0:
-            return mod(atom.num, den)
+    atom = _alone(rest)
+    if isinstance(atom, Mod) and mod(atom.den, den) == 0:
+        return mod(atom.num, den)
     return expr(Mod(rest, den))
 
 

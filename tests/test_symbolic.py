@@ -410,3 +410,18 @@ def test_digits_of_a_flattened_axis_need_no_remainder() -> None:
     assert sym.floordiv(element, 64 * length) == row
     assert sym.mod(element, 64 * length) == 64 * sym.mod(flat, length) + column
     assert row * length + sym.mod(flat, length) == flat
+
+
+def test_digits_of_an_axis_are_rejoined() -> None:
+    """Three axes of four lines, flattened and seen again in panels of 64 columns, whose digits four divides."""
+    x, d, e = sym.var("x", 0, 447), S * 2, sym.var("e", 1, 8)
+    assert sym.floordiv(sym.mod(x, 56), 4) == sym.mod(sym.floordiv(x, 4), 14)
+    line = sym.floordiv(x, 56) * 14 + sym.floordiv(sym.mod(x, 56), 4)
+    assert line == sym.floordiv(x, 4)
+    assert sym.floordiv(line, 16) * 64 + sym.mod(line, 16) * 4 + sym.mod(x, 4) == x
+    assert sym.mod(line, 16) * 4 + sym.mod(x, 4) == sym.mod(x, 64)
+    # And where sizes are symbols.
+    assert sym.floordiv(sym.mod(x, d * e), d) == sym.mod(sym.floordiv(x, d), e)
+    assert sym.mod(sym.mod(x, d * e), d) == sym.mod(x, d)
+    assert sym.floordiv(sym.floordiv(x, d), e) == sym.floordiv(x, d * e)
+    assert sym.mod(sym.floordiv(x, d), e) * d + sym.mod(x, d) == sym.mod(x, d * e)

@@ -97,6 +97,15 @@ def roles(node: Node) -> Roles | None:
     return None
 
 
+def prepared_roles(node: Node) -> Roles | None:
+    """The roles of the axes of a contraction that is prepared: A is the first factor, B the second. What was padded or
+    packed may suggest the other order: a window that moves by its own length is a number of its axes, without a border.
+    """
+    product = node.inputs[0]
+    a, b = (operand(x) for x in product.inputs)
+    return _assign(node, product, a, b)
+
+
 def _depends(x: Operand, product: Node, axis: int) -> bool:
     return axis >= 0 and sym.as_var(ir.axes(product.shape)[axis]) in x.variables
 

@@ -18,7 +18,7 @@ from luminal.core.ir import Node
 from luminal.core.schedule import assemble, dequantise
 from luminal.core.schedule.assemble import Assemblies
 from luminal.core.schedule.cluster import Cluster, Fusion, Read
-from luminal.core.schedule.contraction import Roles, roles, run_axes
+from luminal.core.schedule.contraction import Roles, prepared_roles, run_axes
 from luminal.core.schedule.reads import reads
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
@@ -124,7 +124,7 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
         for total in cluster.contractions:
-            contraction = roles(total)
+            contraction = prepared_roles(total)
             if contraction is not None:
                 for x, as_b in ((contraction.a, False), (contraction.b, True)):
                     first, before = found.get(x.source, (x.index, False))
@@ -139,7 +139,7 @@ def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
     found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
         for total in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
-            contraction = roles(total)
+            contraction = prepared_roles(total)
             if contraction is not None and (axes := run_axes(total.inputs[0], contraction)):
                 source = contraction.a.source
                 found[source] = max(found.get(source, ()), axes, key=len)
@@ -151,7 +151,7 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
     along which their columns lie: reading across it would cost more than the product."""
     found: dict[Node, int] = {}
     for cluster in fusion.clusters:
-        contraction = roles(cluster.contractions[-1]) if cluster.kind == "contraction" else None
+        contraction = prepared_roles(cluster.contractions[-1]) if cluster.kind == "contraction" else None
         if contraction is None or contraction.along_rows:
             continue
         columns = _columns(cluster, contraction)
@@ -174,7 +174,7 @@ def _columns(cluster: Cluster, contraction: Roles) -> set[Var | None]:
 def _contraction_order(
     cluster: Cluster, node: Node, index: tuple[Int, ...], read: tuple[tuple[Int, ...], bool] | None
 ) -> tuple[int, ...]:
-    contraction = roles(cluster.contractions[-1])
+    contraction = prepared_roles(cluster.contractions[-1])
     assert contraction is not None
     columns = _columns(cluster, contraction)
     inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]

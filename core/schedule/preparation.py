@@ -18,10 +18,10 @@ from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule import bodies, dequantise
-from luminal.core.schedule.contraction import Operand, Roles, is_constant, roles, run_axes
+from luminal.core.schedule.contraction import Operand, Roles, is_constant, operand, roles, run_axes, run_of
 from luminal.core.schedule.dequantise import Prologue
 from luminal.core.schedule.panels import direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.runs import copied_along, on_unit
+from luminal.core.schedule.runs import copied_along, copied_apart, on_unit
 from luminal.core.schedule.tile import Tile, block_tile, choose_tile, lines, typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
@@ -150,8 +150,8 @@ def _prepared(node: Node, found: Roles, target: Target, packings: Packings, runs
     if suited is not None:
         found, product = suited.roles, suited.product
     found = replace(found, a=_in_memory(found.a), b=_in_memory(found.b))
-    if tile.unit is not None and not found.a.valid:
-        found = replace(found, a=_along_its_runs(found.a, run_axes(product, found), runs))
+    if tile.unit is not None:
+        found = replace(found, a=_in_runs(product, found, target, runs))
     narrow = found.a.source.dtype
     if target.fragment(narrow, narrow) is not None:
         found = replace(found, b=_narrowed(found.b, narrow))
@@ -222,10 +222,22 @@ def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made:
     return ir.expand(prologue.value(values), product.shape)
 
 
+def _in_runs(product: Node, found: Roles, target: Target, runs: Runs) -> Operand:
+    """A with a source in which the terms of a run can lie side by side; where no axis of it is for them, a copy that
+    has one."""
+    a, axes = found.a, run_axes(product, found)
+    if a.valid and not axes and target.pads and (padded := without_mask(a, product)) is not None:
+        a = operand(padded)
+    if a.valid:
+        return a
+    if not axes:
+        a = copied_apart(a, product, run_of(product.shape, found))
+        axes = (a.source.rank - 1,)
+    return _along_its_runs(a, axes, runs)
+
+
 def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
     """The operand with a source that can have ``axes`` innermost: itself, or a copy where it lies otherwise already."""
-    if not axes:
-        return x
     lies = tuple(range(x.source.rank)) if x.source.op is ops.INPUT else runs.setdefault(x.source, axes)
     if lies[-len(axes) :] == axes:
         return x

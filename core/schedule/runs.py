@@ -110,6 +110,24 @@ def copied_along(x: Operand, axes: tuple[int, ...]) -> Operand:
     return Operand(copied, tuple(x.index[k] for k in order), x.valid, x.fill)
 
 
+def copied_apart(x: Operand, product: Node, run: int) -> Operand:
+    """The operand, which has no mask, with a copy of its source in which terms of the axis ``run`` of ``product`` have
+    an axis of their own: every other one of a row, the taps of a window, digits of what was one axis. Axes of the
+    source that they do not move are as they were."""
+    over, source = ir.axes(product.shape), x.source
+    moved = _places(x, over[run])
+    kept = [d for d in range(source.rank) if d not in moved]
+    within = {v for d in moved for v in sym.variables(x.index[d])}
+    axes = [*(k for k, axis in enumerate(over) if sym.as_var(axis) in within and k != run), run]
+    shape = (*(source.shape[d] for d in kept), *(product.shape[k] for k in axes))
+    where = ir.axes(shape)
+    by = {v: at for k, at in zip(axes, where[len(kept) :], strict=True) if (v := sym.as_var(over[k])) is not None}
+    index = [where[kept.index(d)] if d in kept else sym.substitute(e, by) for d, e in enumerate(x.index)]
+    source = source.inputs[0] if source.op is ops.CONTIGUOUS else source
+    copied = ir.unary(ops.CONTIGUOUS, ir.view(source, shape, index))
+    return Operand(copied, (*(x.index[d] for d in kept), *(over[k] for k in axes)), x.valid, x.fill)
+
+
 def _window_of_run(found: Roles, product: Node) -> tuple[int, int]:
     """The axis of K outside the run, as the last one of a window is, where it moves A by one position and each of these
     has all terms of the run; and the run, which is given for both where there is no such axis."""
