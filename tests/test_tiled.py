@@ -111,3 +111,24 @@ def far_windows(s: Source) -> ir.Node:
 @pytest.mark.parametrize("build", [every_third_term, every_third_channel, digits_of_one_axis, far_taps, far_windows])
 def test_terms_that_do_not_lie_side_by_side_are_copied(build: Build, target: Target) -> None:
     assert_tiled(build, target, 72)
+
+
+def image_in_rows_of_tokens(s: Source) -> ir.Node:
+    x = movement.reshape(movement.permute(s.input(2, 30, 8), [0, 2, 1]), (2, 8, 5, 6))
+    return decompose.conv(x, s.input(20, 8, 3, 3), None, (1, 1), (1, 1), (1, 1))
+
+
+def every_other_row(s: Source) -> ir.Node:
+    x = movement.slice_(s.input(2, 8, 13, 6), 2, 1, 6, 2)
+    return decompose.conv(x, s.weight(20, 8, 3, 3), None, (2, 2), (1, 1), (1, 1))
+
+
+def flat_channels(s: Source) -> ir.Node:
+    x = movement.reshape(s.input(2 * 8 * 20), (2, 8, 20))
+    return decompose.conv(x, s.input(20, 4, 3), None, (1,), (2,), (2,), (2,), groups=2)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=name_of)
+@pytest.mark.parametrize("build", [image_in_rows_of_tokens, every_other_row, flat_channels])
+def test_a_border_around_positions_is_copied(build: Build, target: Target) -> None:
+    assert_tiled(build, target, 72)

@@ -6,6 +6,9 @@ B lies in panels ``[batch.., N/columns, K, columns]``, zero beyond N; those that
 
 from __future__ import annotations
 
+import math
+from collections.abc import Set
+
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
@@ -92,8 +95,13 @@ def read_panels(packed: Node, product: Node, found: Roles, tile: Tile, every: in
 def without_mask(a: Operand, product: Node) -> Node | None:
     """A with its padding made real: the masked dimensions are copied into a larger array, zero around the border.
 
-    None where a mask is not the range of one dimension.
+    None where masks are neither ranges of dimensions nor of positions that axes of the product number together.
     """
+    return _padded(a, product) or _padded_positions(a, product)
+
+
+def _padded(a: Operand, product: Node) -> Node | None:
+    """``without_mask`` where every mask is the range of one dimension."""
     before: list[Int] = [0] * len(a.index)
     shape: list[Int] = list(a.source.shape)
     left = list(a.valid)
@@ -113,6 +121,62 @@ def without_mask(a: Operand, product: Node) -> Node | None:
     valid = [c for e, d in zip(moved, a.source.shape, strict=True) for c in (e, d - 1 - e)]
     padded = ir.unary(ops.CONTIGUOUS, ir.view(a.source, shape, moved, valid, a.fill))
     return ir.view(padded, product.shape, [e + b for e, b in zip(a.index, before, strict=True)])
+
+
+def _padded_positions(a: Operand, product: Node) -> Node | None:
+    """``without_mask`` where a dimension holds several things, or steps are taken along it, as in an image that is seen
+    in rows of tokens, or whose every other row is: the positions that are masked become dimensions of the copy."""
+    over = ir.axes(product.shape)
+    own = {v: k for k, axis in enumerate(over) if (v := sym.as_var(axis)) is not None}
+    steps: list[dict[Var, int]] = []  # of each kind of position, by the axes that move it
+    for condition in a.valid:
+        slopes = _slopes(condition, sym.variables(condition) & own.keys())
+        if not slopes:
+            return None
+        unit = math.gcd(*slopes.values()) * (1 if next(iter(slopes.values())) > 0 else -1)
+        position = {v: slope // unit for v, slope in slopes.items()}
+        if position not in steps:
+            steps.append(position)
+    masked = {v for position in steps for v in position}
+    if len(masked) < sum(map(len, steps)) or any(step < 0 for position in steps for step in position.values()):
+        return None
+    moved = [d for d, e in enumerate(a.index) if sym.variables(e) & masked]
+    kept = [d for d in range(len(a.index)) if d not in moved]
+    beside = {v for d in moved for v in sym.variables(a.index[d]) if v in own} - masked
+    axes = [k for v, k in own.items() if v in beside]
+    counts = [sum((v.hi * step for v, step in position.items()), start=1) for position in steps]
+    shape = (*(a.source.shape[d] for d in kept), *(product.shape[k] for k in axes), *counts)
+    at = ir.axes(shape)
+    by: dict[Var, Int] = dict.fromkeys(masked, 0)
+    by |= dict(zip((v for v in own if v in beside), at[len(kept) :], strict=False))
+    positions = at[len(kept) + len(axes) :]
+
+    def moving(value: Int) -> Int | None:
+        """``value`` over the positions, where it moves with nothing else of what moves these."""
+        total = sym.substitute(value, by)
+        for position, place in zip(steps, positions, strict=True):
+            slopes = _slopes(value, sym.variables(value) & position.keys())
+            times = set() if slopes is None else {divmod(slopes.get(v, 0), step) for v, step in position.items()}
+            if len(times) != 1 or (found := times.pop())[1]:
+                return None
+            total = total + place * found[0]
+        return total
+
+    index = [at[kept.index(d)] if d in kept else moving(e) for d, e in enumerate(a.index)]
+    valid = [moving(condition) for condition in a.valid]
+    known = [e for e in index if e is not None], [e for e in valid if e is not None]
+    if len(known[0]) < len(index) or len(known[1]) < len(valid):
+        return None
+    padded = ir.unary(ops.CONTIGUOUS, ir.view(a.source, shape, *known, a.fill))
+    places = [sum(step * sym.expr(v) for v, step in position.items()) for position in steps]
+    return ir.view(padded, product.shape, [*(a.index[d] for d in kept), *(over[k] for k in axes), *places])
+
+
+def _slopes(value: Int, axes: Set[Var]) -> dict[Var, int] | None:
+    """The slopes of ``value`` along ``axes``, in the order of their names; None where they are not numbers."""
+    found = {v: sym.coefficient(value, v) for v in sorted(axes, key=lambda v: v.name)}
+    slopes = {v: linear[0] for v, linear in found.items() if linear is not None and isinstance(linear[0], int)}
+    return slopes if len(slopes) == len(found) else None
 
 
 def _highest(index: Int) -> Int | None:
