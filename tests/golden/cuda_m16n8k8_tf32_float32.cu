@@ -46,17 +46,18 @@ extern "C" __global__ void __launch_bounds__(64) cuda_m16n8k8_tf32_float32(float
             warp_tile_step<m16n8k8_tf32<float>, 1, 4>(tile, stage_a + n5 + term, 16, 1, stage_b + 32*term, 32, 1, lane);
         }
     }
-    const int n6 = lane / 4;
-    const int n7 = tid % 4;
-    const int n8 = 32*n6 + 2*n7 + 512*n4;
+    const int n6 = tid / 4;
+    const int n7 = n6 % 8;
+    const int n8 = tid % 4;
+    const int n9 = 32*n7 + 2*n8 + 512*n4;
     #pragma unroll 4
     for (int e1 = 0; e1 < 4; ++e1) {
         #pragma unroll 4
         for (int e2 = 0; e2 < 4; ++e2) {
             const float s1 = tile[4*e1 + e2];
-            const int n9 = e2 % 2;
-            const int n10 = e2 / 2;
-            out[n8 + n9 + 256*n10 + 8*e1] = s1;
+            const int n10 = e2 % 2;
+            const int n11 = e2 / 2;
+            out[n9 + n10 + 256*n11 + 8*e1] = s1;
         }
     }
 }

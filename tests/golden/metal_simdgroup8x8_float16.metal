@@ -51,13 +51,14 @@ inline namespace LM_NAMESPACE {
                     lane);
         }
     }
-    const int n6 = lane / 2;
-    const int n7 = n6 % 4;
-    const int n8 = lane / 8;
-    const int n9 = n8 % 2;
-    const int n10 = lane / 16;
-    const int n11 = tid % 2;
-    const int n12 = 32*n7 + 4*n9 + 128*n10 + 2*n11 + 512*n4;
+    const int n6 = tid / 16;
+    const int n7 = n6 % 2;
+    const int n8 = tid / 2;
+    const int n9 = n8 % 4;
+    const int n10 = tid / 8;
+    const int n11 = n10 % 2;
+    const int n12 = tid % 2;
+    const int n13 = 128*n7 + 32*n9 + 4*n11 + 2*n12 + 512*n4;
     #pragma unroll 2
     for (int e0 = 0; e0 < 2; ++e0) {
         #pragma unroll 4
@@ -65,7 +66,7 @@ inline namespace LM_NAMESPACE {
             #pragma unroll 2
             for (int e2 = 0; e2 < 2; ++e2) {
                 const float s1 = tile[8*e0 + 2*e1 + e2];
-                out[n12 + 256*e0 + 8*e1 + e2] = s1;
+                out[n13 + 256*e0 + 8*e1 + e2] = s1;
             }
         }
     }
