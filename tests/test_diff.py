@@ -14,13 +14,14 @@ from torch._higher_order_ops.map import map as map_
 import luminal
 from luminal.codegen import dialect_cpp
 from luminal.comparison import inputs as drawing
-from luminal.comparison import locate
+from luminal.comparison import locate, stages
 from luminal.comparison.locate import first_failure
 from luminal.comparison.measure import COARSE_LIMIT, LIMIT, distance, rounding
 from luminal.comparison.references import OnnxRuntime
 from luminal.core import interp, ir, ops, pipeline
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import indexing
 from luminal.core.errors import InputError, ModelError
 from luminal.core.ir import Graph, Node
@@ -131,7 +132,17 @@ def test_what_a_precision_cannot_hold_is_no_mistake_of_a_stage() -> None:
     report = luminal.diff(linear, (x,), precision="fp16")
     assert not report.ok and "NaN or infinite on one side only" in str(report)
     assert report.finding is not None and report.finding.stage == "what was chosen", str(report)
-    assert "with those of fp16 it is not" in report.finding.explanation
+    assert "numbers of fp16 do not reach so far" in report.finding.explanation
+
+
+def test_what_a_stage_makes_wrong_is_not_put_down_to_the_precision() -> None:
+    """The canonical graph, of operands that are rounded, is right, and the one that is prepared is not."""
+    x = ir.input_("x", (4, 8), f32)
+    graph = Graph("linear", (x,), (("y", decompose.matmul(x, ir.constant(np.ones((8, 16), np.float32)))),))
+    differs = iter([False, True])
+    target = targets.parse("avx512-bf16", "bf16")
+    stage, _ = stages.introduced(graph, {"x": np.ones((4, 8), np.float32)}, target, lambda _: next(differs, False))
+    assert stage == "preparation for kernels"
 
 
 def _with(graph: Graph, op: ops.Op, replacement: Callable[..., Node]) -> Graph:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from luminal.comparison.measure import at_most
@@ -38,13 +39,10 @@ def introduced(
     reached: dict[str, Any] = {}
     compile_graph(graph, target, reached.__setitem__)
     for stage, name in _GRAPHS.items():
-        if differs(interp.run(reached[stage], inputs).outputs[0]):
-            exact = canonical(graph, replace(target, precision=FP32))
-            if target.precision != FP32 and not differs(interp.run(exact, inputs).outputs[0]):
-                return (
-                    CHOSEN,
-                    f"with operands of float32 the value is right, with those of {target.precision} it is not",
-                )
+        (value,) = interp.run(reached[stage], inputs).outputs
+        if differs(value):
+            if stage == "canonical" and _overflows(graph, inputs, target, value, differs):
+                return CHOSEN, f"the value is right in float32, and numbers of {target.precision} do not reach so far"
             return name, f"the {stage} graph gives another value in the interpreter than the imported one"
     dims = interp.bind(graph.inputs, inputs, {})
     if work(reached["prepared"], dims) > AFFORDABLE:
@@ -57,6 +55,20 @@ def introduced(
     if differs(outputs[0]):
         return "scheduling", "the loop nests give another value in Python than the graph"
     return "code generation", "the loop nests are right in Python, the compiled library is not"
+
+
+def _overflows(
+    graph: Graph,
+    inputs: Mapping[str, NDArray[Any]],
+    target: Target,
+    value: NDArray[Any],
+    differs: Callable[[NDArray[Any]], bool],
+) -> bool:
+    """Whether operands of the chosen precision are what made ``value`` infinite or NaN."""
+    if target.precision == FP32 or np.isfinite(value).all():
+        return False
+    (exact,) = interp.run(canonical(graph, replace(target, precision=FP32)), inputs).outputs
+    return bool(np.isfinite(exact).all()) and not differs(exact)
 
 
 def work(graph: Graph, dims: Mapping[str, int]) -> int:
