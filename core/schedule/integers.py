@@ -18,9 +18,9 @@ of the real number, with ``u = 2**-24``. ``K`` terms that are computed and summe
 times the sum of their magnitudes. A model of integers is thus computed exactly in integers and then scaled, which is
 what tools that calibrate such models assume and what other runtimes do. Where nothing of a sum is shared among rows or
 columns (each channel of a depthwise convolution has its own), no unit computes it: then it is of the same integers in
-float32, if it stays below 2**24, and exact as well. Scales are constants of such magnitudes that no
-product overflows or underflows unless the result does; one of the two may be known at run time only, and if it is not
-finite then, neither are results: they are NaN.
+float32, if it stays below 2**24, and exact as well. Scales are constants of such magnitudes that no product overflows
+or underflows unless the result does; one of the two may be known at run time only, and if it is not finite then,
+neither are results: they are NaN.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Module:
     ``folder`` holds the artefact; ``graph`` is the primitive graph and ``program`` what it was compiled to, without the
     values of constants (both None for a library loaded from disk). Of a module with several entries, ``module[name]``
     is one of them. ``seconds`` says how long each stage of the compilation took, and ``tuned`` what a search for
-    schedules before it found. Where this machine cannot run code for
-    ``target``, the module can be looked at and exported, and calls raise TargetError.
+    schedules before it found. Where this machine cannot run code for ``target``, the module can be looked at and
+    exported, and calls raise TargetError.
     """
 
     def __init__(

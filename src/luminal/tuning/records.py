@@ -53,8 +53,8 @@ class RecordsError(LuminalError):
 @dataclass(frozen=True)
 class Measured:
     """One candidate: its place among the candidates (0 is the default: what the package brings, else the first by
-    estimate), the fastest and the median of its ``runs`` in
-    seconds, and the ``fault`` that keeps it from being chosen, if any."""
+    estimate), the fastest and the median of its ``runs`` in seconds, and the ``fault`` that keeps it from being chosen,
+    if any."""
 
     place: int
     candidate: str
