@@ -19,8 +19,9 @@ from luminal.core.schedule import choose_contraction, lower, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.block_terms import BlockTerms
 from luminal.core.schedule.blocking import SUMS_BYTES, Blocking
+from luminal.core.schedule.fetch import FetchAhead
 from luminal.core.schedule.rewrite_nest import replace_statements
-from luminal.core.schedule.tensorise import FetchAhead, SumInBlocks
+from luminal.core.schedule.tensorise import SumInBlocks
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits

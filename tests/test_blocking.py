@@ -22,7 +22,8 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings, near_equal
 from luminal.core.schedule.choose_contraction import FEW_PANELS, TERMS
 from luminal.core.schedule.contraction import Roles, apart, roles
-from luminal.core.schedule.tensorise import FARTHER, FetchAhead, FetchRows, SumInBlocks, Tensorise
+from luminal.core.schedule.fetch import FARTHER, FetchAhead, FetchRows
+from luminal.core.schedule.tensorise import SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, lines, typical
 from luminal.core.symbolic import Var
 

@@ -15,8 +15,9 @@ from luminal.core import symbolic as sym
 from luminal.core.program import Fetch, Launch, Program, Region
 from luminal.core.schedule import cost
 from luminal.core.schedule import nest as ln
+from luminal.core.schedule.fetch import CACHE_LINE
 from luminal.core.schedule.lower import statements
-from luminal.core.schedule.tensorise import CACHE_LINE, loops_of_b
+from luminal.core.schedule.tensorise import loops_of_b
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target

@@ -13,20 +13,11 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.block_terms import BlockTerms
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.dequantise import TILES
+from luminal.core.schedule.fetch import FARTHER, FetchAhead, FetchRows, contiguous, in_runs
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.phases import PART, suffice
 from luminal.core.schedule.scheduler import TASKS, THREADS, Chosen, Scheduler, gain, stride
-from luminal.core.schedule.tensorise import (
-    FARTHER,
-    FetchAhead,
-    FetchRows,
-    SumInBlocks,
-    Tensorise,
-    contiguous,
-    in_runs,
-    loaded,
-    loops_of_b,
-)
+from luminal.core.schedule.tensorise import SumInBlocks, Tensorise, loaded, loops_of_b
 from luminal.core.schedule.tile import Tile, step_depth, typical
 from luminal.core.schedule.transforms import Parallelise, Reorder, ReorderReduction, Split
 from luminal.core.schedule.turn import StoreAlongRows, only_stores

@@ -11,7 +11,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import accesses, statements
+from luminal.core.schedule.lower import accesses
 from luminal.core.schedule.rewrite_nest import (
     Body,
     prefix,
@@ -263,7 +263,7 @@ class SumInBlocks:
     outer: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        return _with_tiles(nest, "sum in blocks", self._blocked)
+        return with_tiles(nest, "sum in blocks", self._blocked)
 
     def _blocked(self, contract: ln.Contract) -> ln.Contract:
         if not 0 < self.outer < len(contract.loops):
@@ -275,126 +275,12 @@ class SumInBlocks:
         return replace(contract, outer=self.outer)
 
 
-CACHE_LINE = 64  # bytes that one fetch brings
-NEAR_STEPS = 2  # of a matrix unit, by which a stream is fetched ahead
-
-
-@dataclass(frozen=True)
-class FetchAhead:
-    """::
-
-    for n_1 < panels:  for m_1 < tiles:  tile = Contract(A rows, panel n_1)
-
-    While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
-    next into the cache; a single tile nothing that it does not read itself, or where a matrix unit does, what lies
-    ``NEAR_STEPS`` ahead. Where blocks of terms pass over panels, ``panels`` is the loop over blocks, or the one over
-    groups of panels around it, and what is next is what these loops and those inside them read next. Legal where there
-    may be several, nothing else between that loop and the tile moves B, and a panel is contiguous.
-    """
-
-    panels: str
-
-    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops = _around_tile(nest.body)
-        return _with_tiles(nest, "fetch ahead", lambda tile: self._fetching(tile, loops))
-
-    def _fetching(self, contract: ln.Contract, loops: list[ln.Loop]) -> ln.Contract:
-        names = [loop.axis.name for loop in loops]
-        if self.panels not in names:
-            raise ScheduleError(f"fetch ahead: the nest has no outer loop over {self.panels!r}")
-        inner = loops[names.index(self.panels) :]
-        start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
-        last = max((k for k, loop in enumerate(inner) if loop.axis in sym.variables(start)), default=0)
-        passing, tiles = inner[: last + 1], inner[last + 1 :]
-        if len(passing) > 1 and not contract.accumulate:
-            moving = ", ".join(sorted(x.axis.name for x in passing[1:] if x.axis in sym.variables(start)))
-            raise ScheduleError(f"fetch ahead: B moves with {moving} too")
-        if not contiguous(contract):
-            raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
-        steps = flat(loops_of_b(contract))
-        after = _next(start, passing) - start
-        panel = after if len(passing) == 1 else contract.columns * sym.product(x.axis.hi + 1 for x in contract.loops)
-        count = sym.product(loop.extent for loop in tiles)
-        # A single tile reads a panel once: it runs through B as a stream, which tiles of vectors fetch for themselves.
-        matrices = contract.unit is not None and not contract.unit.in_vectors
-        near = NEAR_STEPS * contract.depth * contract.columns if matrices else 0
-        distance = sym.minimum(panel, sym.maximum(near, (count - 1) * panel)) if len(passing) == 1 else after
-        if distance == 0:
-            raise ScheduleError("fetch ahead: a single tile of vectors fetches what is next for itself")
-        part = sym.ceildiv(contract.columns, count)
-        number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps
-        return replace(contract, b_ahead=start + distance + number * part)
-
-
-def _next(offset: Int, loops: Sequence[ln.Loop]) -> Int:
-    """``offset`` in the next iteration of nested ``loops``."""
-    number = flat(loops) + 1
-    by: dict[Var, Int] = {}
-    for loop in reversed(loops[1:]):
-        by[loop.axis] = sym.mod(number, loop.axis.hi + 1)
-        number = sym.floordiv(number, loop.axis.hi + 1)
-    by[loops[0].axis] = number
-    return sym.substitute(offset, by)
-
-
-FARTHER = 2  # tiles by which rows of A are fetched ahead
-
-
-@dataclass(frozen=True)
-class FetchRows:
-    """Each step of a tile brings a cache line of a row of A that lies ``FARTHER`` tiles further on or more: of as many
-    rows, one after the other, as there are elements in a line. Legal where a tile reads a run of each row in which rows
-    do not overlap, and has no more rows than a line has elements, and no fewer steps (``in_runs``). Rows that are not
-    equally far apart may be fetched for nothing."""
-
-    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        return _with_tiles(nest, "fetch rows", self._further_rows)
-
-    def _further_rows(self, contract: ln.Contract) -> ln.Contract:
-        if not in_runs(contract):
-            raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
-        row = FARTHER * contract.max_rows + sym.mod(flat(contract.loops), _line(contract))
-        return replace(contract, a_ahead=contract.a_offset + row * contract.a_row)
-
-
-def in_runs(contract: ln.Contract) -> bool:
-    """Whether a tile of vectors reads a run of each row of A, an element a step, in which the rows do not overlap, and
-    in whose steps a line of each can be fetched."""
-    if contract.unit is not None or contract.prologue is not None or not isinstance(contract.a_row, int):
-        return False
-    start = sym.substitute(contract.a_offset, {loop.axis: _ZERO for loop in contract.loops})
-    length = sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops))
-    if length is None or contract.a_offset - start != flat(contract.loops):
-        return False
-    return contract.max_rows <= min(length, _line(contract)) and length <= contract.a_row
-
-
-def _line(contract: ln.Contract) -> int:
-    """Elements of A in a cache line."""
-    return CACHE_LINE // contract.a_type.itemsize
-
-
-def _with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
+def with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
     """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it."""
     body, count = replace_statements(nest.body, lambda s: [made(s)] if isinstance(s, ln.Contract) else None)
     if not count:
         raise ScheduleError(f"{name}: there is no tile")
     return replace(nest, body=body)
-
-
-def _around_tile(body: Body) -> list[ln.Loop]:
-    """The loops around the first tile in ``body``, outermost first; none where there is no tile."""
-    for statement in body:
-        if isinstance(statement, ln.Loop) and any(isinstance(s, ln.Contract) for s in statements(statement.body)):
-            return [statement, *_around_tile(statement.body)]
-    return []
-
-
-def contiguous(contract: ln.Contract) -> bool:
-    """Whether each step of a tile reads the columns of B that follow those of the step before."""
-    start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
-    run = _ZERO if contract.unit is None else sym.expr(contract.loops[-1].axis) * contract.columns
-    return contract.b_offset - start + run == flat(loops_of_b(contract)) * contract.columns
 
 
 def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
