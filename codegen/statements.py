@@ -28,6 +28,7 @@ from luminal.core.schedule.nest import (
     Let,
     Loop,
     LoopNest,
+    Prefetch,
     Reduction,
     Reductions,
     Scalar,
@@ -103,6 +104,8 @@ class Statements:
                 self._alloc(statement)
             elif isinstance(statement, Assign):
                 self._assign(statement)
+            elif isinstance(statement, Prefetch):
+                self.frame.line(f"prefetch({self.expressions.pointer(statement.array, statement.offset)});")
             elif isinstance(statement, Contract):
                 self._contract(statement)
             else:

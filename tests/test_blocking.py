@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule import choose_contraction, lower, run_nest, transforms
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.blocking import Blocking, Product, blockings, near_equal
-from luminal.core.schedule.choose_contraction import FEW_PANELS, TERMS
+from luminal.core.schedule.choose_contraction import TERMS
 from luminal.core.schedule.contraction import Roles, apart, roles
-from luminal.core.schedule.fetch import FARTHER, FetchAhead, FetchRows
 from luminal.core.schedule.tensorise import SumInBlocks, Tensorise
 from luminal.core.schedule.tile import choose_tile, lines, typical
 from luminal.core.symbolic import Var
@@ -337,11 +335,11 @@ def test_a_sum_that_blocks_do_not_divide_has_blocks_of_near_equal_size(depth: in
     assert sum(lengths) == depth and max(lengths) <= TERMS and lengths[0] - lengths[-1] < len(lengths)
 
 
-def serial_product(rows: sym.Int, columns: int, depth: int) -> ln.LoopNest:
-    """c[i, j] = sum over k of a[i, k] * b[k, j] in panels of 8 columns, every loop serial."""
+def serial_product(rows: sym.Int, columns: int, depth: int, panel: int = 8) -> ln.LoopNest:
+    """c[i, j] = sum over k of a[i, k] * b[k, j] in panels of so many columns, every loop serial."""
     i, j, k = sym.axis("i", rows), sym.axis("j", columns), sym.axis("k", depth)
     a = ln.load("a", i * depth + k, F32)
-    b = ln.load("b", sym.floordiv(j, 8) * (8 * depth) + k * 8 + sym.mod(j, 8), F32)
+    b = ln.load("b", sym.floordiv(j, panel) * (panel * depth) + k * panel + sym.mod(j, panel), F32)
     i_axis, j_axis, k_axis = (v for e in (i, j, k) if (v := sym.as_var(e)) is not None)
     total = ln.Reduction(
         "s", ops.SUM_REDUCE, F32, (ln.Loop(k_axis, depth, "serial", ()),), (), ln.apply(ops.MUL, (a, b), None, F32)
@@ -373,108 +371,11 @@ def test_transforms_of_tiles_change_no_value() -> None:
     for order in orders:
         schedule = (*TILED, transforms.Reorder(order), SumInBlocks(1), transforms.Parallelise(1))
         np.testing.assert_array_equal(run_product(transforms.apply(nest, schedule)), expected)
-    ahead = (*TILED, FetchAhead("j_1"), FetchRows())
-    np.testing.assert_array_equal(run_product(transforms.apply(nest, ahead)), expected)
-
-
-def test_all_of_the_next_panel_is_fetched() -> None:
-    nest = transforms.apply(serial_product(10, 24, 12), (*TILED, FetchAhead("j_1")))
-    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
-    assert contract.b_ahead is not None
-    points = [
-        sym.evaluate(contract.b_ahead, {"j_1": 0, "i_1": i, "k_1": k_1, "k_0": k_0})
-        for i in range(3) for k_1 in range(3) for k_0 in range(4)
-    ]  # fmt: skip
-    assert points[0] == 8 * 12 and points[-1] < 8 * 12 * 2 + 3 * 12
-    assert max(b - a for a, b in pairwise(points)) <= 3
-
-
-def test_a_single_tile_fetches_no_panel() -> None:
-    """It reads a panel once: its steps are a stream, of which the next panel would be fetched too early."""
-    schedule = (Tensorise("i", "j", 4, 8, 8), FetchAhead("j_1"))
-    with pytest.raises(ScheduleError, match="a single tile of vectors"):
-        transforms.apply(serial_product(4, 48, 40), schedule)
-    nest = transforms.apply(serial_product(sym.var("rows", 1, 40), 48, 40), schedule)
-    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
-    assert contract.b_ahead is not None
-    place = {"j_1": 2, "i_1": 0, "k": 7}
-    one, two = (sym.evaluate(contract.b_ahead, {**place, "rows": rows}) for rows in (4, 8))
-    assert one == (2 * 40 + 7) * 8 and two == (3 * 40) * 8 + 7 * 4
-
-
-def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:
-    """Of rows of 48 elements: three lines of 16, for each row, and for those that follow in as many steps."""
-    nest = transforms.apply(
-        serial_product(40, 24, 48), (transforms.Split("k", 16), Tensorise("i", "j", 10, 8, 8), FetchRows())
-    )
-    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
-    assert contract.a_ahead is not None
-    places = [{"i_first": 10, "k_1": k_1, "k_0": k_0} for k_1 in range(3) for k_0 in range(16)]
-    fetched = {sym.evaluate(contract.a_ahead, place) // 16 for place in places}
-    first = 10 * (1 + FARTHER)
-    assert fetched == {3 * row + line for row in range(first, first + 16) for line in range(3)}
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "depth", "fetched"),
-    [
-        (25088, 64, 256, True),  # 25 MB that few panels read
-        (25088, 1024, 256, False),  # most tiles read what others of the same rows have read
-        (196, 64, 256, False),  # the second-level cache has A still
-        (28, 32, 16384, False),  # no tiles follow
-        (1 << 18, 32, 8, False),  # too few steps to bring a line of each row
-    ],
-    ids=str,
-)
-def test_rows_are_fetched_where_they_stream(rows: int, columns: int, depth: int, fetched: bool) -> None:
-    x, weight = ir.input_("x", (rows, depth), F32), ir.constant(np.zeros((columns, depth), np.float32))
-    (contract,) = contracts(decompose.linear(x, weight, None), x)
-    assert (contract.a_ahead is not None) == fetched
-
-
-def test_rows_are_fetched_for_few_panels() -> None:
-    x = ir.input_("x", (6272, 256), F32)
-    found = {}
-    for columns in range(256, 769, 64):
-        weight = ir.constant(np.zeros((columns, 256), np.float32))
-        (contract,) = contracts(decompose.linear(x, weight, None), x)
-        found[-(-columns // contract.columns)] = contract.a_ahead is not None
-    assert found == {panels: panels <= FEW_PANELS for panels in found} and len(set(found.values())) == 2
-
-
-@pytest.mark.parametrize(
-    ("kernel", "stride", "fetched"),
-    [
-        ((1, 1), 1, True),
-        ((1, 1), 2, False),  # what lies further on is another line's, which no tile reads
-        ((3, 3), 1, False),
-    ],
-    ids=str,
-)
-def test_rows_are_fetched_where_they_follow_each_other(kernel: tuple[int, int], stride: int, fetched: bool) -> None:
-    pixels = ir.input_("x", (8, 56, 56, 128), F32)
-    weight = ir.constant(np.zeros((64, 128, *kernel), np.float32))
-    found = contracts(decompose.conv(movement.permute(pixels, (0, 3, 1, 2)), weight, strides=(stride, stride)), pixels)
-    assert [contract.a_ahead is not None for contract in found] == [fetched]
-
-
-def test_rows_that_overlap_are_not_fetched() -> None:
-    """Windows of one dimension: a tile reads each line several times."""
-    samples = ir.input_("x", (1, 60000, 64), F32)
-    for taps in (1, 3):
-        weight = ir.constant(np.zeros((64, 64, taps), np.float32))
-        (contract,) = contracts(decompose.conv(movement.permute(samples, (0, 2, 1)), weight), samples)
-        assert (contract.a_ahead is not None) == (taps == 1)
 
 
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
-        ((*TILED, FetchAhead("l_1")), "no outer loop over 'l_1'"),
-        ((FetchAhead("i"),), "there is no tile"),
-        ((*TILED, transforms.Reorder(("i_1", "j_1")), FetchAhead("i_1")), "B moves with j_1 too"),
-        ((FetchRows(),), "there is no tile"),
-        ((Tensorise("i", "j", 20, 8, 8), FetchRows()), "20 rows of a tile are not runs of a"),
         ((SumInBlocks(1),), "there is no tile"),
         ((*TILED, SumInBlocks(2)), "2 of 2 loops leave no sum of blocks"),
     ],

@@ -35,7 +35,7 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import ROWS_BYTES, Target
 from luminal.core.types import f32
 
-BLOCK = 768  # columns of a chain that are computed at once, and
+BLOCK = 768  # columns of a chain that are computed at once, or of operands of half as many bytes twice as many, and
 GROUP = 32  # rows that read them while they are in the second-level cache
 FEW_TASKS = 16  # with fewer, some threads would wait for others
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
@@ -107,7 +107,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
 
     def block_of(columns: int, rows: int) -> Block:
-        panels = min(max(1, columns // first.columns), -(-longest // first.columns))
+        panels = min(max(1, columns * first.group // first.columns), -(-longest // first.columns))
         group = min(rows, ROWS_BYTES // bytes_of_row) // height
         return Block(panels * first.columns, max(1, min(group, tiles // FEW_TASKS)))
 

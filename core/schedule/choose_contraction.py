@@ -13,7 +13,15 @@ from luminal.core.schedule import nest as ln
 from luminal.core.schedule.block_terms import BlockTerms
 from luminal.core.schedule.blocking import Blocking, Product, blockings
 from luminal.core.schedule.dequantise import TILES
-from luminal.core.schedule.fetch import FARTHER, FetchAhead, FetchRows, contiguous, in_runs
+from luminal.core.schedule.fetch import (
+    FARTHER,
+    FetchAhead,
+    FetchResults,
+    FetchRows,
+    computed_with_rows,
+    contiguous,
+    in_runs,
+)
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.phases import PART, suffice
 from luminal.core.schedule.scheduler import TASKS, THREADS, Chosen, Scheduler, gain, stride
@@ -195,6 +203,8 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
             state.do(FetchAhead(passing))
     if even and not kept and in_runs(contract) and _streams(products[0], state.target):
         state.do(FetchRows())
+    if not kept and not unpacks and _far(products[0], state.target) and computed_with_rows(state.nest):
+        state.do(FetchResults())
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
@@ -235,6 +245,11 @@ def _streams(product: Product, target: Target) -> bool:
     cache no longer has them; most have rows after them."""
     many = product.row_tiles > 2 * FARTHER
     return many and product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
+
+
+def _far(product: Product, target: Target) -> bool:
+    """Whether what results are computed with has left the second-level cache since another step wrote it, or a part."""
+    return 2 * product.tile * product.row_tiles * product.panels > target.l2
 
 
 def _divided(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.rewrite_nest import Body
+from luminal.core.schedule.lower import accesses, statements, values
+from luminal.core.schedule.rewrite_nest import Body, prefix, wrap
 from luminal.core.schedule.tensorise import flat, loops_of_b, with_tiles
 from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
 
 _ZERO: Int = 0
 
@@ -95,6 +96,79 @@ class FetchRows:
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
         row = FARTHER * contract.max_rows + sym.mod(flat(contract.loops), _line(contract))
         return replace(contract, a_ahead=contract.a_offset + row * contract.a_row)
+
+
+@dataclass(frozen=True)
+class FetchResults:
+    """::
+
+    tile = Contract(A rows, B panel)                    for i < rows:  for each line of columns:
+    for i < rows:                                           fetch x[i, line];  fetch y[i, line]
+        for n_0 < columns (vector):                 =>  tile = Contract(A rows, B panel)
+            y[i, n_0] = f(tile[i, n_0], x[i, n_0])      for i < rows:  for n_0 < columns (vector):  y[i, n_0] = f(..)
+
+    While a tile is summed, the cache lines come which its results are computed with and stored to. Legal where results
+    are computed with elements of an array that vary with the row and lie side by side along the columns."""
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, inside = prefix(nest.body)
+        at = next((k for k, s in enumerate(inside) if isinstance(s, ln.Contract)), None)
+        if at is None:
+            raise ScheduleError("fetch results: there is no tile inside nested loops alone")
+        after = inside[at + 1 :]
+        if not computed_with_rows(nest):
+            raise ScheduleError("fetch results: no result is computed with elements beside the tile's")
+        fetching = _fetching(after, {array.name: array.dtype for array in nest.arrays}, frozenset())
+        return replace(nest, body=wrap(loops, (*inside[:at], *fetching, *inside[at:])))
+
+
+def computed_with_rows(nest: ln.LoopNest) -> bool:
+    """Whether the results of a tile inside nested loops are computed with elements of an array that vary with its rows
+    and lie side by side along its columns."""
+    _, inside = prefix(nest.body)
+    at = next((k for k, s in enumerate(inside) if isinstance(s, ln.Contract)), len(inside))
+    arrays = {array.name: array.dtype for array in nest.arrays}
+    return any(_fetching(inside[at + 1 :], arrays, frozenset(), stored=False))
+
+
+def _fetching(body: Body, arrays: Mapping[str, DType], rows: frozenset[Var], stored: bool = True) -> Body:
+    """What fetches each line that vectors in ``body``, inside loops over ``rows``, read of ``arrays``, and write where
+    it is ``stored``."""
+    found: list[ln.Statement] = []
+    for statement in body:
+        match statement:
+            case ln.Assign():
+                rows |= {statement.axis}
+                found.append(statement)
+            case ln.Loop() if statement.kind == "vector":
+                found += _lines(statement, arrays, rows, stored)
+            case ln.Loop() if statement.kind == "serial":
+                inner = _fetching(statement.body, arrays, rows | {statement.axis}, stored)
+                found += [replace(statement, body=inner)] if any(inner) else []
+            case _:
+                pass
+    return tuple(found) if any(not isinstance(s, ln.Assign) for s in found) else ()
+
+
+def _lines(columns: ln.Loop, arrays: Mapping[str, DType], rows: frozenset[Var], stored: bool) -> Iterator[ln.Statement]:
+    """What fetches each line which the vectors of ``columns`` read and write."""
+    places: dict[tuple[str, Int], None] = {}
+    for statement in columns.body:
+        read = [access for value in values(statement) for access in accesses(value) if not access.valid]
+        places |= dict.fromkeys((access.array, access.offset) for access in read)
+        if stored and isinstance(statement, ln.Store) and not statement.valid:
+            places[statement.array, statement.offset] = None
+    by_line: dict[int, list[tuple[str, Int]]] = {}
+    for array, offset in places:
+        linear = sym.coefficient(offset, columns.axis)
+        if array in arrays and linear is not None and linear[0] == 1 and sym.variables(offset) & rows:
+            by_line.setdefault(CACHE_LINE // arrays[array].itemsize, []).append((array, offset))
+    for elements, fetched in by_line.items():
+        count = sym.ceildiv(columns.extent, elements)
+        line = sym.axis(f"{columns.axis.name}_line", count)
+        body = tuple(ln.Prefetch(array, sym.substitute(at, {columns.axis: line * elements})) for array, at in fetched)
+        axis = sym.as_var(line)
+        yield from body if axis is None else (ln.Loop(axis, count, "serial", body),)
 
 
 def in_runs(contract: ln.Contract) -> bool:

@@ -477,7 +477,7 @@ def values(statement: ln.Statement) -> tuple[ln.Scalar, ...]:
             return tuple(value for _, value in statement.terms)
         case ln.Contract():
             return () if statement.prologue is None else (statement.prologue.value,)
-        case ln.Loop() | ln.If() | ln.Sort() | ln.Alloc() | ln.Barrier() | ln.Assign():
+        case ln.Loop() | ln.If() | ln.Sort() | ln.Alloc() | ln.Barrier() | ln.Assign() | ln.Prefetch():
             return ()
 
 
@@ -551,6 +551,8 @@ def expressions(statement: ln.Statement) -> list[Int]:
             own = [statement.offset, statement.extent]
         case ln.Assign():
             own = [statement.value]
+        case ln.Prefetch():
+            own = [statement.offset]
         case ln.Reduction() | ln.Reductions():
             own = [loop.extent for loop in statement.loops]
         case ln.Contract():

@@ -344,6 +344,15 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class Prefetch:
+    """The cache line of ``array[offset]`` comes into the cache. This changes no value, and the element may lie beyond
+    the end of the array."""
+
+    array: str
+    offset: Int
+
+
+@dataclass(frozen=True)
 class Prologue:
     """An element of B that is computed from elements of arrays: ``value`` at ``column`` of a tile, over the axes of the
     contract's loops. Every array is read at consecutive elements by consecutive columns."""
@@ -424,7 +433,20 @@ class Contract:
 
 
 Statement: TypeAlias = (
-    Loop | Let | Define | Reduction | Reductions | Store | Sort | Keep | If | Alloc | Barrier | Assign | Contract
+    Loop
+    | Let
+    | Define
+    | Reduction
+    | Reductions
+    | Store
+    | Sort
+    | Keep
+    | If
+    | Alloc
+    | Barrier
+    | Assign
+    | Prefetch
+    | Contract
 )
 
 

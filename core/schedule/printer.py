@@ -61,6 +61,8 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}barrier" + (" of all memory" if statement.all_memory else "")
         case ln.Assign():
             yield f"{indent}{statement.axis} = {statement.value}"
+        case ln.Prefetch():
+            yield f"{indent}fetch {statement.array}[{statement.offset}]"
         case ln.Contract():
             place = f" at {statement.tile_offset}" if statement.tile_offset != 0 else ""
             step = f" by {statement.tile_row}" if statement.tile_row not in (None, statement.columns) else ""

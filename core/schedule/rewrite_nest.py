@@ -136,6 +136,8 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
                 result.append(replace(heap, value=scalar(statement.value)))
             case ln.Assign():
                 result.append(replace(statement, value=index(statement.value)))
+            case ln.Prefetch():
+                result.append(replace(statement, offset=index(statement.offset)))
             case ln.Contract():
                 moved = replace(statement, a_offset=index(statement.a_offset), a_row=index(statement.a_row))
                 moved = replace(moved, b_offset=index(statement.b_offset), b_column=index(statement.b_column))

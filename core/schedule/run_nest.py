@@ -31,6 +31,7 @@ from luminal.core.schedule.nest import (
     Literal,
     Loop,
     LoopNest,
+    Prefetch,
     Prologue,
     Reduction,
     Reductions,
@@ -158,6 +159,8 @@ class _Machine:
             self.arrays[statement.name] = unwritten.view(statement.dtype.numpy)
         elif isinstance(statement, Assign):
             self.variables[statement.axis.name] = self._int(statement.value)
+        elif isinstance(statement, Prefetch):
+            self._int(statement.offset)
         else:
             self._contract(statement)
 
