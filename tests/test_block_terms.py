@@ -181,11 +181,23 @@ def test_threads_have_equal_shares_of_what_passes_together(threads: int) -> None
     assert busy(nest, threads) >= 0.85
 
 
-def test_threads_have_equal_shares_of_the_fewest_rows() -> None:
-    """Blocks of rows are shares too, but there may be only one."""
-    program = compile_graph(linear(197 * sym.var("batch", 1, 32), 768, 3072), LARGE)
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "l2", "sizes"),
+    [
+        # Of the fewest rows: blocks of rows are shares too, but there may be only one, or three.
+        (197 * sym.var("batch", 1, 32), 768, 3072, 2 << 20, {"batch": 1}),
+        (196 * sym.var("batch", 1, 32), 384, 1536, 1 << 20, {"batch": 1}),
+        # Of half as many as are typical.
+        (sym.var("rows", 9, 8192), 768, 3072, 1 << 20, {"rows": 128}),
+    ],
+    ids=str,
+)
+def test_threads_have_equal_shares_of_few_rows(
+    rows: Int, columns: int, depth: int, l2: int, sizes: dict[str, int]
+) -> None:
+    program = compile_graph(linear(rows, columns, depth), replace(LARGE, l2=l2))
     (nest,) = (k.nest for k in program.kernels if "BlockTerms(" in k.schedule)
-    assert busy(nest, 2, batch=1) >= 0.9
+    assert busy(nest, 2, **sizes) >= 0.9
 
 
 # ---- the code --------------------------------------------------------------------------------------------------------

@@ -96,14 +96,17 @@ def blockings(
     sharing = max(threads, -(-target.threads // samples))
 
     def cycles(blocking: Blocking) -> float:
-        moved = sum(_cycles(size, blocking, target) + _shared(size, blocking, threads) for size in sizes)
+        """For each tile: at every size the same part of a run counts as much."""
         other = rows[0] if blocking.inner == "panels" else panels[0]
         whole = sizes[0].of(blocking.inner)
         equal = blocking.count >= whole or sym.mod(extents[blocking.inner], blocking.count) == 0
         # Where blocks are equal, and too few, tasks are single tiles.
-        if not blocking.kept and equal and -(-whole // blocking.count) * other < tasks:
-            return moved
-        return moved + sum(_idle(size, blocking, sharing) for size in sizes)
+        divides = not blocking.kept and equal and -(-whole // blocking.count) * other < tasks
+        return sum(at(size, blocking, divides) / (size.row_tiles * size.panels) for size in sizes)
+
+    def at(size: Product, blocking: Blocking, divides: bool) -> float:
+        moved = _cycles(size, blocking, target) + _shared(size, blocking, threads)
+        return moved if divides else moved + _idle(size, blocking, sharing)
 
     return sorted(found, key=cycles)
 

@@ -181,7 +181,7 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
     batch = [name for name in extents if name in moving]
     rows = [name for name in extents if name != panels and name not in batch]
     counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
-    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _least)]
+    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half, _least)]
     products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
     unpacks, kept, inside = False, 0, rows[-1:]
     if rows and panels in extents:
@@ -283,6 +283,11 @@ def _in_block(extents: Sequence[Int], count: int) -> list[int]:
         count = count // size if size >= typical(extent) else 1
         sizes.insert(0, size)
     return sizes
+
+
+def _half(size: Int) -> int:
+    """A size itself; half of what it typically is, if it is not known: as many runs may be so small."""
+    return size if isinstance(size, int) else max(_least(size), typical(size) // 2)
 
 
 def _least(size: Int) -> int:
