@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -460,12 +462,22 @@ def test_timings_take_turns() -> None:
         pause=0.0,
         watch=lambda done, total: seen.append((done, total)),
     )
-    assert "".join(calls) == "ab" + "ab" + "ba" + "ab"
+    assert "".join(calls) == "ab" * 4
     assert seen[0] == (0, 3) and seen[-1] == (3, 3)
     assert 0 <= found["a"].best <= found["a"].median
     lasting = timing.interleaved({"a": lambda: None}, runs=3, warmup=0, pause=0.001, lasting=0.05)
     assert len(lasting["a"].seconds) > 3
     assert [timing.text(s) for s in (2.5, 0.0125, 3e-6)] == ["2.5 s", "12.5 ms", "3 µs"]
+
+
+def test_nothing_is_timed_after_itself_or_always_after_the_same() -> None:
+    calls: list[str] = []
+    contenders = {name: lambda name=name: calls.append(name) for name in "abcd"}  # type: ignore[misc]
+    timing.interleaved(contenders, runs=40, warmup=0, pause=0.0)
+    rounds = ["".join(calls[first : first + 4]) for first in range(0, len(calls), 4)]
+    assert len(rounds) == 40 and {"".join(sorted(order)) for order in rounds} == {"abcd"}
+    followed = Counter(pairwise(calls))
+    assert set(followed) == set(permutations("abcd", 2)) and max(followed.values()) < 3 * min(followed.values())
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core.program import ALIGNMENT, aligned
+from luminal.timing import shuffled
 from luminal.tuning import subject
 from luminal.tuning.subject import Argument, Subject
 
@@ -144,16 +145,16 @@ class Contender:
 def race(
     sample: Sequence[Callable[[int], float]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
-    """The samples of each contender, which take turns until ``seconds`` are over, but ``LEAST`` times at least; the
-    order of a round is that of the round before, reversed. Those that are far behind are left out of further rounds;
-    the first, which is the default, stays."""
+    """The samples of each contender, which take turns in ``shuffled`` rounds until ``seconds`` are over, but ``LEAST``
+    times at least. Those that are far behind are left out of further rounds; the first, which is the default, stays."""
     found: list[list[float]] = [[] for _ in sample]
     racing = list(range(len(sample)))
     end = clock() + seconds
     for number in range(MOST):
         if number >= LEAST and clock() >= end:
             break
-        for place in racing if number % 2 == 0 else reversed(racing):
+        racing = shuffled(racing, number)
+        for place in racing:
             found[place].append(sample[place](number))
         best = min(min(found[place]) for place in racing)
         limit = best * (BEHIND if number + 1 >= LEAST else SLOW if number + 1 >= EARLY else math.inf)
