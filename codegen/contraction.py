@@ -19,10 +19,10 @@ from luminal.codegen.signature import AHEAD, AHEAD_STEP, FETCHED, Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
-from luminal.core.schedule.fetch import CACHE_LINE
 from luminal.core.schedule.nest import Contract, Loop
 from luminal.core.schedule.tensorise import loops_of_b
 from luminal.core.symbolic import Int, Var
+from luminal.core.target import CACHE_LINE
 
 PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead, of elements of
 PREFETCHED = 4  # bytes, or of so many more that are narrower: memory takes as long to answer

@@ -24,6 +24,7 @@ _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-tr
 _COMPILED = {"avx512_bf16": "avx512bf16"}  # features of units of which compiled code has a use, as compilers name them
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes them
+CACHE_LINE = 64  # bytes; of most processors
 ROWS_BYTES = 64 << 10  # of a stack, and of the smallest second-level cache, that rows may take
 
 

@@ -67,6 +67,7 @@ def divided() -> Iterator[None]:
         patch.setattr(scheduler, "SMALL", 1)
         patch.setattr(cost, "WAKE", 1)
         patch.setattr(phases, "SHARES", 1)
+        patch.setattr(phases, "EVEN", 0)
         patch.setattr(choose, "BLOCK", 32)
         yield
 

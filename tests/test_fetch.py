@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -22,6 +23,7 @@ from luminal.core.schedule.fetch import FARTHER, FetchAhead, FetchResults, Fetch
 from luminal.core.schedule.rewrite_nest import prefix, wrap
 from luminal.core.schedule.tensorise import Tensorise
 from luminal.core.symbolic import Int
+from luminal.core.target import Target
 from tests.compiled_support import assert_computes
 from tests.test_blocking import TILED, contracts, run_product, serial_product
 
@@ -141,25 +143,52 @@ def with_addend(addend: Int, valid: tuple[Int, ...] = (), panel: int = 8) -> ln.
     return replace(nest, arrays=(*nest.arrays, *more), body=body)
 
 
-def fetched(nest: ln.LoopNest) -> list[tuple[str, Int]]:
-    return [(s.array, s.offset) for s in lower.statements(nest.body) if isinstance(s, ln.Prefetch)]
-
-
-NO_LINES = "no result is computed with elements"
+NO_LINES = "no tile whose results are computed with rows of an array"
 ROW, COLUMN = sym.axis("i", ROWS), sym.axis("j", COLUMNS)
 
 
-def test_each_line_is_fetched_that_results_need() -> None:
-    """Rows of 24 elements in panels of 8: half a line of 16 floats, or a part of one of 32 of 16 bits, is one line."""
-    nest = transforms.apply(with_addend(ROW * COLUMNS + COLUMN), (*TILED, FetchResults()))
-    assert [array for array, _ in fetched(nest)] == ["d", "c", "e"]
-    wide = transforms.apply(
-        with_addend(ROW * COLUMNS + COLUMN, panel=COLUMNS), (transforms.Split("k", 4), Tensorise("i", "j", 4, 24, 8))
-    )
-    ((_, first), *_) = found = fetched(FetchResults()(wide))
-    line = next(v for v in sym.variables(first) if "line" in v.name)
-    places = [sym.evaluate(first, {"i": 3, line.name: k}) for k in range(2)]
-    assert line.hi == 1 and places == [3 * COLUMNS, 3 * COLUMNS + 16] and len(found) == 3
+def lines(body: tuple[ln.Statement, ...], at: dict[str, int]) -> Iterator[tuple[str, str, int]]:
+    """What ``body`` does to cache lines, in order: ``fetch`` and ``use``, and an array's name and the line's number;
+    and where a ``tile`` is summed."""
+    sizes = {"c": 4, "d": 4, "e": 2}
+
+    def line(what: str, array: str, offset: Int) -> tuple[str, str, int]:
+        return what, array, sym.evaluate(offset, at) * sizes[array] // targets.CACHE_LINE
+
+    for statement in body:
+        if isinstance(statement, ln.Loop):
+            for k in range(sym.evaluate(statement.extent, at)):
+                yield from lines(statement.body, {**at, statement.axis.name: k})
+        elif isinstance(statement, ln.Assign):
+            at = {**at, statement.axis.name: sym.evaluate(statement.value, at)}
+        elif isinstance(statement, ln.Contract):
+            yield "tile", "", 0
+        elif isinstance(statement, ln.Prefetch):
+            yield line("fetch", statement.array, statement.offset)
+        elif isinstance(statement, ln.Store):
+            yield line("use", statement.array, statement.offset)
+            yield from (line("use", x.array, x.offset) for x in lower.accesses(statement.value) if x.array == "d")
+
+
+@pytest.mark.parametrize("panel", [8, 24])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_the_lines_that_results_need_are_fetched_before_their_tile(rows: int, panel: int) -> None:
+    """Rows of 24 elements: every other one begins in the middle of a line of 16 floats."""
+    tiled = transforms.Split("k", 4), Tensorise("i", "j", rows, panel, 8), FetchResults()
+    nest = transforms.apply(with_addend(ROW * COLUMNS + COLUMN, panel=panel), tiled)
+    fetched: set[tuple[str, int]] = set()
+    used: set[tuple[str, int]] = set()
+    tiles, before = 0, ""
+    for what, array, number in (*lines(nest.body, {}), ("fetch", "", 0)):
+        if what == "fetch" and before == "use":
+            assert used == fetched and {name for name, _ in used} == {"c", "d", "e"}
+            fetched, used = set(), set()
+        if what == "tile":
+            tiles += 1
+        else:
+            (fetched if what == "fetch" else used).add((array, number))
+        before = what
+    assert tiles == -(-ROWS // rows) * (COLUMNS // panel)
 
 
 def test_fetching_results_changes_no_value() -> None:
@@ -195,7 +224,7 @@ def test_fetching_results_changes_no_value() -> None:
             (Tensorise("i", "j", 20, 8, 8), FetchRows()),
             "20 rows of a tile are not runs of a",
         ),
-        (serial_product(10, 24, 12), (FetchResults(),), "there is no tile"),
+        (serial_product(10, 24, 12), (FetchResults(),), NO_LINES),
         (serial_product(10, 24, 12), (*TILED, FetchResults()), NO_LINES),
         (with_addend(COLUMN), (*TILED, FetchResults()), NO_LINES),  # the same in all rows
         (
@@ -239,14 +268,23 @@ def test_what_results_need_is_fetched_where_the_cache_has_lost_it(rows: Int, fet
     assert any("FetchResults()" in kernel.schedule for kernel in kernels) == fetches
 
 
-@pytest.mark.parametrize("rows", [701, 1500])
-def test_generated_code_fetches_and_computes(rows: int) -> None:
-    graph = residual(sym.var("rows", 700, 1500), 392, 64)
+@pytest.mark.parametrize(
+    ("rows", "columns", "low", "high", "target"),
+    [
+        (701, 392, 700, 1500, replace(targets.detect(), l2=1 << 20)),
+        (1500, 392, 700, 1500, replace(targets.detect(), l2=1 << 20)),
+        (2, 16416, 1, 3, targets.AVX2),  # in tiles of one row
+    ],
+    ids=["701", "1500", "one row"],
+)
+def test_generated_code_fetches_and_computes(rows: int, columns: int, low: int, high: int, target: Target) -> None:
+    if not targets.supported(target):
+        pytest.skip(targets.obstacle(target))
+    graph = residual(sym.var("rows", low, high), columns, 64)
     random = np.random.default_rng(rows)
-    given = {
-        name: random.standard_normal((rows, width)).astype(np.float32) for name, width in (("x", 64), ("before", 392))
-    }
-    module = luminal.compile(graph, target=replace(targets.detect(), l2=1 << 20))
-    assert module.program is not None
-    assert any("FetchResults()" in kernel.schedule for kernel in module.program.kernels)
+    widths = {"x": 64, "before": columns}
+    given = {name: random.standard_normal((rows, width)).astype(np.float32) for name, width in widths.items()}
+    module = luminal.compile(graph, target=target)
+    texts = [path.read_text() for path in module.folder.glob("kernels/*.cpp")]
+    assert any("FetchResults()" in text and "prefetch(x" in text.partition("static void")[2] for text in texts)
     assert_computes(graph, given, list(module.run(given).values()), 64)

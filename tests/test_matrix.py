@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -23,9 +24,9 @@ from luminal.core.decompose.reduction import softmax
 from luminal.core.errors import ScheduleError
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, MatrixUnit
 from luminal.core.pipeline import compile_graph
-from luminal.core.precision import BF16, STORED, Precision
+from luminal.core.precision import BF16, FP32, STORED, Precision
 from luminal.core.program import Program
-from luminal.core.schedule import lower
+from luminal.core.schedule import choose, lower
 from luminal.core.schedule import nest as ln
 from luminal.core.schedule.rounding import rounded
 from luminal.core.schedule.tensorise import check_run, grouped_start
@@ -398,6 +399,21 @@ def test_a_chain_rounds_its_weights_where_the_precision_was_chosen(target: str) 
     assert len(chosen) == 1 and "operand=bfloat16" in chosen[0].schedule
     exact = rounded(graph, BF16)  # the same roundings, but those of the model itself
     assert not any("Stream(" in k.schedule for k in compile_graph(exact, targets.parse(target)).kernels)
+
+
+@on_each
+def test_blocks_of_a_chain_have_more_columns_where_operands_have_fewer_bits(target: str) -> None:
+    source = Source()
+    q, k, v = source.input(1, 256, 64), source.input(1, 4000, 64), source.input(1, 4000, 64)
+    y = decompose.matmul(softmax(decompose.matmul(q, movement.transpose(k, 1, 2)), 2), v)
+    graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
+    columns = {}
+    for chosen in (targets.parse(target), TARGETS[target]):
+        (kernel,) = (k for k in compile_graph(graph, chosen).kernels if "Stream(" in k.schedule)
+        (block,) = re.findall(r"block=(\d+)", kernel.schedule)
+        columns[chosen.precision] = int(block)
+        assert lower.stack_bytes(kernel.nest) < 2 * choose.BLOCK_BYTES
+    assert columns[FP32] == choose.BLOCK and choose.BLOCK * 1.5 < columns[BF16] <= choose.BLOCK * 2
 
 
 @on_each

@@ -197,6 +197,7 @@ def test_named_indices_and_tiles() -> None:
 def everything_parallel(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scheduler, "SMALL", 1)
     patch.setattr(phases, "SHARES", 1)
+    patch.setattr(phases, "EVEN", 0)
 
 
 def test_random_programs_in_any_order_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +326,7 @@ def test_a_batch_goes_through_windows_sample_by_sample() -> None:
     few = graph(samples // 2)
     assert compile_graph(few, target).entries[0].arena_size > 0  # too few for as many threads
     assert compile_graph(few, replace(target, threads=4)).entries[0].arena_size == 0
+    assert compile_graph(graph(samples), replace(target, threads=64)).entries[0].arena_size > 0
     assert compile_graph(graph(samples), targets.AVX512).entries[0].arena_size > 0  # it holds that
 
 

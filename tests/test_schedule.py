@@ -82,6 +82,15 @@ def test_columns_are_divided_where_there_are_few_tasks(shape: tuple[int, ...], t
     assert math.prod(sym.upper(loop.extent) or 0 for loop in kernel.nest.tasks) == tasks
 
 
+@pytest.mark.parametrize(("threads", "tasks"), [(2, 64), (16, 64), (64, 64 * 32)])
+def test_many_threads_have_several_tasks_each(threads: int, tasks: int) -> None:
+    source = Source()
+    result = reduction.softmax(source.input(64, 32, 300) + source.input(64, 1, 300), 2)
+    graph = ir.Graph("rows", tuple(source.nodes), (("y", result),))
+    (kernel,) = compile_graph(graph, replace(targets.AVX512, threads=threads)).kernels
+    assert kernel.nest.task_count == tasks
+
+
 @pytest.mark.parametrize(("channels", "vectors"), [(3, True), (4, True), (5, False)])
 def test_stores_into_shared_cache_lines_do_not_keep_vectors_away(channels: int, vectors: bool) -> None:
     x = ir.input_("x", (channels, 777), types.f32)

@@ -15,12 +15,11 @@ from luminal.core import symbolic as sym
 from luminal.core.program import Fetch, Launch, Program, Region
 from luminal.core.schedule import cost
 from luminal.core.schedule import nest as ln
-from luminal.core.schedule.fetch import CACHE_LINE
 from luminal.core.schedule.lower import statements
 from luminal.core.schedule.tensorise import loops_of_b
 from luminal.core.schedule.tile import typical
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import Target
+from luminal.core.target import CACHE_LINE, Target
 
 PACE = 5  # bytes a cycle that all threads together ask of memory, which gives about twice as many
 KEPT = 0.75  # of the last cache: more than that, with what is read meanwhile, is lost before it is used

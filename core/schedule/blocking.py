@@ -82,10 +82,11 @@ def blockings(
     long threads wait for each other.
 
     ``sizes`` are those that count, all alike: blocks that suit a batch must not leave one sample undivided.
-    ``extents`` are the numbers of tiles of ``rows`` and of ``panels``, which may be symbolic. ``threads`` divide the
-    tiles. The loops outside blocks that differ in size are all that tasks can be made of; unless terms pass in blocks,
-    at least ``tasks`` are wanted, at the first of the sizes. ``of_rows`` says how many rows of tiles a block can have,
-    of at most so many; ``samples`` how many such products, each with tasks of its own, there are.
+    ``extents`` are the numbers of tiles of ``rows`` and of ``panels``, which may be symbolic. At least so many
+    ``threads`` divide the tiles, and read operands; those of the target may wait for each other. The loops outside
+    blocks that differ in size are all that tasks can be made of; unless terms pass in blocks, at least ``tasks`` are
+    wanted, at the first of the sizes. ``of_rows`` says how many rows of tiles a block can have, of at most so many;
+    ``samples`` how many such products, each with tasks of its own, there are.
     """
     panels, rows = ([size.of(which) for size in sizes] for which in ("panels", "rows"))
     found = [
@@ -96,17 +97,16 @@ def blockings(
     sharing = max(threads, -(-target.threads // samples))
 
     def cycles(blocking: Blocking) -> float:
-        """For each tile: at every size the same part of a run counts as much."""
-        other = rows[0] if blocking.inner == "panels" else panels[0]
-        whole = sizes[0].of(blocking.inner)
+        """For each tile, summed over the sizes: a large one does not count more than a small one."""
+        whole, other = sizes[0].of(blocking.inner), sizes[0].of("rows" if blocking.inner == "panels" else "panels")
         equal = blocking.count >= whole or sym.mod(extents[blocking.inner], blocking.count) == 0
-        # Where blocks are equal, and too few, tasks are single tiles.
-        divides = not blocking.kept and equal and -(-whole // blocking.count) * other < tasks
-        return sum(at(size, blocking, divides) / (size.row_tiles * size.panels) for size in sizes)
+        # Where blocks are equal, and typically too few, tasks are single tiles, and divide evenly.
+        single = not blocking.kept and equal and -(-whole // blocking.count) * other < tasks
+        return sum(at(size, blocking, single) / (size.row_tiles * size.panels) for size in sizes)
 
-    def at(size: Product, blocking: Blocking, divides: bool) -> float:
-        moved = _cycles(size, blocking, target) + _shared(size, blocking, threads)
-        return moved if divides else moved + _idle(size, blocking, sharing)
+    def at(size: Product, blocking: Blocking, single: bool) -> float:
+        idle = 0.0 if single else _idle(size, blocking, sharing)
+        return _cycles(size, blocking, target) + _shared(size, blocking, threads) + idle
 
     return sorted(found, key=cycles)
 

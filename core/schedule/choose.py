@@ -20,7 +20,7 @@ from luminal.core.schedule.jam import Jam
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.regions import ClipReduction, SplitRegion
 from luminal.core.schedule.rewrite_nest import prefix
-from luminal.core.schedule.scheduler import TASKS, THREADS, Chosen, Scheduler, by_stride, gain
+from luminal.core.schedule.scheduler import THREADS, Chosen, Scheduler, by_stride, gain
 from luminal.core.schedule.stream import Stream
 from luminal.core.schedule.tile import Tile, typical
 from luminal.core.schedule.transforms import (
@@ -35,9 +35,9 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import ROWS_BYTES, Target
 from luminal.core.types import f32
 
-BLOCK = 768  # columns of a chain that are computed at once, or of operands of half as many bytes twice as many, and
-GROUP = 32  # rows that read them while they are in the second-level cache
-FEW_TASKS = 16  # with fewer, some threads would wait for others
+BLOCK = 768  # columns of a chain, times the terms that a unit takes side by side, that are computed at once
+BLOCK_BYTES = 256 << 10  # of the stack, that they may take
+GROUP = 32  # rows that read those columns while they are in the second-level cache
 VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
 STRIP = 256  # elements of a row that a task puts in, or turns
 ROWS = 64  # that a task turns into columns
@@ -106,10 +106,14 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
         raise ScheduleError(f"the sums of {height} rows take more than {ROWS_BYTES} bytes")
     tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
 
+    operand = 0 if tile.unit is None else tile.unit.left.itemsize  # of the second product, beside the first's result
+    widest = BLOCK_BYTES // (height * (chain.row.dtype.itemsize + operand))
+
     def block_of(columns: int, rows: int) -> Block:
-        panels = min(max(1, columns * first.group // first.columns), -(-longest // first.columns))
+        most = min(columns * first.group, widest) // first.columns
+        panels = min(max(1, most), -(-longest // first.columns))
         group = min(rows, ROWS_BYTES // bytes_of_row) // height
-        return Block(panels * first.columns, max(1, min(group, tiles // FEW_TASKS)))
+        return Block(panels * first.columns, max(1, min(group, tiles // state.few)))
 
     sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK // 6, GROUP * 2), (BLOCK * 2, GROUP), (BLOCK, GROUP * 2))
     block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
@@ -187,7 +191,7 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         if (len(merged) == 1 and not inner) or few:
             state.do(Split(name, CHUNK))
             name = f"{name}_0"
-        elif inner and math.prod(extents[other] for other in others) < FEW_TASKS and extents[name] > STRIP:
+        elif inner and math.prod(extents[other] for other in others) < state.few and extents[name] > STRIP:
             state.do(Split(name, STRIP))
             name = f"{name}_0"
         if between is not None:
@@ -203,13 +207,13 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
 def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
     """The ways through memory, where vectors may go along ``axes``, the best of which is first."""
     if not axes:
-        return [Pass("", 0, TASKS), Pass("", 0, TASKS // 4)]
+        return [Pass("", 0, state.enough), Pass("", 0, state.few)]
     best = axes[0].name
     neighbours = [MOST, MOST * 3 // 2, MOST // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
     return [
-        *(Pass(best, count, TASKS) for count in neighbours),
-        *(Pass(axis.name, MOST, TASKS) for axis in axes[1:]),
-        Pass(best, neighbours[0], TASKS // 4),
+        *(Pass(best, count, state.enough) for count in neighbours),
+        *(Pass(axis.name, MOST, state.enough) for axis in axes[1:]),
+        Pass(best, neighbours[0], state.few),
     ]
 
 
@@ -336,7 +340,7 @@ def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, ta
         state.do(Split(along, ROWS))
         order.append(f"{along}_1")
         count, along = count * -(-typical(extents[along]) // ROWS), f"{along}_0"
-    if count < FEW_TASKS and typical(extents[across]) > STRIP:
+    if count < state.few and typical(extents[across]) > STRIP:
         state.do(Split(across, STRIP))
         order.append(f"{across}_1")
         across = f"{across}_0"

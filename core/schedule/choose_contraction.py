@@ -24,7 +24,7 @@ from luminal.core.schedule.fetch import (
 )
 from luminal.core.schedule.lower import accesses, statements
 from luminal.core.schedule.phases import PART, suffice
-from luminal.core.schedule.scheduler import TASKS, THREADS, Chosen, Scheduler, gain, stride
+from luminal.core.schedule.scheduler import THREADS, Chosen, Scheduler, gain, stride
 from luminal.core.schedule.tensorise import SumInBlocks, Tensorise, loaded, loops_of_b
 from luminal.core.schedule.tile import Tile, step_depth, typical
 from luminal.core.schedule.transforms import Parallelise, Reorder, ReorderReduction, Split
@@ -184,11 +184,11 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
     sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half, _least)]
     products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
     unpacks, kept, inside = False, 0, rows[-1:]
+    samples = math.prod(typical(extents[name]) for name in batch)
     if rows and panels in extents:
-        samples = math.prod(typical(extents[name]) for name in batch)
         of_rows = [extents[name] for name in rows]
         orders = blockings(
-            products, counts, state.target, TASKS, -(-THREADS // samples),
+            products, counts, state.target, state.enough, -(-THREADS // samples),
             lambda count: math.prod(_in_block(of_rows, count)), samples,
         )  # fmt: skip
         unpacks = tile.unpacked and unpackable(contract)
@@ -203,12 +203,12 @@ def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str
             state.do(FetchAhead(passing))
     if even and not kept and in_runs(contract) and _streams(products[0], state.target):
         state.do(FetchRows())
-    if not kept and not unpacks and _far(products[0], state.target) and computed_with_rows(state.nest):
-        state.do(FetchResults())
+    if not kept and not unpacks and _far(products[0], samples, state.target) and computed_with_rows(state.nest):
+        state.do(FetchResults())  # before blocks of terms, or panels that are computed, it would be too early
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
-    whole = outer < TASKS and rectangular and not unpacks
+    whole = outer < state.enough and rectangular and not unpacks
     tasks = len(grid) if whole or kept else len(grid) - (len(inside) if unpacks else 1)
     state.do(Parallelise(tasks))
     if unpacks:
@@ -247,9 +247,10 @@ def _streams(product: Product, target: Target) -> bool:
     return many and product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
 
 
-def _far(product: Product, target: Target) -> bool:
-    """Whether what results are computed with has left the second-level cache since another step wrote it, or a part."""
-    return 2 * product.tile * product.row_tiles * product.panels > target.l2
+def _far(product: Product, samples: int, target: Target) -> bool:
+    """Whether what results are computed with, and stored to, has left the second-level cache since another step wrote
+    it, or a part of it: half that cache is for what tiles read."""
+    return 2 * samples * product.tile * product.row_tiles * product.panels > target.l2
 
 
 def _divided(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:

@@ -12,11 +12,10 @@ from luminal.core.schedule.lower import accesses, statements, values
 from luminal.core.schedule.rewrite_nest import Body, prefix, wrap
 from luminal.core.schedule.tensorise import flat, loops_of_b, with_tiles
 from luminal.core.symbolic import Int, Var
-from luminal.core.types import DType
+from luminal.core.target import CACHE_LINE
 
 _ZERO: Int = 0
 
-CACHE_LINE = 64  # bytes that one fetch brings
 NEAR_STEPS = 2  # of a matrix unit, by which a stream is fetched ahead
 
 
@@ -108,67 +107,89 @@ class FetchResults:
             y[i, n_0] = f(tile[i, n_0], x[i, n_0])      for i < rows:  for n_0 < columns (vector):  y[i, n_0] = f(..)
 
     While a tile is summed, the cache lines come which its results are computed with and stored to. Legal where results
-    are computed with elements of an array that vary with the row and lie side by side along the columns."""
+    are computed with elements of an array that vary with the row and lie side by side along the columns, and where
+    nothing is looked up."""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
-        at = next((k for k, s in enumerate(inside) if isinstance(s, ln.Contract)), None)
-        if at is None:
-            raise ScheduleError("fetch results: there is no tile inside nested loops alone")
-        after = inside[at + 1 :]
         if not computed_with_rows(nest):
-            raise ScheduleError("fetch results: no result is computed with elements beside the tile's")
-        fetching = _fetching(after, {array.name: array.dtype for array in nest.arrays}, frozenset())
-        return replace(nest, body=wrap(loops, (*inside[:at], *fetching, *inside[at:])))
+            raise ScheduleError("fetch results: there is no tile whose results are computed with rows of an array")
+        loops, before, tile_and_after = _at_tile(nest)
+        fetching = _Lines(nest, stored=True).of(tile_and_after[1:])
+        return replace(nest, body=wrap(loops, (*before, *fetching, *tile_and_after)))
 
 
 def computed_with_rows(nest: ln.LoopNest) -> bool:
     """Whether the results of a tile inside nested loops are computed with elements of an array that vary with its rows
-    and lie side by side along its columns."""
-    _, inside = prefix(nest.body)
+    and lie side by side along its columns, none of which are looked up."""
+    _, _, tile_and_after = _at_tile(nest)
+    return not nest.checked and bool(_Lines(nest, stored=False).of(tile_and_after[1:]))
+
+
+def _at_tile(nest: ln.LoopNest) -> tuple[list[ln.Loop], Body, Body]:
+    """The nested loops around a tile, and what is inside them: what is before the tile, and it with what follows."""
+    loops, inside = prefix(nest.body)
     at = next((k for k, s in enumerate(inside) if isinstance(s, ln.Contract)), len(inside))
-    arrays = {array.name: array.dtype for array in nest.arrays}
-    return any(_fetching(inside[at + 1 :], arrays, frozenset(), stored=False))
+    return loops, inside[:at], inside[at:]
 
 
-def _fetching(body: Body, arrays: Mapping[str, DType], rows: frozenset[Var], stored: bool = True) -> Body:
-    """What fetches each line that vectors in ``body``, inside loops over ``rows``, read of ``arrays``, and write where
-    it is ``stored``."""
-    found: list[ln.Statement] = []
-    for statement in body:
-        match statement:
-            case ln.Assign():
-                rows |= {statement.axis}
-                found.append(statement)
-            case ln.Loop() if statement.kind == "vector":
-                found += _lines(statement, arrays, rows, stored)
-            case ln.Loop() if statement.kind == "serial":
-                inner = _fetching(statement.body, arrays, rows | {statement.axis}, stored)
-                found += [replace(statement, body=inner)] if any(inner) else []
-            case _:
-                pass
-    return tuple(found) if any(not isinstance(s, ln.Assign) for s in found) else ()
+class _Lines:
+    """What fetches the lines that vectors of ``nest`` read, and write where they are ``stored``."""
+
+    def __init__(self, nest: ln.LoopNest, stored: bool) -> None:
+        self.arrays = {array.name: array.dtype for array in nest.arrays}
+        self.stored = stored
+
+    def of(self, body: Body, rows: frozenset[Var] = frozenset(), named: Mapping[Var, Int] | None = None) -> Body:
+        """For ``body``, whose offsets vary with the row where they do with one of ``rows``; ``named`` are index
+        expressions with names."""
+        found: list[ln.Statement] = []
+        names = dict(named or {})
+        for statement in body:
+            match statement:
+                case ln.Assign():
+                    value = sym.substitute(statement.value, names)
+                    names[statement.axis], rows = value, rows | sym.variables(value)
+                case ln.Loop() if statement.kind == "vector":
+                    found += self._beside(statement, rows, names)
+                case ln.Loop() if statement.kind == "serial":
+                    inner = self.of(statement.body, rows | {statement.axis}, names)
+                    found += [replace(statement, body=inner)] if inner else []
+                case _:
+                    pass
+        return tuple(found)
+
+    def _beside(self, columns: ln.Loop, rows: frozenset[Var], names: Mapping[Var, Int]) -> Iterator[ln.Statement]:
+        """For what lies side by side along the vectors of ``columns``."""
+        places: dict[tuple[str, Int], None] = {}
+        for statement in columns.body:
+            read = [access for value in values(statement) for access in accesses(value) if not access.valid]
+            places |= dict.fromkeys((access.array, access.offset) for access in read)
+            if self.stored and isinstance(statement, ln.Store) and not statement.valid:
+                places[statement.array, statement.offset] = None
+        by_line: dict[int, list[tuple[str, Int]]] = {}
+        for array, place in places:
+            offset = sym.substitute(place, names)
+            linear = sym.coefficient(offset, columns.axis)
+            if array in self.arrays and linear is not None and linear[0] == 1 and sym.variables(offset) & rows:
+                by_line.setdefault(CACHE_LINE // self.arrays[array].itemsize, []).append((array, offset))
+        for elements, fetched in by_line.items():
+            yield from _each_line(columns, elements, fetched)
 
 
-def _lines(columns: ln.Loop, arrays: Mapping[str, DType], rows: frozenset[Var], stored: bool) -> Iterator[ln.Statement]:
-    """What fetches each line which the vectors of ``columns`` read and write."""
-    places: dict[tuple[str, Int], None] = {}
-    for statement in columns.body:
-        read = [access for value in values(statement) for access in accesses(value) if not access.valid]
-        places |= dict.fromkeys((access.array, access.offset) for access in read)
-        if stored and isinstance(statement, ln.Store) and not statement.valid:
-            places[statement.array, statement.offset] = None
-    by_line: dict[int, list[tuple[str, Int]]] = {}
-    for array, offset in places:
-        linear = sym.coefficient(offset, columns.axis)
-        if array in arrays and linear is not None and linear[0] == 1 and sym.variables(offset) & rows:
-            by_line.setdefault(CACHE_LINE // arrays[array].itemsize, []).append((array, offset))
-    for elements, fetched in by_line.items():
-        count = sym.ceildiv(columns.extent, elements)
-        line = sym.axis(f"{columns.axis.name}_line", count)
-        body = tuple(ln.Prefetch(array, sym.substitute(at, {columns.axis: line * elements})) for array, at in fetched)
-        axis = sym.as_var(line)
-        yield from body if axis is None else (ln.Loop(axis, count, "serial", body),)
+def _each_line(columns: ln.Loop, elements: int, places: Sequence[tuple[str, Int]]) -> Iterator[ln.Statement]:
+    """The loop that fetches a line of so many ``elements`` after the other, at ``places`` along ``columns``; a row that
+    does not begin with a line ends in one more."""
+    count = sym.ceildiv(columns.extent, elements)
+    line = sym.axis(f"{columns.axis.name}_line", count)
+
+    def at(column: Int, place: tuple[str, Int]) -> ln.Prefetch:
+        array, offset = place
+        return ln.Prefetch(array, sym.substitute(offset, {columns.axis: column}))
+
+    axis, body = sym.as_var(line), tuple(at(line * elements, place) for place in places)
+    yield from body if axis is None else (ln.Loop(axis, count, "serial", body),)
+    starts = ((place, sym.substitute(place[1], {columns.axis: 0})) for place in places)
+    yield from (at(columns.extent - 1, place) for place, start in starts if sym.mod(start, elements) != 0)
 
 
 def in_runs(contract: ln.Contract) -> bool:

@@ -345,8 +345,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """The cache line of ``array[offset]`` comes into the cache. This changes no value, and the element may lie beyond
-    the end of the array."""
+    """The cache line of ``array[offset]`` comes into the cache. This changes no value."""
 
     array: str
     offset: Int

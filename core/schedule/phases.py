@@ -22,8 +22,9 @@ from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
 BOUNDS = 16  # that are tried of an index at most
-SHARES = 32  # as few as this are enough to divide among the threads of a desktop machine
-SHARES_EACH = 4  # for each thread, at the least, where the values between the steps would go through memory
+SHARES = 32  # as few as this are enough to divide among the threads of a desktop machine; of a larger one,
+EVEN = 2  # for each thread
+SHARES_EACH = 4  # for each thread, at the most, where the values between the steps would go through memory
 PART = 8  # of the last cache: a value larger than this part has left it when another step reads it
 
 
@@ -68,7 +69,7 @@ def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phas
     counts = sorted(set(chain.from_iterable(_prefixes(step.nest) for step in inside)), key=typical, reverse=True)
     for shares in counts:
         tasks = tuple(_times(step.nest.task_count, shares) for step in inside)
-        even = typical(shares) >= SHARES or set(tasks) == {1}
+        even = typical(shares) >= _enough(target) or set(tasks) == {1}
         even = even or (suffice(shares, target) and _between(inside, shares) > target.l3 // PART)
         if all(tasks) and even and _independent(inside, shares):
             return Phase(first, last, shares, tasks, _linked(inside))
@@ -77,7 +78,12 @@ def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phas
 
 def suffice(shares: Int, target: Target) -> bool:
     """Whether so many shares can be divided among the threads of ``target``, if not as evenly as more of them."""
-    return typical(shares) >= min(SHARES, SHARES_EACH * target.threads)
+    return typical(shares) >= min(_enough(target), SHARES_EACH * target.threads)
+
+
+def _enough(target: Target) -> int:
+    """Shares that threads divide evenly."""
+    return max(SHARES, EVEN * target.threads)
 
 
 def portion(steps: Sequence[Step], shares: Int, buffer: Hashable) -> tuple[int, int] | None:

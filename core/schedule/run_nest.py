@@ -160,7 +160,7 @@ class _Machine:
         elif isinstance(statement, Assign):
             self.variables[statement.axis.name] = self._int(statement.value)
         elif isinstance(statement, Prefetch):
-            self._int(statement.offset)
+            self._element(statement.array, statement.offset)
         else:
             self._contract(statement)
 

@@ -25,7 +25,9 @@ from luminal.core.types import f32
 
 C = TypeVar("C")
 
-TASKS = 64  # enough to divide among the threads of a desktop machine
+TASKS = 64  # enough to divide among the threads of a desktop machine; of a larger one,
+EACH = 4  # for each thread
+FEW = 4  # times fewer are few
 THREADS = 2  # that tasks are made for, at least
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
 
@@ -56,6 +58,8 @@ class Scheduler:
         self.target = target
         self.schedule: list[Transform] = []
         self.asked = [] if asked is None else [asked]
+        self.enough = max(TASKS, EACH * target.threads)  # tasks, to divide evenly among threads
+        self.few = self.enough // FEW  # with fewer, some threads would wait for others
 
     def do(self, transform: Transform) -> None:
         self.nest = transform(self.nest)
@@ -136,8 +140,10 @@ class Scheduler:
             name = f"{other}{name}"
         return name
 
-    def parallelise(self, enough: int = TASKS) -> None:
-        """Make tasks of the outermost loops, as few of them as give ``enough`` tasks."""
+    def parallelise(self, enough: int | None = None) -> None:
+        """Make tasks of the outermost loops, as few of them as give ``enough`` tasks, or as are enough for all threads
+        where that is not given."""
+        enough = self.enough if enough is None else enough
         loops = list(takewhile(lambda loop: loop.kind == "serial", self.loops()))
         reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
         small = math.prod(typical(loop.extent) for loop in self.loops()) < SMALL
