@@ -203,17 +203,17 @@ ABOUT_GOALS = (
 )
 ABOUT = (
     "`python -m benchmarks`: everybody gets the same inputs and threads, and all take turns in one process, since "
-    f"2026-11-26 for {LASTING:g} seconds at least; milliseconds, medians over fresh processes of the medians of the "
-    "runs of each, and the minimum of all in parentheses. `ahead of the best` is the best peer's time over luminal's "
-    "in the same process: above 1, luminal is faster. onnxruntime and OpenVINO (with `INFERENCE_PRECISION_HINT`; it "
-    "would use bfloat16 unasked) read the ONNX file at fixed sizes, torch.compile has its weights frozen, torch is "
-    "eager. Whatever spins after a run to wait for more work is left to fall asleep before another's turn. `symbolic / "
-    "fixed` is what symbolic dimensions cost luminal. `of ceiling` is the least time that the machine would need for "
-    "the model's contractions at the peak of its multiply-adds (FMA) or of its products of bfloat16 (bf16) or bytes "
-    "(int8), or to read as many bytes as its inputs, outputs and weights have, by what it reached in the same "
-    "processes, as a part of luminal's time. `compile` is from an ExportedProgram or an ONNX file to a callable with "
-    "an empty cache, `memory` the growth of resident memory meanwhile, compilers included, `library` the size without "
-    "weights."
+    f"2026-11-26 in drawn orders and for {LASTING:g} seconds at least; milliseconds, medians over fresh processes of "
+    "the medians of the runs of each, and the minimum of all in parentheses. `ahead of the best` is the best peer's "
+    "time over luminal's in the same process: above 1, luminal is faster. onnxruntime and OpenVINO (with "
+    "`INFERENCE_PRECISION_HINT`; it would use bfloat16 unasked) read the ONNX file at fixed sizes, torch.compile has "
+    "its weights frozen, torch is eager. Whatever spins after a run to wait for more work is left to fall asleep "
+    "before another's turn. `symbolic / fixed` is what symbolic dimensions cost luminal. `of ceiling` is the least "
+    "time that the machine would need for the model's contractions at the peak of its multiply-adds (FMA) or of its "
+    "products of bfloat16 (bf16) or bytes (int8), or to read as many bytes as its inputs, outputs and weights have, "
+    "by what it reached in the same processes, as a part of luminal's time. `compile` is from an ExportedProgram or "
+    "an ONNX file to a callable with an empty cache, `memory` the growth of resident memory meanwhile, compilers "
+    "included, `library` the size without weights."
 )
 FROM_PYTORCH = "The largest distance of an output from float32 PyTorch's, relative to the output's largest magnitude."
 ABOUT_ERRORS = {
