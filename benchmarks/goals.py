@@ -249,7 +249,10 @@ def _costs(results: Sequence[Result]) -> list[Verdict]:
         )
     for (name, precision), found in seconds.items():
         if name in COMPILE:
-            what = f"{CASES[name].title}, {precision}: compiled with an empty cache, the longest of both front ends"
+            what = (
+                f"{CASES[name].title}, {precision}: compiled with an empty cache, the longest of both front ends, with "
+                "fixed and symbolic sizes"
+            )
             rows.append(at_most_seconds(what, COMPILE[name], found))
     if libraries:
         most = max(libraries, key=lambda key: libraries[key])

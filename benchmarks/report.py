@@ -197,10 +197,8 @@ def chart(found: Sequence[Result]) -> str:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-ABOUT_GOALS = (
-    f"At {str(Setting()).partition(', ')[2]}, from {FRONT_ENDS[0]}; how it was measured is said below. What does not "
-    "reach its number is at the end of this page, with its kernels."
-)
+ABOUT_GOALS = f"At {str(Setting()).partition(', ')[2]}, from {FRONT_ENDS[0]}; how it was measured is said below."
+ABOUT_SHORT = " What does not reach its number is at the end of this page, with its kernels."
 ABOUT = (
     "`python -m benchmarks`: everybody gets the same inputs and threads, and all take turns in one process (since "
     f"2026-11-26 for {LASTING:g} seconds at least, and since later that day in drawn orders); milliseconds, medians "
@@ -242,7 +240,7 @@ def text_of(found: Results, charts: Mapping[str, str]) -> str:
     models = results(found)
     lines = ["# Benchmarks", "", *(f"{line}.\n" for line in found.machines)]
     lines += _peaks(models) if len(found.machines) == 1 else []
-    lines += ["## What they are to show", "", ABOUT_GOALS, ""]
+    lines += ["## What they are to show", "", ABOUT_GOALS + (ABOUT_SHORT if _short_of(models) else ""), ""]
     lines += [*tables.markdown(GOAL_HEADINGS, goal_rows(models), left=7), ""]
     shown = [*verdicts(models), *products.verdicts(found), *decoding.verdicts(found), *searching.verdicts(found)]
     lines += [*tables.markdown(VERDICT_HEADINGS, verdict_rows(shown), left=4), ""]

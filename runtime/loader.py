@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import platform
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,7 @@ class Library(Interface):
         """Open the library ``name`` at ``path``; see :func:`load` for the rest and for the errors."""
         self.path = path
         self._profile = profile
+        _check_whole(path)
         # A path with a slash is opened as it stands; a bare name would be looked up on the loader's path.
         self._native = _native.Library(
             str(path.absolute()), name, None if weights is None else str(weights.absolute()), threads, profile
@@ -260,6 +262,19 @@ def _entry(row: Mapping[str, Any]) -> EntrySpec:
         tuple(_tensor(tensor) for tensor in row["outputs"]),
         row.get("structure"),
     )
+
+
+def _check_whole(path: Path) -> None:
+    """Raises ``OSError`` where a library of a 64-bit system ends before the table that its header places at its end
+    (System V ABI, "ELF Header"): the loader would map what is not there, and the first touch end the process."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if header[:6] != b"\x7fELF\x02\x01" or len(header) < 64:
+        return  # another format, or none: the loader says what it is
+    (table,), (entry, count) = struct.unpack_from("<Q", header, 40), struct.unpack_from("<HH", header, 58)
+    size, needed = path.stat().st_size, table + entry * count
+    if size < needed:
+        raise OSError(f'the library "{path}" is truncated: it has {size} of {needed} bytes; export the model again')
 
 
 def _tensor(row: Mapping[str, Any]) -> TensorSpec:

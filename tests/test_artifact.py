@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ import torch
 import luminal
 from luminal import artifact
 from luminal.core.data import digest
-from luminal.core.errors import BuildError
+from luminal.core.errors import BuildError, InputError
 from luminal.core.program import Program
 from luminal.module import Module
 from luminal.progress import Stages
@@ -253,6 +254,36 @@ from tests.compiled_support import compiled
 
 compiled("encoder_a")[1].export(Path(sys.argv[2]), python_module=False)
 """
+
+
+def test_an_export_replaces_an_earlier_one_that_is_in_use(module: Module, tmp_path: Path) -> None:
+    """What was loaded stays as it was: files are replaced, and not written over."""
+    folder = module.export(tmp_path / "exported", python_module=False)
+    loaded = luminal.load(folder)
+    before = outputs(loaded)
+    assert module.export(folder, python_module=False) == folder
+    compiled_support.assert_same_bits(outputs(loaded), before)
+    assert not [item for item in folder.rglob(".*") if item.is_file()]
+
+
+def test_an_export_that_the_disk_had_no_room_for_can_be_repeated(
+    module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+
+    def full(source: Path, path: Path) -> None:
+        copied.append(source.name)
+        if len(copied) > 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        shutil.copyfile(source, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copy2", full)
+        with pytest.raises(InputError, match=r"folder '.*exported': .* found: No space left on device"):
+            module.export(tmp_path / "exported", python_module=False)
+    folder = module.export(tmp_path / "exported", python_module=False)
+    assert sorted(p.name for p in folder.rglob("*.cpp")) == sorted(p.name for p in module.folder.rglob("*.cpp"))
+    assert not [item for item in folder.rglob(".*") if item.is_file()]
 
 
 def test_the_same_model_gives_the_same_bytes(exported: Path, tmp_path: Path) -> None:

@@ -241,11 +241,13 @@ def test_corrupt_onnx_files(tmp_path: Path) -> None:
     assert refused > 20
 
 
-def test_what_is_no_model() -> None:
+def test_what_is_no_model(module: Module) -> None:
     with pytest.raises(ModelError, match=r"expected the path, bytes or ModelProto of an ONNX model.*found int"):
         luminal.compile(3)
     with pytest.raises(ModelError, match="found function; make a function the forward of a module"):
         luminal.compile(lambda x: x)
+    with pytest.raises(ModelError, match="found a compiled model; give the one that it was compiled from"):
+        luminal.tune(module, budget=1)
     with pytest.raises(ModelError, match=r"nowhere\.onnx"):
         luminal.compile("nowhere.onnx")
     with pytest.raises(ModelError, match=r"nowhere\.pt2"):

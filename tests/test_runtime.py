@@ -204,6 +204,16 @@ def test_what_is_no_library(example: Example, tmp_path: Path) -> None:
         loader.load(example.library, threads=-1)
 
 
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.999])
+def test_a_library_that_is_cut_short_is_refused(example: Example, tmp_path: Path, part: float) -> None:
+    """To map it and touch what is not there would end the process."""
+    whole = example.library.read_bytes()
+    path = tmp_path / example.library.name
+    path.write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises(OSError, match=f"is truncated: it has {int(len(whole) * part)} of {len(whole)} bytes"):
+        loader.load(path)
+
+
 def test_a_machine_without_the_instruction_set(tmp_path: Path) -> None:
     example = runtime_example.build(tmp_path, "example_a", missing_feature="avx9")
     with pytest.raises(RuntimeError, match="was compiled for machines with avx9, which this one lacks"):

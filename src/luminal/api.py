@@ -272,10 +272,14 @@ def _front_end(model: Any) -> Any:
         from luminal.frontends.onnx import importer as onnx
 
         return onnx
-    hint = "; make a function the forward of a module" if callable(model) else ""
+    found = type(model).__name__
+    if isinstance(model, Module):
+        found = "a compiled model; give the one that it was compiled from"
+    elif callable(model):
+        found += "; make a function the forward of a module"
     raise ModelError(
         "expected the path, bytes or ModelProto of an ONNX model, a torch.nn.Module, an ExportedProgram or a "
-        f"GraphModule, found {type(model).__name__}{hint}"
+        f"GraphModule, found {found}"
     )
 
 

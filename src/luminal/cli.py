@@ -376,7 +376,7 @@ def tune(
     """Measure schedules for a model's kernels on this machine; later compilations take the fastest.
 
     Each candidate is compared with the interpreter, and taken where it was faster than the default in the same run.
-    Symbolic sizes are those in the middle of their bounds. Records are kept in the cache (LUMINAL_RECORDS names another
+    Symbolic sizes are the geometric means of their bounds. Records are kept in the cache (LUMINAL_RECORDS names another
     file); an interrupted search goes on where it was.
     """
     if save is not None:

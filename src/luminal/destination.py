@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from luminal.core.errors import InputError
@@ -63,6 +66,31 @@ def file(path: str | Path, what: str) -> Path:
             "name another file, or change its permissions"
         )
     return path
+
+
+@contextlib.contextmanager
+def writing(path: Path, what: str) -> Iterator[None]:
+    """Raises InputError for what the system says where ``path``, which the argument ``what`` gave, cannot be written
+    after all: the disk is full, say."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{what} {str(path)!r}: expected a place that can be written, found: {error.strerror or error}; name "
+            "another, or make room"
+        ) from error
+
+
+def replaced(source: Path, path: Path) -> None:
+    """Put a copy of the file ``source`` at ``path``, with its folder. Whoever has mapped what was there keeps that:
+    another file takes its place once it is whole, and none is cut short."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        shutil.copy2(source, work)
+        os.replace(work, path)
+    finally:
+        work.unlink(missing_ok=True)
 
 
 def _may(path: Path, access: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -207,18 +206,21 @@ class Module:
         """
         name = self.interface.name
         target = destination.export(folder, "folder", name)
-        target.mkdir(parents=True, exist_ok=True)
-        for item in sorted(self.folder.iterdir()):
-            if item.name.startswith(artifact.module_file(name)):
-                continue  # left by an earlier export, or being compiled by one in another process
-            if item.is_dir():
-                shutil.copytree(item, target / item.name, dirs_exist_ok=True)
-            else:
-                shutil.copy2(item, target / item.name)
+        # The manifest first: by it, a folder whose disk was full is known as this model's when it is written again.
+        items = sorted(self.folder.iterdir(), key=lambda item: (item.name != loader.MANIFEST, item.name))
+        with destination.writing(target, "folder"):
+            for item in items:
+                if item.name.startswith(artifact.module_file(name)):
+                    continue  # left by an earlier export, or being compiled by one in another process
+                for path in sorted(item.rglob("*")) if item.is_dir() else [item]:
+                    if path.is_file():
+                        destination.replaced(path, target / path.relative_to(self.folder))
         here = targets.architecture(), platforms.here().library_file(name)
         if python_module and here == (self.manifest["target"]["architecture"], self.manifest["library"]):
             with Stages(progress)("python module"):
-                shutil.copy2(artifact.python_module(self.folder, name), target)
+                built = artifact.python_module(self.folder, name)
+            with destination.writing(target, "folder"):
+                destination.replaced(built, target / built.name)
         return target
 
     def approximated(self, option: str) -> int:
