@@ -1,5 +1,6 @@
 """The command line: what it prints, and its exit codes."""
 
+import errno
 import io
 import json
 import os
@@ -74,6 +75,14 @@ def shared() -> Iterator[Path]:
         os.seteuid(user or 65534)
         yield Path(name)
         os.seteuid(user)
+
+
+def test_a_reader_that_has_enough_hears_no_more(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    monkeypatch.setattr(cli.out, "print", broken)
+    assert "error" not in luminal_("check", model).output
 
 
 def test_version_and_help() -> None:

@@ -59,6 +59,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # whoever reads has enough of it, as head has: the library of commands ends quietly
+            raise
         except (LuminalError, LibraryError, MemoryError, OSError) as error:
             if ctx.params["debug"]:
                 raise
