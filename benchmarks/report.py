@@ -208,8 +208,8 @@ ABOUT = (
     "torch.compile has its weights frozen, torch is eager. Whatever spins after a run to wait for more work is left "
     "to fall asleep before another's turn. `symbolic / fixed` is what symbolic dimensions cost luminal. `of ceiling` "
     "is the least time that the machine would need for the model's contractions at the peak of its multiply-adds "
-    "(FMA) or of its products of bfloat16 (bf16) or bytes (int8), or to read as many bytes as its inputs, outputs and"
-    " weights have, by what it reached in the same processes, as a part of luminal's time. `compile` is from an "
+    "(FMA) or of its products of bfloat16 (bf16) or bytes (int8), or to read as many bytes as its inputs, outputs "
+    "and weights have, by what it reached in the same processes, as a part of luminal's time. `compile` is from an "
     "ExportedProgram or an ONNX file to a callable with an empty cache, `memory` the growth of resident memory "
     "meanwhile, compilers included, `library` the size without weights."
 )

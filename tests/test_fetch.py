@@ -227,16 +227,8 @@ def test_fetching_results_changes_no_value() -> None:
         (serial_product(10, 24, 12), (FetchResults(),), NO_LINES),
         (serial_product(10, 24, 12), (*TILED, FetchResults()), NO_LINES),
         (with_addend(COLUMN), (*TILED, FetchResults()), NO_LINES),  # the same in all rows
-        (
-            with_addend(COLUMN * ROWS + ROW),
-            (*TILED, FetchResults()),
-            NO_LINES,
-        ),  # not in lines
-        (
-            with_addend(ROW * COLUMNS + COLUMN, (ROW - 1,)),
-            (*TILED, FetchResults()),
-            NO_LINES,
-        ),
+        (with_addend(COLUMN * ROWS + ROW), (*TILED, FetchResults()), NO_LINES),  # columns lie apart
+        (with_addend(ROW * COLUMNS + COLUMN, (ROW - 1,)), (*TILED, FetchResults()), NO_LINES),  # masked
     ],
 )
 def test_an_illegal_fetch_says_why(nest: ln.LoopNest, schedule: transforms.Schedule, reason: str) -> None:

@@ -27,7 +27,7 @@ C = TypeVar("C")
 
 TASKS = 64  # enough to divide among the threads of a desktop machine; of a larger one,
 EACH = 4  # for each thread
-FEW = 4  # times fewer are few
+FEW = 4  # a fourth of them are so few that some threads would wait for others
 THREADS = 2  # that tasks are made for, at least
 SMALL = 16384  # elements that one thread writes sooner than it could wake another
 
@@ -59,7 +59,7 @@ class Scheduler:
         self.schedule: list[Transform] = []
         self.asked = [] if asked is None else [asked]
         self.enough = max(TASKS, EACH * target.threads)  # tasks, to divide evenly among threads
-        self.few = self.enough // FEW  # with fewer, some threads would wait for others
+        self.few = self.enough // FEW
 
     def do(self, transform: Transform) -> None:
         self.nest = transform(self.nest)

@@ -1,4 +1,5 @@
-"""Where results are to be written, looked at before the work begins: a compilation may take minutes."""
+"""Where results are to be written, looked at before the work begins, since a compilation may take minutes; and files
+put there whole."""
 
 from __future__ import annotations
 
