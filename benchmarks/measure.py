@@ -27,7 +27,7 @@ from benchmarks.suite import luminal as contender
 from luminal import profile
 from luminal.core import config, symbolic
 from luminal.core import target as targets
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.display import Display
 from luminal.frontends.fx.export import export
 from luminal.module import Module

@@ -10,10 +10,10 @@ from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Group, Value
 from luminal.codegen.loops import Loops
 from luminal.core import symbolic as sym
-from luminal.core.schedule.lower import accesses
-from luminal.core.schedule.nest import Access, Assign, Define, Loop, Scalar, Statement, Store, load, temporary
-from luminal.core.schedule.rewrite_nest import Body, replace_leaves, replace_scalars
-from luminal.core.schedule.turn import INTERLEAVED
+from luminal.core.schedule.nest.ir import Access, Assign, Define, Loop, Scalar, Statement, Store, load, temporary
+from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars
+from luminal.core.schedule.nest.walk import Body, accesses
+from luminal.core.schedule.transform.transpose import INTERLEAVED
 from luminal.core.symbolic import Int, Var
 
 

@@ -19,8 +19,8 @@ from luminal.codegen.signature import AHEAD, AHEAD_STEP, FETCHED, Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
-from luminal.core.schedule.nest import Contract, Loop
-from luminal.core.schedule.tensorise import loops_of_b
+from luminal.core.schedule.nest.ir import Contract, Loop
+from luminal.core.schedule.nest.operands import loops_of_b
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import CACHE_LINE
 

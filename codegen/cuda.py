@@ -14,7 +14,7 @@ from luminal.codegen import library
 from luminal.codegen.emitter import KernelText
 from luminal.codegen.host import IMAGES, LIBRARY, PYTHON_MODULE, Host, image_path
 from luminal.codegen.platform import LINUX
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
 

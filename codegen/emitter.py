@@ -15,9 +15,9 @@ from luminal.codegen.signature import Signature
 from luminal.codegen.statements import Statements
 from luminal.core import symbolic as sym
 from luminal.core.matrix import MatrixUnit
-from luminal.core.program import Kernel
-from luminal.core.schedule.lower import statements as nested
-from luminal.core.schedule.nest import Alloc, Contract, Loop, LoopNest, Sort
+from luminal.core.schedule.nest.ir import Alloc, Contract, Loop, LoopNest, Sort
+from luminal.core.schedule.nest.walk import statements as nested
+from luminal.core.schedule.program.ir import Kernel
 from luminal.core.symbolic import Int
 
 

@@ -17,7 +17,7 @@ from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
 from luminal.core import ops
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import Access, Holds, Index, Literal, Scalar, Store, Temporary, load, postorder
+from luminal.core.schedule.nest.ir import Access, Holds, Index, Literal, Scalar, Store, Temporary, load, postorder
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType, bool_
 

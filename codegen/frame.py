@@ -16,7 +16,7 @@ from luminal.codegen.dialect import Dialect
 from luminal.codegen.dialect_cpp import CPP
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import (
+from luminal.core.schedule.nest.ir import (
     Access,
     Contract,
     Holds,

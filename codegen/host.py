@@ -12,7 +12,7 @@ from luminal.codegen.interface import Interface
 from luminal.codegen.library import LibraryText
 from luminal.codegen.platform import Platform
 from luminal.codegen.weights import WeightsPlan
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
 INCLUDE = Path(__file__).parent.parent / "runtime" / "include"

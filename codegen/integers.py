@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from luminal.core import symbolic as sym
-from luminal.core.schedule.lower import expressions, statements
-from luminal.core.schedule.nest import LoopNest
+from luminal.core.schedule.nest.ir import LoopNest
+from luminal.core.schedule.nest.walk import expressions, statements
 from luminal.core.symbolic import Atom, FloorDiv, Int, MinMax, Mod
 
 LIMIT = (1 << 31) - (1 << 12)  # what a loop adds to its axis at the end is left free

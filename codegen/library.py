@@ -15,7 +15,7 @@ from luminal.codegen.interface import Interface, Tensor
 from luminal.codegen.signature import AHEAD, AHEAD_STEP
 from luminal.codegen.weights import WeightsPlan
 from luminal.core import symbolic as sym
-from luminal.core.program import (
+from luminal.core.schedule.program.ir import (
     Branch,
     Buffer,
     Entry,

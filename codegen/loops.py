@@ -9,7 +9,7 @@ from luminal.codegen.frame import Frame, Group, Value
 from luminal.codegen.indices import Indices
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import Loop
+from luminal.core.schedule.nest.ir import Loop
 from luminal.core.symbolic import Int
 
 

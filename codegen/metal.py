@@ -13,9 +13,9 @@ from luminal.codegen.emitter import KernelText
 from luminal.codegen.host import LIBRARY, PYTHON_MODULE, Host, namespace
 from luminal.codegen.platform import MACOS
 from luminal.core.errors import SpecError, UnsupportedError
-from luminal.core.program import Kernel, Program
-from luminal.core.schedule import nest as ir
-from luminal.core.schedule.rewrite_nest import replace_scalars
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.nest.rewrite import replace_scalars
+from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.target import Target
 from luminal.core.types import DType
 

@@ -11,7 +11,7 @@ import numpy as np
 from luminal.codegen.cpp import ctype
 from luminal.core import ops
 from luminal.core import symbolic as sym
-from luminal.core.schedule.nest import Index, Literal, Scalar
+from luminal.core.schedule.nest.ir import Index, Literal, Scalar
 from luminal.core.types import f32, i8, i16, i32, u8, u16
 
 SMALLEST = 2.0**-100  # no product of this, or of a larger number, and an integer other than 0 vanishes

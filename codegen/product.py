@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from luminal.codegen.toolchain import Toolchain
-from luminal.core.program import Kernel
+from luminal.core.schedule.program.ir import Kernel
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from luminal.codegen.threads import Threads
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.grid import Fragment
-from luminal.core.schedule.nest import Contract, Loop
+from luminal.core.schedule.nest.ir import Contract, Loop
 from luminal.core.symbolic import Int
 
 SIDE_BY_SIDE = 4  # steps of a product: their loads overlap, and the sums still stay in registers

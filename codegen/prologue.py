@@ -13,8 +13,8 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
 from luminal.core import symbolic as sym
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.rewrite_nest import replace_leaves, substitute_scalar
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import replace_leaves, substitute_scalar
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 

@@ -14,7 +14,7 @@ from luminal.codegen.threads import Threads
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import Loop, Reduction, Reductions, Scalar, Statement
+from luminal.core.schedule.nest.ir import Loop, Reduction, Reductions, Scalar, Statement
 
 Body: TypeAlias = Callable[[Sequence[Statement]], None]
 

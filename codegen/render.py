@@ -19,8 +19,8 @@ from luminal.codegen.host import INCLUDE, LIBRARY, PYTHON_MODULE, Host, namespac
 from luminal.codegen.interface import Interface
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
-from luminal.core.program import Program
-from luminal.core.schedule.lower import stack_bytes
+from luminal.core.schedule.nest.walk import stack_bytes
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
 TEMPLATES = Path(__file__).parent / "templates"

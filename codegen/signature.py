@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from luminal.codegen.cpp import RESERVED, Names, ctype
 from luminal.codegen.dialect import Dialect
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest import LoopNest
+from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.types import DType
 
 AHEAD, AHEAD_STEP = "ahead", "ahead_step"  # what a kernel fetches for later ones, and how much at a time

@@ -15,8 +15,7 @@ from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
 from luminal.core.errors import SpecError
 from luminal.core.ops import Failure
-from luminal.core.schedule.lower import statements as nested
-from luminal.core.schedule.nest import (
+from luminal.core.schedule.nest.ir import (
     Access,
     Alloc,
     Assign,
@@ -36,6 +35,7 @@ from luminal.core.schedule.nest import (
     Statement,
     Store,
 )
+from luminal.core.schedule.nest.walk import statements as nested
 from luminal.core.symbolic import Expr, Int
 
 COPIES = (4, 8, 16)  # bytes that a thread can copy ahead

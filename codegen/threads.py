@@ -11,8 +11,8 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.nest import Alloc, Barrier, Contract, Loop, LoopNest, Reduction, Statement, Store
+from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, Loop, LoopNest, Reduction, Statement, Store
+from luminal.core.schedule.nest.walk import statements
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 

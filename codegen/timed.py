@@ -9,7 +9,7 @@ from luminal.codegen import render, toolchain
 from luminal.codegen.emitter import emit
 from luminal.codegen.host import INCLUDE
 from luminal.codegen.product import Product, Unit
-from luminal.core.program import Kernel
+from luminal.core.schedule.program.ir import Kernel
 from luminal.core.target import Target
 
 _NAMESPACE = "timed"

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal.core.program import aligned
+from luminal.core.schedule.program.ir import aligned
 
 MAGIC = b"LUMINALW"
 FORMAT_VERSION = 1

@@ -440,3 +440,6 @@ HOST = Op("Host", Kind.HOST, None, None,
 TABLE: dict[str, Op] = {value.name: value for value in list(globals().values()) if isinstance(value, Op)}
 
 TWELVE = (LOG2, EXP2, SIN, SQRT, RECIP, ADD, MUL, MOD, LESS_THAN, SUM_REDUCE, MAX_REDUCE, CONTIGUOUS)
+
+
+COSTLY = frozenset({EXP2, LOG2, SIN, DIV, RECIP, SQRT, MOD, GATHER})

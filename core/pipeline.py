@@ -6,26 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luminal.core import assembly, ir, ops, printer, renaming, sizes
+from luminal.core import ir, ops, printer, renaming, sizes
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Graph, Origins, State
-from luminal.core.program import Program
-from luminal.core.program_spec import check as check_program
 from luminal.core.rewrite import simplify
 from luminal.core.rules import RULES, quotient
-from luminal.core.schedule import (
-    arrangement,
-    bodies,
-    demand,
-    functions,
-    integers,
-    maxima,
-    partial,
-    preparation,
-    rounding,
-)
-from luminal.core.schedule.nest import names_axis
+from luminal.core.schedule.choose import arrangement
+from luminal.core.schedule.nest.ir import names_axis
+from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, rounding, spelled_out
+from luminal.core.schedule.prepare import graph as preparation
+from luminal.core.schedule.prepare import loops
+from luminal.core.schedule.program import assembly
+from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.program.spec import check as check_program
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
@@ -85,12 +79,12 @@ def canonical(graph: Graph, target: Target) -> Graph:
     than that. Functions that are spelled out are known again, what is divided by a scale and rounded to few bits is
     multiplied instead, and long reductions are made of parts."""
     graph = simplify(integers.integral(graph, target), (*RULES, *(quotient.RULES if target.fused else ())))
-    graph = functions.known(graph)
+    graph = spelled_out.known(graph)
     stored = target.precision.stored
     if stored is not None:
         wide = target.grid is None and all(unit.left != stored for unit in target.units)
-        graph = demand.eased(rounding.rounded(graph, target.precision, wide))
-    return partial.in_parts(maxima.of_bits(graph), target)
+        graph = digits.eased(rounding.rounded(graph, target.precision, wide))
+    return long_reductions.in_parts(bit_maxima.of_bits(graph), target)
 
 
 def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
@@ -171,7 +165,7 @@ def prepare(graph: Graph, target: Target, packings: preparation.Packings) -> tup
         if named:
             names.setdefault(packed, named[0])
     unchanged = (*(None for _ in graph.returned), *(state.input for state in graph.states))
-    results = bodies.owned(prepared.roots, unchanged)
+    results = loops.owned(prepared.roots, unchanged)
     for node, before in zip(results, prepared.roots, strict=True):
         if node is not before:
             origins[node] = origins.get(before, ())

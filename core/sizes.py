@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -56,3 +57,18 @@ def _solution(extent: Int, number: int, solved: set[Var]) -> Solution | None:
     if linear is None or not (sym.always(linear[0] - 1) or sym.never(linear[0])):
         return None
     return Solution(symbol, number, *linear)
+
+
+def largest(size: Int) -> int:
+    """The largest that a size can be, where that is known, and else a representative number."""
+    return sym.upper(size) or typical(size)
+
+
+def typical(size: Int) -> int:
+    """A representative number for a size: itself, or the geometric mean of its bounds."""
+    if isinstance(size, int):
+        return size
+    low, high = sym.lower(size), sym.upper(size)
+    if low is None or high is None:
+        return 128
+    return max(1, math.isqrt(max(1, low) * max(1, high)))

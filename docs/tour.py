@@ -20,14 +20,17 @@ from torch.nn import functional
 
 import luminal
 from luminal.codegen import render
-from luminal.core import ir, movement, printer, program, structured, types
+from luminal.core import ir, movement, printer, structured, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction, hyperbolic
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose, lower
-from luminal.core.schedule import printer as schedule_printer
+from luminal.core.schedule.choose import cpu
+from luminal.core.schedule.fusion import text
+from luminal.core.schedule.lower import clusters
+from luminal.core.schedule.nest import text as schedule_printer
+from luminal.core.schedule.program import ir as program
 
 PAGES = [Path(__file__).with_name(name) for name in ("architecture.md", "adding-a-target.md")]
 BLOCK = re.compile(r"(<!-- tour: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -141,13 +144,8 @@ FILES = {
 SHARED = {
     "schedules of blocks of threads": [
         "core/grid.py",
-        "core/schedule/choose_grid.py",
-        "core/schedule/legality.py",
-        "core/schedule/parts.py",
-        "core/schedule/stage.py",
-        "core/schedule/stream_staged.py",
-        "core/schedule/strip.py",
-        "core/schedule/threads.py",
+        "core/schedule/choose/grid.py",
+        "core/schedule/grid/*.py",
     ],
     "code generation": [
         "codegen/dialect_device.py",
@@ -197,24 +195,24 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "prepared", "text", bare(lines(printer.text(reached["prepared"]), "# aten.linear.* 'linear' ", "'matmul' "))
 
     fusion, layouts = reached["fusion"], reached["layouts"]
-    yield "fusion", "text", schedule_printer.fusion_text(fusion, layouts)
+    yield "fusion", "text", text.fusion_text(fusion, layouts)
 
     norm = next(c for c in fusion.clusters if c.kind == "row")
-    serial = lower.lower(norm, fusion, layouts, TARGET).nest
+    serial = clusters.lower(norm, fusion, layouts, TARGET).nest
     yield "serial", "text", narrow(schedule_printer.nest_text(serial))
-    chosen = choose.choose(norm, serial, TARGET)
+    chosen = cpu.choose(norm, serial, TARGET)
     schedule, row = chosen.schedule, chosen.nest
     yield "schedule", "text", "\n".join(map(str, schedule))
     yield "nest", "text", narrow(schedule_printer.nest_text(row))
 
     first = fusion.clusters[0]
-    nest = choose.choose(first, lower.lower(first, fusion, layouts, TARGET).nest, TARGET).nest
+    nest = cpu.choose(first, clusters.lower(first, fusion, layouts, TARGET).nest, TARGET).nest
     yield "tile", "text", narrow(schedule_printer.nest_text(nest))
 
     chain = next(c for c in fusion.clusters if c.chain is not None)
-    serial = lower.lower(chain, fusion, layouts, TARGET).nest
+    serial = clusters.lower(chain, fusion, layouts, TARGET).nest
     yield "chain", "text", narrow(schedule_printer.nest_text(serial))
-    yield "stream", "text", narrow(schedule_printer.nest_text(choose.choose(chain, serial, TARGET).nest))
+    yield "stream", "text", narrow(schedule_printer.nest_text(cpu.choose(chain, serial, TARGET).nest))
 
     on_grid = compile_graph(graph, GRID)
     staged = next(k.nest for k in on_grid.kernels if k.name.startswith("contraction"))

@@ -6,8 +6,7 @@ import numpy as np
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.schedule import nest as ir
-from luminal.core.schedule import rewrite_nest
+from luminal.core.schedule.nest import ir, rewrite, walk
 from luminal.core.symbolic import Var
 from tests.codegen_support import Case, array, axis, bits, number, of, op, output
 
@@ -613,7 +612,7 @@ def contraction_in_blocks() -> Case:
     """Sums of blocks of eight products are added in the tile; each step fetches a part of the panel after this one, and
     of the rows after these."""
     nest = tiled(9, 64, 24, (), 4, 16)
-    loops, inside = rewrite_nest.prefix(nest.body)
+    loops, inside = walk.prefix(nest.body)
     alloc, height, contract, rest = inside
     assert isinstance(contract, ir.Contract)
     outer, block = axis("block", 3)
@@ -628,7 +627,7 @@ def contraction_in_blocks() -> Case:
         a_ahead=sym.substitute(contract.a_offset, by) + (8 + sym.mod(block * 8 + step, 16)) * 24,
         b_ahead=24 * 32 * (of(loops[0].axis) + 1) + (of(loops[1].axis) * 24 + block * 8 + step) * 11,
     )
-    body = rewrite_nest.wrap(loops, (alloc, height, contract, rest))
+    body = rewrite.wrap(loops, (alloc, height, contract, rest))
     return Case(replace(nest, body=body), tile_arrays(9, 64, 24), ulps=64)
 
 

@@ -7,10 +7,10 @@ import numpy as np
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment
-from luminal.core.schedule import nest as ir
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.parts import Warps
-from luminal.core.schedule.threads import Share
+from luminal.core.schedule.grid.divide import Share
+from luminal.core.schedule.grid.thread_tiles import Warps
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.nest.walk import statements
 from luminal.core.symbolic import Var
 from tests.codegen_cases import CASES as CPU_CASES
 from tests.codegen_cases import F32, load, normal, parallel, serial, vector, zeros

@@ -12,9 +12,8 @@ from luminal.codegen import render
 from luminal.codegen.dialect import Dialect
 from luminal.codegen.emitter import KernelText, emit
 from luminal.core import symbolic as sym
-from luminal.core.program import Kernel
-from luminal.core.schedule import lower, run_nest
-from luminal.core.schedule import nest as ir
+from luminal.core.schedule.nest import interpreter, ir, walk
+from luminal.core.schedule.program.ir import Kernel
 from tests.codegen_support import WARNINGS, check_close
 from tests.gpu_emulation import Image, aligned
 
@@ -28,10 +27,10 @@ def rendered(name: str, nest: ir.LoopNest, dialect: Dialect) -> KernelText:
 def read_by(nest: ir.LoopNest) -> set[str]:
     """The arrays that a nest reads: those of which it writes a part may hold other parts."""
     values = [
-        s.value for s in lower.statements(nest.body) if isinstance(s, ir.Store | ir.Define | ir.Let | ir.Reduction)
+        s.value for s in walk.statements(nest.body) if isinstance(s, ir.Store | ir.Define | ir.Let | ir.Reduction)
     ]
-    ordered = {s.array for s in lower.statements(nest.body) if isinstance(s, ir.Sort)}
-    return ordered | {access.array for value in values for access in lower.accesses(value)}
+    ordered = {s.array for s in walk.statements(nest.body) if isinstance(s, ir.Sort)}
+    return ordered | {access.array for value in values for access in walk.accesses(value)}
 
 
 class Emulated:
@@ -48,7 +47,7 @@ class Emulated:
     def run_nest(
         self, nest: ir.LoopNest, arrays: Mapping[str, Array], dims: Mapping[str, int], tasks: range | None
     ) -> bool:
-        """Runs a kernel as ``core.schedule.run_nest`` does: whether every checked index was in range."""
+        """Runs a kernel as ``core.schedule.nest.interpreter`` does: whether every checked index was in range."""
         assert tasks is None, "a grid runs all its blocks"
         return self.run(self.names[nest], arrays, dims) == 0
 
@@ -75,7 +74,7 @@ def compare(
 ) -> dict[str, Array]:
     """Runs a kernel and ``run_nest`` on the same arrays, and checks the results. Returns the kernel's arrays."""
     expected = {array: values.copy() for array, values in arrays.items()}
-    in_range = run_nest.run(emulated.texts[name].kernel.nest, expected, dims)
+    in_range = interpreter.run(emulated.texts[name].kernel.nest, expected, dims)
     found = {array: values.reshape(-1).copy() for array, values in arrays.items()}
     status = emulated.run(name, found, dims)
     assert (status == 0) == in_range, f"status {status}"

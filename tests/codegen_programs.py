@@ -3,8 +3,8 @@
 import numpy as np
 
 from luminal.core import ops, types
-from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
-from luminal.core.schedule import nest as ir
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.program.ir import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
 from luminal.core.symbolic import Var
 from tests.codegen_support import array, axis, of, op, output
 

@@ -16,9 +16,8 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core import types
 from luminal.core.ops import Op
-from luminal.core.program import Kernel
-from luminal.core.schedule import nest as ir
-from luminal.core.schedule import run_nest
+from luminal.core.schedule.nest import interpreter, ir
+from luminal.core.schedule.program.ir import Kernel
 from luminal.core.symbolic import Expr, Int, Var, expr
 from luminal.core.target import Target
 from luminal.core.types import DType
@@ -175,7 +174,7 @@ def compare(
     """Runs the kernel and ``run_nest`` on the same arrays. Checks the results, that the division into tasks changes
     nothing, and (by crashing) that nothing outside the arrays is read or written. Returns the kernel's arrays."""
     expected = {name: values.copy() for name, values in arrays.items()}
-    in_range = run_nest.run(compiled.nest, expected, dims)
+    in_range = interpreter.run(compiled.nest, expected, dims)
     results = []
     for split, side in ((1, "end"), (3, "start")):
         found = {name: fenced(values.reshape(-1), side) for name, values in arrays.items()}

@@ -20,8 +20,8 @@ from luminal.codegen.emitter import KernelText
 from luminal.codegen.render import SourceBundle
 from luminal.core import target as targets
 from luminal.core import types
-from luminal.core.program import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
-from luminal.core.schedule import nest as ir
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.program.ir import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
 from tests.codegen_support import array, axis, of, output

@@ -10,9 +10,9 @@ import numpy as np
 from luminal.core import symbolic as sym
 from luminal.core import types
 from luminal.core.ir import Graph
-from luminal.core.program import Program
-from luminal.core.schedule import run_nest
-from luminal.core.schedule import run_program as programs
+from luminal.core.schedule.nest import interpreter
+from luminal.core.schedule.program import interpreter as programs
+from luminal.core.schedule.program.ir import Program
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,7 @@ def check_outputs(graph: Graph, expected: Sequence[Array], found: Mapping[str, A
 
 
 def run_program(
-    program: Program, inputs: dict[str, Array], seed: int = 0, run_kernel: Callable[..., bool] = run_nest.run
+    program: Program, inputs: dict[str, Array], seed: int = 0, run_kernel: Callable[..., bool] = interpreter.run
 ) -> dict[str, Array]:
     """The outputs of ``program`` at the sizes that ``inputs`` have."""
     (entry,) = program.entries

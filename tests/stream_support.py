@@ -14,9 +14,12 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import compare, contraction, exponential, hyperbolic, reduction
 from luminal.core.ir import Node
-from luminal.core.schedule import chain, fuse, layout, lower, preparation, run_nest
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.cluster import Cluster
+from luminal.core.schedule.fusion import chain, fuse, layout
+from luminal.core.schedule.fusion.cluster import Cluster
+from luminal.core.schedule.lower import clusters
+from luminal.core.schedule.nest import interpreter
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.prepare import graph as preparation
 from tests.schedule_graphs import Source
 
 Array = np.ndarray[Any, Any]
@@ -92,7 +95,7 @@ def special_scores(special: float) -> dict[str, Array]:
 class Made:
     """The serial nest of a chain, its arrays, and what it should compute."""
 
-    lowered: lower.Lowered
+    lowered: clusters.Lowered
     cluster: Cluster
     arrays: dict[str, Array]
     expected: Array
@@ -112,7 +115,7 @@ def make(
     fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
     layouts = layout.assign(fusion)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)
-    lowered = lower.lower(cluster, fusion, layouts, target)
+    lowered = clusters.lower(cluster, fusion, layouts, target)
     nodes = [n for n in lowered.arguments if n not in prepared.roots]
     values = interp.evaluate(nodes, source.arrays)
     flat = {a.name: np.ascontiguousarray(x).reshape(-1) for a, x in zip(lowered.nest.arrays, values, strict=False)}
@@ -123,7 +126,7 @@ def make(
 def run(nest: ln.LoopNest, made: Made) -> Array:
     output = next(a for a in nest.arrays if a.written)
     found = np.full(made.expected.size, np.nan, np.float32)
-    assert run_nest.run(nest, {**made.arrays, output.name: found})
+    assert interpreter.run(nest, {**made.arrays, output.name: found})
     return found.reshape(made.expected.shape)
 
 

@@ -14,16 +14,16 @@ import luminal
 from luminal.codegen import render
 from luminal.codegen.emitter import emit
 from luminal.core import ir, pipeline, types
-from luminal.core import program as programs
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction, reduction
 from luminal.core.ir import Graph, Node
-from luminal.core.program import HostCall, Kernel, Launch, Phase, Program, Region
-from luminal.core.schedule import ahead
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.nest import Contract, Loop, Statement
-from luminal.core.schedule.tile import typical
+from luminal.core.schedule.nest.ir import Contract, Loop, Statement
+from luminal.core.schedule.nest.walk import statements
+from luminal.core.schedule.program import ir as programs
+from luminal.core.schedule.program import prefetch
+from luminal.core.schedule.program.ir import HostCall, Kernel, Launch, Phase, Program, Region
+from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
@@ -133,7 +133,7 @@ def test_what_lies_between_may_read_anything() -> None:
     first, *rest = (replace(step, fetch=None) for step in launches(program))
     for call, found in ((), True), ((HostCall("f", ()),), False):
         other = replace(program, entries=(replace(entry, region=Region((first, *call, *rest))),))
-        assert bool(fetched(ahead.with_fetches(other, AVX512))) == found
+        assert bool(fetched(prefetch.with_fetches(other, AVX512))) == found
 
 
 def test_what_several_read_is_fetched_for_the_first_of_them() -> None:

@@ -23,7 +23,7 @@ import luminal
 from luminal import artifact
 from luminal.core.data import digest
 from luminal.core.errors import BuildError, InputError
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.module import Module
 from luminal.progress import Stages
 from luminal.runtime import loader

@@ -15,13 +15,15 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose_contraction, lower, transforms
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.block_terms import BlockTerms
-from luminal.core.schedule.blocking import SUMS_BYTES, Blocking
-from luminal.core.schedule.fetch import FetchAhead
-from luminal.core.schedule.rewrite_nest import replace_statements
-from luminal.core.schedule.tensorise import SumInBlocks
+from luminal.core.schedule.choose import contraction
+from luminal.core.schedule.cost.blocking import SUMS_BYTES, Blocking
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.nest.rewrite import replace_statements
+from luminal.core.schedule.transform import loops
+from luminal.core.schedule.transform.block_terms import BlockTerms
+from luminal.core.schedule.transform.fetch import FetchAhead
+from luminal.core.schedule.transform.tensorise import SumInBlocks
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
@@ -42,34 +44,34 @@ DEPTH = 3001  # of blocks of 376 terms, the last of 369
     ("before", "tiles"),
     [
         ((), ("j_1", "i_1")),
-        ((transforms.Reorder(("i_1", "j_1")),), ("i_1", "j_1")),
+        ((loops.Reorder(("i_1", "j_1")),), ("i_1", "j_1")),
         ((), ("i_1",)),
         ((), ()),
-        ((transforms.Split("j_1", 2), transforms.Reorder(("j_1_1", "j_1_0", "i_1"))), ("j_1_0", "i_1")),
-        ((transforms.Split("i_1", 2), transforms.Reorder(("i_1_1", "j_1", "i_1_0"))), ("j_1", "i_1_0")),
+        ((loops.Split("j_1", 2), loops.Reorder(("j_1_1", "j_1_0", "i_1"))), ("j_1_0", "i_1")),
+        ((loops.Split("i_1", 2), loops.Reorder(("i_1_1", "j_1", "i_1_0"))), ("j_1", "i_1_0")),
     ],
     ids=str,
 )
-def test_each_result_is_the_same_sum(before: transforms.Schedule, tiles: tuple[str, ...]) -> None:
+def test_each_result_is_the_same_sum(before: loops.Schedule, tiles: tuple[str, ...]) -> None:
     """All together, a panel at a time, or in groups of which the last is smaller."""
     nest = serial_product(10, 24, 12)
-    expected = run_product(transforms.apply(nest, IN_BLOCKS))
-    blocked = transforms.apply(nest, (*IN_BLOCKS, *before, BlockTerms(tiles)))
+    expected = run_product(loops.apply(nest, IN_BLOCKS))
+    blocked = loops.apply(nest, (*IN_BLOCKS, *before, BlockTerms(tiles)))
     np.testing.assert_array_equal(run_product(blocked), expected)
-    assert any(s.accumulate for s in lower.statements(blocked.body) if isinstance(s, ln.Contract))
+    assert any(s.accumulate for s in walk.statements(blocked.body) if isinstance(s, ln.Contract))
 
 
 def test_blocks_of_panels_are_fetched_in_the_order_in_which_they_are_read() -> None:
     """All panels together, and in groups."""
-    together, split = BlockTerms(("j_1", "i_1")), transforms.Split("j_1", 2)
-    groups = (split, transforms.Reorder(("j_1_1", "j_1_0", "i_1")), BlockTerms(("j_1_0", "i_1")))
+    together, split = BlockTerms(("j_1", "i_1")), loops.Split("j_1", 2)
+    groups = (split, loops.Reorder(("j_1_1", "j_1_0", "i_1")), BlockTerms(("j_1_0", "i_1")))
     grouped = [{"j_1_1": g, "k_1": k, "j_1_0": j} for g in range(2) for k in range(3) for j in range(2)]
     for columns, schedule, places in (
         (24, (together, FetchAhead("k_1")), [{"k_1": k, "j_1": j} for k in range(3) for j in range(3)]),
         (32, (*groups, FetchAhead("j_1_1")), grouped),
     ):
-        nest = transforms.apply(serial_product(10, columns, 12), (*IN_BLOCKS, *schedule))
-        (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+        nest = loops.apply(serial_product(10, columns, 12), (*IN_BLOCKS, *schedule))
+        (contract,) = (s for s in walk.statements(nest.body) if isinstance(s, ln.Contract))
         assert contract.b_ahead is not None
         read = [sym.evaluate(contract.b_offset, {**place, "k_0": 0}) for place in places]
         ahead = [sym.evaluate(contract.b_ahead, {**place, "i_1": 0, "k_0": 0}) for place in places]
@@ -84,19 +86,19 @@ def test_blocks_of_panels_are_fetched_in_the_order_in_which_they_are_read() -> N
     [
         ((BlockTerms(("i",)),), "the innermost loops are not serial ones over i"),
         ((*IN_BLOCKS, BlockTerms(("j_1",))), "the innermost loops are not serial ones over j_1"),
-        ((*IN_BLOCKS, transforms.Parallelise(2), BlockTerms(("i_1",))), "are not serial ones over i_1"),
+        ((*IN_BLOCKS, loops.Parallelise(2), BlockTerms(("i_1",))), "are not serial ones over i_1"),
         ((*TILED, BlockTerms(("i_1",))), "no tile that sums blocks"),
         ((BlockTerms(()),), "no tile that sums blocks"),
     ],
     ids=str,
 )
-def test_what_cannot_be_blocked_says_why(schedule: transforms.Schedule, reason: str) -> None:
+def test_what_cannot_be_blocked_says_why(schedule: loops.Schedule, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
-        transforms.apply(serial_product(10, 24, 12), schedule)
+        loops.apply(serial_product(10, 24, 12), schedule)
 
 
 def test_what_another_product_reads_stays() -> None:
-    nest = transforms.apply(serial_product(10, 24, 12), IN_BLOCKS)
+    nest = loops.apply(serial_product(10, 24, 12), IN_BLOCKS)
 
     def doubled(statement: ln.Statement) -> list[ln.Statement] | None:
         return [statement, replace(statement, tile="other")] if isinstance(statement, ln.Contract) else None
@@ -110,10 +112,10 @@ def test_what_another_product_reads_stays() -> None:
 def test_sums_have_bounded_room() -> None:
     rows = sym.var("rows", 1, 1 << 20)
     with pytest.raises(ScheduleError, match=f"more than {SUMS_BYTES} bytes"):
-        transforms.apply(serial_product(rows, 24, 12), (*IN_BLOCKS, BlockTerms(("i_1",))))
-    in_groups = (transforms.Split("i_1", 5), transforms.Reorder(("j_1", "i_1_1", "i_1_0")), BlockTerms(("i_1_0",)))
-    nest = transforms.apply(serial_product(rows, 24, 12), (*IN_BLOCKS, *in_groups))
-    (sums,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Alloc))
+        loops.apply(serial_product(rows, 24, 12), (*IN_BLOCKS, BlockTerms(("i_1",))))
+    in_groups = (loops.Split("i_1", 5), loops.Reorder(("j_1", "i_1_1", "i_1_0")), BlockTerms(("i_1_0",)))
+    nest = loops.apply(serial_product(rows, 24, 12), (*IN_BLOCKS, *in_groups))
+    (sums,) = (s for s in walk.statements(nest.body) if isinstance(s, ln.Alloc))
     assert sums.extent == 5 * 4 * 8
 
 
@@ -221,10 +223,10 @@ def test_blocks_compute_the_same_bits(
     target = replace(target, threads=2)
     fixed, rows = make(41, 345, DEPTH), sym.var("rows", 1, 300)
     x = np.random.default_rng(1).standard_normal(tuple(map(int, fixed.inputs[0].shape))).astype(np.float32)
-    monkeypatch.setattr(choose_contraction, "blockings", lambda *_: [Blocking("rows", 100)])
+    monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", 100)])
     expected = computed(fixed, target, x)
     assert_computes(fixed, {"x": x}, expected, DEPTH)
-    monkeypatch.setattr(choose_contraction, "blockings", lambda *_: [Blocking("rows", count, kept)])
+    monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", count, kept)])
     blocked = schedule(fixed, target)
     assert "BlockTerms(" in blocked and ("StoreAlongRows(" in blocked) == (make is turned)
     for threads in (1, 2):

@@ -16,13 +16,16 @@ from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose_contraction, lower, run_nest, transforms
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.blocking import Blocking, Product, blockings, near_equal
-from luminal.core.schedule.choose_contraction import TERMS
-from luminal.core.schedule.contraction import Roles, apart, roles
-from luminal.core.schedule.tensorise import SumInBlocks, Tensorise
-from luminal.core.schedule.tile import choose_tile, lines, typical
+from luminal.core.schedule.choose import contraction
+from luminal.core.schedule.choose.contraction import TERMS
+from luminal.core.schedule.contraction.roles import Roles, apart, roles
+from luminal.core.schedule.contraction.tile import choose_tile, lines
+from luminal.core.schedule.cost.blocking import Blocking, Product, blockings, near_equal
+from luminal.core.schedule.nest import interpreter, walk
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.transform import loops
+from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
+from luminal.core.sizes import typical
 from luminal.core.symbolic import Var
 
 F32 = types.f32
@@ -218,7 +221,7 @@ def tiles_of(body: tuple[ln.Statement, ...], by: dict[str, int]) -> int:
     """How many tiles are summed in ``body``."""
     count = 0
     for statement in body:
-        if isinstance(statement, ln.Loop) and any(isinstance(s, ln.Contract) for s in lower.statements(statement.body)):
+        if isinstance(statement, ln.Loop) and any(isinstance(s, ln.Contract) for s in walk.statements(statement.body)):
             count += int(sym.evaluate(statement.extent, by)) * tiles_of(statement.body, by)
         count += isinstance(statement, ln.Contract)
     return count
@@ -252,7 +255,7 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, count: int, order: list[str]
 ) -> None:
     """Rows of a convolution are a batch and the lines of an image, since windows keep these from being one loop."""
-    monkeypatch.setattr(choose_contraction, "blockings", lambda *_: [Blocking("rows", count)])
+    monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", count)])
     x, w = ir.input_("x", (8, 64, 7, 7), F32), ir.constant(np.ones((128, 64, 3, 3), np.float32))
     graph = ir.Graph("conv", (x,), (("y", decompose.conv(x, w, pads_begin=[1, 1], pads_end=[1, 1])),))
     *_, kernel = compile_graph(graph, targets.AVX512).kernels
@@ -312,7 +315,7 @@ def test_blocks_leave_enough_tasks(rows: int, columns: int) -> None:
 
 def contracts(node: ir.Node, *inputs: ir.Node) -> list[ln.Contract]:
     program = compile_graph(ir.Graph("one", inputs, (("y", node),)), targets.AVX512)
-    found = [s for kernel in program.kernels for s in lower.statements(kernel.nest.body)]
+    found = [s for kernel in program.kernels for s in walk.statements(kernel.nest.body)]
     return [s for s in found if isinstance(s, ln.Contract)]
 
 
@@ -357,11 +360,11 @@ def run_product(nest: ln.LoopNest) -> np.ndarray:
         "b": random.integers(-9, 9, 12 * 24).astype(np.float32),
         "c": np.zeros(10 * 24, np.float32),
     }
-    run_nest.run(nest, arrays)
+    interpreter.run(nest, arrays)
     return arrays["c"]
 
 
-TILED = (transforms.Split("k", 4), Tensorise("i", "j", 4, 8, 8))
+TILED = (loops.Split("k", 4), Tensorise("i", "j", 4, 8, 8))
 
 
 def test_transforms_of_tiles_change_no_value() -> None:
@@ -369,8 +372,8 @@ def test_transforms_of_tiles_change_no_value() -> None:
     orders = (("j_1", "i_1"), ("i_1", "j_1"))
     expected = run_product(nest)
     for order in orders:
-        schedule = (*TILED, transforms.Reorder(order), SumInBlocks(1), transforms.Parallelise(1))
-        np.testing.assert_array_equal(run_product(transforms.apply(nest, schedule)), expected)
+        schedule = (*TILED, loops.Reorder(order), SumInBlocks(1), loops.Parallelise(1))
+        np.testing.assert_array_equal(run_product(loops.apply(nest, schedule)), expected)
 
 
 @pytest.mark.parametrize(
@@ -381,9 +384,9 @@ def test_transforms_of_tiles_change_no_value() -> None:
     ],
     ids=str,
 )
-def test_an_illegal_transform_of_tiles_says_why(schedule: transforms.Schedule, reason: str) -> None:
+def test_an_illegal_transform_of_tiles_says_why(schedule: loops.Schedule, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
-        transforms.apply(serial_product(10, 24, 12), schedule)
+        loops.apply(serial_product(10, 24, 12), schedule)
 
 
 @pytest.mark.parametrize(
@@ -400,8 +403,8 @@ def test_an_illegal_transform_of_tiles_says_why(schedule: transforms.Schedule, r
     ids=str,
 )
 def test_a_tile_that_no_code_computes_is_refused(added: dict[str, Any], reason: str) -> None:
-    nest = transforms.apply(serial_product(10, 24, 12), (*TILED, SumInBlocks(1)))
-    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+    nest = loops.apply(serial_product(10, 24, 12), (*TILED, SumInBlocks(1)))
+    (contract,) = (s for s in walk.statements(nest.body) if isinstance(s, ln.Contract))
     with pytest.raises(SpecError, match=reason):
         replace(contract, **added)
 

@@ -33,9 +33,10 @@ from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError
 from luminal.module import Module
 from luminal.runtime import loader
-from luminal.tuning import report, search
+from luminal.tuning import outcome as tuned
+from luminal.tuning import search
+from luminal.tuning.outcome import NO_FASTER, Answer, Outcome
 from luminal.tuning.records import Measured
-from luminal.tuning.search import NO_FASTER, Answer, Outcome
 from tests import emulation
 from tests.comparison_models import classifier, saved
 
@@ -125,7 +126,7 @@ def test_tune_measures_records_and_saves(model: Path, tmp_path: Path, monkeypatc
 )
 def test_the_table_of_tuning_says_what_is_taken(default: Measured, other: Measured, taken: str) -> None:
     shown = io.StringIO()
-    Console(file=shown, width=120).print(report.table(outcome(Answer("tile", ("conv",), (default, other)))))
+    Console(file=shown, width=120).print(tuned.table(outcome(Answer("tile", ("conv",), (default, other)))))
     cells = shown.getvalue().splitlines()[-2].split("│")
     assert cells[-3].strip() == taken
 
@@ -149,10 +150,10 @@ ENDED = "the budget ended before all questions were known"
 )
 def test_a_search_says_what_it_found(facts: dict[str, Any], expected: list[str]) -> None:
     found = outcome(Answer("tile", (), (Measured(0, "a", 1.0, 1.0, 5), Measured(1, "b", 0.5, 0.5, 5))), **facts)
-    lines = report.lines(found)
+    lines = tuned.lines(found)
     assert len(lines) == len(expected) and all(part in line for part, line in zip(expected, lines, strict=True))
     assert "made for" in str(found) and str(found).endswith("\n" + "\n".join(lines))
-    assert str(outcome(**facts)) == "\n".join(report.lines(outcome(**facts)))
+    assert str(outcome(**facts)) == "\n".join(tuned.lines(outcome(**facts)))
 
 
 def outcome(*answers: Answer, **facts: Any) -> Outcome:

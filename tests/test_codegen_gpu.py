@@ -21,8 +21,8 @@ from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.ir import Graph
 from luminal.core.ops import Kind
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Kernel, Program
-from luminal.core.schedule import nest as ir
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.target import Target
 from tests import device_support, metal_check
 from tests.codegen_gpu_cases import CASES, FRAGMENTS, thread

@@ -10,7 +10,7 @@ import pytest
 
 from luminal.codegen.cpp import RESERVED
 from luminal.codegen.emitter import emit
-from luminal.core.program import Kernel
+from luminal.core.schedule.program.ir import Kernel
 from luminal.core.target import Target
 from tests import emulation
 from tests.codegen_cases import CASES

@@ -17,8 +17,8 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.ops import Kind
-from luminal.core.program import Kernel
-from luminal.core.schedule import nest as ir
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.program.ir import Kernel
 from tests.codegen_cases import CASES
 from tests.codegen_programs import scaled_rows
 from tests.codegen_support import array, axis, number, output

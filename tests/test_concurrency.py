@@ -18,7 +18,9 @@ from luminal.codegen import render
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import choose, cost, phases, scheduler
+from luminal.core.schedule.choose import cpu, scheduler
+from luminal.core.schedule.cost import kernel as cost
+from luminal.core.schedule.program import phases
 from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
@@ -68,7 +70,7 @@ def divided() -> Iterator[None]:
         patch.setattr(cost, "WAKE", 1)
         patch.setattr(phases, "SHARES", 1)
         patch.setattr(phases, "EVEN", 0)
-        patch.setattr(choose, "BLOCK", 32)
+        patch.setattr(cpu, "BLOCK", 32)
         yield
 
 

@@ -24,10 +24,10 @@ from luminal.core.ir import Graph, Node
 from luminal.core.movement import pad
 from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.rewrite import rewrite
-from luminal.core.schedule import functions
-from luminal.core.schedule.demand import ALL, GUARD, SHORTER, Shorter, demands, eased
-from luminal.core.schedule.functions import operand
-from luminal.core.schedule.rounding import significant
+from luminal.core.schedule.numeric import spelled_out
+from luminal.core.schedule.numeric.digits import ALL, GUARD, SHORTER, Shorter, demands, eased
+from luminal.core.schedule.numeric.rounding import significant
+from luminal.core.schedule.numeric.spelled_out import operand
 
 Array = np.ndarray[Any, Any]
 
@@ -141,7 +141,7 @@ def test_a_function_is_found_by_what_it_is_made_of() -> None:
 
 def test_what_a_function_is_compared_with_leaves_no_trace() -> None:
     """The pattern's own operand may be an input of the model."""
-    functions._pattern.cache_clear()
+    spelled_out._pattern.cache_clear()
     origins: ir.Origins = {}
     x = ir.input_("x", (), types.f32)
     with ir.originating(origins, ir.Origin("Neg", "own")):

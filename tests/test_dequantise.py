@@ -20,13 +20,13 @@ from luminal.core.decompose import contraction
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph, compile_graphs
-from luminal.core.program import Program
-from luminal.core.schedule import dequantise
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.contraction import is_constant
-from luminal.core.schedule.dequantise import narrowest
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.unpack import Unpack
+from luminal.core.schedule.contraction import narrow as dequantise
+from luminal.core.schedule.contraction.narrow import narrowest
+from luminal.core.schedule.contraction.roles import is_constant
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import statements
+from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.transform.unpack import Unpack
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 from luminal.frontends.fx import importer as fx

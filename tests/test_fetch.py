@@ -16,12 +16,14 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import lower, run_nest, transforms
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.choose_contraction import FEW_PANELS
-from luminal.core.schedule.fetch import FARTHER, FetchAhead, FetchResults, FetchRows
-from luminal.core.schedule.rewrite_nest import prefix, wrap
-from luminal.core.schedule.tensorise import Tensorise
+from luminal.core.schedule.choose.contraction import FEW_PANELS
+from luminal.core.schedule.nest import interpreter, walk
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import wrap
+from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.transform import loops as transforms
+from luminal.core.schedule.transform.fetch import FARTHER, FetchAhead, FetchResults, FetchRows
+from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes
@@ -38,7 +40,7 @@ def test_fetching_changes_no_value() -> None:
 
 def test_all_of_the_next_panel_is_fetched() -> None:
     nest = transforms.apply(serial_product(10, 24, 12), (*TILED, FetchAhead("j_1")))
-    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+    (contract,) = (s for s in walk.statements(nest.body) if isinstance(s, ln.Contract))
     assert contract.b_ahead is not None
     points = [
         sym.evaluate(contract.b_ahead, {"j_1": 0, "i_1": i, "k_1": k_1, "k_0": k_0})
@@ -54,7 +56,7 @@ def test_a_single_tile_fetches_no_panel() -> None:
     with pytest.raises(ScheduleError, match="a single tile of vectors"):
         transforms.apply(serial_product(4, 48, 40), schedule)
     nest = transforms.apply(serial_product(sym.var("rows", 1, 40), 48, 40), schedule)
-    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+    (contract,) = (s for s in walk.statements(nest.body) if isinstance(s, ln.Contract))
     assert contract.b_ahead is not None
     place = {"j_1": 2, "i_1": 0, "k": 7}
     one, two = (sym.evaluate(contract.b_ahead, {**place, "rows": rows}) for rows in (4, 8))
@@ -66,7 +68,7 @@ def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:
     nest = transforms.apply(
         serial_product(40, 24, 48), (transforms.Split("k", 16), Tensorise("i", "j", 10, 8, 8), FetchRows())
     )
-    (contract,) = (s for s in lower.statements(nest.body) if isinstance(s, ln.Contract))
+    (contract,) = (s for s in walk.statements(nest.body) if isinstance(s, ln.Contract))
     assert contract.a_ahead is not None
     places = [{"i_first": 10, "k_1": k_1, "k_0": k_0} for k_1 in range(3) for k_0 in range(16)]
     fetched = {sym.evaluate(contract.a_ahead, place) // 16 for place in places}
@@ -167,7 +169,7 @@ def lines(body: tuple[ln.Statement, ...], at: dict[str, int]) -> Iterator[tuple[
             yield line("fetch", statement.array, statement.offset)
         elif isinstance(statement, ln.Store):
             yield line("use", statement.array, statement.offset)
-            yield from (line("use", x.array, x.offset) for x in lower.accesses(statement.value) if x.array == "d")
+            yield from (line("use", x.array, x.offset) for x in walk.accesses(statement.value) if x.array == "d")
 
 
 @pytest.mark.parametrize("panel", [8, 24])
@@ -201,7 +203,7 @@ def test_fetching_results_changes_no_value() -> None:
     found = []
     for schedule in ((), (*TILED, FetchResults()), (*TILED, transforms.Parallelise(1), FetchResults())):
         written = {"c": np.zeros(ROWS * COLUMNS, np.float32), "e": np.zeros(ROWS * COLUMNS, np.float16)}
-        run_nest.run(transforms.apply(with_addend(ROW * COLUMNS + COLUMN), schedule), {**given, **written})
+        interpreter.run(transforms.apply(with_addend(ROW * COLUMNS + COLUMN), schedule), {**given, **written})
         found.append(written)
     for other in found[1:]:
         for name, array in other.items():

@@ -14,7 +14,7 @@ from luminal.core.decompose.error_function import erf, times_normal
 from luminal.core.decompose.exponential import exp
 from luminal.core.ir import Graph, Node
 from luminal.core.rewrite import simplify
-from luminal.core.schedule.functions import known
+from luminal.core.schedule.numeric.spelled_out import known
 from luminal.core.types import DType
 
 ROOT = math.sqrt(2)

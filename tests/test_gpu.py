@@ -25,7 +25,7 @@ from luminal.codegen.render import SourceBundle
 from luminal.core import device
 from luminal.core import target as targets
 from luminal.core.errors import BuildError, InputError, TargetError, UnsupportedError
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.module import Module
 from luminal.runtime import loader
 from tests import device_support

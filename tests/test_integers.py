@@ -23,12 +23,12 @@ from luminal.core.ir import Graph, Node
 from luminal.core.matrix import AMX_INT8, DOT_INT8, MatrixUnit
 from luminal.core.movement import pad, slice_
 from luminal.core.pipeline import canonical, compile_graph
-from luminal.core.program import Program
 from luminal.core.rewrite import simplify
-from luminal.core.schedule import integers
-from luminal.core.schedule.contraction import operand, roles
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.nest import Contract
+from luminal.core.schedule.contraction.roles import operand, roles
+from luminal.core.schedule.nest.ir import Contract
+from luminal.core.schedule.nest.walk import statements
+from luminal.core.schedule.numeric import integers
+from luminal.core.schedule.program.ir import Program
 from luminal.core.spec import check_graph
 from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, i32, u8

@@ -20,7 +20,6 @@ NUMERIC = frozenset({"numpy", "ml_dtypes"})
 # What each folder may import besides the standard library; the longest matching folder decides.
 ALLOWED: dict[str, frozenset[str]] = {
     "core": NUMERIC | {"luminal.core"},
-    "core/schedule": NUMERIC | {"luminal.core", "egglog"},
     "frontends": NUMERIC | {"luminal.core", "luminal.frontends"},
     "frontends/onnx": NUMERIC | {"luminal.core", "luminal.frontends.onnx", "onnx", "google.protobuf"},
     "frontends/fx": NUMERIC | {"luminal.core", "luminal.frontends.fx", "torch"},
@@ -81,6 +80,65 @@ def test_import_directions(part: str) -> None:
         found = imports(ast.parse(path.read_text(), filename=file))
         wrong += [f"{file}:{line}: {name}" for line, name in found if not permitted(name, allowance(file))]
     assert not wrong, "imports against the directions of the layout:\n" + "\n".join(wrong)
+
+
+SCHEDULE = ROOT / "core/schedule"
+
+
+def schedule_order() -> list[str]:
+    """The packages of core/schedule, as its docstring orders them: each imports only those before it."""
+    (order,) = re.findall(r"^ +(\w+(?: < \w+)+)$", (SCHEDULE / "__init__.py").read_text(), re.MULTILINE)
+    return order.split(" < ")
+
+
+def test_the_packages_of_the_scheduler_import_in_their_order() -> None:
+    order = schedule_order()
+    assert sorted(order) == sorted(path.parent.name for path in SCHEDULE.glob("*/__init__.py"))
+    assert [path.name for path in SCHEDULE.glob("*.py")] == ["__init__.py"]
+    wrong = []
+    for path in python_files("core/schedule"):
+        if path.parent == SCHEDULE:
+            continue
+        allowed = order[: order.index(path.parent.name) + 1]
+        for line, name in imports(ast.parse(path.read_text())):
+            package = re.match(r"luminal\.core\.schedule\.(\w+)", name)
+            if package and package[1] not in allowed:
+                wrong.append(f"{relative(path)}:{line}: {name}")
+    assert not wrong, "imports against the order in core/schedule/__init__.py:\n" + "\n".join(wrong)
+
+
+def test_each_package_of_the_scheduler_says_what_it_may_touch() -> None:
+    for package in schedule_order():
+        docstring = ast.get_docstring(ast.parse((SCHEDULE / package / "__init__.py").read_text()))
+        assert docstring and docstring.endswith("."), package
+
+
+def modules() -> dict[str, Path]:
+    """The modules of luminal by their dotted names."""
+    found = {}
+    for folder, prefix in (*((part, f"luminal.{part}") for part in PARTS), ("src/luminal", "luminal")):
+        for path in python_files(folder):
+            if folder == "src/luminal" and path.resolve() != path:
+                continue  # reached through a link
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join([prefix, *(part for part in parts if part != "__init__")])] = path
+    return found
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Not inside functions either, nor for types alone."""
+    known = modules()
+    needs: dict[str, set[str]] = {}
+    for name, path in known.items():
+        found = {imported for _, imported in imports(ast.parse(path.read_text()))}
+        # `from a.b import c` names a.b.c, which may be a function of a.b.
+        needs[name] = {m if m in known else m.rpartition(".")[0] for m in found} & known.keys() - {name}
+    while free := {name for name, others in needs.items() if not others & needs.keys()}:
+        needs = {name: others for name, others in needs.items() if name not in free}
+    # What is left is a circle, or needs one.
+    while ends := {name for name in needs if not any(name in others for others in needs.values())}:
+        needs = {name: others for name, others in needs.items() if name not in ends}
+    assert not needs, "in circles: " + ", ".join(sorted(needs))
 
 
 def test_imports_are_absolute() -> None:

@@ -25,12 +25,13 @@ from luminal.core.errors import ScheduleError
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, MatrixUnit
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16, FP32, STORED, Precision
-from luminal.core.program import Program
-from luminal.core.schedule import choose, lower
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.rounding import rounded
-from luminal.core.schedule.tensorise import check_run, grouped_start
-from luminal.core.schedule.tile import step_depth
+from luminal.core.schedule.choose import cpu
+from luminal.core.schedule.contraction.tile import step_depth
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.numeric.rounding import rounded
+from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.transform.tensorise import check_run, grouped_start
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.module import Module
@@ -58,7 +59,7 @@ def product(rows: Int, depth: int, columns: int) -> ir.Graph:
 
 
 def contracts(program: Program) -> list[ln.Contract]:
-    found = (s for kernel in program.kernels for s in lower.statements(kernel.nest.body))
+    found = (s for kernel in program.kernels for s in walk.statements(kernel.nest.body))
     return [s for s in found if isinstance(s, ln.Contract)]
 
 
@@ -412,8 +413,8 @@ def test_blocks_of_a_chain_have_more_columns_where_operands_have_fewer_bits(targ
         (kernel,) = (k for k in compile_graph(graph, chosen).kernels if "Stream(" in k.schedule)
         (block,) = re.findall(r"block=(\d+)", kernel.schedule)
         columns[chosen.precision] = int(block)
-        assert lower.stack_bytes(kernel.nest) < 2 * choose.BLOCK_BYTES
-    assert columns[FP32] == choose.BLOCK and choose.BLOCK * 1.5 < columns[BF16] <= choose.BLOCK * 2
+        assert walk.stack_bytes(kernel.nest) < 2 * cpu.BLOCK_BYTES
+    assert columns[FP32] == cpu.BLOCK and cpu.BLOCK * 1.5 < columns[BF16] <= cpu.BLOCK * 2
 
 
 @on_each

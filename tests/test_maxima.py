@@ -24,9 +24,9 @@ from luminal.core.decompose.exponential import exp
 from luminal.core.decompose.reduction import softmax
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import signs
-from luminal.core.schedule.maxima import of_bits
-from luminal.core.schedule.printer import nest_text
+from luminal.core.schedule.nest.text import nest_text
+from luminal.core.schedule.numeric import signs
+from luminal.core.schedule.numeric.bit_maxima import of_bits
 from luminal.core.types import DType
 from tests.emulation import INSTRUCTION_SETS
 from tests.schedule_support import run_program

@@ -16,8 +16,8 @@ from luminal.codegen.emitter import KernelText
 from luminal.core import target as targets
 from luminal.core import types
 from luminal.core.errors import SpecError, UnsupportedError
-from luminal.core.program import Kernel
-from luminal.core.schedule import nest as ir
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.program.ir import Kernel
 from luminal.core.symbolic import Var
 from luminal.runtime import loader
 from tests import metal_check, metal_support

@@ -23,9 +23,9 @@ from luminal.core.decompose.reduction import argmax, softmax
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import flip, reshape, transpose
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Program
-from luminal.core.schedule import partial
-from luminal.core.schedule.printer import nest_text
+from luminal.core.schedule.nest.text import nest_text
+from luminal.core.schedule.numeric import long_reductions
+from luminal.core.schedule.program.ir import Program
 from luminal.core.types import DType
 from tests.compiled_support import assert_same_bits
 from tests.schedule_support import check_outputs, run_program
@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Parts of 12 elements, of which 2 are worth it, tasks of 4 columns, and sums of 10 terms."""
     for name, value in {"PART": 12, "PARTS": 2, "COLUMNS": 4, "TERMS": 10}.items():
-        monkeypatch.setattr(partial, name, value)
+        monkeypatch.setattr(long_reductions, name, value)
     yield
 
 
@@ -53,7 +53,7 @@ def reductions(found: Graph) -> list[Node]:
 
 
 def parted(*roots: Node) -> Graph:
-    return partial.in_parts(graph(*roots), targets.AVX512)
+    return long_reductions.in_parts(graph(*roots), targets.AVX512)
 
 
 def compiled(*roots: Node) -> Program:
@@ -78,7 +78,7 @@ def test_parts_give_what_the_whole_gives(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     value = random.integers(-9, 9, shape).astype(dtype.numpy)
     expected = interp.run(whole, {"x": value}).outputs
-    found = partial.in_parts(whole, targets.AVX512)
+    found = long_reductions.in_parts(whole, targets.AVX512)
     check_outputs(whole, expected, {"y0": interp.run(found, {"x": value}).outputs[0]}, int(np.prod(shape)))
     program = compile_graph(whole, targets.AVX512)
     check_outputs(whole, expected, run_program(program, {"x": value}), int(np.prod(shape)))
@@ -133,7 +133,7 @@ def test_reductions_in_the_body_of_a_loop_are_in_parts() -> None:
     whole = graph(total)
     value = np.random.default_rng(0).standard_normal((5, 100)).astype(np.float32)
     (expected,) = interp.run(whole, {"x": value}).outputs
-    (found,) = interp.run(partial.in_parts(whole, targets.AVX512), {"x": value}).outputs
+    (found,) = interp.run(long_reductions.in_parts(whole, targets.AVX512), {"x": value}).outputs
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -206,8 +206,8 @@ def test_attention_over_however_many_keys_is_one_pass() -> None:
 def test_a_gpu_has_parts_for_all_its_processors() -> None:
     x = ir.input_("x", (64, 48), types.f32)
     whole = graph(ir.reduce(ops.SUM_REDUCE, x, [1]))
-    assert len(reductions(partial.in_parts(whole, targets.parse("cuda:sm_90")))) == 2
-    assert len(reductions(partial.in_parts(whole, targets.AVX512))) == 1
+    assert len(reductions(long_reductions.in_parts(whole, targets.parse("cuda:sm_90")))) == 2
+    assert len(reductions(long_reductions.in_parts(whole, targets.AVX512))) == 1
 
 
 # ---- what that costs in kernels --------------------------------------------------------------------------------------

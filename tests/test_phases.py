@@ -11,18 +11,22 @@ import pytest
 
 from luminal.codegen import build, weights
 from luminal.codegen.render import render
-from luminal.core import interp, ir, ops, program_spec, types
-from luminal.core import program as programs
+from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Phase
-from luminal.core.schedule import lower, phases, run_program, scheduler
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.phases import Slab, Step, slabs
+from luminal.core.schedule.choose import scheduler
+from luminal.core.schedule.cost import tasks
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.nest.footprint import Slab, slabs
+from luminal.core.schedule.program import interpreter, phases, spec
+from luminal.core.schedule.program import ir as programs
+from luminal.core.schedule.program.ir import Phase
+from luminal.core.schedule.program.phases import Step
 from luminal.core.symbolic import Expr, Int
 from luminal.runtime import loader
 from tests import schedule_support
@@ -106,7 +110,7 @@ def test_shares_of_several_tasks() -> None:
     assert found((coarse, "ab"), (coarse, "bc")) == (Phase(0, 1, ROWS // 4, (1, 1), True),)
     steps = [Step(coarse, ("a", "b")), Step(plain, ("b", "c"))]
     between = 4 * 8 * ROWS  # bytes
-    for threads, cache, phase in ((4, between, True), (5, between, False), (4, phases.PART * between, False)):
+    for threads, cache, phase in ((4, between, True), (5, between, False), (4, tasks.PART * between, False)):
         target = replace(targets.X86_64, threads=threads, l3=cache)
         assert phases.phases(steps, target) == ((Phase(0, 1, ROWS // 4, (1, 4), True),) if phase else ())
 
@@ -243,7 +247,7 @@ def test_what_a_phase_uses_lives_as_long_as_it_runs(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(schedule_support.run_program(program, arrays)["y"], expected, rtol=1e-4, atol=1e-4)
     moved = tuple(replace(b, offset=0) if b.space == "arena" else b for b in program.buffers)
     with pytest.raises(SpecError, match="overlap"):
-        program_spec.check(replace(program, buffers=moved))
+        spec.check(replace(program, buffers=moved))
 
 
 def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -256,9 +260,9 @@ def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.M
     assert [(p.buffer, p.first, p.length * phase.shares) for p in phase.portions] == [(b, 0, 96 * 16) for b in between]
     (expected,) = interp.run(graph, arrays).outputs
     np.testing.assert_allclose(schedule_support.run_program(program, arrays)["y"], expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(run_program.run(program, arrays, {})["y"], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(interpreter.run(program, arrays, {})["y"], expected, rtol=1e-4, atol=1e-4)
     bundle = render(program, targets.AVX2)
-    stack = max(lower.stack_bytes(kernel.nest) for kernel in program.kernels)
+    stack = max(walk.stack_bytes(kernel.nest) for kernel in program.kernels)
     assert f"needs {64 + -(-stack // 1024)} KiB of stack" in bundle.files[f"{bundle.name}.h"]
     path = build.build(bundle, tmp_path).library
     constants = [program.constants[name] for name in bundle.plan.offsets]
@@ -275,24 +279,24 @@ def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.M
     with pytest.raises(SpecError, match=f"{first.buffer} is written outside a portion"):
         schedule_support.run_program(shifted, arrays)
     with pytest.raises(SpecError, match=f"portions of {first.buffer} have 0 elements"):
-        program_spec.check(given(portions=(replace(first, length=0), *others)))
+        spec.check(given(portions=(replace(first, length=0), *others)))
     flag = programs.Branch(first.buffer, programs.Region(()), programs.Region(()))
     steps = replace(entry.region, steps=(*entry.region.steps, flag))
     with pytest.raises(SpecError, match=f"{first.buffer} is used outside a phase with portions of it"):
-        program_spec.check(replace(program, entries=(replace(entry, region=steps),)))
+        spec.check(replace(program, entries=(replace(entry, region=steps),)))
     with pytest.raises(SpecError, match=f"{first.buffer} is used outside a phase with portions of it"):
-        program_spec.check(given(portions=tuple(others)))
+        spec.check(given(portions=tuple(others)))
     second, third = others
     assert first.offset == third.offset != second.offset  # who computes the third needs the second alone
     assert program.portion_size == 2 * program.bytes_of(first)
     with pytest.raises(SpecError, match=f"the portions of {first.buffer} and {second.buffer} overlap"):
-        program_spec.check(given(portions=(first, replace(second, offset=first.offset), third)))
+        spec.check(given(portions=(first, replace(second, offset=first.offset), third)))
     with pytest.raises(SpecError, match=f"a portion of {second.buffer} is not aligned"):
-        program_spec.check(given(portions=(first, replace(second, offset=second.offset + 32), third)))
+        spec.check(given(portions=(first, replace(second, offset=second.offset + 32), third)))
     with pytest.raises(SpecError, match=f"portions of {first.buffer}, but no share goes through all steps at once"):
-        program_spec.check(given(linked=False))
+        spec.check(given(linked=False))
     with pytest.raises(SpecError, match="y is somewhere as a whole"):
-        program_spec.check(given(portions=(*phase.portions, programs.Portion("y", 0, 16))))
+        spec.check(given(portions=(*phase.portions, programs.Portion("y", 0, 16))))
 
 
 def test_a_batch_goes_through_windows_sample_by_sample() -> None:
@@ -341,7 +345,7 @@ def test_the_specification_of_phases() -> None:
     rows = of(good.dims[0])
 
     def check(*found: Phase, program: programs.Program = good) -> None:
-        program_spec.check(replace(program, entries=(replace(main, region=replace(main.region, phases=found)), other)))
+        spec.check(replace(program, entries=(replace(main, region=replace(main.region, phases=found)), other)))
 
     check(Phase(0, 1, rows, (1, 1)))
     with pytest.raises(SpecError, match="no phase can be there"):

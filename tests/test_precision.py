@@ -20,10 +20,10 @@ from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, Fragment
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16, FP32, TF32
-from luminal.core.schedule import lower
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule import rounding as rounding_of
-from luminal.core.schedule.rounding import rounded
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.numeric import rounding as rounding_of
+from luminal.core.schedule.numeric.rounding import rounded
 from luminal.module import Module
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program
@@ -44,7 +44,7 @@ def product() -> tuple[ir.Graph, dict[str, Array]]:
 
 def fragments(target: targets.Target) -> set[Fragment | None]:
     (kernel,) = compile_graph(product()[0], target).kernels
-    return {s.fragment for s in lower.statements(kernel.nest.body) if isinstance(s, ln.Contract)}
+    return {s.fragment for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Contract)}
 
 
 def error(found: Array, exact: Array) -> float:
@@ -126,7 +126,7 @@ def test_what_maxima_alone_read_is_stored_as_they_are(other: tuple[str, ...]) ->
     graph, arrays = pooled(*other)
     program = compile_graph(graph, targets.parse("avx512-bf16", "bf16"))
     nests = [program.kernels[step.kernel].nest for step in program.entries[0].launches]
-    first = next(nest for nest in nests if any(isinstance(s, ln.Contract) for s in lower.statements(nest.body)))
+    first = next(nest for nest in nests if any(isinstance(s, ln.Contract) for s in walk.statements(nest.body)))
     assert ({array.dtype for array in first.arrays if array.written} == {types.bf16}) == (not other)
     found = run_program(program, arrays)
     alone = run_program(compile_graph(pooled()[0], targets.parse("avx512-bf16", "bf16")), arrays)

@@ -16,8 +16,8 @@ from luminal.core import ir, ops, types
 from luminal.core import target as targets
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8, MatrixUnit
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import traffic
-from luminal.core.schedule.printer import nest_text
+from luminal.core.schedule.cost import traffic
+from luminal.core.schedule.nest.text import nest_text
 from luminal.module import Module
 from luminal.peak import Peak
 from tests import tiles

@@ -5,23 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from luminal.core import config, program, program_spec, target, types
+from luminal.core import config, target, types
 from luminal.core.errors import SpecError
+from luminal.core.schedule.program import ir, spec
 from tests.codegen_programs import scaled_rows
 from tests.conftest import Golden
 
 
 def test_text(golden: Golden) -> None:
-    golden.check("program.txt", program.text(scaled_rows()))
+    golden.check("program.txt", ir.text(scaled_rows()))
 
 
 def test_a_good_program_passes() -> None:
-    program_spec.check(scaled_rows())
+    spec.check(scaled_rows())
 
 
-def refusal(changed: program.Program) -> str:
+def refusal(changed: ir.Program) -> str:
     with pytest.raises(SpecError) as caught:
-        program_spec.check(changed)
+        spec.check(changed)
     return str(caught.value)
 
 
@@ -30,11 +31,11 @@ def test_faults_are_named() -> None:
     main, other = good.entries
     x, y, squared, weight = good.buffers
 
-    def entry(**changes: object) -> program.Program:
+    def entry(**changes: object) -> ir.Program:
         return replace(good, entries=(replace(main, **changes), other))
 
-    def first_step(**changes: object) -> program.Program:
-        return entry(region=program.Region((replace(main.steps[0], **changes), main.steps[1])))
+    def first_step(**changes: object) -> ir.Program:
+        return entry(region=ir.Region((replace(main.steps[0], **changes), main.steps[1])))
 
     assert "no C identifier" in refusal(replace(good, name="a model"))
     assert "unknown dimensions ['rows']" in refusal(replace(good, dims=()))
@@ -42,7 +43,7 @@ def test_faults_are_named() -> None:
     assert "takes 2 arrays, found 1" in refusal(first_step(arguments=("squared",)))
     assert "buffer nothing does not exist" in refusal(first_step(arguments=("squared", "nothing")))
     assert "x is written, but lies in input" in refusal(first_step(arguments=("x", "squared")))
-    fetch = program.Fetch("weight", 0, 64, 64)
+    fetch = ir.Fetch("weight", 0, 64, 64)
     assert "weight is fetched by a kernel that fetches nothing" in refusal(first_step(fetch=fetch))
     assert "weight is fetched from byte 4096 of" in refusal(first_step(fetch=replace(fetch, first=4096)))
     assert "x is fetched, but lies in input" in refusal(first_step(fetch=replace(fetch, buffer="x")))

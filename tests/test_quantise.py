@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import luminal
-from luminal.core import interp, ir, movement, ops, quantise, types
+from luminal.core import interp, ir, movement, ops, types
 from luminal.core.decompose import contraction
 from luminal.core.ir import Graph
+from luminal.core.schedule.numeric import quantise
 from luminal.core.types import DType
 from luminal.module import Module
 

@@ -15,9 +15,9 @@ from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Program
-from luminal.core.schedule import reuse
-from luminal.core.schedule.lower import touched
+from luminal.core.schedule.fusion import in_place as reuse
+from luminal.core.schedule.nest.walk import touched
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from tests.schedule_graphs import BATCH, Source
 from tests.schedule_support import check_outputs, run_program

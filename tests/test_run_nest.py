@@ -5,8 +5,8 @@ import pytest
 
 from luminal.core import ops, types
 from luminal.core.errors import SpecError
-from luminal.core.schedule import nest as ir
-from luminal.core.schedule.run_nest import run
+from luminal.core.schedule.nest import ir
+from luminal.core.schedule.nest.interpreter import run
 from luminal.core.symbolic import Var
 from tests.codegen_support import array, axis, bits, number, of, op, output
 

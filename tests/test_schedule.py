@@ -15,15 +15,22 @@ from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, reduction, scattering
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import ALIGNMENT, Loop
-from luminal.core.schedule import choose, fuse, layout, lower, plan, sorting, tensorise, threads, transforms
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.cluster import Fusion
-from luminal.core.schedule.preparation import prepare
-from luminal.core.schedule.printer import nest_text
-from luminal.core.schedule.rewrite_nest import prefix, wrap
-from luminal.core.schedule.tensorise import Tensorise
-from luminal.core.schedule.tile import Tile
+from luminal.core.schedule.choose import cpu
+from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.fusion import fuse, layout
+from luminal.core.schedule.fusion.cluster import Fusion
+from luminal.core.schedule.grid import divide, sort_rows
+from luminal.core.schedule.lower import clusters as lower
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import operands, walk
+from luminal.core.schedule.nest.rewrite import wrap
+from luminal.core.schedule.nest.text import nest_text
+from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.prepare.graph import prepare
+from luminal.core.schedule.program import arena
+from luminal.core.schedule.program.ir import ALIGNMENT, Loop
+from luminal.core.schedule.transform import loops as transforms
+from luminal.core.schedule.transform.tensorise import Tensorise
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
 from tests.schedule_support import check_outputs, run_program
 
@@ -54,7 +61,7 @@ def test_softmax_is_one_kernel_and_costly_rows_are_kept() -> None:
     fusion, layouts = clusters(source, reduction.softmax(source.input(4, 33), -1))
     assert kinds(fusion) == ["row"]
     nest = lower.lower(fusion.clusters[0], fusion, layouts, targets.X86_64).nest
-    assert sum(type(s).__name__ == "Alloc" for s in lower.statements(nest.body)) == 1
+    assert sum(type(s).__name__ == "Alloc" for s in walk.statements(nest.body)) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,7 @@ def test_many_threads_have_several_tasks_each(threads: int, tasks: int) -> None:
     source = Source()
     result = reduction.softmax(source.input(64, 32, 300) + source.input(64, 1, 300), 2)
     graph = ir.Graph("rows", tuple(source.nodes), (("y", result),))
-    (kernel,) = compile_graph(graph, replace(targets.AVX512, threads=threads)).kernels
+    (kernel,) = compile_graph(graph, replace(targets.AVX512, threads=divide)).kernels
     assert kernel.nest.task_count == tasks
 
 
@@ -230,7 +237,7 @@ def test_a_row_keeps_what_costly_values_are_computed_for() -> None:
         fusion, layouts = clusters(source, *outputs, *stored)
         (cluster,) = fusion.clusters
         body = lower.lower(cluster, fusion, layouts, targets.AVX512).nest.body
-        assert [s.name for s in lower.statements(body) if isinstance(s, ln.Alloc)] == names
+        assert [s.name for s in walk.statements(body) if isinstance(s, ln.Alloc)] == names
         assert_as_the_interpreter(source, *outputs, *stored)
 
 
@@ -240,7 +247,7 @@ def test_a_row_keeps_costly_values_in_as_few_bytes_as_they_have() -> None:
     total = ir.cast(looked_up, types.f32)
     fusion, layouts = clusters(source, reduction.softmax(total, -1), total)
     body = lower.lower(fusion.clusters[0], fusion, layouts, targets.AVX512).nest.body
-    assert types.f16 in [s.dtype for s in lower.statements(body) if isinstance(s, ln.Alloc)]
+    assert types.f16 in [s.dtype for s in walk.statements(body) if isinstance(s, ln.Alloc)]
 
 
 def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
@@ -284,7 +291,7 @@ def test_a_product_of_numbers_that_are_made_of_bytes_is_tiled() -> None:
     number = ir.cast(ir.cast(byte, types.i32) - 3, types.f32)
     graph = ir.Graph("tiled", tuple(source.nodes), (("y", contraction.matmul(number, source.weight(64, 50))),))
     program = compile_graph(graph, targets.AVX512)
-    tiles = [s for k in program.kernels for s in lower.statements(k.nest.body) if isinstance(s, ln.Contract)]
+    tiles = [s for k in program.kernels for s in walk.statements(k.nest.body) if isinstance(s, ln.Contract)]
     assert len(tiles) == 1
     np.testing.assert_allclose(
         run_program(program, source.arrays)["y"], interp.run(graph, source.arrays).outputs[0], rtol=0, atol=1e-2
@@ -374,7 +381,7 @@ def serial_nest(name: str, number: int = 0) -> transforms.ln.LoopNest:
 
 def test_a_schedule_replays_to_the_same_nest() -> None:
     nest = serial_nest("softmax_and_norms")
-    chosen = choose.schedule(nest, None, targets.X86_64)
+    chosen = cpu.schedule(nest, None, targets.X86_64)
     assert transforms.apply(nest, chosen.schedule) == chosen.nest
     assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
 
@@ -402,7 +409,7 @@ def test_contractions_are_tiled(name: str) -> None:
 
 def test_a_contraction_that_is_not_tiled_says_why() -> None:
     nest = serial_nest("linear_with_epilogue")
-    wrong = choose.schedule(nest, Tile(4, 3, 7), targets.X86_64)
+    wrong = cpu.schedule(nest, Tile(4, 3, 7), targets.X86_64)
     assert "side by side" in wrong.refusal and wrong.text.startswith("not tiled: ")
 
 
@@ -415,12 +422,12 @@ def test_one_function_says_what_a_product_is_that_is_summed() -> None:
     a, masked = ln.load("a", 3, types.f32), ln.load("b", 5, types.f16, (sym.var("k0", -1, 6),), bytes(2))
     wide = ln.apply(ops.CAST, (masked,), None, types.f32)
     product = ln.apply(ops.MUL, (a, wide), None, types.f32)
-    assert tensorise.product_of(summed(product)) == (a.leaf, masked.leaf)
+    assert operands.product_of(summed(product)) == (a.leaf, masked.leaf)
     negated = ln.apply(ops.MUL, (a, ln.apply(ops.SIN, (a,), ops.Quadrant(0), types.f32)), None, types.f32)
     with_store = replace(summed(product), before=(ln.Store("c", 0, a),))
     for wrong in (summed(a), summed(negated), summed(product, ops.MAX_REDUCE), with_store):
         with pytest.raises(ScheduleError, match=r"what is reduced is not|not over a product of two"):
-            tensorise.product_of(wrong)
+            operands.product_of(wrong)
 
 
 @pytest.mark.parametrize(
@@ -453,8 +460,8 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
     body = (ln.Loop(c, 2, "serial", (ln.If((sym.expr(c) - 1,), (*stored, several)),)),)
     arrays = (ln.Array("x", types.f32, False), ln.Array("y", types.f32, True))
     made = transform(ln.LoopNest(arrays, (), body))
-    used = {v for s in lower.statements(made.body) for e in lower.expressions(s) for v in sym.variables(e)}
-    assert used <= lower.bound(made.body) and not used & {a}
+    used = {v for s in walk.statements(made.body) for e in walk.expressions(s) for v in sym.variables(e)}
+    assert used <= walk.bound(made.body) and not used & {a}
 
 
 @pytest.mark.parametrize(
@@ -463,7 +470,7 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
         (transforms.Reorder(("a2", "a1", "a0", "a3")), "iterations that must stay in order"),
         (transforms.Merge("a0", "a1"), "one must stay in order"),
         (transforms.Vectorise("a1", 4), "must stay in order"),
-        (threads.Divide("a2", 32), "must stay in order"),
+        (divide.Divide("a2", 32), "must stay in order"),
         (transforms.Parallelise(2), "ordered or not rectangular"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
@@ -510,9 +517,9 @@ def test_threads_hold_more_than_the_least_of_a_row() -> None:
     program = compile_graph(ir.Graph("least", (x,), (("y", ir.sort(x, 8)),)), targets.X86_64)
     (kernel,) = program.kernels
     with pytest.raises(ScheduleError, match="8 elements are kept, 8 can be held"):
-        sorting.SortTogether(32, 8)(kernel.nest)
+        sort_rows.SortTogether(32, 8)(kernel.nest)
     with pytest.raises(ScheduleError, match="does not end in a sort"):
-        sorting.SortTogether(32, 8)(serial_nest("elementwise_and_broadcast"))
+        sort_rows.SortTogether(32, 8)(serial_nest("elementwise_and_broadcast"))
 
 
 def test_a_body_that_is_not_elementwise_becomes_steps() -> None:
@@ -547,8 +554,8 @@ def test_values_that_live_at_once_never_overlap() -> None:
     for number in range(200):
         first = int(random.integers(0, 100))
         last = first + int(random.integers(0, 10))
-        spans.append(plan.Span(str(number), int(random.integers(0, 5000)), first, last))
-    offsets, total = plan.place(spans)
+        spans.append(arena.Span(str(number), int(random.integers(0, 5000)), first, last))
+    offsets, total = arena.place(spans)
     for a in spans:
         assert offsets[a.name] % ALIGNMENT == 0 and offsets[a.name] + a.size <= total
         for b in spans:

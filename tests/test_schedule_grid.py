@@ -18,13 +18,16 @@ from luminal.core.decompose import reduction as rows
 from luminal.core.errors import ModelError, ScheduleError, SpecError
 from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, BlockLimits, Fragment
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import fuse, layout, lower, run_nest
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.parts import Square, Warps
-from luminal.core.schedule.preparation import prepare
-from luminal.core.schedule.stage import Stage
-from luminal.core.schedule.threads import Divide, Share
-from luminal.core.schedule.transforms import Transform, apply
+from luminal.core.schedule.fusion import fuse, layout
+from luminal.core.schedule.grid.divide import Divide, Share
+from luminal.core.schedule.grid.stage import Stage
+from luminal.core.schedule.grid.thread_tiles import Square, Warps
+from luminal.core.schedule.lower import clusters
+from luminal.core.schedule.nest import interpreter as run_nest
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.prepare.graph import prepare
+from luminal.core.schedule.transform.loops import Transform, apply
 from luminal.core.target import Target
 from luminal.core.types import DType
 from tests.schedule_graphs import Source
@@ -76,7 +79,7 @@ def test_products_use_the_fragments_of_their_type(dtype: DType, target: Target, 
     graph, arrays = product(dtype)
     program = compile_graph(graph, target)
     (kernel,) = program.kernels
-    contracts = [s for s in lower.statements(kernel.nest.body) if isinstance(s, ln.Contract)]
+    contracts = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Contract)]
     assert {contract.fragment.name if contract.fragment else None for contract in contracts} == {name}
     (expected,) = (x.astype(np.float64) for x in interp.run(graph, arrays).outputs)
     error = np.abs(run_program(program, arrays)["y"].astype(np.float64) - expected).max()
@@ -147,7 +150,7 @@ def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
 def serial() -> ln.LoopNest:
     prepared = prepare(product(types.f32)[0].results, CUDA, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)
-    return lower.lower(fusion.clusters[0], fusion, layout.assign(fusion), CUDA).nest
+    return clusters.lower(fusion.clusters[0], fusion, layout.assign(fusion), CUDA).nest
 
 
 LIMITS = CUDA.block
@@ -292,7 +295,7 @@ def test_rows_are_read_sixteen_bytes_at_once(target: Target) -> None:
     x = ir.input_("x", (6, 256), types.f32)
     graph = ir.Graph("rows", (x,), (("y", rows.softmax(x, 1)),))
     (kernel,) = compile_graph(graph, target).kernels
-    loops = [s.loops for s in lower.statements(kernel.nest.body) if isinstance(s, ln.Reduction)]
+    loops = [s.loops for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Reduction)]
     assert [[(loop.kind, loop.lanes) for loop in found] for found in loops] == [[("thread", 64), ("vector", 4)]] * 2
     values = np.random.default_rng(0).standard_normal((6, 256)).astype(np.float32)
     arrays = {"x": values}
@@ -307,7 +310,7 @@ def softmax(length: int) -> tuple[ir.Graph, dict[str, Array]]:
 
 
 def shared_arrays(nest: ln.LoopNest) -> list[ln.Alloc]:
-    return [s for s in lower.statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "shared"]
+    return [s for s in walk.statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "shared"]
 
 
 @pytest.mark.parametrize("length", [64, 8176, 8177, 12272, 12273, 16384, 100_000])

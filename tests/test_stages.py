@@ -10,9 +10,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from luminal.codegen import render
-from luminal.core import interp, printer, program, target
+from luminal.core import interp, printer, target
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule.printer import fusion_text, nest_text
+from luminal.core.schedule.fusion.text import fusion_text
+from luminal.core.schedule.nest.text import nest_text
+from luminal.core.schedule.program import ir
 from luminal.frontends.onnx import importer
 from tests.conftest import Golden
 from tests.schedule_support import run_program
@@ -66,7 +68,7 @@ def texts(reached: dict[str, Any]) -> dict[str, str]:
         "prepared": printer.text(reached["prepared"]),
         "fusion": fusion_text(reached["fusion"], reached["layouts"]),
         "nests": "\n\n".join(f"{kernel.name}:\n{nest_text(kernel.nest)}" for kernel in compiled.kernels),
-        "program": program.text(compiled),
+        "program": ir.text(compiled),
         "kernels": "\n".join(bundle.files[path] for path in bundle.kernels),
     }
 

@@ -19,13 +19,13 @@ from torch import nn
 import luminal
 from luminal.codegen import emulation
 from luminal.core import interp, ir, ops, structured
-from luminal.core import program as programs
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.errors import ModelError, SpecError
 from luminal.core.pipeline import compile_graph, compile_graphs
-from luminal.core.program_spec import check as check_program
-from luminal.core.schedule import run_program
+from luminal.core.schedule.program import interpreter as run_program
+from luminal.core.schedule.program import ir as programs
+from luminal.core.schedule.program.spec import check as check_program
 from luminal.core.spec import check_graph
 from luminal.core.types import bool_, f32, i64
 from luminal.module import Module

@@ -13,14 +13,14 @@ import pytest
 
 import luminal
 from luminal.core import interp, ir, ops, rewrite, structured, types
-from luminal.core import program as programs
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import compare, selection
 from luminal.core.errors import DTypeError, InputError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import run_program
+from luminal.core.schedule.program import interpreter
+from luminal.core.schedule.program import ir as programs
 from luminal.core.spec import check_graph
 from luminal.module import Module
 from luminal.runtime.loader import LibraryError
@@ -281,7 +281,7 @@ def test_a_carry_that_is_scattered_into_stays_where_it_is(target: str) -> None:
             name: random.standard_normal(n).astype(np.float32) for name, n in (("table", (8, 4)), ("over", (3, 4)))
         }
         for (name, _), wanted in zip(graph.outputs, interp.run(graph, values).outputs, strict=True):
-            np.testing.assert_allclose(run_program.run(program, values, {})[name], wanted, rtol=1e-5)
+            np.testing.assert_allclose(interpreter.run(program, values, {})[name], wanted, rtol=1e-5)
 
 
 def test_equal_loops_are_one_node() -> None:

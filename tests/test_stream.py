@@ -19,10 +19,11 @@ from luminal.core import target as targets
 from luminal.core.decompose import attention, contraction, exponential, reduction
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Kernel
-from luminal.core.schedule import conditions, lower, online
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.stream import Stream
+from luminal.core.schedule.nest import conditions, walk
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.program.ir import Kernel
+from luminal.core.schedule.transform import online
+from luminal.core.schedule.transform.stream import Stream
 from luminal.module import Module
 from tests.schedule_graphs import SEQ, SIZES, Source
 from tests.schedule_support import run_program
@@ -96,7 +97,7 @@ def test_one_of_several_blocks_carries_nothing(change: Callable[[ir.Node], ir.No
 
 def _carries(nest: ln.LoopNest) -> set[bool]:
     """Whether maxima are kept as they will be, named as they were, and sums begun and added to."""
-    inside = list(lower.statements(nest.body))
+    inside = list(walk.statements(nest.body))
     (last,) = (s.tile for s in inside if isinstance(s, ln.Contract) and s.tile != "tile")
     return {
         any(isinstance(s, ln.Alloc) and s.name.endswith("_next") for s in inside),
@@ -108,10 +109,8 @@ def _carries(nest: ln.LoopNest) -> set[bool]:
 
 def visited(nest: ln.LoopNest) -> list[tuple[int, int]]:
     """The columns ``[begin, end)`` that each task looks at."""
-    bounds: dict[str, sym.Int] = {s.axis.name: s.value for s in lower.statements(nest.body) if isinstance(s, ln.Assign)}
-    groups = next(
-        loop for loop in lower.statements(nest.body) if isinstance(loop, ln.Loop) and loop.axis.name == "a1_2"
-    )
+    bounds: dict[str, sym.Int] = {s.axis.name: s.value for s in walk.statements(nest.body) if isinstance(s, ln.Assign)}
+    groups = next(loop for loop in walk.statements(nest.body) if isinstance(loop, ln.Loop) and loop.axis.name == "a1_2")
     found = []
     for number in range(int(sym.evaluate(groups.extent, {}))):
         values: dict[str, int] = {"a1_2": number}

@@ -20,12 +20,12 @@ from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule import lower
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.parts import Rectangle, Square
-from luminal.core.schedule.stream_staged import StreamStaged
-from luminal.core.schedule.threads import Share
-from luminal.core.schedule.transforms import Parallelise, Transform, apply
+from luminal.core.schedule.grid.divide import Share
+from luminal.core.schedule.grid.stream import StreamStaged
+from luminal.core.schedule.grid.thread_tiles import Rectangle, Square
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.transform.loops import Parallelise, Transform, apply
 from luminal.core.target import Target
 from luminal.core.types import DType
 from tests import device_support, metal_check
@@ -95,7 +95,7 @@ def test_no_barrier_may_be_missing() -> None:
     made = chain()
     stream, share = schedule()
     nest = apply(made.lowered.nest, (stream, Parallelise(2), share))
-    barriers = sum(isinstance(s, ln.Barrier) for s in lower.statements(nest.body))
+    barriers = sum(isinstance(s, ln.Barrier) for s in walk.statements(nest.body))
     assert barriers > 4
     for number in range(barriers):
         with pytest.raises(SpecError, match="with no barrier"):
@@ -252,7 +252,7 @@ def test_sizes_that_fill_no_tile(name: str, dtype: str) -> None:
     graph, arrays = heads(SEQ, SEQ, kind)
     program = compile_graph(graph, targets.GPUS[name])
     (kernel,) = program.kernels
-    contracts = [s for s in lower.statements(kernel.nest.body) if isinstance(s, ln.Contract)]
+    contracts = [s for s in walk.statements(kernel.nest.body) if isinstance(s, ln.Contract)]
     assert {s.fragment.name for s in contracts if s.fragment is not None} == FRAGMENTS[name, dtype]
     (expected,) = interp.run(graph, arrays, mode="float64").outputs
     assert expected.shape[2] == SIZES["seq"]

@@ -14,7 +14,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16
-from luminal.core.schedule.rounding import rounded
+from luminal.core.schedule.numeric.rounding import rounded
 from luminal.core.target import Target
 from tests.schedule_graphs import Source
 from tests.schedule_support import run_program

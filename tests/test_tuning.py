@@ -29,11 +29,12 @@ from luminal.core.decompose import contraction, reduction
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Program
-from luminal.core.schedule import choose
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.choose import Pass
-from luminal.core.schedule.rewrite_nest import prefix, wrap
+from luminal.core.schedule.choose import cpu
+from luminal.core.schedule.choose.cpu import Pass
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import wrap
+from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.program.ir import Program
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.timing import Timing
@@ -146,10 +147,10 @@ def softmax() -> Graph:
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, planted: Pass) -> None:
-    ways = choose._ways
-    monkeypatch.setattr(choose, "_ways", lambda state, axes: [*ways(state, axes)[:1], planted])
+    ways = cpu._ways
+    monkeypatch.setattr(cpu, "_ways", lambda state, axes: [*ways(state, axes)[:1], planted])
     # Nothing but the transforms themselves may stand between it and the kernel.
-    monkeypatch.setattr(choose, "_may_vectorise", lambda axis, state: True)
+    monkeypatch.setattr(cpu, "_may_vectorise", lambda axis, state: True)
 
 
 def test_an_illegal_candidate_is_refused_and_costs_nothing_else(

@@ -9,21 +9,24 @@ import numpy as np
 import pytest
 
 from luminal.codegen.emitter import emit
-from luminal.core import ir, movement, quantise, types
+from luminal.core import ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Kernel
-from luminal.core.schedule import choose_contraction, run_nest, transforms
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.rewrite_nest import replace_statements
-from luminal.core.schedule.scheduler import Scheduler
-from luminal.core.schedule.tensorise import Tensorise
-from luminal.core.schedule.turn import Across, StoreAlongRows
+from luminal.core.schedule.choose import contraction
+from luminal.core.schedule.choose.scheduler import Scheduler
+from luminal.core.schedule.nest import interpreter as run_nest
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import replace_statements
+from luminal.core.schedule.nest.walk import statements
+from luminal.core.schedule.numeric import weights
+from luminal.core.schedule.program.ir import Kernel
+from luminal.core.schedule.transform import loops
+from luminal.core.schedule.transform.tensorise import Tensorise
+from luminal.core.schedule.transform.transpose import Across, StoreAlongRows
 
 F32 = types.f32
 ROWS, COLUMNS = 21, 37
@@ -57,7 +60,7 @@ def product() -> ln.LoopNest:
     return ln.LoopNest((ln.Array("a", F32, False), ln.Array("b", F32, False), ln.Array("y", F32, True)), (), (body,))
 
 
-TURNED = (Across("j", 16), transforms.Vectorise("i", 16))
+TURNED = (Across("j", 16), loops.Vectorise("i", 16))
 TILE = Tensorise("i", "j", 4, 16, 16)
 
 
@@ -71,9 +74,9 @@ def run(nest: ln.LoopNest, **sizes: int) -> np.ndarray:
 
 def test_turning_changes_no_value() -> None:
     copied, x = turned_copy(), ROWS * COLUMNS
-    np.testing.assert_array_equal(run(transforms.apply(copied, TURNED), x=x), run(copied, x=x))
-    np.testing.assert_array_equal(run(transforms.Vectorise("i", 16)(copied), x=x), run(copied, x=x))
-    tiled = transforms.apply(product(), (TILE, StoreAlongRows()))
+    np.testing.assert_array_equal(run(loops.apply(copied, TURNED), x=x), run(copied, x=x))
+    np.testing.assert_array_equal(run(loops.Vectorise("i", 16)(copied), x=x), run(copied, x=x))
+    tiled = loops.apply(product(), (TILE, StoreAlongRows()))
     np.testing.assert_array_equal(run(tiled, a=50, b=160), run(product(), a=50, b=160))
 
 
@@ -81,12 +84,12 @@ def test_turning_changes_no_value() -> None:
     ("nest", "schedule", "reason"),
     [
         (turned_copy(), (Across("k", 16),), "no loop over 'k'"),
-        (turned_copy(), (transforms.Vectorise("j", 16), Across("j", 16)), "the loop over 'j' is vector"),
+        (turned_copy(), (loops.Vectorise("j", 16), Across("j", 16)), "the loop over 'j' is vector"),
         (turned_copy(), (Across("i", 16),), "a loop lies inside the loop over 'i'"),
         (copied_twice(), (Across("j", 16),), "the loop over 'j' is not alone in another"),
         (
             turned_copy(),
-            (transforms.Vectorise("j", 16), transforms.Vectorise("i", 16)),
+            (loops.Vectorise("j", 16), loops.Vectorise("i", 16)),
             "a vector loop lies inside the loop over 'i'",
         ),
         (product(), (Across("j", 16),), "a reduction lies inside the loop over 'j'"),
@@ -96,9 +99,9 @@ def test_turning_changes_no_value() -> None:
     ],
     ids=lambda value: "" if isinstance(value, ln.LoopNest) else str(value),
 )
-def test_an_illegal_transform_says_why(nest: ln.LoopNest, schedule: transforms.Schedule, reason: str) -> None:
+def test_an_illegal_transform_says_why(nest: ln.LoopNest, schedule: loops.Schedule, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
-        transforms.apply(nest, schedule)
+        loops.apply(nest, schedule)
 
 
 def test_a_tile_that_more_than_stores_follow_is_not_turned() -> None:
@@ -108,11 +111,11 @@ def test_a_tile_that_more_than_stores_follow_is_not_turned() -> None:
         inner = ln.Reduction("r", ir.ops.SUM_REDUCE, F32, (), (), ln.load("a", 0, F32))
         return [replace(statement, body=(inner, *statement.body))]
 
-    tiled = transforms.apply(product(), (TILE,))
+    tiled = loops.apply(product(), (TILE,))
     more = replace(tiled, body=replace_statements(tiled.body, summed)[0])
     with pytest.raises(ScheduleError, match="store along rows: a reduction lies inside the loop over 'j_0'"):
         StoreAlongRows()(more)
-    chosen = [choose_contraction._along_rows(Scheduler(nest, targets.AVX512), "i", "j") for nest in (tiled, more)]
+    chosen = [contraction._along_rows(Scheduler(nest, targets.AVX512), "i", "j") for nest in (tiled, more)]
     assert chosen == [True, False]
 
 
@@ -229,8 +232,8 @@ def test_rows_that_lie_side_by_side_are_fetched_a_few_steps_ahead(bits: int) -> 
     weight = ir.constant(random.standard_normal((512, 256)).astype(np.float32))
     y = decompose.linear(movement.permute(x, (1, 0)), weight, None)
     graph = Graph("g", (x,), (("y", y),), ())
-    scheme = quantise.parse("int4" if bits == 4 else None)
-    graph = quantise.quantised(graph, scheme) if scheme else graph
+    scheme = weights.parse("int4" if bits == 4 else None)
+    graph = weights.quantised(graph, scheme) if scheme else graph
     (kernel,) = compile_graph(graph, targets.AVX512).kernels
     functions = "\n".join(line for lines in emit(kernel, {}).functions for line in lines)
     (fetched,) = (line for line in functions.splitlines() if "prefetch(a" in line)
@@ -252,7 +255,7 @@ def test_what_ends_before_the_first_lane_is_not_turned() -> None:
 
 
 def test_what_an_iteration_writes_is_not_read_before_it() -> None:
-    nest = transforms.apply(turned_copy(), TURNED)
+    nest = loops.apply(turned_copy(), TURNED)
     (loop,) = (s for s in statements(nest.body) if isinstance(s, ln.Loop) and s.kind == "across")
     (store,) = loop.body
     (vectors,) = nest.body

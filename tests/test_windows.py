@@ -15,13 +15,13 @@ from luminal.core.decompose import activation, contraction, pooling
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.program import Program
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule import run_nest
-from luminal.core.schedule.jam import Jam
-from luminal.core.schedule.printer import nest_text
-from luminal.core.schedule.regions import ClipReduction, SplitRegion
-from luminal.core.schedule.transforms import Split, Transform, Vectorise
+from luminal.core.schedule.nest import interpreter
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.text import nest_text
+from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.transform.loops import Split, Transform, Vectorise
+from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
+from luminal.core.schedule.transform.unroll_jam import Jam
 from tests.codegen_support import axis, bits, op
 from tests.emulation import INSTRUCTION_SETS
 from tests.schedule_graphs import Source
@@ -53,7 +53,7 @@ def computed(nest: ln.LoopNest) -> np.ndarray:
         "x": random.integers(-9, 9, SIZE * CHANNELS).astype(np.float32),
         "w": random.integers(-9, 9, TAPS).astype(np.float32),
     }
-    assert run_nest.run(nest, arrays)
+    assert interpreter.run(nest, arrays)
     return arrays["out"]
 
 
@@ -93,7 +93,7 @@ def test_a_reduction_that_is_clipped_to_one_term_keeps_its_loop() -> None:
     clipped = nest.body[0]
     assert isinstance(clipped, ln.Reduction) and [loop.extent for loop in clipped.loops] == [1]
     arrays = {"out": np.zeros(1, np.float32), "x": np.full(1, 7, np.float32)}
-    run_nest.run(nest, arrays)
+    interpreter.run(nest, arrays)
     assert arrays["out"][0] == 7
 
 
@@ -146,7 +146,7 @@ def test_vectors_run_equally_far_in_every_lane() -> None:
 def test_an_array_said_to_be_finite_is() -> None:
     arrays = {"out": np.zeros(27, np.float32), "x": np.zeros(27, np.float32), "w": np.full(3, np.inf, np.float32)}
     with pytest.raises(SpecError, match="finite"):
-        run_nest.run(windows(), arrays)
+        interpreter.run(windows(), arrays)
 
 
 # ---- whole kernels ---------------------------------------------------------------------------------------------------

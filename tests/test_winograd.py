@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import luminal
-from luminal.core import interp, ir, ops, types, winograd
+from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.activation import gelu, relu, silu
 from luminal.core.decompose.contraction import conv
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.numeric import winograd
+from luminal.core.schedule.numeric.winograd import Filtering, filtering
 from luminal.core.target import parse as target
-from luminal.core.winograd import Filtering, filtering
 from luminal.module import Module
 
 Array = np.ndarray[Any, Any]

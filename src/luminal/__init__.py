@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from luminal.version import VERSION
+
 if TYPE_CHECKING:
     from luminal.api import Specialised as Specialised
     from luminal.api import check as check
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from luminal.module import Module as Module
     from luminal.module import load as load
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "LuminalError": "luminal.core.errors",

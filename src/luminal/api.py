@@ -15,19 +15,21 @@ from numpy.typing import NDArray
 
 from luminal import arguments, artifact, tensors
 from luminal.codegen import interface
-from luminal.core import device, quantise
+from luminal.core import device
 from luminal.core import target as targets
-from luminal.core import winograd as filtering
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, ModelError, Unsupported
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
+from luminal.core.schedule.numeric import quantise
+from luminal.core.schedule.numeric import winograd as filtering
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
 from luminal.tuning import records
 from luminal.tuning import search as tuning
+from luminal.tuning.outcome import Outcome
 
 SEARCHES = ("none", "quick")
 
@@ -73,10 +75,11 @@ def compile(
     GPUs ``tf32``, 11 significant bits. They are summed in float32.
     ``weights`` rounds the large matrices of constants that contractions read to integers: ``int8`` with a scale for
     each output channel, ``int4`` with one for each 32 numbers of a channel, ``int4-64`` or ``int4-128`` (see
-    ``luminal.core.quantise``); on CPUs they are read as such.
+    ``luminal.core.schedule.numeric.quantise``); on CPUs they are read as such.
     ``winograd`` is an error budget, 1e-3 say, within which convolutions of float32 with constant filters may be
     computed by minimal filtering, where that is faster on a CPU: the largest error of a convolution by itself, with
-    standard normal inputs, relative to the root mean square of its outputs (see ``luminal.core.winograd``).
+    standard normal inputs, relative to the root mean square of its outputs (see
+    ``luminal.core.schedule.numeric.winograd``).
     ``seed`` is that of the model's random numbers, if it draws any: each call draws others, the same after each
     opening of the library (see ``luminal.core.decompose.random``). ``progress(stage, fraction)`` is called as work goes
     on.
@@ -135,7 +138,7 @@ def tune(
     threads: int = 0,
     again: bool = False,
     progress: Progress | None = None,
-) -> tuning.Outcome:
+) -> Outcome:
     """Measure schedules for the kernels of a model on this machine, for about ``budget`` seconds, and record them for
     all models that are compiled later; arguments as for ``compile``. A compiler, or a run of the model, that is at work
     when the time is over ends first; an infinite budget lasts until everything is measured. What was measured before is

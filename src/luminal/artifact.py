@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import pybind11
 
-import luminal
 from luminal.codegen import build as builder
 from luminal.codegen import emulation, headers, render, toolchain, weights
 from luminal.codegen.host import INCLUDE
@@ -26,10 +25,11 @@ from luminal.codegen.render import SourceBundle
 from luminal.core import config
 from luminal.core.data import Array, digest
 from luminal.core.errors import BuildError, ModelError
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from luminal.progress import Stages
 from luminal.runtime.loader import MANIFEST
+from luminal.version import VERSION
 
 
 def build(program: Program, target: Target, stages: Stages, emulate: bool = False) -> Path:
@@ -103,7 +103,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
         "name": program.name,
         "library": bundle.library,
         "weights": f"{program.name}.weights",
-        "compiler": f"luminal {luminal.__version__}",
+        "compiler": f"luminal {VERSION}",
         "source_hash": bundle.source_hash.hex(),
         "target": render.describe(bundle.target),
         "device": render.HOSTS[bundle.target.dialect].device,

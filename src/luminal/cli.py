@@ -44,7 +44,7 @@ from luminal.peak import Peak, Probe
 from luminal.runtime.loader import LibraryError
 from luminal.tensors import from_file, to_file
 from luminal.timing import interleaved, ratio, text
-from luminal.tuning import report
+from luminal.tuning import outcome as tuned
 from luminal.tuning.records import Records
 from luminal.tuning.records import save as save_records
 
@@ -200,7 +200,7 @@ def compile_(
     for path in sorted(path for path in output.iterdir() if path.is_file()):
         _say(f"  {filesize.decimal(path.stat().st_size):>10}  {path.name}")
     _say(f"{output} in {text(time.perf_counter() - started)}")
-    for line in report.lines(module.tuned) if module.tuned is not None else ():
+    for line in tuned.lines(module.tuned) if module.tuned is not None else ():
         _say(line)
     for option, value in {"weights": weights, "winograd": winograd}.items():
         if value is not None:
@@ -398,8 +398,8 @@ def tune(
             progress=display.report,
         )
     if outcome.answers:
-        out.print(report.table(outcome))
-    for line in report.lines(outcome):
+        out.print(tuned.table(outcome))
+    for line in tuned.lines(outcome):
         _say(line)
     if save is not None:
         _say(f"{save_records(save, Records())} choices in {save}")

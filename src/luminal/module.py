@@ -15,7 +15,7 @@ from luminal.core import target as targets
 from luminal.core.decompose import random
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from luminal.progress import Progress, Stages
 from luminal.runtime import loader
@@ -23,7 +23,7 @@ from luminal.runtime.loader import Library
 from luminal.structure import Argument
 
 if TYPE_CHECKING:
-    from luminal.tuning.search import Outcome
+    from luminal.tuning.outcome import Outcome
 
 
 class Module:

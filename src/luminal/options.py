@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from luminal.api import SEARCHES
 from luminal.core import precision as precisions
-from luminal.core import quantise
 from luminal.core import target as targets
+from luminal.core.schedule.numeric import quantise
 
 # The names of targets and of precisions, for help.
 TARGETS = f"host, {', '.join(targets.ALL)}, or a GPU: {', '.join(targets.GPUS)}"

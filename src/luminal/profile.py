@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from luminal.core import device
 from luminal.core import symbolic as sym
-from luminal.core.program import HostCall, Launch, Phase, Program, numbered, together
-from luminal.core.schedule import lower, traffic
-from luminal.core.schedule import nest as ln
+from luminal.core.schedule.cost import traffic
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.program.ir import HostCall, Launch, Phase, Program, numbered, together
 from luminal.core.types import bf16
 from luminal.module import Module
 from luminal.peak import Peak
@@ -142,7 +143,7 @@ def _launches(steps: Sequence[Launch | HostCall], numbers: Iterable[tuple[int, .
 def _unit(program: Program, launches: Iterable[Launch]) -> str:
     """What the operands of the first contraction of ``launches`` are multiplied as."""
     bodies = (program.kernels[step.kernel].nest.body for step in launches if step.operations != 0)
-    for statement in chain.from_iterable(map(lower.statements, bodies)):
+    for statement in chain.from_iterable(map(walk.statements, bodies)):
         if isinstance(statement, ln.Contract):
             types = statement.a_type, statement.b_type
             whole = all(dtype.is_integer and dtype.bits <= 8 for dtype in types)

@@ -16,13 +16,13 @@ from luminal.comparison.oracle import Allowed, Oracle, approximated
 from luminal.comparison.references import Interpreter
 from luminal.comparison.report import Finding, Report, Row, Trial
 from luminal.comparison.sources import Source, open_source
-from luminal.core import quantise
 from luminal.core import target as targets
-from luminal.core import winograd as filtering
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError
 from luminal.core.precision import FP32
-from luminal.core.quantise import Scheme
+from luminal.core.schedule.numeric import quantise
+from luminal.core.schedule.numeric import winograd as filtering
+from luminal.core.schedule.numeric.quantise import Scheme
 from luminal.core.target import Target
 from luminal.core.types import from_numpy
 from luminal.module import Module

@@ -14,7 +14,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.precision import FP32, Precision
-from luminal.core.schedule.rounding import holds_rounded, stored_rounded
+from luminal.core.schedule.numeric.rounding import holds_rounded, stored_rounded
 from luminal.core.symbolic import Int
 from luminal.core.texts import is_texts
 from luminal.core.types import DType, f32, from_numpy

@@ -15,9 +15,9 @@ from luminal.core import interp, ir
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
-from luminal.core.quantise import Scheme, quantised
-from luminal.core.schedule.rounding import rounded
-from luminal.core.winograd import transformed
+from luminal.core.schedule.numeric.quantise import Scheme, quantised
+from luminal.core.schedule.numeric.rounding import rounded
+from luminal.core.schedule.numeric.winograd import transformed
 
 _Values = dict[Node, NDArray[Any]]
 

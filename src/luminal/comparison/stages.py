@@ -15,7 +15,7 @@ from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.precision import FP32
-from luminal.core.schedule import run_program
+from luminal.core.schedule.program import interpreter
 from luminal.core.target import Target
 
 # Elements that a loop nest may compute in plain Python, a hundred thousand or so a second.
@@ -48,7 +48,7 @@ def introduced(
     if work(reached["prepared"], dims) > AFFORDABLE:
         return "scheduling or code generation", "the graph is right, and too large to run its loop nests in Python"
     try:
-        found = run_program.run(reached["program"], inputs, dims)
+        found = interpreter.run(reached["program"], inputs, dims)
         outputs = [found[name] for name, _ in graph.outputs]
     except SpecError as error:
         return "scheduling", f"a loop nest is malformed: {error}"

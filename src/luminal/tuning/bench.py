@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from luminal.codegen import build, timed
 from luminal.core.errors import BuildError
-from luminal.core.program import Kernel, Launch, Program
-from luminal.core.schedule import nest as ln
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.program.ir import Kernel, Launch, Program
 from luminal.core.target import Target
 from luminal.tuning import subject
 from luminal.tuning.expected import Expected, expected

@@ -8,7 +8,7 @@ from functools import partial
 from luminal import artifact
 from luminal.comparison import inputs as drawing
 from luminal.core.ir import Graph
-from luminal.core.program import Program
+from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Stages

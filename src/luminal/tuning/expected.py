@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
-from luminal.core.schedule import nest as ln
-from luminal.core.schedule import run_nest
-from luminal.core.schedule.lower import statements
-from luminal.core.schedule.rewrite_nest import prefix
-from luminal.core.schedule.tile import typical
+from luminal.core.schedule.nest import interpreter
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import prefix, statements
+from luminal.core.sizes import typical
 from luminal.tuning import subject
 from luminal.tuning.subject import Subject
 
@@ -61,7 +60,7 @@ def expected(serial: ln.LoopNest, of: Subject) -> dict[int, Expected]:
         arrays[array.name] = (
             subject.drawn(argument, place) if argument.same == place else arrays[serial.arrays[argument.same].name]
         )
-    found = run_nest.run_places(serial, arrays, sizes, _places(serial, sizes))
+    found = interpreter.run_places(serial, arrays, sizes, _places(serial, sizes))
     terms = max((_terms(s) for s in statements(serial.body) if isinstance(s, ln.Reduction)), default=1)
     result: dict[int, Expected] = {}
     for place, array in enumerate(serial.arrays):

@@ -6,8 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from luminal.comparison import inputs as drawing
 from luminal.core import config
@@ -15,13 +14,14 @@ from luminal.core.decisions import Recorded, Trial
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
-from luminal.core.program import Launch, Program
-from luminal.core.schedule import cost
+from luminal.core.schedule.cost import kernel as cost
+from luminal.core.schedule.program.ir import Launch, Program
 from luminal.core.target import Target, check_supported
 from luminal.progress import Progress
-from luminal.tuning import confirm, report, subject
+from luminal.tuning import confirm, subject
 from luminal.tuning import records as recording
 from luminal.tuning.bench import Bench, Candidate, Part
+from luminal.tuning.outcome import NO_FASTER, UNCONFIRMED, Answer, Outcome
 from luminal.tuning.records import Measured, Records
 
 QUICK = 60.0  # seconds of a quick search
@@ -33,69 +33,7 @@ BATCH = 16  # kernels that are compiled together
 FIRST = 0.6  # of the time that is left, for those kinds that others follow
 SECONDS = 0.4  # of measuring, for a question
 CONFIRMING = 0.25  # of the time, for what a compiler is still at and for running the model as a whole
-NO_FASTER = "the model as a whole is no faster with what was chosen"
-UNCONFIRMED = "the model as a whole was not found to be faster with it yet"
 SHARE = 0.003  # of a model's estimated time: what takes less is not worth measuring
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A question that was measured: the source operators that it is about, the candidates, and the one that was
-    chosen."""
-
-    question: str
-    origins: tuple[str, ...]
-    measured: tuple[Measured, ...]
-
-    @property
-    def chosen(self) -> Measured:
-        """The row of what is taken from now on."""
-        found = recording.winner(self.measured)
-        return next(m for m in self.measured if m.candidate == found or (found is None and m.place == 0))
-
-    @property
-    def lead(self) -> float:
-        """The seconds of a run of the model that what was chosen promises to save."""
-        return self.measured[0].best - self.chosen.best
-
-    @property
-    def fastest(self) -> Measured:
-        """The row with the shortest run, among those without a fault; the default's, where all have one."""
-        right = [m for m in self.measured if not m.fault and m.runs]
-        return min(right, key=lambda m: (m.best, m.place), default=self.measured[0])
-
-    @property
-    def rejected(self) -> list[Measured]:
-        """The rows of candidates that are wrong, or that no compiler or run came to an end with."""
-        return [m for m in self.measured if m.fault not in ("", NO_FASTER, UNCONFIRMED)]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a search measured, in the order in which it did; ``known`` questions had been measured before, and of those
-    that it came to, ``left`` ones were not measured, for want of time; ``more`` says that it did not come to all.
-    ``seconds`` are those of a run of the model by default and with all that was chosen, where that made a
-    difference.
-
-    Of the answers, ``new`` ones were measured by this search, and the others before, but confirmed by this one. For
-    ``changed`` questions, old ones too, another schedule than the default is taken. Kernels of the model ``name`` were
-    measured at ``sizes`` of its symbolic dimensions, and the model was run at ``run_sizes``. The records are in
-    ``path``. ``print`` shows all of it."""
-
-    answers: tuple[Answer, ...]
-    known: int
-    left: int
-    more: bool
-    seconds: tuple[float, float] | None
-    new: int
-    changed: int
-    name: str
-    sizes: Mapping[str, int]
-    run_sizes: Mapping[str, int]
-    path: Path
-
-    def __str__(self) -> str:
-        return report.shown(self)
 
 
 def tune(

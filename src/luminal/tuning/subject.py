@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from luminal.core import symbolic as sym
 from luminal.core import types
-from luminal.core.program import Kernel, Launch, Program
-from luminal.core.schedule import cost
-from luminal.core.schedule.tile import typical
+from luminal.core.schedule.cost import kernel as cost
+from luminal.core.schedule.program.ir import Kernel, Launch, Program
+from luminal.core.sizes import typical
 from luminal.core.symbolic import Var
 
 _PERIOD = 262_139  # elements, a prime: neighbours in memory, at any stride, are drawn apart

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal.core.program import ALIGNMENT, aligned
+from luminal.core.schedule.program.ir import ALIGNMENT, aligned
 from luminal.timing import shuffled
 from luminal.tuning import subject
 from luminal.tuning.subject import Argument, Subject

@@ -1,0 +1,336 @@
+"""The schedule of a contraction: its axes by role, tiles of rows and columns, the order of the tiles, and what is
+fetched before they need it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, gain, stride
+from luminal.core.schedule.contraction.narrow import TILES
+from luminal.core.schedule.contraction.tile import Tile, step_depth
+from luminal.core.schedule.cost import kernel
+from luminal.core.schedule.cost.blocking import Blocking, Product, blockings
+from luminal.core.schedule.cost.tasks import PART, THREADS, suffice
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.operands import loaded, loops_of_b
+from luminal.core.schedule.nest.walk import accesses, statements
+from luminal.core.schedule.transform.block_terms import BlockTerms
+from luminal.core.schedule.transform.fetch import (
+    FARTHER,
+    FetchAhead,
+    FetchResults,
+    FetchRows,
+    computed_with_rows,
+    contiguous,
+    in_runs,
+)
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Split
+from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
+from luminal.core.schedule.transform.transpose import StoreAlongRows, only_stores
+from luminal.core.schedule.transform.unpack import Unpack, unpackable
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+
+FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
+TERMS = 384  # products that one accumulator sums
+TILES_EACH = 3  # of rows, at least, that each sample of a batch fills where samples are kept apart
+
+
+def contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
+    """The schedule of the serial nest of a contraction in tiles, and the nest under it.
+
+    Raises ScheduleError where its operands are not linear in memory, or no axis tells them apart.
+    """
+    state = Scheduler(nest, target, tile.asked)
+    only_a, only_b = _sides(state)
+    fixed = [loop.axis.name for loop in state.loops() if loop.axis not in only_a]
+    if tile.unit is None:
+        state.refine(frozenset(fixed))
+    else:  # the index of B divides terms into groups, and a result may be one: neither may divide rows or runs
+        a, *_ = loaded(_reduction(state))
+        state.refine(frozenset(fixed), of=(a.offset,))
+    reduction = _reduction(state)
+    _, b, computed = loaded(reduction)
+    only_a, only_b = _sides(state)
+    loops = [loop.axis for loop in state.loops()]
+    if not only_b:
+        raise ScheduleError("no axis indexes the second operand alone")
+    shared = [v for v in loops if v not in only_a and v not in only_b]
+    state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
+    n = state.join([v.name for v in only_b])
+    order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -(stride(b.offset, v) or tile.group - 1))
+    state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
+    axes = [loop.axis for loop in _reduction(state).loops]
+    outer = 0 if tile.unit else _sum_blocks(state, axes, short=computed is not None)
+    apart = _apart(state, only_a, tile)
+    rows = state.merge([v.name for v in only_a if v.name not in apart])
+    m = rows[-1] if rows else ""
+    height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
+    even = _even(state, rows)
+    depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _reduction(state).loops])
+    if depth == 0:
+        raise ScheduleError(f"no steps of {tile.unit} divide the terms that lie side by side")
+    state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth))
+    if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
+        state.do(SumInBlocks(outer))
+    if _along_rows(state, m, n):
+        state.do(StoreAlongRows())
+    _block(state, n, tile, even, apart)
+    return state.finish()
+
+
+def _apart(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
+    """The outermost of the ``axes`` of rows, where it is kept outside all others: a batch of many samples, each with
+    rows for several tiles, where all of B stays in the second-level cache from one to the next. The product itself
+    gains nothing by that; but its neighbours can then be computed sample by sample with it, so that what lies between
+    them need not go through memory, if it is too much for the last cache."""
+    extents = {loop.axis: loop.extent for loop in state.loops()}
+    if len(axes) < 2 or not suffice(extents[axes[0]], state.target):
+        return []
+    rows = math.prod(typical(extents[axis]) for axis in axes[1:])
+    a, b, _ = loaded(_reduction(state))
+    store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
+    of_a, of_b, stored = (_bytes(state, x.array, x.offset) for x in (a, b, store))
+    pays = of_a + stored > 2 * state.target.l3 // PART and 2 * of_b <= state.target.l2
+    return [axes[0].name] if pays and rows >= TILES_EACH * tile.rows else []
+
+
+def _bytes(state: Scheduler, name: str, offset: Int) -> int:
+    """About how many bytes are touched of an array at ``offset``."""
+    size = next(array.dtype.itemsize for array in state.nest.arrays if array.name == name)
+    loops = [loop for loop in (*state.loops(), *_reduction(state).loops) if loop.axis in sym.variables(offset)]
+    strides = [stride(offset, loop.axis) for loop in loops]
+    elements = math.prod(typical(loop.extent) for loop in loops)
+    if all(strides):  # of a window, many are the same
+        elements = min(elements, 1 + sum(abs(s) * (typical(x.extent) - 1) for s, x in zip(strides, loops, strict=True)))
+    return size * elements
+
+
+def _along_rows(state: Scheduler, m: str, n: str) -> bool:
+    """Whether the rows of a tile, numbered by ``m`` in all, lie better in memory where they are stored than its
+    columns, and nothing keeps vectors from going along them."""
+    found = {s.axis.name: s for s in statements(state.nest.body) if isinstance(s, ln.Loop | ln.Assign)}
+    row, rows, columns = (found.get(name) for name in (m, f"{m}_0", f"{n}_0"))
+    if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
+        return False
+    near = frozenset({rows.axis, columns.axis})
+    return gain(row.axis, state, near) > gain(columns.axis, state, near)
+
+
+def _even(state: Scheduler, rows: Sequence[str]) -> bool:
+    """Whether the rows of A, numbered by nested loops, are equally far apart in memory."""
+    a, *_ = loaded(_reduction(state))
+    loops = [loop for loop in state.loops() if loop.axis.name in rows]
+    strides = [stride(a.offset, loop.axis) for loop in loops]
+    return all(
+        outer == inner * loop.extent for outer, inner, loop in zip(strides, strides[1:], loops[1:], strict=False)
+    )
+
+
+def _sides(state: Scheduler) -> tuple[list[Var], list[Var]]:
+    """The outer loops that index A alone, and those that index B alone."""
+    a, b, _ = loaded(_reduction(state))
+    in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
+    loops = [loop.axis for loop in state.loops()]
+    return [v for v in loops if v in in_a and v not in in_b], [v for v in loops if v in in_b and v not in in_a]
+
+
+def _reduction(state: Scheduler) -> ln.Reduction:
+    return next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
+
+
+def _sum_blocks(state: Scheduler, axes: list[Var], short: bool) -> int:
+    """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone, and
+    where loops are ``short``, the innermost of the outer ones, if blocks of several of its iterations are not."""
+    *rest, last = axes
+    length = sym.upper(last.hi + 1)
+    if length is None:
+        return 0
+    if length > TERMS:
+        state.do(Split(last.name, _terms(last.hi + 1)))
+        return len(axes)
+    outer = len(rest)
+    while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS:
+        outer, length = outer - 1, length * extent
+    if outer and short and isinstance(extent := rest[outer - 1].hi + 1, int):
+        count = next(n for n in range(max(1, TERMS // length), 0, -1) if extent % n == 0)
+        if count > 1:
+            state.do(Split(rest[outer - 1].name, count))
+    return outer
+
+
+def _terms(length: Int) -> int:
+    """Products of a block of a sum of ``length``: a divisor of it if one is large enough, else blocks of near-equal
+    size where it is a number."""
+    if not isinstance(length, int):
+        return TERMS
+    near_equal = -(-length // -(-length // TERMS))
+    return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
+
+
+def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str]) -> None:
+    """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
+    ``even`` says that the rows of A are equally far apart. The loops ``apart`` stay outside all others."""
+    extents = {loop.axis.name: loop.extent for loop in state.loops()}
+    contract = _contract(state)
+    # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
+    panels = f"{n}_1"
+    moving = {axis.name for axis in sym.variables(contract.b_offset)}.union(apart) - {panels}
+    batch = [name for name in extents if name in moving]
+    rows = [name for name in extents if name != panels and name not in batch]
+    counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
+    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half, _least)]
+    products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
+    unpacks, kept, inside = False, 0, rows[-1:]
+    samples = math.prod(typical(extents[name]) for name in batch)
+    if rows and panels in extents:
+        of_rows = [extents[name] for name in rows]
+        orders = blockings(
+            products, counts, state.target, state.enough, -(-THREADS // samples),
+            lambda count: math.prod(_in_block(of_rows, count)), samples,
+        )  # fmt: skip
+        unpacks = tile.unpacked and unpackable(contract)
+        if unpacks:
+            orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
+            orders = orders or [Blocking("rows", products[0].row_tiles)]
+        blocking = state.ask("order", orders, tile)
+        kept = blocking.kept
+        inside, passing = _reordered(state, batch, rows, panels, blocking)
+        several = kept or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
+        if blocking.inner == "rows" and several and contiguous(contract) and not unpacks:
+            state.do(FetchAhead(passing))
+    if even and not kept and in_runs(contract) and _streams(products[0], state.target):
+        state.do(FetchRows())
+    if not kept and not unpacks and _far(products[0], samples, state.target) and computed_with_rows(state.nest):
+        state.do(FetchResults())  # before blocks of terms, or panels that are computed, it would be too early
+    grid = state.loops()
+    outer = math.prod(typical(loop.extent) for loop in grid[:-1])
+    rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
+    whole = outer < state.enough and rectangular and not unpacks
+    tasks = len(grid) if whole or kept else len(grid) - (len(inside) if unpacks else 1)
+    state.do(Parallelise(tasks))
+    if unpacks:
+        state.do(Unpack())
+
+
+def _contract(state: Scheduler) -> ln.Contract:
+    return next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
+
+
+def _reordered(
+    state: Scheduler, batch: Sequence[str], rows: Sequence[str], panels: str, blocking: Blocking
+) -> tuple[list[str], str]:
+    """Order the loops over tiles as ``blocking`` says; those inside a block, and the one in whose turns the panels of B
+    pass that are read one after the other."""
+    if blocking.inner == "panels":
+        outside, inside = _divided(state, [panels], blocking.count)
+        state.do(Reorder((*batch, *outside, *rows, *inside)))
+        return inside, panels
+    outside, inside = _divided(state, rows, blocking.count, at_most=blocking.kept > 0)
+    if not blocking.kept:
+        state.do(Reorder((*batch, *outside, panels, *inside)))
+        return inside, panels
+    groups, together = _divided(state, [panels], blocking.kept, at_most=True)
+    inside = [*together, *inside]
+    blocks, *_ = _contract(state).loops
+    state.do(Reorder((*batch, *outside, *groups, *inside)))
+    state.do(BlockTerms(tuple(inside)))
+    return inside, groups[0] if groups else blocks.axis.name
+
+
+def _streams(product: Product, target: Target) -> bool:
+    """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
+    cache no longer has them; most have rows after them."""
+    many = product.row_tiles > 2 * FARTHER
+    return many and product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
+
+
+def _far(product: Product, samples: int, target: Target) -> bool:
+    """Whether what results are computed with, and stored to, has left the second-level cache since another step wrote
+    it, or a part of it: half that cache is for what tiles read."""
+    return 2 * samples * product.tile * product.row_tiles * product.panels > target.l2
+
+
+def _divided(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:
+    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside;
+    where blocks have ``at_most`` so many, a loop that may be longer is divided though it typically is not."""
+    extents = {loop.axis.name: loop.extent for loop in state.loops()}
+    outside: list[str] = []
+    inside: list[str] = []
+    for name, size in zip(names, _in_block([extents[name] for name in names], count), strict=True):
+        longest = sym.upper(extents[name]) if at_most else typical(extents[name])
+        if longest is not None and size >= longest:
+            inside.append(name)
+        elif size == 1:
+            outside.append(name)
+        else:
+            state.do(Split(name, size))
+            outside.append(f"{name}_1")
+            inside.append(f"{name}_0")
+    return outside, inside
+
+
+def _in_block(extents: Sequence[Int], count: int) -> list[int]:
+    """How many iterations of each of nested loops a block of at most ``count`` has: all of the inner ones, and a part
+    of one. Of an inner loop that would be one that ends with a shorter block, which no task may; so it divides all but
+    the innermost."""
+    sizes: list[int] = []
+    for extent in reversed(extents):
+        size = min(max(1, typical(extent)), count)
+        if sizes and size < typical(extent):
+            size = next(n for n in range(size, 0, -1) if sym.mod(extent, n) == 0)
+        count = count // size if size >= typical(extent) else 1
+        sizes.insert(0, size)
+    return sizes
+
+
+def _half(size: Int) -> int:
+    """A size itself; half of what it typically is, if it is not known: as many runs may be so small."""
+    return size if isinstance(size, int) else max(_least(size), typical(size) // 2)
+
+
+def _least(size: Int) -> int:
+    """The least that a size can be, or 1."""
+    return max(1, sym.lower(size) or 1)
+
+
+def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, panels: int) -> Product:
+    depth = math.prod(typical(loop.extent) for loop in contract.loops)
+    read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
+    terms = {loop.axis for loop in contract.loops}
+    own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - terms) - set(state.nest.dims)
+    span = 1 + sum(abs(stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
+    tiles = row_tiles
+    if not all(isinstance(axis.hi, int) for axis in own):  # of as many rows as the span is of
+        tiles = -(-math.prod(typical(axis.hi + 1) for axis in own - terms) // contract.max_rows)
+    apart = contract.loops[: contract.outer] if contract.prologue is None and not state.nest.checked else ()
+    blocks = sym.product(loop.extent for loop in apart)
+    return Product(
+        row_tiles,
+        panels,
+        slab=min(span, contract.max_rows * tiles * depth) * contract.a_type.itemsize // tiles,
+        panel=contract.columns * read * contract.b_type.itemsize,
+        tile=_beside(state, contract, n),
+        sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
+        blocks=blocks if isinstance(blocks, int) else 1,
+        work=kernel.multiplying(contract),
+    )
+
+
+def _beside(state: Scheduler, contract: ln.Contract, n: str) -> int:
+    """Bytes that are read and written where a tile is stored: of each array a tile, a row or a column of one, or an
+    element, whatever its offsets vary with. ``n`` is the axis of columns."""
+    columns = {f"{n}_0", f"{n}_1"}
+    counts: dict[str, int] = {}
+    for store in statements(state.nest.body):
+        if isinstance(store, ln.Store):
+            read = [(access.array, access.offset) for access in accesses(store.value)]
+            for array, offset in [(store.array, store.offset), *read]:
+                axes = {v.name for v in sym.variables(offset)}
+                count = (contract.columns if axes & columns else 1) * (contract.max_rows if axes - columns else 1)
+                counts[array] = max(counts.get(array, 0), count)
+    return sum(counts.get(x.name, 0) * x.dtype.itemsize for x in state.nest.arrays)

@@ -1,0 +1,373 @@
+"""The schedule of a nest, from its structure and the target's description.
+
+Where there are several, the target's decisions are asked; what stands first is what the description alone gives. What
+they decide has to be legal as anything else: where it is not, the formula's choice is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from luminal.core import symbolic as sym
+from luminal.core.decisions import FORMULA
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.choose.contraction import contraction
+from luminal.core.schedule.choose.neighbours import MOST, Shared, clippable, regions, shared
+from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, by_stride, gain
+from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.cost.tasks import THREADS
+from luminal.core.schedule.fusion.cluster import Chain, Cluster
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import accesses, prefix, statements
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, Split, Vectorise
+from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
+from luminal.core.schedule.transform.stream import Stream
+from luminal.core.schedule.transform.transpose import INTERLEAVED, Across, in_rows, in_turn, only_stores
+from luminal.core.schedule.transform.unroll_jam import Jam
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import ROWS_BYTES, Target
+from luminal.core.types import f32
+
+BLOCK = 768  # columns of a chain, times the terms that a unit takes side by side, that are computed at once
+BLOCK_BYTES = 256 << 10  # of the stack, that they may take
+GROUP = 32  # rows that read those columns while they are in the second-level cache
+VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
+STRIP = 256  # elements of a row that a task puts in, or turns
+ROWS = 64  # that a task turns into columns
+CHUNK = 4096  # elements of a one-dimensional task
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A way through memory: vectors along the axis ``along`` (none, where empty), at most ``together`` neighbours side
+    by side (0: one after the other), and tasks of as many outer loops as give ``tasks``."""
+
+    along: str
+    together: int
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"vectors along {self.along or 'nothing'}, {self.together} side by side, {self.tasks} tasks"
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a task of a chain has at once: ``columns`` of the first contraction, ``tiles`` of rows."""
+
+    columns: int
+    tiles: int
+
+    def __str__(self) -> str:
+        return f"{self.columns} columns, {self.tiles} tiles of rows"
+
+
+def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
+    """The schedule of the serial nest of ``cluster``, and the nest under it.
+
+    Raises ScheduleError where the cluster is a chain that cannot be one pass.
+    """
+    if cluster.chain is not None and cluster.tile is not None:
+        chain, tile = cluster.chain, cluster.tile
+        return _decided(lambda by: _chain(nest, chain, tile, by), target)
+    return schedule(nest, cluster.tile, target)
+
+
+def _decided(scheduled: Callable[[Target], Chosen], target: Target) -> Chosen:
+    """What ``scheduled`` makes by the decisions of ``target``; by formula, where these give nothing legal."""
+    try:
+        return scheduled(target)
+    except ScheduleError as refusal:
+        if target.decisions is FORMULA:
+            raise
+        chosen = scheduled(replace(target, decisions=FORMULA))
+        target.decisions.refused(str(refusal))
+        return chosen
+
+
+def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chosen:
+    """One pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
+    state = Scheduler(nest, target)
+    outer, (*_, columns) = prefix(nest.body)
+    assert isinstance(columns, ln.Loop)
+    if not outer:
+        raise ScheduleError("a chain of a single row has no tiles")
+    first = chain.tile
+    longest = sym.upper(chain.along.hi + 1) or BLOCK
+    height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
+    bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.row.dtype.itemsize
+    if min(GROUP, ROWS_BYTES // bytes_of_row) < height:
+        raise ScheduleError(f"the sums of {height} rows take more than {ROWS_BYTES} bytes")
+    tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
+
+    operand = 0 if tile.unit is None else tile.unit.left.itemsize  # of the second product, beside the first's result
+    widest = BLOCK_BYTES // (height * (chain.row.dtype.itemsize + operand))
+
+    def block_of(columns: int, rows: int) -> Block:
+        most = min(columns * first.group, widest) // first.columns
+        panels = min(max(1, most), -(-longest // first.columns))
+        group = min(rows, ROWS_BYTES // bytes_of_row) // height
+        return Block(panels * first.columns, max(1, min(group, tiles // state.few)))
+
+    sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK // 6, GROUP * 2), (BLOCK * 2, GROUP), (BLOCK, GROUP * 2))
+    block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
+    names = chain.along.name, outer[-1].axis.name
+    first, last = replace(first, rows=min(first.rows, height)), replace(tile, rows=height)
+    state.do(Stream(*names, first, last, block.columns, block.tiles, target.precision.stored))
+    state.do(Parallelise(len(state.loops())))
+    return state.finish()
+
+
+def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
+    """The schedule of a serial nest and the nest under it; ``tile`` is set for contractions.
+
+    A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction, and the
+    result says why. A nest over nothing stays as it is.
+    """
+    if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
+        return Chosen((), nest)
+    if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
+        return _rows(nest, target)
+    if tile is None:
+        ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
+        return _in_order(nest, target) if ordered else _decided(lambda by: _pass(nest, by), target)
+    try:
+        return _decided(lambda by: contraction(nest, tile, by), target)
+    except ScheduleError as refusal:
+        return replace(_decided(lambda by: _pass(nest, by), target), refusal=str(refusal))
+
+
+def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
+    """One pass over memory: elementwise kernels, copies, rows."""
+    state = Scheduler(nest, target)
+    state.refine()
+    state.merge([axis.name for axis in state.inner_axes()])
+    outer = [loop.axis for loop in state.loops()]
+    buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
+    inner = state.inner_axes()
+    candidates = inner if buffered else [*inner, *outer]
+    ranked = sorted(candidates, key=lambda v: (gain(v, state, weighed=True), v in inner), reverse=True)
+    way = state.ask("pass", _ways(state, [v for v in ranked if _may_vectorise(v, state)]))
+    along = next((v for v in (*inner, *outer) if v.name == way.along), None)
+    order = by_stride([v for v in outer if v is not along], state)
+    if along in outer:
+        order.append(along)
+    together = shared(state.nest, along, target, way.together) if along is not None and way.together else None
+    kept = {v for v in (along, together.axis if together else None) if v is not None}
+    clipped = clippable(state.nest, kept.difference(inner))
+    for name in clipped:
+        state.do(ClipReduction(name))
+    if along is not None and together is not None:
+        together = replace(together, unroll="" if together.unroll in clipped else together.unroll)
+        return _side_by_side(state, along, together, [v for v in order if v not in kept], way.tasks)
+    if order:
+        state.do(Reorder(tuple(v.name for v in order)))
+    names = [v.name for v in order]
+    if along is None:
+        state.merge(names)
+        state.parallelise(way.tasks)
+        return state.finish()
+    if along in outer:
+        *others, name = merged = state.merge(names)
+        across = _across(state, others, name)
+        if across is not None:
+            return _turned(state, [other for other in others if other != across], across, name, way.tasks)
+        between = _between(state, others, name)
+        if between is not None:
+            outside = [*(other for other in others if other != between.axis), name]
+            state.do(Reorder((*outside, between.axis)))
+            *others, name = merged = state.merge(outside)
+        extents = {loop.axis.name: typical(loop.extent) for loop in state.loops()}
+        few = between is not None and math.prod(extents[other] for other in others) < way.tasks < extents[name]
+        count = _vectors_together(state, name)
+        if count > 1:
+            return _columns(state, others, name, count, way.tasks)
+        if (len(merged) == 1 and not inner) or few:
+            state.do(Split(name, CHUNK))
+            name = f"{name}_0"
+        elif inner and math.prod(extents[other] for other in others) < state.few and extents[name] > STRIP:
+            state.do(Split(name, STRIP))
+            name = f"{name}_0"
+        if between is not None:
+            state.do(between)
+    else:
+        state.merge(names)
+        name = along.name
+    state.do(Vectorise(name, _lanes(state)))
+    state.parallelise(way.tasks)
+    return state.finish()
+
+
+def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
+    """The ways through memory, where vectors may go along ``axes``, the best of which is first."""
+    if not axes:
+        return [Pass("", 0, state.enough), Pass("", 0, state.few)]
+    best = axes[0].name
+    neighbours = [MOST, MOST * 3 // 2, MOST // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
+    return [
+        *(Pass(best, count, state.enough) for count in neighbours),
+        *(Pass(axis.name, MOST, state.enough) for axis in axes[1:]),
+        Pass(best, neighbours[0], state.few),
+    ]
+
+
+def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
+    """Loops whose iterations stay in order inside the others, of which vectors go along memory. Where the others are
+    too few to divide among threads, strips of those vectors are tasks, each of which goes through all positions."""
+    state = Scheduler(nest, target)
+    state.refine()
+    ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
+    others = by_stride([loop.axis for loop in state.loops() if loop.axis.name not in ordered], state)
+    kept = frozenset((*others, *nest.dims))  # what is carried from one iteration to the next
+    along = others[-1] if others and gain(others[-1], state, kept) > 0 else None
+    state.do(Reorder((*(v.name for v in others), *ordered)))
+    names = state.merge([v.name for v in others])
+    if along is not None:
+        *outer, name = names
+        if math.prod(typical(loop.extent) for loop in state.loops() if loop.axis.name in outer) < THREADS:
+            state.do(Split(name, STRIP))
+            strips = [loop.axis.name for loop in state.loops() if loop.axis.name == f"{name}_1"]
+            outer, name = [*outer, *strips], f"{name}_0"
+        state.do(Reorder((*outer, *ordered, name)))
+        state.do(Vectorise(name, _lanes(state)))
+    state.parallelise()
+    return state.finish()
+
+
+def _rows(nest: ln.LoopNest, target: Target) -> Chosen:
+    """Rows that are sorted: each is a task of its own."""
+    state = Scheduler(nest, target)
+    state.refine()
+    names = state.merge([loop.axis.name for loop in state.loops() if loop.kind == "serial"])
+    if names:
+        state.do(Parallelise(len(names)))
+    return state.finish()
+
+
+def _vectors_together(state: Scheduler, along: str) -> int:
+    """How many vectors ``along`` columns that are reduced, and no more, are best computed side by side: then a row is
+    read as far as these go, instead of a vector of each row."""
+    inside = prefix(state.nest.body)[1]
+    reductions = [s for s in inside if isinstance(s, ln.Reduction)]
+    extent = next(loop.extent for loop in state.loops() if loop.axis.name == along)
+    others = any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside)
+    if others or not reductions or any(r.before for r in reductions) or not isinstance(extent, int):
+        return 1
+    bits = max(r.dtype.compute.bits for r in reductions) * _lanes(state)
+    most = min(MOST, max(1, (state.target.registers - 4) // 2 // -(-bits // 8 // state.target.register_bytes)))
+    return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
+
+
+def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Chosen:
+    """Vectors ``along`` the columns, ``count`` of them side by side; ``others`` are the axes around."""
+    lanes = _lanes(state)
+    state.do(Split(along, count * lanes))
+    order = [*others, *(name for loop in state.loops() if (name := loop.axis.name) == f"{along}_1")]
+    state.do(Split(f"{along}_0", lanes))
+    vectors, beside = f"{along}_0_0", f"{along}_0_1"
+    state.do(Reorder((*order, vectors, beside)))
+    state.do(Jam(beside))
+    state.do(Vectorise(vectors, lanes))
+    state.parallelise(tasks)
+    return state.finish()
+
+
+def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var], tasks: int) -> Chosen:
+    """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes, of which
+    as many are made tasks as give ``tasks``."""
+    state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
+    order = state.merge([v.name for v in others])
+    name, tiles = together.axis.name, list[str]()
+    if together.tiles > 1:
+        state.do(Split(name, together.count))
+        name, tiles = f"{name}_0", [f"{name}_1"]
+    vectors = along.name
+    block = _block_of_vectors(along.hi + 1, _lanes(state))
+    if block is not None:
+        state.do(Split(vectors, block))
+        order.append(f"{vectors}_1")
+        vectors = f"{vectors}_0"
+    state.do(Reorder((*order, *tiles, vectors, name)))
+    for tile in tiles:
+        places = regions(state.nest, tile)
+        if places:
+            state.do(SplitRegion(tile, places))
+    state.do(Jam(name, together.unroll))
+    state.do(Vectorise(vectors, _lanes(state)))
+    state.parallelise(tasks)
+    return state.finish()
+
+
+def _across(state: Scheduler, others: Sequence[str], along: str) -> str | None:
+    """The axis among ``others``, if any, along which most rows are read that vectors go across."""
+    inside = prefix(state.nest.body)[1]
+    if not only_stores(inside):
+        return None
+    axes = {loop.axis.name: loop.axis for loop in state.loops()}
+    long = [name for name in others if typical(axes[name].hi + 1) >= _lanes(state) // 2]
+    read = dict.fromkeys(x for s in inside if isinstance(s, ln.Define | ln.Store) for x in accesses(s.value))
+    counts = {name: sum(in_rows(access, axes[name], axes[along]) for access in read) for name in long}
+    best = max(counts, key=lambda name: counts[name], default="")
+    return best if counts.get(best) else None
+
+
+def _between(state: Scheduler, others: Sequence[str], along: str) -> Across | None:
+    """Across the axis among ``others``, if any, whose few elements lie side by side where vectors go ``along`` another,
+    the next of which follow them."""
+    inside = prefix(state.nest.body)[1]
+    loops = {loop.axis.name: loop for loop in state.loops()}
+    for name in others:
+        extent = loops[name].extent
+        if isinstance(extent, int) and 1 < extent <= INTERLEAVED and only_stores(inside):
+            stores = [s for s in inside if isinstance(s, ln.Store)]
+            if all(in_turn(store, loops[name].axis, loops[along].axis, extent) for store in stores):
+                return Across(name, extent)
+    return None
+
+
+def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Chosen:
+    """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``.
+    Where ``others`` do not give ``tasks``, each has some of the rows; where these are few, a part of each row."""
+    extents = {loop.axis.name: loop.extent for loop in state.loops()}
+    order, count = list(others), math.prod(typical(extents[name]) for name in others)
+    if count < tasks and typical(extents[along]) > ROWS:
+        state.do(Split(along, ROWS))
+        order.append(f"{along}_1")
+        count, along = count * -(-typical(extents[along]) // ROWS), f"{along}_0"
+    if count < state.few and typical(extents[across]) > STRIP:
+        state.do(Split(across, STRIP))
+        order.append(f"{across}_1")
+        across = f"{across}_0"
+    # A block of as many registers as there are lanes stays in them.
+    lanes = min(_lanes(state), *(state.target.lanes(array.dtype) for array in state.nest.arrays))
+    state.do(Reorder((*order, along, across)))
+    state.do(Across(across, lanes))
+    state.do(Vectorise(along, lanes))
+    state.parallelise(tasks)
+    return state.finish()
+
+
+def _block_of_vectors(extent: Int, lanes: int) -> int | None:
+    """How much of an axis of vectors to do at once, so that what is read for each stays in the first-level cache."""
+    if not isinstance(extent, int) or extent % lanes or extent <= VECTORS * lanes:
+        return None
+    count = next(n for n in range(VECTORS, 0, -1) if extent // lanes % n == 0)
+    return count * lanes
+
+
+def _lanes(state: Scheduler) -> int:
+    """Lanes of float32; other types take more registers or fewer for as many lanes."""
+    return state.target.lanes(f32)
+
+
+def _may_vectorise(axis: Var, state: Scheduler) -> bool:
+    if gain(axis, state) <= 0:
+        return False
+    loops, inside = prefix(state.nest.body)
+    if any(loop.axis == axis for loop in loops):
+        return not any(isinstance(s, ln.Alloc) for s in statements(inside))
+    return all(
+        all(loop.axis != axis for loop in s.loops[:-1]) for s in statements(inside) if isinstance(s, ln.Reduction)
+    )

@@ -1,0 +1,224 @@
+"""A schedule in the making: the transforms so far, the nest under them, and what a choice needs to know of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TypeVar
+
+from luminal.core import symbolic as sym
+from luminal.core.decisions import Asked
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.cost.tasks import SMALL, enough_tasks, few_tasks
+from luminal.core.schedule.fusion.matching import cuts, digits
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import substitute
+from luminal.core.schedule.nest.text import nest_text
+from luminal.core.schedule.nest.walk import Body, accesses, expressions, inside, prefix, statements, values
+from luminal.core.schedule.transform.loops import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+from luminal.core.types import f32
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A schedule and the nest under it; ``refusal`` says why a contraction was not tiled, where it was not. ``serial``
+    is the nest before, and ``asked`` what was decided by more than formula."""
+
+    schedule: Schedule
+    nest: ln.LoopNest
+    refusal: str = ""
+    asked: tuple[Asked, ...] = ()
+    serial: ln.LoopNest | None = None
+
+    @property
+    def text(self) -> str:
+        """The schedule, one transform a line, after what was decided by measurement."""
+        refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
+        return "\n".join([*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)])
+
+
+class Scheduler:
+    """Builds a schedule step by step; each step sees the nest as the steps before left it."""
+
+    def __init__(self, nest: ln.LoopNest, target: Target, asked: Asked | None = None) -> None:
+        self.serial = self.nest = nest
+        self.target = target
+        self.schedule: list[Transform] = []
+        self.asked = [] if asked is None else [asked]
+        self.enough = enough_tasks(target)
+        self.few = few_tasks(target)
+
+    def do(self, transform: Transform) -> None:
+        self.nest = transform(self.nest)
+        self.schedule.append(transform)
+
+    def ask(self, kind: str, candidates: Sequence[C], *more: object) -> C:
+        """One of ``candidates``, the first by formula; ``more`` are facts that count, besides the serial nest."""
+        chosen, asked = self.target.decisions.ask(kind, lambda: described(self.serial, *more), candidates)
+        self.asked += [] if asked is None else [asked]
+        return chosen
+
+    # ---- facts about the nest --------------------------------------------------------------------------------------
+
+    def loops(self) -> list[ln.Loop]:
+        return prefix(self.nest.body)[0]
+
+    def inner_axes(self) -> list[Var]:
+        """Axes of loops and reductions inside the perfectly nested ones, in order of first use."""
+        found: dict[Var, None] = {}
+        for statement in statements(prefix(self.nest.body)[1]):
+            if isinstance(statement, ln.Loop):
+                found[statement.axis] = None
+            elif isinstance(statement, ln.Reduction | ln.Reductions):
+                found |= dict.fromkeys(loop.axis for loop in statement.loops)
+        return list(found)
+
+    def offsets(self) -> list[tuple[Int, bool, int]]:
+        """Every offset that the nest reads or writes at, whether it writes, and how often it does for once through the
+        perfectly nested loops."""
+        return list(_offsets(prefix(self.nest.body)[1], 1))
+
+    def expressions(self) -> tuple[Int, ...]:
+        return tuple(e for s in statements(self.nest.body) for e in expressions(s))
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def refine(self, skip: frozenset[str] = frozenset(), of: tuple[Int, ...] | None = None) -> None:
+        """Split axes where indices divide them, so that no quotient or remainder of an axis is left; where only those
+        in ``of`` count, none in these."""
+        for axis in [loop.axis for loop in self.loops()] + self.inner_axes():
+            if axis.name in skip:
+                continue
+            at = cuts(axis, self.expressions() if of is None else of)
+            if at and digits(axis, axis.hi + 1, at, "") is not None:
+                for cut in reversed(at):
+                    self.do(Split(axis.name, cut))
+                    # The slower part keeps the coarser cuts; the faster one is split on by the finer.
+                    axis = next(a for a in self._axes() if a.name == f"{axis.name}_0")
+
+    def _axes(self) -> list[Var]:
+        return [loop.axis for loop in self.loops()] + self.inner_axes()
+
+    def merge(self, names: list[str]) -> list[str]:
+        """Merge neighbouring loops among ``names`` (outermost first) wherever every offset stays free of quotients;
+        those that are neighbours everywhere."""
+        position = len(names) - 2
+        while position >= 0:
+            transform = Merge(names[position], names[position + 1])
+            try:
+                merged = transform(self.nest)
+            except ScheduleError:
+                position -= 1
+                continue
+            name = f"{names[position]}{names[position + 1]}"
+            before = _divided(self.expressions())
+            after = Scheduler(merged, self.target).expressions()
+            if _divided(after) <= before:
+                self.do(transform)
+                names[position : position + 2] = [name]
+            position -= 1
+        return names
+
+    def join(self, names: list[str]) -> str:
+        """Merge neighbouring loops (``names``, outermost first), whatever quotients that takes; the new one's name."""
+        *outer, name = names
+        for other in reversed(outer):
+            self.do(Merge(other, name))
+            name = f"{other}{name}"
+        return name
+
+    def parallelise(self, enough: int | None = None) -> None:
+        """Make tasks of the outermost loops, as few of them as give ``enough`` tasks, or as are enough for all threads
+        where that is not given."""
+        enough = self.enough if enough is None else enough
+        loops = list(takewhile(lambda loop: loop.kind == "serial", self.loops()))
+        reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
+        small = math.prod(typical(loop.extent) for loop in self.loops()) < SMALL
+        if small and not reduces and not self.inner_axes():
+            return
+        count, tasks = 0, 1
+        for loop in loops:
+            if tasks >= enough or sym.variables(loop.extent) & {other.axis for other in loops}:
+                break
+            count, tasks = count + 1, tasks * typical(loop.extent)
+        if count:
+            self.do(Parallelise(count))
+
+    def finish(self) -> Chosen:
+        if self.nest.checked:
+            self.do(HoistLookups())
+        return Chosen(tuple(self.schedule), self.nest, asked=tuple(self.asked), serial=self.serial)
+
+
+def described(nest: ln.LoopNest, *more: object) -> str:
+    """A nest as the same text whatever its dimensions are called, with ``more`` facts."""
+    text = nest_text(nest)
+    places = {v: [m.start() for m in re.finditer(rf"\b{re.escape(v.name)}\b", text)] for v in nest.dims}
+    names = {v: sym.var(f"d{k}", v.lo, v.hi) for k, v in enumerate(sorted(nest.dims, key=lambda v: places[v]))}
+    bounds = [f"{name} {v.lo}..{sym.upper(v.hi)}" for v, name in names.items()]
+    return "\n".join([*map(str, more), *bounds, nest_text(replace(nest, body=substitute(nest.body, names)))])
+
+
+def _divided(expressions: tuple[Int, ...]) -> int:
+    """How many quotients and remainders occur."""
+    total = 0
+    for atom in (a for e in expressions for a in sym.atoms(e)):
+        total += _divided((atom.a, atom.b)) if isinstance(atom, sym.MinMax) else not isinstance(atom, Var)
+    return total
+
+
+BESIDE = 4  # elements from one to the next, at most, where those of a vector share a few cache lines
+
+
+def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighed: bool = False) -> float:
+    """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
+    stores far apart more so, since a cache line must come in before a part of it is written. Accesses that vary with
+    variables in ``near`` alone stay in the cache, and do not count. Where ``weighed``, those that happen once for a row
+    count as much less than those of its elements as there are fewer of them: it is for comparing axes."""
+    total, offsets = 0.0, state.offsets()
+    most = max((times for *_, times in offsets), default=1)
+    for offset, written, times in offsets:
+        if near and sym.variables(offset) <= near:
+            continue
+        linear = sym.coefficient(offset, axis)
+        weight = times / most if weighed else 1
+        if linear is None or linear[0] not in (0, 1):
+            apart = linear is None or not isinstance(linear[0], int) or abs(linear[0]) > BESIDE
+            total -= (3 if written and apart else 1) * weight
+        elif linear[0] == 1:
+            total += 2 * weight
+    extent = axis.hi + 1
+    return total - (3 if typical(extent) < state.target.lanes(f32) // 2 else 0)
+
+
+def _offsets(body: Body, times: int) -> Iterator[tuple[Int, bool, int]]:
+    """What ``Scheduler.offsets`` says of a body that runs so many ``times``."""
+    for statement in body:
+        loops = statement.loops if isinstance(statement, ln.Reduction) else ()
+        repeated = times * math.prod(max(1, typical(loop.extent)) for loop in loops)
+        if isinstance(statement, ln.Store):
+            yield statement.offset, True, times
+        yield from ((access.offset, False, repeated) for value in values(statement) for access in accesses(value))
+        if isinstance(statement, ln.Loop):
+            repeated *= max(1, typical(statement.extent))
+        yield from _offsets(inside(statement), repeated)
+
+
+def by_stride(axes: list[Var], state: Scheduler) -> list[Var]:
+    """Axes in the order of the first store's strides, the largest outermost."""
+    store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
+    return sorted(axes, key=lambda axis: -stride(store.offset, axis))
+
+
+def stride(offset: Int, axis: Var) -> int:
+    """The stride of ``offset`` along ``axis`` at the bounds of the dimensions; 0 where it is not linear."""
+    linear = sym.coefficient(offset, axis)
+    return 0 if linear is None else sym.upper(linear[0]) or 0

@@ -1,0 +1,204 @@
+"""Operands of contractions in the form in which a tile reads them, as ordinary views.
+
+B lies in panels ``[batch.., N/columns, K, columns]``, zero beyond N; those that a matrix unit reads are
+``[batch.., N/columns, K/group, columns, group]``. A has no mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+
+from luminal.core import interp, ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.schedule.contraction.roles import Operand, Roles, is_constant, run_of
+from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.symbolic import Int, Var
+
+
+def panels(b: Operand, product: Node, found: Roles, tile: Tile) -> Node:
+    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``, or
+    with neighbours along K side by side."""
+    packed = ir.unary(ops.CONTIGUOUS, in_panels(b, product, found, tile))
+    return interp.folded(packed) if is_constant(b.source) else packed
+
+
+def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 1, first: int = 0) -> Node:
+    """The view of B in panels: of every so many positions along K the one that comes after ``first`` others."""
+    columns, group = tile.columns, tile.group
+    shape = product.shape
+    over = ir.axes(shape)
+    count = sym.product(shape[k] for k in found.n)
+    run = run_of(shape, found)
+    terms = _terms(shape, found, group)
+    depth = sym.product(terms)
+    batch = tuple(shape[k] for k in found.batch)
+    result: tuple[Int, ...] = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
+    if tile.unit is not None:
+        result = (*result[:-2], sym.floordiv(depth, group), columns, group)
+    at = ir.axes(result)
+    panel, row, inner, *beside = at[len(batch) :]
+    column = panel * columns + inner
+    row = row * group + beside[0] if beside else row
+    by: dict[Var, Int] = {}
+    _digits(by, [over[k] for k in found.batch], list(batch), None, at[: len(batch)])
+    _digits(by, [over[k] for k in found.n], [shape[k] for k in found.n], column)
+    _digits(by, [over[k] for k in found.k], terms, row * every + first)
+    index = [sym.substitute(e, by) for e in b.index]
+    valid = [*(sym.substitute(e, by) for e in b.valid), count - 1 - column]
+    if (term := sym.as_var(over[run])) is not None:
+        valid.append(shape[run] - 1 - by[term])
+    return ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize))
+
+
+def _terms(shape: tuple[Int, ...], found: Roles, group: int) -> list[Int]:
+    """The terms along each axis of K: groups begin where a run does."""
+    run = run_of(shape, found)
+    return [sym.ceildiv(shape[k], group) * group if k == run else shape[k] for k in found.k]
+
+
+def _digits(
+    by: dict[Var, Int], over: list[Int], extents: list[Int], flat: Int | None, direct: tuple[Int, ...] = ()
+) -> None:
+    """Put for each axis its digit of ``flat`` (row-major), or the axis in ``direct``."""
+    for position in reversed(range(len(over))):
+        if flat is None:
+            digit = direct[position]
+        elif position == 0:
+            digit = flat
+        else:
+            digit, flat = sym.mod(flat, extents[position]), sym.floordiv(flat, extents[position])
+        variable = sym.as_var(over[position])
+        if variable is not None:
+            by[variable] = digit
+
+
+def read_panels(packed: Node, product: Node, found: Roles, tile: Tile, every: int = 1) -> Node:
+    """The view of packed panels that has the product's shape, but for axes that only A has: these are 1 long."""
+    columns, group = tile.columns, tile.group
+    shape = tuple(1 if k in found.m else extent for k, extent in enumerate(product.shape))
+    over = ir.axes(shape)
+    column: Int = 0
+    for k in found.n:
+        column = column * shape[k] + over[k]
+    depth: Int = 0
+    for k, extent in zip(found.k, _terms(shape, found, group), strict=True):
+        depth = depth * extent + over[k]
+    batch = [over[k] for k in found.batch]
+    panel, row, inner = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)
+    if tile.unit is None:
+        return ir.view(packed, shape, [*batch, panel, row, inner])
+    return ir.view(packed, shape, [*batch, panel, sym.floordiv(row, group), inner, sym.mod(row, group)])
+
+
+def without_mask(a: Operand, product: Node) -> Node | None:
+    """A with its padding made real: the masked dimensions are copied into a larger array, zero around the border.
+
+    None where masks are neither ranges of dimensions nor of positions that axes of the product number together.
+    """
+    return _padded(a, product) or _padded_positions(a, product)
+
+
+def _padded(a: Operand, product: Node) -> Node | None:
+    """``without_mask`` where every mask is the range of one dimension."""
+    before: list[Int] = [0] * len(a.index)
+    shape: list[Int] = list(a.source.shape)
+    left = list(a.valid)
+    for position, (index, size) in enumerate(zip(a.index, a.source.shape, strict=True)):
+        mine = [v for v in left if v == index or v == size - 1 - index]
+        if mine:
+            low, high = sym.lower(index), _highest(index)
+            if low is None or high is None:
+                return None
+            before[position] = -min(low, 0)
+            shape[position] = high + 1 + before[position]
+            left = [v for v in left if v not in mine]
+    if left:
+        return None
+    at = ir.axes(tuple(shape))
+    moved = [e - b for e, b in zip(at, before, strict=True)]
+    valid = [c for e, d in zip(moved, a.source.shape, strict=True) for c in (e, d - 1 - e)]
+    padded = ir.unary(ops.CONTIGUOUS, ir.view(a.source, shape, moved, valid, a.fill))
+    return ir.view(padded, product.shape, [e + b for e, b in zip(a.index, before, strict=True)])
+
+
+def _padded_positions(a: Operand, product: Node) -> Node | None:
+    """``without_mask`` where a dimension holds several things, or steps are taken along it, as in an image that is seen
+    in rows of tokens, or whose every other row is: the positions that are masked become dimensions of the copy."""
+    over = ir.axes(product.shape)
+    own = {v: k for k, axis in enumerate(over) if (v := sym.as_var(axis)) is not None}
+    steps: list[dict[Var, int]] = []  # of each kind of position, by the axes that move it
+    for condition in a.valid:
+        slopes = _slopes(condition, sym.variables(condition) & own.keys())
+        if not slopes:
+            return None
+        unit = math.gcd(*slopes.values()) * (1 if next(iter(slopes.values())) > 0 else -1)
+        position = {v: slope // unit for v, slope in slopes.items()}
+        if position not in steps:
+            steps.append(position)
+    masked = {v for position in steps for v in position}
+    if len(masked) < sum(map(len, steps)) or any(step < 0 for position in steps for step in position.values()):
+        return None
+    moved = [d for d, e in enumerate(a.index) if sym.variables(e) & masked]
+    kept = [d for d in range(len(a.index)) if d not in moved]
+    beside = {v for d in moved for v in sym.variables(a.index[d]) if v in own} - masked
+    axes = [k for v, k in own.items() if v in beside]
+    counts = [sum((v.hi * step for v, step in position.items()), start=1) for position in steps]
+    shape = (*(a.source.shape[d] for d in kept), *(product.shape[k] for k in axes), *counts)
+    at = ir.axes(shape)
+    by: dict[Var, Int] = dict.fromkeys(masked, 0)
+    by |= dict(zip((v for v in own if v in beside), at[len(kept) :], strict=False))
+    positions = at[len(kept) + len(axes) :]
+
+    def moving(value: Int) -> Int | None:
+        """``value`` over the positions, where it moves with nothing else of what moves these."""
+        total = sym.substitute(value, by)
+        for position, place in zip(steps, positions, strict=True):
+            slopes = _slopes(value, sym.variables(value) & position.keys())
+            times = set() if slopes is None else {divmod(slopes.get(v, 0), step) for v, step in position.items()}
+            if len(times) != 1 or (found := times.pop())[1]:
+                return None
+            total = total + place * found[0]
+        return total
+
+    index = [at[kept.index(d)] if d in kept else moving(e) for d, e in enumerate(a.index)]
+    valid = [moving(condition) for condition in a.valid]
+    known = [e for e in index if e is not None], [e for e in valid if e is not None]
+    if len(known[0]) < len(index) or len(known[1]) < len(valid):
+        return None
+    padded = ir.unary(ops.CONTIGUOUS, ir.view(a.source, shape, *known, a.fill))
+    places = [sum(step * sym.expr(v) for v, step in position.items()) for position in steps]
+    return ir.view(padded, product.shape, [*(a.index[d] for d in kept), *(over[k] for k in axes), *places])
+
+
+def _slopes(value: Int, axes: Set[Var]) -> dict[Var, int] | None:
+    """The slopes of ``value`` along ``axes``, in the order of their names; None where they are not numbers."""
+    found = {v: sym.coefficient(value, v) for v in sorted(axes, key=lambda v: v.name)}
+    slopes = {v: linear[0] for v, linear in found.items() if linear is not None and isinstance(linear[0], int)}
+    return slopes if len(slopes) == len(found) else None
+
+
+def _highest(index: Int) -> Int | None:
+    """The largest value of an index, symbolic where sizes are."""
+    total: Int = 0
+    for monomial, coefficient in index.terms if isinstance(index, sym.Expr) else (((), index),):
+        if not monomial:
+            total = total + coefficient
+            continue
+        if len(monomial) != 1 or not isinstance(monomial[0], Var):
+            return None
+        total = total + coefficient * (monomial[0].hi if coefficient > 0 else monomial[0].lo)
+    return total
+
+
+def direct(b: Operand, product: Node, found: Roles, columns: int) -> bool:
+    """Whether B can be read in place: one N axis, running along the last dimension, filling whole tiles."""
+    if len(found.n) != 1 or b.valid or is_constant(b.source):
+        return False
+    size = product.shape[found.n[0]]
+    variable = sym.as_var(ir.axes(product.shape)[found.n[0]])
+    if sym.mod(size, columns) != 0 or variable is None:
+        return False
+    *outer, last = (sym.coefficient(e, variable) for e in b.index)
+    return last is not None and last[0] == 1 and all(c is not None and c[0] == 0 for c in outer)

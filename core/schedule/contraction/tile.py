@@ -1,0 +1,254 @@
+"""Tiles: the parts of a contraction that are summed in registers, and which of them suits its sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from luminal.core import ir
+from luminal.core import symbolic as sym
+from luminal.core.decisions import Asked
+from luminal.core.grid import Grid
+from luminal.core.ir import Node, Shape
+from luminal.core.matrix import MatrixUnit
+from luminal.core.printer import brief
+from luminal.core.schedule.contraction.narrow import Prologue
+from luminal.core.schedule.contraction.roles import Roles, apart, is_constant
+from luminal.core.schedule.cost.blocking import FROM_L3
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+
+LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
+LOAD = 0.06  # cycles that a load takes from multiply-adds, on average: more where a core's other thread works too
+AGAIN = 0.036  # cycles for a byte of a panel that the first-level cache does not hold, read for tile after tile
+TURN = 8  # cycles in which a column of a tile is turned and stored
+ROWS = 14  # more rows of A than this take more registers for addresses than there are
+WAY = 4096  # bytes of a way of a first-level cache: lines that are a multiple of it apart share the ways of one set
+FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
+LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
+FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
+
+
+@dataclass(frozen=True, repr=False)
+class Tile:
+    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
+    ``unit`` computes it, ``depth`` terms of the sum at a time. ``unpacked`` says that a panel of B which is computed is
+    so before the tiles of rows that share it. ``asked`` is the question that the tile answers, where that is to be
+    noted."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    unit: MatrixUnit | None = None
+    depth: int = 1
+    unpacked: bool = False
+    asked: Asked | None = field(default=None, compare=False, repr=False)
+
+    __repr__ = brief
+
+    def __str__(self) -> str:
+        unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
+        computed = ", panels computed before" if self.unpacked else ""
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}"
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def group(self) -> int:
+        """Elements of a column that lie side by side in panels."""
+        return 1 if self.unit is None else self.unit.group
+
+
+def choose_tile(
+    target: Target,
+    node: Node,
+    found: Roles,
+    columns_of_b: int | None = None,
+    prologue: Prologue | None = None,
+    widest: int = 1 << 30,
+    unit: MatrixUnit | None = None,
+) -> Tile:
+    """The register tile for the sizes of ``node``, of as many columns as B was packed in, if it was: the one with the
+    least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
+    packed, ``unit`` one of vectors that multiplies. It has ``widest`` columns at most, but for a vector.
+
+    A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
+    cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which its row of the
+    panel arrives, for which the first of the tiles that read it waits, or each where the second-level cache does not
+    hold the panel: with few rows that is all that counts, and columns that fill a panel up cost as much as any. Where
+    the first-level cache does not hold it, a low and wide tile waits for the second, and any takes a little more, as
+    for each load beside multiply-adds of vectors: alone, a core hides them, but where another thread runs on it, as on
+    most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each row, whose
+    cache lines are new, and for each vector; of one that is turned, for each column, since as many lanes as a vector
+    has are turned, however many rows there are. Measured against products of many shapes: see
+    ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does for each vector of B.
+
+    Rows that lie a multiple of a large power of two apart push each other out of the first-level cache where their sets
+    have fewer ways, and every step then waits for the second: 14 x 2 takes 1.3 times as long. So a tile has no more
+    rows than there are ways.
+    """
+    lanes = target.lanes(node.dtype) if unit is None else unit.columns
+    group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
+    size = node.dtype.itemsize if unit is None else group * unit.right.itemsize
+    stored = size if prologue is None else prologue.bytes
+    shape = node.inputs[0].shape
+    rows = max(1, typical(sym.product(shape[k] for k in found.m)))
+    lengths = lines(shape, found)
+    columns = typical(sym.product(shape[k] for k in found.n))
+    steps = -(-typical(sym.product(shape[k] for k in found.k)) // group)
+
+    def cycles(tile: Tile) -> float:
+        """Of all rows, as far as A has them one after the other, and line by line."""
+        return sum(rows / line * of_line(tile, line) for line in lengths)
+
+    def of_line(tile: Tile, line: int) -> float:
+        count = -(-line // tile.rows)
+        height = line / count
+        near = 2 * (height + tile.columns) * steps * size <= target.l1
+        row = stored * tile.columns
+        held = row * steps <= target.l2
+        arriving = FROM_L3 * row / (rows / height if held else 1)
+        again = 0.0 if near else AGAIN * row
+        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency, arriving, again)
+        step += 0.0 if near else 0.1 * tile.vectors
+        step += LOAD * (height + tile.vectors) if unit is None else 0.0
+        step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
+        store = TURN * tile.columns if found.along_rows else height * (6 + 4 * tile.vectors)
+        return count * -(-columns // tile.columns) * (steps * step + store)
+
+    ways = target.l1 // math.gcd(apart(node.inputs[0], found) or 1, WAY)  # of all sets that rows fall into
+    budget = target.registers - (1 if prologue is None else 3)
+    per_vector = 1 if prologue is None else 1 + prologue.held
+    tiles = [
+        Tile(min(r, ROWS, ways), v, lanes, unit, group)
+        for v in (1, 2, 3, 4, 6, 8)
+        if (r := (budget - per_vector * v) // v) >= min(max(lengths), FEW)
+        and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
+    ]
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
+    about = (f"packed in {columns_of_b}", f"at most {widest}")
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, prologue, about), fitting)
+    return replace(chosen, asked=asked)
+
+
+def _described(node: Node, found: Roles, prologue: Prologue | None, about: tuple[str, ...]) -> str:
+    """What the steps of a contraction take to compute: its axes by role, how they read A and B, and what else there is
+    to say ``about`` the columns of its tiles."""
+    product = node.inputs[0]
+    dims: dict[Var, Int] = {}
+
+    def text(value: Int) -> str:
+        return str(sym.substitute(value, _numbered(dims, sym.variables(value) - axes)))
+
+    axes = {v for axis in ir.axes(product.shape) if (v := sym.as_var(axis)) is not None}
+    parts = [f"{role} {[text(product.shape[k]) for k in getattr(found, role)]}" for role in ("batch", "m", "n", "k")]
+    for name, operand in (("A", found.a), ("B", found.b)):
+        where = "constant" if is_constant(operand.source) else "computed"
+        index = [text(e) for e in (*operand.source.shape, *operand.index, *operand.valid)]
+        parts.append(f"{name} {where} {operand.source.dtype} {index}")
+    if prologue is not None:
+        leaves = [f"{leaf.dtype} every {leaf.every}" for leaf in prologue.leaves]
+        parts.append(f"B of {', '.join(leaves)} by {prologue.operations} operations, {prologue.held} held")
+    if found.along_rows:
+        parts.append("stored along rows")
+    return "\n".join(
+        [str(node.dtype), *parts, *about, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())]
+    )
+
+
+def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
+    """``dims``, which gives dimensions names of their own, with those of ``variables`` in it."""
+    for v in sorted(variables - dims.keys(), key=lambda v: (v.lo, sym.upper(v.hi) or 0, v.name)):
+        dims[v] = sym.var(f"d{len(dims)}", v.lo, v.hi)
+    return dims
+
+
+def unit_tile(
+    target: Target, unit: MatrixUnit, node: Node, found: Roles, columns_of_b: int | None = None
+) -> Tile | None:
+    """The tile of a matrix ``unit`` for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where
+    the terms of a sum lie in runs that it cannot take in equal steps, where matrices would be of one row, or where
+    packing B would cost more than the one row that reads it."""
+    depth = step_depth(unit, [size for k in found.k if (size := node.inputs[0].shape[k]) != 1])
+    if not depth or not (found.m or (unit.in_vectors and is_constant(found.b.source))):
+        return None
+    if unit.in_vectors:
+        return choose_tile(target, node, found, columns_of_b, unit=unit)
+    return _matrix_tile(target, unit, depth, node, found, columns_of_b)
+
+
+def _matrix_tile(
+    target: Target, unit: MatrixUnit, depth: int, node: Node, found: Roles, columns_of_b: int | None
+) -> Tile:
+    """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
+    shape = node.inputs[0].shape
+    lengths = lines(shape, found)
+    fixed = all(isinstance(shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
+    columns = typical(sym.product(shape[k] for k in found.n))
+
+    def products(tile: Tile) -> float:
+        """Products of registers that it takes, a load counted as a half."""
+        high, wide = tile.rows // unit.rows, tile.vectors
+        tiles = sum((-(-line // tile.rows) if fixed else line / tile.rows) / line for line in lengths)
+        return tiles * -(-columns // tile.columns) * (high * wide + (high + wide) / 2)
+
+    tiles = [
+        Tile(high * unit.rows, wide, unit.columns, unit, depth)
+        for high, wide in itertools.product(range(1, unit.registers), repeat=2)
+        if high <= wide and high * wide + high + 1 <= unit.registers
+    ]
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
+    about = (f"packed in {columns_of_b}",)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, None, about), fitting)
+    return replace(chosen, asked=asked)
+
+
+def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
+    """How many terms a step takes of the innermost of axes of these sizes; 0 where steps do not suit them.
+
+    The last step of a run may be shorter, which costs little in vectors. Else it copies what it reads: several runs are
+    taken in steps that divide them, none of which is too short.
+    """
+    if unit.in_vectors:
+        return unit.depth
+    *outer, run = sizes
+    divisors = [d for d in range(unit.group, unit.depth + 1, unit.group) if isinstance(run, int) and run % d == 0]
+    depth = max(divisors, default=0)
+    if depth > unit.depth // 2 and typical(run) <= FEW_STEPS * unit.depth:
+        return depth
+    if all(size == 1 for size in outer):
+        return min(unit.depth, -(-run // unit.group) * unit.group) if isinstance(run, int) else unit.depth
+    return depth if depth >= unit.depth // (LEAST if depth == run else 2) else 0
+
+
+# Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.
+RATES = {4: 0.7, 8: 1.0}
+
+
+def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
+    """The tile of a block of threads: the one whose blocks, all processors working on them at once, are done first.
+    Each thread has ``lanes`` rows and as many columns of it."""
+    shape = node.inputs[0].shape
+    batch, rows, columns = (typical(sym.product(shape[k] for k in axes)) for axes in (found.batch, found.m, found.n))
+
+    def time(tile: Tile) -> float:
+        blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+        return -(-blocks // grid.processors) * tile.rows * tile.columns / RATES[tile.lanes]
+
+    return min((Tile(64, 16, 4), Tile(128, 16, 8), Tile(32, 8, 4)), key=time)
+
+
+def lines(shape: Shape, found: Roles) -> tuple[int, int]:
+    """How many rows tiles divide: those of the innermost axis of M, and of all that A has whole, which most layouts put
+    one after the other. Which of the two depends on where the result is stored, too: one with a border has gaps between
+    its lines, as the operand of windows has."""
+    held = list(zip(found.a.index, found.a.source.shape, strict=True))
+    over, axes = ir.axes(shape), [k for k in reversed(found.m) if shape[k] != 1]
+    whole = itertools.takewhile(lambda k: (over[k], shape[k]) in held, axes)
+    innermost = max(1, typical(shape[axes[0]])) if axes else 1
+    return innermost, max(innermost, math.prod(typical(shape[k]) for k in whole))

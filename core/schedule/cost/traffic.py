@@ -1,0 +1,57 @@
+"""How much of its arrays a kernel touches, counted in its nest."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.nest.walk import inside
+from luminal.core.symbolic import Int, Var
+
+
+def accesses(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Elements that one launch reads or writes of each array, every time counted: an upper bound.
+
+    ``sizes`` gives the dimensions. An element that is read again counts again, so what is touched of an array is the
+    smaller of this and its size.
+    """
+    found: Counter[str] = Counter({array.name: 0 for array in nest.arrays})
+    _body(nest.body, 1, {dim: sizes[dim.name] for dim in nest.dims}, found)
+    return {array.name: found[array.name] for array in nest.arrays}
+
+
+def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], found: Counter[str]) -> None:
+    for statement in body:
+        own = times
+        match statement:
+            case ln.Loop():
+                own *= _most(statement.extent, dims)
+            case ln.Reduction() | ln.Reductions():
+                own *= math.prod(_most(loop.extent, dims) for loop in statement.loops)
+            case ln.Store():
+                found[statement.array] += times
+            case ln.Sort() | ln.Keep():
+                extent = _most(statement.extent, dims)
+                passes = extent.bit_length()
+                found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)
+            case ln.Contract():
+                steps = times * math.prod(_most(loop.extent, dims) for loop in statement.loops)
+                found[statement.a] += steps * _most(statement.rows, dims)
+                own = steps * statement.columns
+                if statement.prologue is None:
+                    found[statement.b] += own
+        for value in walk.values(statement):
+            for access in walk.accesses(value):
+                found[access.array] += own
+        _body(inside(statement), own, dims, found)
+
+
+def _most(extent: Int, dims: Mapping[Var, Int]) -> int:
+    """The extent at these dimensions; its upper bound where it varies between iterations of outer loops."""
+    bound = sym.upper(sym.substitute(extent, dims))
+    assert bound is not None, f"extent {extent} has no bound"
+    return max(bound, 0)

@@ -1,0 +1,135 @@
+"""Clusters: the nodes that one kernel computes, and what they read.
+
+A cluster iterates over a *domain* of axes. Every node in it has an *index*: its own axes as expressions of the
+domain's, so views between members cost nothing. Kinds differ only in what the domain's axes are for:
+
+- ``map``: every element is computed for itself;
+- ``row``: some axes are the row, which reductions run along (softmax, norms, pooling); the others are outer;
+- ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue;
+- ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time;
+- ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members;
+- ``sort``: the domain is what is sorted, along its last axis; where an element goes there is known at the end.
+- ``steps``: a loop or branch that is steps of the program, no kernel itself (see ``prepare.loops``);
+- ``host``: a function of the host, no kernel either;
+- ``measure``: nor this: from here on it is known how large a dimension is.
+
+Another, ``chain``, is made of three of these afterwards (see ``chain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.ops import Kind
+from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.symbolic import Int, Var
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The parts of a chain: the ``first`` contraction with its epilogue, whose result is the ``row``, the ``middle``, a
+    row cluster that reads it, and the ``last``, a contraction that sums what the middle gives ``along`` its axis.
+    ``tile`` is the register tile of the first; the last's is the cluster's."""
+
+    first: tuple[Node, ...]
+    row: Node
+    middle: tuple[Node, ...]
+    last: tuple[Node, ...]
+    along: Var
+    tile: Tile
+
+
+@dataclass
+class Cluster:
+    """Nodes that one kernel computes, over a common domain. Grows while fusion runs."""
+
+    number: int
+    kind: str
+    extents: tuple[Int, ...]
+    row: frozenset[Var] = frozenset()
+    index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)
+    operand_index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)  # of what a reduction in a row reads
+    tile: Tile | None = None
+    chain: Chain | None = None
+    measures: tuple[Var, Node] | None = None
+
+    @property
+    def is_kernel(self) -> bool:
+        return self.kind not in ("steps", "host", "measure")
+
+    @property
+    def axes(self) -> tuple[Int, ...]:
+        """The domain's axes ``a0, a1, ..``."""
+        return domain_axes(self.extents)
+
+    @property
+    def contractions(self) -> tuple[Node, ...]:
+        """The sums that tile operations compute, in order; the last gives the domain."""
+        if self.chain is not None:
+            return (self.chain.first[0], self.chain.last[0])
+        return (next(iter(self.index)),) if self.kind == "contraction" else ()
+
+    @property
+    def outer(self) -> tuple[Int, ...]:
+        """The axes that are not the row."""
+        return tuple(a for a in self.axes if sym.as_var(a) not in self.row)
+
+
+def domain_axes(extents: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The axes of a domain (the constant 0 for extent 1)."""
+    return tuple(sym.axis(f"a{k}", extent) for k, extent in enumerate(extents))
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The clusters in an order in which they can run, and the nodes that each must store."""
+
+    clusters: tuple[Cluster, ...]
+    stored: Mapping[Node, Cluster]
+    inline: frozenset[Node]
+    roots: tuple[Node, ...]
+    kept: frozenset[Node] = frozenset()  # of their own storage, row-major
+
+
+@dataclass(frozen=True)
+class Read:
+    """``source`` read at ``index`` under ``valid``."""
+
+    source: Node
+    index: tuple[Int, ...]
+    valid: tuple[Int, ...]
+
+
+def is_literal(node: Node) -> bool:
+    """Whether a constant is a single number, written into the code instead of stored."""
+    return node.op is ops.CONSTANT and node.size == 1
+
+
+def resolve(
+    node: Node,
+    index: tuple[Int, ...],
+    valid: tuple[Int, ...],
+    inline: set[Node] | frozenset[Node],
+    home: Mapping[Node, object],
+) -> Iterator[Read]:
+    """The stored values that ``node`` at ``index`` depends on, through views and inline values; each read once."""
+    waiting = [(node, index, valid)]
+    seen: set[tuple[Node, tuple[Int, ...], tuple[Int, ...]]] = set()
+    while waiting:
+        node, index, valid = read = waiting.pop()
+        if read in seen:
+            continue
+        seen.add(read)
+        if node.op is ops.VIEW:
+            by = ir.rename(node.shape, index)
+            inner = tuple(sym.substitute(e, by) for e in node.attr.index)
+            mask = tuple(m for v in node.attr.valid if not sym.always(m := sym.substitute(v, by)))
+            waiting.append((node.inputs[0], inner, tuple(dict.fromkeys(valid + mask))))
+        elif node in home or node.op is ops.INPUT or (node.op is ops.CONSTANT and not is_literal(node)):
+            yield Read(node, index, valid)
+        elif node.op.kind is Kind.ELEMENTWISE:
+            waiting += [(x, index, valid) for x in reversed(node.inputs)]

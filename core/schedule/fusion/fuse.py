@@ -1,0 +1,550 @@
+"""Fusion: the graph's nodes grouped into clusters (see ``cluster``), each of which becomes one kernel.
+
+A node joins the latest cluster that it reads, where the axes can be matched and no cycle arises; otherwise it begins
+its own. Clusters that its other operands come from become one with the cluster that it has joined, where nothing else
+reads them. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.ops import COSTLY, Kind
+from luminal.core.schedule.contraction import roles
+from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read, domain_axes, resolve
+from luminal.core.schedule.fusion.matching import invert
+from luminal.core.schedule.prepare import loops
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+
+DECODING = 4  # operations, at most, that make a value of a narrower one wherever it is used
+DEEPEST = 100  # operations one inside the other that one expression holds
+STREAMS = 16  # values, at most, that a cluster is given more of: processors fetch ahead of so many, Metal binds 31
+ROWS = 16  # that are enough for threads to have some each
+
+
+def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a scatter that its new element ``new`` goes to: ``at`` along the axis."""
+    old, positions, _ = node.inputs
+    axis = node.attr.axis
+    at: Int = sym.var("at", 0, old.shape[axis] - 1)
+    return (*new[:axis], at, *new[axis + positions.rank :])
+
+
+def ordered(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a sort that its operand's ``element`` becomes: ``at`` along the last axis."""
+    at: Int = sym.var("at", 0, node.shape[-1] - 1)
+    return (*element[:-1], at)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A way through all of a value: element by element over a ``shape``, or row by row, of which these axes are
+    ``along`` a row."""
+
+    source: Node
+    shape: ir.Shape
+    along: tuple[int, ...] = ()
+
+
+class Fuser:
+    """State of one fusion run."""
+
+    def __init__(self, roots: tuple[Node, ...], tiles: Mapping[Node, Tile], measured: Mapping[Var, Node]) -> None:
+        self.roots = roots
+        self.kept = loops.kept(roots)
+        self.tiles = tiles
+        self.measured = measured
+        self.order = ir.topological(roots, measured)
+        self.consumers = _consumers(self.order)
+        self.inline: set[Node] = set()
+        self.home: dict[Node, Cluster] = {}
+        self.depth: dict[Node, int] = {}
+        self.prologues = self._find_prologues()
+        self.clusters: list[Cluster] = []
+        self.sources: list[set[Node]] = []  # of each cluster: what others compute, inputs and constants that it reads
+        self.ancestors: list[int] = []
+        self.latest: dict[_Pass, int] = {}  # the last cluster of each
+        self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
+
+    def run(self) -> Fusion:
+        for node in self.order:
+            if node.op.kind is Kind.SOURCE or node.op is ops.VIEW:
+                continue
+            if self._inline(node):
+                self.inline.add(node)
+                self.depth[node] = self._depth(node, None)
+            else:
+                self._place(node)
+            for size, count in self.measured.items():
+                if count is node:
+                    self._measure(size, count)
+        return self._result()
+
+    def _measure(self, size: Var, count: Node) -> None:
+        home = self.home[count].number
+        self.sizes[size] = len(self.clusters)
+        self.clusters.append(Cluster(len(self.clusters), "measure", (), measures=(size, count)))
+        self.sources.append(set())
+        self.ancestors.append(self.ancestors[home] | 1 << home)
+
+    def _needs(self, node: Node) -> set[int]:
+        """The clusters that measure the sizes of ``node``, and of what is computed where it is."""
+        if not self.sizes:
+            return set()
+        here = {node: None}
+        for part in (waiting := [node]):
+            computed = [x for x in part.inputs if x not in self.home and x not in here]
+            waiting += computed
+            here |= dict.fromkeys(computed)
+        return {self.sizes[size] for part in here for size in ir.symbols(part) if size in self.sizes}
+
+    # ---- what is inline -------------------------------------------------------------------------------------------
+
+    def _inline(self, node: Node) -> bool:
+        if node in self.kept or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
+            return False
+        if self._depth(node, None) > DEEPEST:
+            return False
+        sources = [r.source for r in self._reads(node, ir.axes(node.shape))]
+        if not sources and node.op not in COSTLY:
+            return True
+        users = self.consumers[node]
+        if users and all(user in self.tiles for user in users):
+            return True  # the product of a contraction exists only inside its tile operation
+        if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
+            return True  # operands of tile operations convert as they are loaded
+        if node in self.prologues:
+            return True  # and are computed from constants
+        if self._decodes(node, sources):
+            return True  # memory holds fewer bytes
+        if len(users) != 1:
+            return False
+        (user,) = users
+        if self._spreads(node, user, sources):
+            return True  # one operation instead of a value larger than all that it comes from
+        if user.op.kind is not Kind.REDUCE or user in self.tiles or self._is_in_parts(node, sources):
+            return False
+        # A reduction over overlapping windows would compute the value once for each window.
+        return user.inputs[0].size == node.size
+
+    def _is_in_parts(self, node: Node, sources: list[Node]) -> bool:
+        """Whether several values as large as ``node`` that it is made of would be stored by the kernel of one
+        contraction, which no reduction joins, instead of it; those that others read, too, are stored anyway."""
+        own = {x for x in sources if x not in self.kept and {node, *sources}.issuperset(self.consumers[x])}
+        homes = [self.home[x].number for x in own if x in self.home and x.size == node.size]
+        return any(homes.count(n) > 1 and self.clusters[n].kind == "contraction" for n in homes)
+
+    def _decodes(self, node: Node, sources: list[Node]) -> bool:
+        """Whether ``node`` is a few cheap operations on one value of fewer bytes, and nothing needs it stored."""
+        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > DECODING:
+            return False
+        narrow, users = sources[0].dtype, self.consumers[node]
+        if narrow.itemsize >= node.dtype.itemsize or not (narrow.is_integer or (narrow.is_float and narrow.bits >= 16)):
+            return False
+        # A tile operation converts what it loads, no more.
+        loaded = [x for x in (node, *(user for user in users if user.op is ops.CAST)) if self._is_loaded(x)]
+        if loaded and (loaded != [node] or node.op is not ops.CAST or self._depth(node, None) > 1):
+            return False
+        return all(user.op.kind in (Kind.ELEMENTWISE, Kind.REDUCE) and user.op is not ops.CONTIGUOUS for user in users)
+
+    def _spreads(self, node: Node, user: Node, sources: list[Node]) -> bool:
+        """Whether ``node`` is cheap and larger than any of the ``sources`` that it reads, and ``user`` as large."""
+        if node.op in COSTLY or user.op.kind is not Kind.ELEMENTWISE or node not in user.inputs:
+            return False
+        if self._is_multiplied(user):
+            return False  # a tile operation reads what is stored
+        return all(sym.always(node.size - source.size - 1) for source in sources)
+
+    def _is_multiplied(self, node: Node) -> bool:
+        """Whether ``node`` is a product that exists only inside tile operations."""
+        return node.op is ops.MUL and all(user in self.tiles for user in self.consumers[node])
+
+    def _is_loaded(self, node: Node) -> bool:
+        """Whether a tile operation loads ``node``."""
+        return any(map(self._is_multiplied, self.consumers[node]))
+
+    def _find_prologues(self) -> set[Node]:
+        """The nodes that are part of what tile operations compute their right operands from, as they load it."""
+        found: set[Node] = set()
+        for node in reversed(self.order):
+            users = self.consumers[node]
+            if node.op.kind is not Kind.ELEMENTWISE or not users or not roles.is_computed(node):
+                continue
+            if all((self._is_multiplied(u) and _viewed(u.inputs[1]) is node) or u in found for u in users):
+                found.add(node)
+        return found
+
+    def _depth(self, node: Node, cluster: Cluster | None) -> int:
+        """How many operations are one inside the other where ``node`` is computed in ``cluster``, or inline."""
+        operands = [x.inputs[0] if x.op is ops.VIEW else x for x in node.inputs]
+        inside = [x for x in operands if x in self.inline or (cluster is not None and self.home.get(x) is cluster)]
+        return 1 + max((self.depth[x] for x in inside), default=0)
+
+    # ---- where a node goes -----------------------------------------------------------------------------------------
+
+    def _place(self, node: Node) -> None:
+        if node in self.tiles:
+            self._begin(node, "contraction", node.shape)
+            return
+        if loops.is_steps(node):
+            self._steps(node)
+            return
+        if node.op is ops.HOST:
+            self._begin(node, "host", (), index=ir.axes(node.shape))
+            return
+        if node.op is ops.SCAN:
+            self._scan(node)
+            return
+        if node.op is ops.SCATTER:
+            new = node.inputs[2].shape
+            self._begin(node, "scatter", new, index=scattered(node, domain_axes(new)))
+            return
+        if node.op is ops.SORT:
+            over = node.inputs[0].shape
+            self._begin(node, "sort", over, index=ordered(node, domain_axes(over)))
+            return
+        reads = list(self._reads(node, ir.axes(node.shape)))
+        needs = self._needs(node)
+        for cluster in (*self._hosts(reads), *self._beside(node, reads)):
+            early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
+            if not early and self._has_room(cluster, reads) and self._join(node, cluster):
+                self._unite(node, cluster)
+                return
+        if node.op.kind is Kind.REDUCE:
+            shape = node.inputs[0].shape
+            over = domain_axes(shape)
+            row = frozenset(v for k in node.attr.axes if (v := sym.as_var(over[k])) is not None)
+            kept = tuple(a for k, a in enumerate(over) if k not in node.attr.axes)
+            self._begin(node, "row", shape, row, kept)
+            self.home[node].operand_index[node] = over
+        else:
+            self._begin(node, "map", node.shape)
+
+    def _scan(self, node: Node) -> None:
+        """All results of a scan are computed by one kernel; carries are, whether anything reads them or not."""
+        if node in self.home:
+            return
+        step = node.attr
+        extents = node.inputs[len(step.carries)].shape
+        axes = domain_axes(extents)
+        for number in range(len(step.results)):
+            result = ir.structured(ops.SCAN, node.inputs, replace(step, result=number))
+            carried = number < len(step.carries)
+            if number == 0:
+                self._begin(result, "scan", extents, index=axes[1:] if carried else axes)
+            elif carried or result in self.consumers:
+                self._add(result, self.clusters[-1], axes[1:] if carried else axes)
+
+    def _steps(self, node: Node) -> None:
+        """All results of a loop or branch that anything reads, and the carries of a loop."""
+        if node in self.home:
+            return
+        carries = 0 if node.op is ops.COND else len(node.attr.carries)
+        members: list[Node] = []
+        for number in range(len(node.attr.computed[-1])):
+            result = ir.structured(node.op, node.inputs, replace(node.attr, result=number))
+            if number < carries or result in self.consumers:
+                members.append(result)
+        self._begin(members[0], "steps", (), index=ir.axes(members[0].shape))
+        for result in members[1:]:
+            self._add(result, self.clusters[-1], ir.axes(result.shape))
+
+    def _begin(
+        self,
+        node: Node,
+        kind: str,
+        extents: tuple[Int, ...],
+        row: frozenset[Var] = frozenset(),
+        index: tuple[Int, ...] | None = None,
+    ) -> None:
+        cluster = Cluster(len(self.clusters), kind, extents, row, tile=self.tiles.get(node))
+        self.clusters.append(cluster)
+        self.sources.append(set())
+        self.ancestors.append(0)
+        self._add(node, cluster, cluster.axes if index is None else index)
+
+    def _add(self, node: Node, cluster: Cluster, index: tuple[Int, ...]) -> None:
+        self.depth[node] = self._depth(node, cluster)
+        cluster.index[node] = index
+        self.home[node] = cluster
+        for one in self._passes(node):
+            if cluster.kind == ("row" if one.along else "map") and one.shape == cluster.extents:
+                self.latest[one] = cluster.number
+        gained = 0
+        for number in self._needs(node):
+            gained |= self.ancestors[number] | 1 << number
+        for read in self._reads(node, ir.axes(node.shape)):
+            other = self.home.get(read.source)
+            if other is not cluster:
+                self.sources[cluster.number].add(read.source)
+            if other is not None and other is not cluster:
+                gained |= self.ancestors[other.number] | 1 << other.number
+        if gained & ~self.ancestors[cluster.number]:
+            for number in range(len(self.clusters)):
+                if number == cluster.number or self.ancestors[number] >> cluster.number & 1:
+                    self.ancestors[number] |= gained
+
+    def _hosts(self, reads: list[Read]) -> Iterator[Cluster]:
+        """Clusters that the reads come from and that could take their reader, the latest first; where nothing is
+        computed yet, those that read the same."""
+        homes = {h.number: h for r in reads if (h := self.home.get(r.source)) is not None}
+        for number in sorted(homes, key=lambda n: (self.ancestors[n].bit_count(), n), reverse=True):
+            if not any(self.ancestors[other] >> number & 1 for other in homes if other != number):
+                yield homes[number]
+        if not homes:
+            yield from self._siblings({r.source for r in reads})
+
+    def _siblings(self, sources: set[Node]) -> Iterator[Cluster]:
+        """Clusters of elements, or of rows enough for all threads, that read one of the same ``sources``, none of which
+        a kernel computes."""
+        for cluster in reversed(self.clusters):
+            if cluster.kind in ("map", "row") and not sources.isdisjoint(self.sources[cluster.number]):
+                rows = sym.product(_extents(cluster.outer))
+                if cluster.kind == "map" or typical(rows) >= ROWS:
+                    yield cluster
+
+    def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
+        """The latest clusters that go through a value as ``node`` does: the outputs of a window of inputs are computed
+        together, and what they share once; and all reductions of a row while it is in the cache."""
+        if node.op is ops.CONTIGUOUS or self._is_assembly(node):
+            return
+        homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
+        for number in sorted({n for one in self._passes(node) if (n := self.latest.get(one)) is not None}):
+            cluster = self.clusters[number]
+            if cluster.kind not in ("map", "row") or all(self._is_assembly(n) for n in cluster.index):
+                continue
+            if not any(self.ancestors[other] >> number & 1 for other in homes):
+                yield cluster
+
+    def _passes(self, node: Node) -> Iterator[_Pass]:
+        """How ``node`` goes through what it reads: element by element, those computed before; or row by row."""
+        if node.op.kind is Kind.ELEMENTWISE:
+            for read in self._reads(node, ir.axes(node.shape)):
+                if read.source in self.home and _is_own(read, node.shape):
+                    yield _Pass(read.source, node.shape)
+        elif node.op.kind is Kind.REDUCE:
+            shape = node.inputs[0].shape
+            for read in resolve(node.inputs[0], ir.axes(shape), (), self.inline, self.home):
+                if _is_own(read, shape):
+                    yield _Pass(read.source, shape, node.attr.axes)
+
+    def _is_assembly(self, node: Node) -> bool:
+        """Whether ``node`` selects by positions alone, as what puts parts together does."""
+        if node.op is not ops.SELECT:
+            return False
+        index = ir.axes(node.shape)
+        return not any(resolve(node.inputs[0], index, (), self.inline, self.home))
+
+    def _has_room(self, cluster: Cluster, reads: list[Read]) -> bool:
+        """Whether what reads so may become a member, by the values that the cluster is then given."""
+        more = {read.source for read in reads}.difference(cluster.index, self.sources[cluster.number])
+        return not more or len(self.sources[cluster.number]) + len(more) <= STREAMS
+
+    def _join(self, node: Node, cluster: Cluster) -> bool:
+        if self._depth(node, cluster) > DEEPEST:
+            return False
+        if cluster.kind in ("scatter", "scan", "sort", "steps", "host"):
+            return False  # no element of a scatter is known before all are put in, none of a sort before the last
+        if self._joins_parts(node) and all(n.op is ops.SELECT for n in cluster.index):
+            return False  # parts are put together where they lie in the end
+        if node.op.kind is Kind.REDUCE:
+            return self._join_reduction(node, cluster)
+        for index in self._candidates(node, cluster):
+            if self._matches(node, index, cluster):
+                self._add(node, cluster, index)
+                return True
+        return False
+
+    def _joins_parts(self, node: Node) -> bool:
+        """Whether ``node`` is another value with some of its axes made one."""
+        view = node.inputs[0] if node.op is ops.CONTIGUOUS else node
+        if node.op is not ops.CONTIGUOUS or view.op is not ops.VIEW or view.attr.valid:
+            return False
+        whole = view.inputs[0]
+        return (
+            whole.rank > node.rank
+            and invert(node.shape, view.attr.index, whole.shape, ir.axes(whole.shape)) is not None
+        )
+
+    def _join_reduction(self, node: Node, cluster: Cluster) -> bool:
+        """A reduction joins a row cluster along the same row; a map cluster becomes a row cluster."""
+        if cluster.kind == "contraction":
+            return False
+        operand = node.inputs[0]
+        for index in self._candidates(operand, cluster):
+            reduced = [index[k] for k in node.attr.axes if operand.shape[k] != 1]
+            row = {sym.as_var(e) for e in reduced}
+            kept = tuple(e for k, e in enumerate(index) if k not in node.attr.axes)
+            if None in row or len(row) != len(reduced) or any(sym.variables(e) & row for e in kept):
+                continue
+            if cluster.kind == "row" and row != cluster.row:
+                continue
+            if self._matches_operand(operand, index, cluster):
+                if cluster.kind == "map":
+                    if not row:
+                        continue
+                    cluster.kind, cluster.row = "row", frozenset(v for v in row if v is not None)
+                cluster.operand_index[node] = index
+                self._add(node, cluster, kept)
+                return True
+        return False
+
+    def _candidates(self, node: Node, cluster: Cluster) -> Iterator[tuple[Int, ...]]:
+        """Ways to express the axes of ``node`` by the domain's axes."""
+        if node in cluster.index:
+            yield cluster.index[node]
+            return
+        seen: set[tuple[Int, ...]] = set()
+        for read in self._reads(node, ir.axes(node.shape)):
+            at = cluster.index.get(read.source)
+            if at is not None and not read.valid:
+                index = invert(node.shape, read.index, read.source.shape, at)
+                if index is not None and index not in seen:
+                    seen.add(index)
+                    yield index
+        if node.shape == cluster.extents and cluster.axes not in seen:
+            yield cluster.axes
+
+    def _matches(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
+        """Whether every member that ``node`` reads is read at the element which the same iteration computes."""
+        for read in self._reads(node, index):
+            if read.source in cluster.index and read.index != cluster.index[read.source]:
+                return False
+        return node.op is not ops.GATHER or node.inputs[0] not in cluster.index
+
+    def _matches_operand(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
+        reads = resolve(node, index, (), self.inline, self.home)
+        return all(r.source not in cluster.index or r.index == cluster.index[r.source] for r in reads)
+
+    # ---- what becomes one ------------------------------------------------------------------------------------------
+
+    def _unite(self, node: Node, cluster: Cluster) -> None:
+        """Make the cluster that ``node`` has joined, for one of its operands, one with those of its other operands."""
+        for read in list(self._reads_in(cluster, node)):
+            other = self.home.get(read.source)
+            if other is not None and other is not cluster:
+                cluster = self._merged(other, cluster)
+
+    def _merged(self, first: Cluster, second: Cluster) -> Cluster:
+        """One cluster of two over the same domain, where the ``second`` alone reads what the ``first`` computes, and
+        always the element of the same iteration; otherwise the ``second`` as it is."""
+        into, gone = (first, second) if first.kind == "row" else (second, first)
+        if gone.kind != "map" or into.kind not in ("map", "row") or first.axes != second.axes:
+            return second
+        members = {**first.index, **second.index}
+        if not all(self._within(user, members) for n in first.index for user in self.consumers[n]):
+            return second
+        for read in (read for n in second.index for read in self._reads_in(second, n)):
+            if read.source in first.index and read.index != first.index[read.source]:
+                return second
+        sources = (self.sources[first.number] | self.sources[second.number]).difference(members)
+        if len(sources) > STREAMS:
+            return second
+        if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > DEEPEST:
+            return second
+        into.index, gone.index = members, {}
+        self.sources[into.number] = sources
+        self.home.update(dict.fromkeys(members, into))
+        self.latest = {key: into.number if n == gone.number else n for key, n in self.latest.items()}
+        for member in members:
+            self.depth[member] = self._depth(member, into)
+        two = 1 << first.number | 1 << second.number
+        gained = (self.ancestors[first.number] | self.ancestors[second.number]) & ~two
+        for number, before in enumerate(self.ancestors):
+            if two >> number & 1:
+                self.ancestors[number] = gained
+            elif before & two:
+                self.ancestors[number] = before & ~two | gained | 1 << into.number
+        return into
+
+    def _is_between(self, first: Cluster, second: Cluster) -> bool:
+        """Whether a cluster needs the ``first`` and is needed by the ``second``."""
+        others = self.ancestors[second.number] & ~(1 << first.number)
+        return any(others >> k & 1 and before >> first.number & 1 for k, before in enumerate(self.ancestors))
+
+    def _deepest(self, cluster: Cluster) -> int:
+        return max(self.depth[member] for member in cluster.index)
+
+    # ---- reads -----------------------------------------------------------------------------------------------------
+
+    def _reads_in(self, cluster: Cluster, member: Node) -> Iterator[Read]:
+        """What a member of a cluster reads, at indices of the domain's axes."""
+        if member in cluster.operand_index:
+            return resolve(member.inputs[0], cluster.operand_index[member], (), self.inline, self.home)
+        return self._reads(member, cluster.index[member])
+
+    def _reads(self, node: Node, index: tuple[Int, ...]) -> Iterator[Read]:
+        """What ``node`` reads at ``index``, through views and inline values; numbers and positions are not reads."""
+        if node.op.kind is Kind.ELEMENTWISE:
+            for x in node.inputs:
+                yield from resolve(x, index, (), self.inline, self.home)
+        elif node.op.kind is Kind.REDUCE:
+            over = ir.axes(node.inputs[0].shape)
+            kept = iter(index)
+            inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
+            yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
+        elif node.op in (ops.SCATTER, ops.SORT, ops.HOST) or node.op.kind is Kind.STRUCTURED:
+            for x in node.inputs:
+                yield from resolve(x, ir.axes(x.shape), (), self.inline, self.home)
+        elif node.op is ops.GATHER:
+            data, positions = node.inputs
+            axis = node.attr.axis
+            span = index[axis : axis + positions.rank]
+            looked = sym.var("at", 0, data.shape[axis] - 1)
+            inner = (*index[:axis], looked, *index[axis + positions.rank :])
+            yield from resolve(data, inner, (), self.inline, self.home)
+            yield from resolve(positions, span, (), self.inline, self.home)
+
+    def _result(self) -> Fusion:
+        stored: dict[Node, Cluster] = {}
+        for node, cluster in self.home.items():
+            outside = any(not self._within(u, cluster.index) for u in self.consumers.get(node, ()))
+            if node in self.kept or outside or cluster.kind in ("scan", "steps"):
+                stored[node] = cluster
+        left = [c.number for c in self.clusters if c.index or c.measures]
+        numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
+        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots, self.kept)
+
+    def _within(self, user: Node, members: Collection[Node]) -> bool:
+        """Whether ``user`` is one of the ``members``, or computed in those alone."""
+        users = {user: None}
+        for one in (waiting := [user]):
+            if one in self.inline:
+                waiting += [u for u in self.consumers[one] if u not in users]
+                users |= dict.fromkeys(self.consumers[one])
+        return all(one in self.inline or one in members for one in users)
+
+
+def _is_own(read: Read, shape: ir.Shape) -> bool:
+    """Whether each element over the domain ``shape`` reads an element of its own."""
+    moving = {v for e in read.index for v in sym.variables(e)}
+    return moving >= {v for axis in ir.axes(shape) if (v := sym.as_var(axis)) is not None}
+
+
+def _extents(axes: tuple[Int, ...]) -> list[Int]:
+    return [v.hi + 1 for axis in axes if (v := sym.as_var(axis)) is not None]
+
+
+def _viewed(node: Node) -> Node:
+    return node.inputs[0] if node.op is ops.VIEW else node
+
+
+def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
+    """For each node, the nodes other than views that read it, directly or through views."""
+    direct: dict[Node, list[Node]] = {n: [] for n in order}
+    for node in reversed(order):
+        for x in dict.fromkeys(node.inputs):
+            direct[x].extend(direct[node] if node.op is ops.VIEW else [node])
+    return {n: list(dict.fromkeys(users)) for n, users in direct.items()}
+
+
+def fuse(roots: tuple[Node, ...], tiles: Mapping[Node, Tile], measured: Mapping[Var, Node] | None = None) -> Fusion:
+    """Group the nodes that ``roots`` depend on into clusters; ``tiles`` names the contractions among them, ``measured``
+    the nodes that say how large dimensions are."""
+    return Fuser(roots, tiles, measured or {}).run()

@@ -1,0 +1,253 @@
+"""Layouts: the order of a stored value's axes in memory, chosen over the whole graph.
+
+A contraction writes along its N axis, so that axis is innermost: activations between convolutions come out channels
+last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs and packed panels are
+row-major by contract. A constant is stored in the order in which its largest reader writes: weights that are read
+channel by channel have channels innermost too. A value of which a contraction reads a part again beside every row of
+its result, as the sums that take the zero points of integers out of it, lies along the columns of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Node
+from luminal.core.schedule.contraction import narrow
+from luminal.core.schedule.contraction.roles import Roles, prepared_roles, run_axes
+from luminal.core.schedule.fusion import assemblies as assemble
+from luminal.core.schedule.fusion.assemblies import Assemblies
+from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read
+from luminal.core.schedule.fusion.reads import reads
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+
+
+@dataclass
+class Layouts:
+    """The order of axes, slowest first, of every value that is not row-major; and the values that lie inside others."""
+
+    assemblies: Assemblies
+    loose: frozenset[Node] = frozenset()  # begin anywhere, not where the widest access could
+    orders: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+
+    def order(self, node: Node) -> tuple[int, ...]:
+        """The axes of ``node`` from slowest to fastest in memory."""
+        node = self.assemblies.owner(node)
+        return self.orders.get(node, tuple(range(node.rank)))
+
+    def offset(self, node: Node, index: tuple[Int, ...]) -> Int:
+        """The position of an element, in elements from the start of the buffer that holds ``node``."""
+        node, index = self.assemblies.within(node, index)
+        total: Int = 0
+        for axis in self.order(node):
+            total = total * node.shape[axis] + index[axis]
+        return total
+
+
+def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
+    """Choose a place and a layout for every stored value; those that are ``loose`` begin anywhere."""
+    home = {n: c for c in fusion.clusters for n in c.index}
+    read_by_contraction = _contraction_reads(fusion)
+    panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
+    layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
+    held = {layouts.assemblies.owner(node) for node in read_by_contraction}  # which other rules place
+    beside = {node: (axis,) for node, axis in _beside_products(fusion, home).items() if node not in held}
+    runs = {**beside, **_runs(fusion)}
+    # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
+    owners = {layouts.assemblies.owner(node) for node in fusion.kept}
+    sorted_ = {layouts.assemblies.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    settled = owners | fusion.kept | panels | sorted_
+    copy_reads = _copy_reads(fusion, home, settled.union(read_by_contraction))
+    for cluster in fusion.clusters:
+        for node, index in cluster.index.items():
+            owner, at = layouts.assemblies.within(node, index)
+            at = index if owner.rank == node.rank else at
+            if node not in fusion.stored or owner.rank < 2 or owner in settled:
+                continue
+            settled.add(owner)
+            if cluster.kind == "contraction":
+                order = _contraction_order(cluster, owner, at, read_by_contraction.get(node))
+            else:
+                order = _followed_order(cluster, owner, at, fusion, home, layouts)
+                order = _copied_order(order, copy_reads.get(owner, []))
+            if owner in runs:
+                order = (*(axis for axis in order if axis not in runs[owner]), *runs[owner])
+            if order != tuple(range(owner.rank)):
+                layouts.orders[owner] = order
+    _order_constants(fusion, home, layouts, fusion.kept.union(read_by_contraction))
+    return layouts
+
+
+def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
+    """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
+    votes: dict[Node, dict[tuple[int, ...], int]] = {}
+    for cluster in (c for c in fusion.clusters if c.is_kernel):
+        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
+        size = typical(sym.product(cluster.extents))
+        for read in reads(cluster, fusion, home):
+            node = read.source
+            if node.op is ops.CONSTANT and node.rank > 1 and node not in settled:
+                count = votes.setdefault(node, {})
+                order = _order_along(read, fast)
+                count[order] = count.get(order, 0) + size
+    for node, count in votes.items():
+        order = max(count, key=lambda order: count[order])
+        if order != tuple(range(node.rank)):
+            layouts.orders[node] = order
+
+
+def _fast_axis(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Var | None:
+    """The axis of the domain along which the cluster's largest result lies in memory."""
+    stored = [n for n in cluster.index if n in fusion.stored]
+    largest = max(stored or cluster.index, key=lambda n: typical(n.size))
+    offset = layouts.offset(largest, cluster.index[largest])
+    axes = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
+    return next((v for v in axes if (linear := sym.coefficient(offset, v)) is not None and linear[0] == 1), None)
+
+
+def _order_along(read: Read, fast: Var | None) -> tuple[int, ...]:
+    """The order of a constant's axes in which ``read`` moves along memory as ``fast`` does, the others as they are."""
+    natural = tuple(range(read.source.rank))
+    along = [d for d in natural if fast is not None and fast in sym.variables(read.index[d])]
+    if len(along) != 1 or sym.as_var(read.index[along[0]]) != fast:
+        return natural
+    if all(size == 1 for size in read.source.shape[along[0] + 1 :]):
+        return natural
+    return (*(d for d in natural if d != along[0]), along[0])
+
+
+def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
+    """For each value that contractions read: the index of the first such read, and whether any reads it as B, which
+    must keep its last axis innermost."""
+    found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
+    for cluster in fusion.clusters:
+        for total in cluster.contractions:
+            contraction = prepared_roles(total)
+            if contraction is not None:
+                for x, as_b in ((contraction.a, False), (contraction.b, True)):
+                    first, before = found.get(x.source, (x.index, False))
+                    found[x.source] = (first, before or as_b)
+                for packed, index in narrow.constants(contraction.b.source, contraction.b.index).items():
+                    found.setdefault(packed, (index, True))
+    return found
+
+
+def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
+    """For each value that matrix units read as A, the axes along which they read terms that lie side by side."""
+    found: dict[Node, tuple[int, ...]] = {}
+    for cluster in fusion.clusters:
+        for total in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
+            contraction = prepared_roles(total)
+            if contraction is not None and (axes := run_axes(total.inputs[0], contraction)):
+                source = contraction.a.source
+                found[source] = max(found.get(source, ()), axes, key=len)
+    return found
+
+
+def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
+    """For each value of which contractions read a vector again where they store other rows of their products, the axis
+    along which their columns lie: reading across it would cost more than the product."""
+    found: dict[Node, int] = {}
+    for cluster in fusion.clusters:
+        contraction = prepared_roles(cluster.contractions[-1]) if cluster.kind == "contraction" else None
+        if contraction is None or contraction.along_rows:
+            continue
+        columns = _columns(cluster, contraction)
+        domain = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
+        for x in reads(cluster, fusion, home):
+            moves = {v for e in x.index for v in sym.variables(e)}
+            along = {v: d for d, e in enumerate(x.index) if (v := sym.as_var(e)) in columns and v is not None}
+            if along and not x.valid and x.source not in cluster.index and not moves.issuperset(domain):
+                found.setdefault(x.source, along[max(along, key=domain.index)])
+    return found
+
+
+def _columns(cluster: Cluster, contraction: Roles) -> set[Var | None]:
+    """The axes of the domain that are columns of the cluster's last product."""
+    total = cluster.contractions[-1]
+    kept = [k for k in range(total.inputs[0].rank) if k not in total.attr.axes]
+    return {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
+
+
+def _contraction_order(
+    cluster: Cluster, node: Node, index: tuple[Int, ...], read: tuple[tuple[Int, ...], bool] | None
+) -> tuple[int, ...]:
+    contraction = prepared_roles(cluster.contractions[-1])
+    assert contraction is not None
+    columns = _columns(cluster, contraction)
+    inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]
+    outer = [d for d in range(node.rank) if d not in inner]
+    if read is not None and len(read[0]) == node.rank:
+        outer.sort(key=lambda d: _position(read[0][d]))
+    return (*outer, *sorted(inner, key=lambda d: _position(index[d])))
+
+
+def _position(index: Int) -> tuple[str, int]:
+    """Sorts indices by the first axis that they name, its quotient before its remainder."""
+    names = sorted(v.name for v in sym.variables(index))
+    quotient = any(isinstance(a, sym.FloorDiv) for a in sym.atoms(index))
+    return (names[0] if names else "", 0 if quotient else 1)
+
+
+def _followed_order(
+    cluster: Cluster,
+    node: Node,
+    index: tuple[Int, ...],
+    fusion: Fusion,
+    home: Mapping[Node, Cluster],
+    layouts: Layouts,
+) -> tuple[int, ...]:
+    """The order in which the largest operand holds the same axes."""
+    found = [
+        read
+        for read in reads(cluster, fusion, home)
+        if read.source not in cluster.index and read.source.op is not ops.CONSTANT
+    ]
+    spans = [len({v for e in r.index for v in sym.variables(e)}) for r in found]
+    if not found or max(spans) < 2:
+        return tuple(range(node.rank))
+    main = found[spans.index(max(spans))]
+    offset = layouts.offset(main.source, main.index)
+    strides: list[int] = []
+    domain = {sym.as_var(a) for a in cluster.axes}
+    for e in index:
+        variable = _moves_along(e, domain)
+        linear = sym.coefficient(offset, variable) if variable is not None else None
+        if variable is not None and (linear is None or linear[0] == 0):
+            return tuple(range(node.rank))
+        strides.append(sym.upper(linear[0]) or 0 if linear is not None else 1 << 62)
+    return tuple(sorted(range(node.rank), key=lambda d: (-strides[d], d)))
+
+
+def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) -> Mapping[Node, list[tuple[Int, ...]]]:
+    """Where elementwise clusters read copies that are not ``taken``."""
+    copies = {n for n in fusion.stored if n not in taken and all(x.op is ops.CONTIGUOUS for x in home[n].index)}
+    found: dict[Node, list[tuple[Int, ...]]] = {}
+    for cluster in fusion.clusters if copies else ():
+        for read in reads(cluster, fusion, home) if cluster.kind == "map" else ():
+            if read.source in copies:
+                found.setdefault(read.source, []).append(read.index)
+    return found
+
+
+def _copied_order(order: tuple[int, ...], reads: list[tuple[Int, ...]]) -> tuple[int, ...]:
+    """The ``order`` of a copy; where readers take steps along its last axis, the last one along which they take none:
+    they then read vectors of neighbours."""
+
+    def steps(axis: int) -> bool:
+        slopes = [sym.coefficient(index[axis], v) for index in reads for v in sym.variables(index[axis])]
+        return any(slope is None or slope[0] != 1 for slope in slopes)
+
+    plain = [axis for axis in order if all(sym.as_var(index[axis]) is not None for index in reads)]
+    if not plain or not steps(order[-1]):
+        return order
+    return (*(axis for axis in order if axis != plain[-1]), plain[-1])
+
+
+def _moves_along(index: Int, domain: Set[Var | None]) -> Var | None:
+    """The axis of a cluster's ``domain`` that an index is linear in, where there is no other in it."""
+    found = [v for v in sym.variables(index) if v in domain]
+    return found[0] if len(found) == 1 and sym.coefficient(index, found[0]) is not None else None

@@ -1,0 +1,1 @@
+"""Transforms of loop nests for blocks of threads with shared memory."""

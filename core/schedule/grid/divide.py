@@ -1,0 +1,132 @@
+"""The transforms that divide a task among threads: a block of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.grid import BlockLimits
+from luminal.core.schedule.grid.legality import check, check_apart
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import wrap
+from luminal.core.schedule.nest.walk import Body, inside, prefix, statements, touched
+from luminal.core.schedule.transform.loops import expand, find
+
+
+@dataclass(frozen=True)
+class Divide:
+    """::
+
+    for a < E:  body(a)        =>      for a in t, t + threads, .. < E:  body(a)        (t: each of the threads)
+
+    Everywhere that the axis is looped over. Iterations are independent there, or those of a reduction, of which the
+    axis must be the innermost that is no vector.
+    """
+
+    axis: str
+    threads: int
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        find(nest.body, self.axis)
+        for statement in statements(nest.body):
+            headers = statement.loops if isinstance(statement, ln.Reduction) else (statement,)
+            found = [loop for loop in headers if isinstance(loop, ln.Loop) and loop.kind != "vector"]
+            names = [loop.axis.name for loop in found]
+            if self.axis not in names:
+                continue
+            if self.axis != names[-1]:
+                raise ScheduleError(f"divide: {self.axis!r} is not the innermost loop of {statement}")
+            if found[-1].kind == "ordered":
+                raise ScheduleError(f"divide: the iterations of {self.axis!r} must stay in order")
+            check_apart(inside(statement), self.axis, "divide")
+        return replace(nest, body=expand(nest.body, self.axis, self._divided))
+
+    def _divided(self, loop: ln.Loop) -> list[ln.Loop]:
+        return [replace(loop, kind="thread", lanes=self.threads, body=())]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Makes the rest of a nest right for ``threads``: arrays outside the loops that are divided become shared, and
+    barriers stand between statements of which one writes what the other reads or writes.
+
+    Legal where a block may have so many threads, arrays and registers (``limits``), and where no loop that is divided
+    among threads holds what all of them do together.
+    """
+
+    threads: int
+    limits: BlockLimits
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, body = prefix(nest.body)
+        tasks = [loop for loop in loops if loop.kind == "parallel"]
+        body = wrap(loops[len(tasks) :], body)
+        if self.threads > 1:
+            body = _Barriers(array.name for array in nest.arrays).body(_sharing(body))
+        result = replace(nest, body=wrap(tasks, body), threads=self.threads)
+        check(result, self.limits)
+        return result
+
+
+def _sharing(body: Body) -> Body:
+    result: list[ln.Statement] = []
+    for statement in body:
+        if isinstance(statement, ln.Alloc) and statement.space == "local":
+            statement = replace(statement, space="shared")
+        elif _is_joint(statement):
+            statement = replace(statement, body=_sharing(statement.body))
+        result.append(statement)
+    return tuple(result)
+
+
+class _Barriers:
+    """Puts barriers into a body. ``read`` and ``written`` are the arrays touched since the last one that orders them:
+    those of memory that a block shares all do, those of ``arguments``, the arrays of the kernel, some."""
+
+    def __init__(self, arguments: Iterable[str]) -> None:
+        self.arguments = frozenset(arguments)
+        self.read: set[str] = set()
+        self.written: set[str] = set()
+        self.private: set[str] = set()  # arrays of which each thread has its own, or a part
+
+    def body(self, body: Body) -> Body:
+        result: list[ln.Statement] = []
+        for statement in body:
+            if _is_joint(statement):
+                result.append(self._joint(statement))
+                continue
+            arrays = (s for s in statements((statement,)) if isinstance(s, ln.Alloc))
+            self.private |= {array.name for array in arrays if array.space != "shared"}
+            read, written = (names - self.private for names in touched((statement,)))
+            if isinstance(statement, ln.Store) and statement.array in read:
+                raise ScheduleError(f"share: one thread stores into {statement.array} while others read it for that")
+            clash = read & self.written | written & (self.read | self.written)
+            if clash:
+                barrier = ln.Barrier(all_memory=bool(clash & self.arguments))
+                result.append(barrier)
+                left = frozenset() if barrier.all_memory else self.arguments
+                self.read, self.written = self.read & left, self.written & left
+            self.read |= read
+            self.written |= written
+            result.append(statement)
+        return tuple(result)
+
+    def _joint(self, statement: ln.Loop | ln.If) -> ln.Statement:
+        """What the last iteration left is there when the next begins, and what was there before where there is none."""
+        before = frozenset(self.read), frozenset(self.written)
+        if isinstance(statement, ln.Loop):
+            self.body(statement.body)
+            self.read, self.written = self.read | before[0], self.written | before[1]
+        result = replace(statement, body=self.body(statement.body))
+        if isinstance(statement, ln.If) or not sym.always(statement.extent - 1):
+            # A barrier in it may never have been passed.
+            self.read, self.written = self.read | before[0], self.written | before[1]
+        return result
+
+
+def _is_joint(statement: ln.Statement) -> TypeGuard[ln.Loop | ln.If]:
+    """Whether all threads run what is in ``statement`` together."""
+    return isinstance(statement, ln.If) or (isinstance(statement, ln.Loop) and statement.kind != "thread")

@@ -1,0 +1,110 @@
+"""Products staged: tiles of both operands copied into shared memory, and multiplied from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.grid.strip import Side, Steps, by_threads, strip
+from luminal.core.schedule.grid.thread_tiles import Square, Warps
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.operands import product_of
+from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, wrap
+from luminal.core.schedule.nest.walk import prefix
+from luminal.core.symbolic import Int, Var
+
+
+@dataclass(frozen=True)
+class Stage:
+    """::
+
+    for .., m < M:  for n < N:                 for .., n_1 < N/columns:  for m_1 < M/rows:
+        s = sum over k of A[m,k] * B[k,n]          for k_1 < K/depth:
+        store f(s)                       =>            stage_a = A[rows of m_1, depth of k_1]        (by all threads)
+                                                       stage_b = B[depth of k_1, columns of n_1]     (by all threads)
+                                                       tile[thread] += stage_a * stage_b             (in registers)
+                                                   for the elements of tile[thread]:  store f(s)
+
+    ``parts`` divides the tile among threads. What is staged may lie anywhere in memory and may be masked by zeros: all
+    K axes become one. Beyond M, N and K zeros are staged, and nothing is stored.
+
+    With ``ahead``, there are two stages of each operand: one is filled, by copies that need not wait for each other,
+    while the other is multiplied.
+    """
+
+    m: str
+    n: str
+    rows: int
+    columns: int
+    depth: int
+    parts: Square | Warps
+    ahead: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of a task."""
+        return self.parts.threads(self.rows, self.columns)
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, (reduction, *rest) = prefix(nest.body)
+        by_name = {loop.axis.name: loop for loop in loops}
+        if not isinstance(reduction, ln.Reduction):
+            raise ScheduleError("stage: the nest is not a sum over a product inside loops over rows and columns")
+        factors = product_of(reduction)
+        if any(any(factor.fill) for factor in factors):
+            raise ScheduleError("stage: a factor is something else than zero where it is masked")
+        if self.m not in by_name or self.n not in by_name:
+            raise ScheduleError(f"stage: the nest has no outer loops over {self.m!r} and {self.n!r}")
+        rows, columns = self._side(by_name[self.m], self.rows), self._side(by_name[self.n], self.columns)
+        a, b = (
+            strip(
+                nest, name, access, side, reduction.loops, self.depth, self.threads,
+                lines=isinstance(self.parts, Warps), ahead=self.ahead,
+            )
+            for name, access, side in zip(("stage_a", "stage_b"), factors, (rows, columns), strict=True)
+        )  # fmt: skip
+        thread = sym.var("t0", 0, self.threads - 1)
+        held = self.parts.held(thread, self.rows, self.columns)
+        first = thread * held.size
+        element = ln.load("tile", first + held.number, reduction.dtype)
+        zero = ln.literal(bytes(reduction.dtype.itemsize), reduction.dtype)
+        clear = held.loops((ln.Store("tile", first + held.number, zero),))
+        k_0 = Var("k_0", 0, self.depth - 1)
+        contract = ln.Contract(
+            "tile", reduction.dtype, a.name, a.dtype, a.place(sym.expr(k_0), held.top), a.line,
+            b.name, b.dtype, b.place(sym.expr(k_0), held.left),
+            (ln.Loop(k_0, self.depth, "serial", ()),), held.shape[0], held.shape[0], held.shape[1], held.shape[1],
+            tile_offset=first, accumulate=True, b_column=b.line, fragment=held.fragment,
+        )  # fmt: skip
+        count = sym.ceildiv(sym.product(loop.extent for loop in reduction.loops), self.depth)
+
+        def product(step: Int, other: bool) -> ln.Contract:
+            return replace(contract, a=a.other, b=b.other) if other else contract
+
+        steps = Steps(self.threads, count, (a, b), product, self.ahead)
+        by = {ln.temporary(reduction.name, reduction.dtype): element}
+        at = {rows.loop.axis: rows.at(held.row), columns.loop.axis: columns.at(held.column)}
+        after = substitute(replace_scalars(tuple(rest), lambda value: replace_leaves(value, by)), at)
+        valid = (*rows.valid(held.row), *columns.valid(held.column))
+        after = held.loops((ln.If(valid, after),) if valid else after)
+        body = (
+            *steps.allocations(),
+            ln.Alloc("tile", reduction.dtype, held.size * self.threads, "registers"),
+            by_threads(self.threads, *clear),
+            *steps.body(),
+            by_threads(self.threads, *after),
+        )
+        others = [loop for loop in loops if loop not in (rows.loop, columns.loop)]
+        return replace(nest, body=wrap([*others, *_header(columns), *_header(rows)], body), threads=self.threads)
+
+    @staticmethod
+    def _side(loop: ln.Loop, size: int) -> Side:
+        return Side(loop, size, sym.axis(f"{loop.axis.name}_1", sym.ceildiv(loop.extent, size)) * size)
+
+
+def _header(side: Side) -> list[ln.Loop]:
+    """The loop over tiles, where there are several."""
+    count = sym.ceildiv(side.loop.extent, side.size)
+    variable = sym.as_var(sym.axis(f"{side.loop.axis.name}_1", count))
+    return [] if variable is None else [ln.Loop(variable, count, "serial", ())]

@@ -1,0 +1,342 @@
+"""The transform of a chain of contractions into one pass over blocks of columns, by the threads of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.grid.strip import Side, Steps, Strip, by_threads, strip
+from luminal.core.schedule.grid.thread_tiles import Held, Rectangle, Square, Warps
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.operands import product_of
+from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
+from luminal.core.schedule.nest.walk import Body
+from luminal.core.schedule.transform.one_pass import Block, OnePass, over
+from luminal.core.schedule.transform.online import Carried
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
+
+
+@dataclass(frozen=True)
+class StreamStaged:
+    """::
+
+    for .., m < M:                                        for .., tiles of m:
+        for t < T:                                            d, r, sum = -inf, 0, 0         (sum in registers)
+            row[t] = f(sum over k of A[m,k] * B[k,t])         for blocks of t:
+        d = max over t of row[t]                                  p = f(A rows * B columns)             (as by Stage)
+        r = sum over t of e(row[t] - d)          =>               d' = max(d, max of p);  p = e(p - d')
+        for n < N:                                                r, sum *= e(d - d');  r += sum of p;  d = d'
+            store g(r) * sum over t of                            sum += p * C columns                  (as by Stage)
+                e(row[t] - d) * C[t,n]                        store g(r) * sum
+
+    What ``Stream`` does, for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first
+    product, ``p``, and the reductions along it are shared; ``first`` divides it among threads while it is summed,
+    ``last`` the running sum, which has ``width`` columns, all along. ``depth`` terms of what is multiplied are staged
+    at once, twice with ``ahead``. Each row is reduced by as many threads as there are for each, in the same order
+    always.
+
+    Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
+    where N is at most ``width``, and where each reduction follows those before it by a factor.
+    """
+
+    axis: str
+    m: str
+    rows: int
+    block: int
+    width: int
+    depth: int
+    first: Square | Warps
+    last: Rectangle | Warps
+    ahead: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of a task."""
+        return self.first.threads(self.rows, self.block)
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        return _Streamed(self, nest).nest()
+
+
+class _Streamed(OnePass):
+    """One application of the transform."""
+
+    def __init__(self, by: StreamStaged, nest: ln.LoopNest) -> None:
+        super().__init__(nest, by.axis, by.m)
+        self.by = by
+        self.threads = by.threads
+        self.parts, rest = divmod(self.threads, by.rows)  # threads of each row
+        if rest or not self.parts or by.block % self.parts:
+            raise ScheduleError(f"stream: {self.threads} threads do not divide {by.rows} rows of {by.block} columns")
+        if by.last.threads(by.rows, by.width) != self.threads or self.width > by.width:
+            raise ScheduleError(f"stream: {self.threads} threads do not divide sums of {self.width} columns")
+        if by.block % by.depth:
+            raise ScheduleError(f"stream: {by.depth} terms at once do not divide {by.block} columns")
+        if self.row.dtype != self.dtype or self.first.dtype != self.dtype:
+            raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
+        self.pitch = by.rows + 4  # from one column of the product to the next; a multiple of four, for aligned reads
+        thread = sym.var("t0", 0, self.threads - 1)
+        self.thread = thread
+        self.mine, self.part = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
+        self.tile = by.first.held(thread, by.rows, by.block)
+        self.sum = by.last.held(thread, by.rows, by.width)
+        self.tiles = sym.ceildiv(self.m.extent, by.rows)
+        self.begin = sym.axis(f"{by.m}_1", self.tiles) * by.rows
+        self.side = Side(self.m, by.rows, self.begin)
+
+    def nest(self) -> ln.LoopNest:
+        """Tiles as the tasks; in each, the states, the blocks, and the stores."""
+        by, t = self.by, self.t
+        lead: list[ln.Statement] = []
+        first, end = self.visited(lead, self.begin, self.begin + by.rows - 1)
+        skipped = sym.floordiv(first, by.block)
+        step = sym.axis(f"{by.axis}_1", sym.ceildiv(t.extent, by.block))
+        columns = Side(t, by.block, (skipped + step) * by.block)
+        product, value = self._first_steps(columns), self._last_steps(columns)
+        block = (
+            self._by_threads(*self.tile.loops((self._set(self.tile, "tile", self.number(0.0)),))),
+            *product.body(),
+            self._by_threads(*self._products(columns)),
+            *self._reduced(columns),
+            *value.body(),
+        )
+        body = (
+            *lead,
+            *self._allocations(),
+            *product.allocations(),
+            *value.allocations(),
+            self._by_rows(tuple(ln.Store(s.name, self._row, self.start(s.op)) for s in self.states)),
+            self._by_threads(*self.sum.loops((self._set(self.sum, self.result.name, self.number(0.0)),))),
+            *over(step, sym.ceildiv(end, by.block) - skipped, block),
+            self._by_threads(*self._stored()),
+        )
+        grid = sym.as_var(sym.axis(f"{by.m}_1", self.tiles))
+        outer = [loop for loop in self.loops if loop is not self.m]
+        outer += [] if grid is None else [ln.Loop(grid, self.tiles, "serial", ())]
+        return replace(self.before, body=wrap(outer, body), threads=self.threads)
+
+    # ---- arrays ----------------------------------------------------------------------------------------------------
+
+    def _allocations(self) -> Body:
+        by = self.by
+        states = [ln.Alloc(state.name, self.dtype, by.rows, "shared") for state in self.states]
+        parts = [ln.Alloc(_parts(state.name), self.dtype, self.threads, "shared") for state in self.states]
+        factor = [ln.Alloc(_factor(self.result.name), self.dtype, by.rows, "shared")] if self.result.moves else []
+        return (
+            ln.Alloc("product", self.dtype, self.pitch * by.block, "shared"),
+            *states, *parts, *factor,
+            ln.Alloc("tile", self.dtype, self.tile.size * self.threads, "registers"),
+            ln.Alloc(self.result.name, self.dtype, self.sum.size * self.threads, "registers"),
+        )  # fmt: skip
+
+    def _place(self, row: Int, column: Int) -> Int:
+        """Where an element of the product is."""
+        return column * self.pitch + row
+
+    def _at(self, held: Held) -> Int:
+        """Where an element of the thread's part of an array in registers is."""
+        return self.thread * held.size + held.number
+
+    def _set(self, held: Held, array: str, value: ln.Scalar) -> ln.Store:
+        return ln.Store(array, self._at(held), value)
+
+    def _by_threads(self, *body: ln.Statement) -> ln.Loop:
+        return by_threads(self.threads, *body)
+
+    @property
+    def _row(self) -> Int:
+        return sym.axis(f"{self.by.m}_0", self.by.rows)
+
+    def _by_rows(self, body: Body) -> ln.Loop:
+        """``body`` for each row of the tile."""
+        variable = sym.as_var(self._row)
+        assert variable is not None
+        return ln.Loop(variable, self.by.rows, "thread", body, self.threads)
+
+    # ---- products --------------------------------------------------------------------------------------------------
+
+    def _first_steps(self, columns: Side) -> Steps:
+        """The product of a tile of rows and a block of columns."""
+        by = self.by
+        factors = product_of(self.first)
+        for factor, axis in zip(factors, (self.t.axis, self.m.axis), strict=True):
+            if axis in sym.variables(factor.offset).union(*(sym.variables(v) for v in factor.valid)):
+                raise ScheduleError("stream: the operands of the first contraction do not have rows and columns apart")
+        a, b = (
+            self._strip(name, factor, side, self.first.loops, isinstance(by.first, Warps))
+            for name, factor, side in zip(("stage_a", "stage_b"), factors, (self.side, columns), strict=True)
+        )
+        k_0 = Var("k_0", 0, by.depth - 1)
+
+        def product(step: Int, other: bool) -> ln.Contract:
+            left, right = (x.other if other else x.name for x in (a, b))
+            return self._contract(
+                "tile", self.tile, k_0, (left, a.dtype, a.place(sym.expr(k_0), self.tile.top), a.line),
+                (right, b.dtype, b.place(sym.expr(k_0), self.tile.left), b.line),
+            )  # fmt: skip
+
+        count = sym.ceildiv(sym.product(loop.extent for loop in self.first.loops), by.depth)
+        return Steps(self.threads, count, (a, b), product, by.ahead)
+
+    def _last_steps(self, columns: Side) -> Steps:
+        """The product of the first one and the block's rows of C, onto the running sum."""
+        by, t = self.by, self.t
+        term = ln.Loop(Var(f"{by.axis}_4", 0, by.block - 1), by.block, "serial", ())
+        inside = sym.expr(term.axis)
+        right, where = self.right(), {t.axis: columns.at(inside)}
+        offset = sym.substitute(right.offset, where)
+        valid = (*(sym.substitute(v, where) for v in right.valid), *columns.valid(inside))
+        access = replace(right, offset=offset, valid=valid)
+        c = self._strip("stage_c", access, Side(self.n, by.width, 0), (term,), isinstance(by.last, Warps))
+        k_0 = Var("k_0", 0, by.depth - 1)
+
+        def product(step: Int, other: bool) -> ln.Contract:
+            at = step * by.depth + sym.expr(k_0)
+            return self._contract(
+                self.result.name, self.sum, k_0, ("product", self.dtype, self._place(self.sum.top, at), 1),
+                (c.other if other else c.name, c.dtype, c.place(sym.expr(k_0), self.sum.left), c.line),
+            )  # fmt: skip
+
+        return Steps(self.threads, by.block // by.depth, (c,), product, by.ahead)
+
+    def _strip(self, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], lines: bool) -> Strip:
+        if any(access.fill):
+            raise ScheduleError("stream: a factor is something else than zero where it is masked")
+        by = self.by
+        return strip(self.before, name, access, side, reduced, by.depth, self.threads, lines=lines, ahead=by.ahead)
+
+    def _contract(
+        self, tile: str, held: Held, k_0: Var, a: tuple[str, DType, Int, Int], b: tuple[str, DType, Int, Int]
+    ) -> ln.Contract:
+        """The terms of ``k_0`` added to ``held``, of which ``a`` and ``b`` are array, type, offset and stride."""
+        rows, columns = held.shape
+        return ln.Contract(
+            tile, self.dtype, *a, *b[:3], (ln.Loop(k_0, self.by.depth, "serial", ()),), rows, rows, columns, columns,
+            tile_offset=self.thread * held.size, accumulate=True, b_column=b[3], fragment=held.fragment,
+        )  # fmt: skip
+
+    # ---- what is carried -------------------------------------------------------------------------------------------
+
+    def _products(self, columns: Side) -> Body:
+        """The thread's elements of the tile, as elements of the product."""
+        held = self.tile
+        where = {self.m.axis: self.side.at(held.row), self.t.axis: columns.at(held.column)}
+        total = {ln.temporary(self.first.name, self.dtype): ln.load("tile", self._at(held), self.dtype)}
+        element = substitute_scalar(replace_leaves(self.element, total), where, {})
+        place = self._place(held.row, held.column)
+        body: Body = (*substitute(self.lets, where), ln.Store("product", place, element))
+        valid = (*self.side.valid(held.row), *columns.valid(held.column))
+        if valid:
+            body = (ln.Store("product", place, self.number(0.0)), ln.If(valid, body))
+        return held.loops(body)
+
+    def _reduced(self, columns: Side) -> Body:
+        """For each row of the product: the maxima moved on, what follows them, and in its place the left operand of the
+        last sum."""
+        by = self.by
+        at = Var(f"{by.axis}_3", 0, by.block // self.parts - 1)
+        column = sym.expr(at) * self.parts + self.part
+        row = ln.load("product", self._place(self.mine, column), self.dtype)
+        block = Block(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.mine)})
+        rows, valid = self.side.valid(self.mine), columns.valid(column)
+
+        def counted(value: ln.Scalar, op: ops.Op) -> ln.Scalar:
+            """``value``, where there is such a column."""
+            return ln.select(valid, self._masked(value, (*rows, *valid)), self.start(op))
+
+        def reduce(state: Carried, row: ln.Scalar, before: Body) -> Body:
+            """The part of ``state`` that is the thread's."""
+            name = _part(state.name)
+            loop = ln.Loop(at, by.block // self.parts, "unroll", ())
+            value = counted(block.value(state, row), state.op)
+            reduction = ln.Reduction(name, state.op, self.dtype, (loop,), before, value)
+            return (reduction, ln.Store(_parts(state.name), self.thread, ln.temporary(name, self.dtype)))
+
+        maxima = [s for state in self.maxima for s in reduce(state, row, ())]
+        weights: list[ln.Statement] = self._moved(block, self.mine)
+        # The last sum that reads an element of the product leaves in its place what it weighs.
+        kept = ln.temporary("kept", self.dtype)
+        left = counted(block.value(self.left(), kept), ops.SUM_REDUCE)
+        before = (ln.Define("kept", row), ln.Store("product", self._place(self.mine, column), left))
+        for number, state in enumerate(self.sums, 1):
+            weights += reduce(state, kept, before) if number == len(self.sums) else reduce(state, row, ())
+        if not self.sums:
+            weights.append(ln.Loop(at, by.block // self.parts, "unroll", before))
+        scaled: list[ln.Statement] = []
+        if self.result.moves:
+            factor = ln.load(_factor(self.result.name), self.sum.row, self.dtype)
+            total = self.times(self._total(), factor)
+            scaled.append(self._by_threads(*self.sum.loops((self._set(self.sum, self.result.name, total),))))
+        return (
+            self._by_threads(*maxima), self._by_threads(*weights), self._by_rows(self._carried()), *scaled,
+        )  # fmt: skip
+
+    def _masked(self, value: ln.Scalar, valid: tuple[Int, ...]) -> ln.Scalar:
+        """``value``, reading arrays of the kernel only where ``valid`` holds."""
+        arrays = {array.name for array in self.before.arrays}
+        by: dict[ln.Scalar, ln.Scalar] = {}
+        for scalar in ln.postorder(value) if valid else ():
+            leaf = scalar.leaf
+            if isinstance(leaf, ln.Access) and leaf.array in arrays:
+                fill = leaf.fill or bytes(scalar.dtype.itemsize)
+                by[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, (*leaf.valid, *valid), fill)
+        return replace_leaves(value, by)
+
+    def _moved(self, block: Block, row: Int) -> list[ln.Statement]:
+        """Names the maxima of ``row`` before and after the block."""
+        found: list[ln.Statement] = []
+        for state in self.maxima:
+            found.append(self._together(state, row))
+            before, most = ln.load(state.name, row, self.dtype), block.temporary(state.name, "block")
+            found += block.moved(state, before, most)
+        return found
+
+    def _together(self, state: Carried, row: Int) -> ln.Reduction:
+        """The reduction of a row in a block, from the parts of its threads."""
+        part = Var(f"{self.by.axis}_2", 0, self.parts - 1)
+        value = ln.load(_parts(state.name), sym.expr(part) * self.by.rows + row, self.dtype)
+        loop = ln.Loop(part, self.parts, "unroll", ())
+        return ln.Reduction(f"{state.name}_block", state.op, self.dtype, (loop,), (), value)
+
+    def _carried(self) -> Body:
+        """The states of a row, moved on, and the factor of its running sum."""
+        row = self._row
+        block = Block(self, {})
+        body = self._moved(block, row)
+        for state in self.sums:
+            before, more = ln.load(state.name, row, self.dtype), block.temporary(state.name, "block")
+            body += [self._together(state, row), ln.Store(state.name, row, block.added(state, before, more))]
+        if self.result.moves:
+            body.append(ln.Store(_factor(self.result.name), row, block.factor(self.result)))
+        return (*body, *(ln.Store(s.name, row, block.temporary(s.name, "new")) for s in self.maxima))
+
+    # ---- after the blocks ------------------------------------------------------------------------------------------
+
+    def _total(self) -> ln.Scalar:
+        """The thread's element of the running sum."""
+        return ln.load(self.result.name, self._at(self.sum), self.dtype)
+
+    def _stored(self) -> Body:
+        """The stores of the thread's elements."""
+        held, columns = self.sum, Side(self.n, self.by.width, 0)
+        where = {self.m.axis: self.side.at(held.row), self.n.axis: columns.at(held.column)}
+        body = substitute(self.final(held.row, self._total()), where)
+        valid = (*self.side.valid(held.row), *columns.valid(held.column))
+        return held.loops((ln.If(valid, body),) if valid else body)
+
+
+def _part(name: str) -> str:
+    return f"{name}_part"
+
+
+def _parts(name: str) -> str:
+    """The array of what each thread has of the reduction ``name``."""
+    return f"{name}_parts"
+
+
+def _factor(name: str) -> str:
+    """The array of what each row of the running sum ``name`` is multiplied with."""
+    return f"{name}_factor"

@@ -1,0 +1,115 @@
+"""How the threads of a block divide a tile of a product."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.grid import ELEMENT, LANE, Fragment
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import wrap
+from luminal.core.schedule.nest.walk import Body
+from luminal.core.symbolic import Int
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A tile divided among threads: ``rows x columns`` neighbouring elements for each."""
+
+    rows: int
+    columns: int
+
+    def threads(self, rows: int, columns: int) -> int:
+        """Threads of a tile; raises ScheduleError where the parts do not fill it."""
+        if rows % self.rows or columns % self.columns:
+            what = f"squares of {self.rows}" if self.rows == self.columns else f"{self.rows} x {self.columns} parts"
+            raise ScheduleError(f"stage: {what} do not fill {rows} x {columns} elements")
+        return (rows // self.rows) * (columns // self.columns)
+
+    def held(self, thread: Int, rows: int, columns: int) -> Held:
+        """What ``thread`` has of a tile."""
+        across = columns // self.columns
+        top, left = sym.floordiv(thread, across) * self.rows, sym.mod(thread, across) * self.columns
+        row, column = sym.axis("e0", self.rows), sym.axis("e1", self.columns)
+        shape = (self.rows, self.columns)
+        return Held(top, left, shape, (row, column), shape, top + row, left + column, None)
+
+
+@dataclass(frozen=True)
+class Square:
+    """A tile divided among threads: ``side x side`` neighbouring elements for each."""
+
+    side: int
+
+    def threads(self, rows: int, columns: int) -> int:
+        """Threads of a tile; raises ScheduleError where the parts do not fill it."""
+        return Rectangle(self.side, self.side).threads(rows, columns)
+
+    def held(self, thread: Int, rows: int, columns: int) -> Held:
+        """What ``thread`` has of a tile."""
+        return Rectangle(self.side, self.side).held(thread, rows, columns)
+
+
+@dataclass(frozen=True)
+class Warps:
+    """A tile divided among warps: ``rows x columns`` for each, as a matrix of fragments."""
+
+    rows: int
+    columns: int
+    fragment: Fragment
+
+    def threads(self, rows: int, columns: int) -> int:
+        """Threads of a tile; raises ScheduleError where the parts do not fill it."""
+        if rows % self.rows or columns % self.columns:
+            raise ScheduleError(f"stage: warps of {self.rows} x {self.columns} do not fill {rows} x {columns} elements")
+        if self.rows % self.fragment.rows or self.columns % self.fragment.columns:
+            raise ScheduleError(f"stage: {self.fragment.name} does not fill {self.rows} x {self.columns} elements")
+        return (rows // self.rows) * (columns // self.columns) * self.fragment.warp
+
+    def held(self, thread: Int, rows: int, columns: int) -> Held:
+        """What ``thread`` has of a tile."""
+        fragment, across = self.fragment, columns // self.columns
+        warp, lane = sym.floordiv(thread, fragment.warp), sym.mod(thread, fragment.warp)
+        top, left = sym.floordiv(warp, across) * self.rows, sym.mod(warp, across) * self.columns
+        extents = (self.rows // fragment.rows, self.columns // fragment.columns, fragment.elements)
+        axes = tuple(sym.axis(f"e{k}", extent) for k, extent in enumerate(extents))
+        i, j, e = axes
+        by = {LANE: lane, ELEMENT: e}
+        row = top + i * fragment.rows + sym.substitute(fragment.row, by)
+        column = left + j * fragment.columns + sym.substitute(fragment.column, by)
+        return Held(top, left, (self.rows, self.columns), axes, extents, row, column, fragment)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a thread has of a tile: the elements at ``row`` and ``column`` for all values of ``axes``, within the
+    ``shape`` at ``top`` and ``left`` that it computes, alone or with its warp."""
+
+    top: Int
+    left: Int
+    shape: tuple[int, int]
+    axes: tuple[Int, ...]
+    extents: tuple[int, ...]
+    row: Int
+    column: Int
+    fragment: Fragment | None
+
+    @property
+    def size(self) -> int:
+        """Elements of the thread."""
+        return math.prod(self.extents)
+
+    @property
+    def number(self) -> Int:
+        """The place of the element at ``axes`` among them."""
+        total: Int = 0
+        for axis, extent in zip(self.axes, self.extents, strict=True):
+            total = total * extent + axis
+        return total
+
+    def loops(self, body: Body) -> Body:
+        """``body`` for each of the elements."""
+        axes = zip(self.axes, self.extents, strict=True)
+        return wrap([ln.Loop(v, extent, "unroll", ()) for axis, extent in axes if (v := sym.as_var(axis))], body)

@@ -1,0 +1,154 @@
+"""What a nest touches of its arrays: the offsets, and the slabs that consecutive parts of its tasks touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice, product
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import accesses, statements, values
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+
+BOUNDS = 16  # that are tried of an index at most
+
+
+@dataclass(frozen=True)
+class Slab:
+    """What consecutive parts of a nest touch of an array: part ``p`` of ``parts`` lies in ``[base + p*stride, base +
+    (p+1)*stride)`` elements for every ``base`` in ``first .. last``."""
+
+    parts: Int
+    stride: Int
+    first: int
+    last: int
+
+
+@lru_cache(maxsize=1 << 10)
+def _prefixes(nest: ln.LoopNest) -> tuple[Int, ...]:
+    """Into how many parts the outermost one, two, ... parallel loops divide the tasks."""
+    loops = nest.tasks
+    counts = (sym.product(loop.extent for loop in loops[: k + 1]) for k in range(len(loops)))
+    return tuple(count for count in counts if typical(count) > 1)
+
+
+@lru_cache(maxsize=1 << 12)
+def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
+    """The slabs of ``array``, for each of the outermost parallel loops whose iterations touch slabs apart."""
+    loops = nest.tasks
+    dims = set(nest.dims)
+    shorter = _shorter(nest)
+    found: list[Slab] = []
+    part: Int = 0
+    for depth, loop in enumerate(loops):
+        part = part * loop.extent + sym.var(loop.axis.name, loop.axis.lo, loop.axis.hi)
+        linear = [sym.coefficient(offset, loop.axis) for offset in offsets(nest, array)]
+        strides = {c[0] for c in linear if c is not None}
+        if None in linear or len(strides) != 1:
+            continue
+        (stride,) = strides
+        if not sym.always(stride - 1) or not sym.variables(stride) <= dims:
+            continue
+        inner = [offset - part * stride for offset in offsets(nest, array)]
+        ends = [_highest(offset + 1 - stride, shorter) for offset in inner]
+        starts = [_lowest(offset, shorter) for offset in inner]
+        if None not in ends and None not in starts:
+            first, last = max(e for e in ends if e is not None), min(s for s in starts if s is not None)
+            if first <= last:
+                parts = sym.product(outer.extent for outer in loops[: depth + 1])
+                found.append(Slab(parts, stride, first, last))
+    return tuple(found)
+
+
+def _shorter(nest: ln.LoopNest) -> list[dict[Var, Int]]:
+    """For axes whose loops go less far than their bounds, always or for some values of others, as in the last block:
+    variables bounded by that. Where it is the smaller of two, there is one of each."""
+    body = statements(nest.body)
+    named = _named(body)
+    extents: dict[Var, set[Int]] = {}
+    for axis, extent in chain.from_iterable(map(_axes, body)):
+        extents.setdefault(axis, set()).add(_spelled(extent, named))
+    single = {axis: next(iter(of)) for axis, of in extents.items() if len(of) == 1}
+    found = {axis: e for axis, e in single.items() if not isinstance(e, int) or axis.hi != e - 1}
+    options: list[dict[Var, Int]] = []
+    for chosen in islice(product(*(sym.either(extent, "min") for extent in found.values())), BOUNDS):
+        by: dict[Var, Int] = {}
+        for axis, extent in zip(found, chosen, strict=True):  # outer loops first, with which the extents of others vary
+            by[axis] = sym.axis(axis.name, sym.substitute(extent, by))
+        options.append(by)
+    return options
+
+
+def _highest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+    """The lowest proven upper bound of ``value``."""
+    found = (sym.upper(e) for by in shorter for e in sym.either(sym.substitute(value, by), "min"))
+    return min((bound for bound in found if bound is not None), default=None)
+
+
+def _lowest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+    """The highest proven lower bound of ``value``."""
+    found = (sym.lower(e) for by in shorter for e in sym.either(sym.substitute(value, by), "max"))
+    return max((bound for bound in found if bound is not None), default=None)
+
+
+def offsets(nest: ln.LoopNest, array: str) -> tuple[Int, ...]:
+    """Every offset, over loop axes, at which ``nest`` may read or write ``array``, masks left out."""
+    body = statements(nest.body)
+    named = _named(body)
+    found = chain.from_iterable(_offsets(statement, array) for statement in body)
+    return tuple(dict.fromkeys(_spelled(offset, named) for offset in found))
+
+
+def _named(body: Sequence[ln.Statement]) -> dict[Var, Int]:
+    """The names of index expressions, and what they stand for."""
+    values: dict[Var, set[Int]] = {}
+    for statement in body:
+        if isinstance(statement, ln.Assign):
+            values.setdefault(statement.axis, set()).add(statement.value)
+    return {axis: next(iter(given)) for axis, given in values.items() if len(given) == 1}
+
+
+def _axes(statement: ln.Statement) -> list[tuple[Var, Int]]:
+    """The axes that a statement goes through, and how far."""
+    match statement:
+        case ln.Loop():
+            return [(statement.axis, statement.extent)]
+        case ln.Reduction() | ln.Reductions():
+            return [(loop.axis, loop.extent) for loop in statement.loops]
+        case ln.Contract():
+            row = sym.as_var(sym.axis("e0", statement.rows))
+            rows = [] if row is None else [(row, statement.rows)]
+            return rows + [(loop.axis, loop.extent) for loop in statement.loops]
+        case _:
+            return []
+
+
+def _offsets(statement: ln.Statement, array: str) -> list[Int]:
+    found = [access.offset for value in values(statement) for access in accesses(value) if access.array == array]
+    match statement:
+        case ln.Store() if statement.array == array:
+            found.append(statement.offset)
+        case ln.Sort() | ln.Keep() if statement.array == array:
+            found.append(statement.offset + sym.axis("e2", statement.extent))  # any of those that are put in order
+        case ln.Contract():
+            row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
+            if statement.a == array:
+                found.append(statement.a_offset + statement.a_row * row)
+            if statement.b == array and statement.prologue is None:
+                b = statement.b_offset + statement.b_column * column
+                if statement.unit is not None:
+                    k, group = sym.expr(statement.loops[-1].axis), statement.unit.group
+                    b = statement.b_offset + sym.floordiv(k, group) * (statement.columns * group) + column * group
+                    b = b + sym.mod(k, group)
+                found.append(b)
+    return found
+
+
+def _spelled(offset: Int, named: dict[Var, Int]) -> Int:
+    """``offset`` with the names of index expressions replaced by what they stand for."""
+    while sym.variables(offset) & named.keys():
+        offset = sym.substitute(offset, named)
+    return offset

@@ -1,0 +1,77 @@
+"""What a sum of products in a nest multiplies: the elements of A and B, and what computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import accesses
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
+
+_ZERO: Int = 0
+
+
+def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
+    """The two array elements, masked or not, whose product is summed; either may convert as it is loaded. Preparation
+    has put A first and B second. Raises ScheduleError where something else is summed."""
+    if reduction.op is not ops.SUM_REDUCE or reduction.value.op is not ops.MUL or reduction.before:
+        raise ScheduleError("what is reduced is not a sum over a product alone")
+    a, b = (x.operands[0].leaf if x.op is ops.CAST else x.leaf for x in reduction.value.operands)
+    if not isinstance(a, ln.Access) or not isinstance(b, ln.Access):
+        raise ScheduleError("the sum is not over a product of two array elements")
+    return a, b
+
+
+def loaded(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
+    """A and B as ``product_of`` gives them; where B is computed from several elements, the one of the largest array,
+    and what computes it. Raises ScheduleError where something else is summed."""
+    computed = reduction.value.operands[1] if reduction.value.op is ops.MUL else None
+    if computed is None or _is_element(computed):
+        return (*product_of(reduction), None)
+    read = accesses(computed)
+    a = accesses(reduction.value.operands[0])
+    if reduction.op is not ops.SUM_REDUCE or reduction.before or not _is_element(reduction.value.operands[0]) or not a:
+        raise ScheduleError("the sum is not over a product of an array element and what is computed from such")
+    if not read or any(x.valid for x in (*a, *read)):
+        raise ScheduleError("what is multiplied is computed from masked elements, or from none")
+    return a[0], max(read, key=lambda x: sym.upper(x.offset) or 0), computed
+
+
+def _is_element(value: ln.Scalar) -> bool:
+    """Whether ``value`` is an element of an array, converted or not."""
+    return value.op is None or (value.op is ops.CAST and value.operands[0].op is None)
+
+
+def factors_of(reduction: ln.Reduction, n: Var) -> tuple[ln.Access, ln.Access]:
+    """The two array elements whose product is summed: A, and B, which depends on ``n``. Neither is masked."""
+    found = product_of(reduction)
+    if any(x.valid for x in found):
+        raise ScheduleError("tensorise: a factor is masked")
+    with_n = [x for x in found if n in sym.variables(x.offset)]
+    if len(with_n) != 1:
+        raise ScheduleError(f"tensorise: {n} must index one factor, it indexes {len(with_n)}")
+    (b,) = with_n
+    return next(x for x in found if x is not b), b
+
+
+def stored_type(nest: ln.LoopNest, array: str) -> DType:
+    return next(a.dtype for a in nest.arrays if a.name == array)
+
+
+def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
+    """The loops that move B. Elements of several steps that share a byte lie inside them."""
+    if contract.prologue is None:
+        return list(contract.loops)
+    return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
+
+
+def flat(loops: Sequence[ln.Loop]) -> Int:
+    """The number of an iteration of nested loops, of which only the last of an outer one's may be shorter."""
+    number = _ZERO
+    for loop in loops:
+        number = number * (loop.axis.hi + 1) + sym.expr(loop.axis)
+    return number

@@ -1,0 +1,136 @@
+"""How many significant bits of each value the outputs of a graph can tell, and functions of no more than these.
+
+Where operands of contractions are rounded, what they are computed from need not be exact to the last place: the weights
+of a softmax, rounded to bfloat16, are read to 8 bits. The demand goes from what rounds back to what is rounded, through
+all that keeps relative errors as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from luminal.core import ir, ops
+from luminal.core.decompose.common import SHORT_DIGITS
+from luminal.core.decompose.error_function import times_normal, times_normal_short
+from luminal.core.decompose.hyperbolic import one_plus_tanh, one_plus_tanh_short
+from luminal.core.ir import Graph, Node, Origins
+from luminal.core.ops import Kind
+from luminal.core.rules.pattern import uniform
+from luminal.core.schedule.numeric import signs
+from luminal.core.schedule.numeric.rounding import significant
+from luminal.core.schedule.numeric.spelled_out import operand
+from luminal.core.types import f32
+
+ALL = 1 << 10  # bits: as many as there are
+GUARD = 5  # bits beyond those that a rounding leaves: about one in 2**GUARD goes another way at most
+
+_SAME = (ops.RECIP, ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.MAX, ops.MAX_REDUCE)  # errors stay as large as they are
+_PRODUCTS = (ops.MUL, ops.DIV)  # those of the operands add up
+_SUMS = (ops.ADD, ops.SUM_REDUCE)  # they stay as large where no term is negative; else terms may cancel
+
+
+@dataclass(frozen=True)
+class Shorter:
+    """A function of a float32, and a shorter form where ``digits`` significant bits are enough: of the real function,
+    whatever the roundings of ``function`` leave of it."""
+
+    function: Callable[[Node], Node]
+    short: Callable[[Node], Node]
+    digits: int
+
+
+SHORTER = (
+    Shorter(times_normal, times_normal_short, SHORT_DIGITS),
+    Shorter(one_plus_tanh, one_plus_tanh_short, SHORT_DIGITS),
+)
+
+
+def eased(graph: Graph) -> Graph:
+    """``graph`` with its float32 exponentials, and the functions of ``SHORTER``, of as many digits as can be told."""
+    origins: Origins = dict(graph.origins)
+    return graph.computing(_eased(graph.roots, origins), origins=origins)
+
+
+def _eased(roots: Iterable[Node], origins: Origins) -> tuple[Node, ...]:
+    roots = tuple(roots)
+    wanted = demands(roots)
+    order = ir.topological(roots)
+    readers = Counter(chain(roots, *(set(node.inputs) for node in order)))
+    made: dict[Node, Node] = {}
+    for node in order:
+        few = node.dtype == f32 and wanted[node] < significant(f32)
+        short = _short(node, wanted[node], readers) if few else None
+        operands = [made[x] for x in node.inputs]
+        with ir.originating(origins, *origins.get(node, ())):
+            if node.op.kind is Kind.STRUCTURED:
+                bodies = (_eased(body, origins) for body in node.attr.bodies)
+                made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
+            elif short is not None:
+                function, x = short
+                made[node] = function(made[x])
+            elif few and node.op is ops.EXP2:
+                made[node] = ir.unary(ops.EXP2, operands[0], ops.Scale(node.attr.scale, wanted[node]))
+            else:
+                made[node] = ir.rebuild(node, operands)
+    return tuple(made[root] for root in roots)
+
+
+# ---- functions that have a shorter form ------------------------------------------------------------------------------
+
+
+def _short(node: Node, digits: int, readers: Mapping[Node, int]) -> tuple[Callable[[Node], Node], Node] | None:
+    """The short form of the function that ``node`` is, and of what, where that has as many as ``digits`` and nobody
+    else reads what ``node`` is computed from."""
+    for row in SHORTER:
+        if digits <= row.digits and (x := operand(row.function, node)) is not None:
+            own = [part for part in node.inputs if part is not x and uniform(part) is None]
+            if all(readers[part] == 1 for part in own):
+                return row.short, x
+    return None
+
+
+# ---- the demand ------------------------------------------------------------------------------------------------------
+
+
+def demands(roots: Iterable[Node]) -> dict[Node, int]:
+    """The significant bits that are needed of every node: ``ALL`` of ``roots``, and of what loops and branches read."""
+    roots = tuple(roots)
+    order = ir.topological(roots)
+    positive, inexact = signs.not_negative(order), _inexact(order)
+    found = dict.fromkeys(order, 0) | dict.fromkeys(roots, ALL)
+    for node in reversed(order):
+        digits = _asked(node, found[node], positive, inexact)
+        for x in node.inputs:
+            found[x] = max(found[x], digits)
+    return found
+
+
+def _asked(node: Node, digits: int, positive: set[Node], inexact: set[Node]) -> int:
+    """The digits that ``node`` needs of its operands, if so many are needed of itself."""
+    if node.op is ops.EQUAL and node.inputs[0] is node.inputs[1]:
+        return 0  # it asks whether that is a number
+    if not node.dtype.is_float:
+        return ALL
+    if node.op is ops.CAST:
+        return min(digits, significant(node.dtype) + GUARD)
+    if node.op in _PRODUCTS:
+        return digits + inexact.issuperset(node.inputs)
+    keeps = node.op in _SAME or (node.op in _SUMS and positive.issuperset(node.inputs))
+    return digits if keeps else ALL
+
+
+def _rounds(node: Node) -> bool:
+    return node.op is ops.CAST and significant(node.dtype) < significant(node.inputs[0].dtype)
+
+
+def _inexact(order: Sequence[Node]) -> set[Node]:
+    """Those of ``order``, operands first, that the error of an exponential may be in; one that is rounded is not told
+    from that rounding's."""
+    found: set[Node] = set()
+    for node in order:
+        if node.op is ops.EXP2 or not (_rounds(node) or found.isdisjoint(signs.values(node))):
+            found.add(node)
+    return found

@@ -1,0 +1,188 @@
+"""Long reductions: of parts first, then of what these give.
+
+Threads share the parts where there are few results. And sums are exact enough: the error of one accumulator would grow
+with their length. Contractions stay whole: their tiles are shared, and summed in blocks. Parts are the same for any
+number of threads, and so are results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from luminal.core import ir, numerics, ops
+from luminal.core import symbolic as sym
+from luminal.core.ir import Graph, Node
+from luminal.core.ops import Kind
+from luminal.core.rewrite import readers, remade
+from luminal.core.schedule.contraction.roles import roles
+from luminal.core.sizes import largest, typical
+from luminal.core.symbolic import Int
+from luminal.core.target import Target
+
+Readers: TypeAlias = dict[Node, set[Node | None]]
+
+PART = 1 << 14  # elements of a part, at most: a second reduction of it finds it in the cache
+PARTS = 8  # that are worth it: waking a thread takes as long as reducing one or two
+TASKS = 16  # that are enough for threads to have some each
+COLUMNS = 128  # of a task where a row is not reduced along memory, about
+TERMS = 2048  # that one accumulator sums well
+
+
+def in_parts(graph: Graph, target: Target) -> Graph:
+    """``graph`` with its long reductions in parts, as ``target`` computes them.
+
+    What a part gives is not rounded: it has the type in which the reduction computes.
+    """
+    read_by = readers(graph.roots)
+
+    def made(node: Node, operands: Sequence[Node]) -> Node:
+        new = ir.rebuild(node, operands)
+        if node.op.kind is not Kind.REDUCE or roles(node) is not None:
+            return new
+        return _reduced(new, node, read_by, target)
+
+    origins: ir.Origins = dict(graph.origins)
+    return graph.computing(remade(graph.roots, origins, made), origins=origins)
+
+
+def _reduced(new: Node, node: Node, read_by: Readers, target: Target) -> Node:
+    """The reduction ``new``, which was ``node``, in parts where it is long; so is that of what they give."""
+    long = _Long.of(new, target)
+    if not (long.is_shared or long.is_inexact):
+        return new
+    (x,), axes, op = new.inputs, new.attr.axes, new.op
+    cut = _Cut.of(x.shape, axes, long.most)
+    whole = cut.applied(node, x, read_by)
+    if whole is None:
+        return new
+    wide = new.dtype.compute if op is ops.SUM_REDUCE else new.dtype
+    parts = cut.masked(ir.cast(whole, wide), numerics.of_nothing(op, wide).tobytes())
+    within = ir.reduce(op, parts, [k + 1 for k in axes if k >= cut.axis])
+    total = ir.reduce(op, within, [k for k in axes if k <= cut.axis])
+    return ir.cast(_reduced(total, total, {within: {total}}, target), new.dtype)
+
+
+@dataclass(frozen=True)
+class _Long:
+    """What counts of a reduction: its ``terms``, how many results lie side by side in a task (``columns``), and how
+    many tasks it has, of those that are ``enough``."""
+
+    node: Node
+    terms: int
+    columns: int
+    tasks: int
+    enough: int
+
+    @classmethod
+    def of(cls, node: Node, target: Target) -> _Long:
+        """The reduction ``node`` on ``target``."""
+        shape, axes = node.inputs[0].shape, node.attr.axes
+        grid = target.grid
+        enough, widest = (TASKS, COLUMNS) if grid is None else (grid.processors, grid.threads)
+        inner = max(1, math.prod(typical(size) for size in shape[axes[-1] + 1 :]))
+        terms = math.prod(largest(shape[k]) for k in axes)
+        return cls(node, terms, min(inner, widest), typical(node.size) // inner * -(-inner // widest), enough)
+
+    @property
+    def most(self) -> int:
+        """Terms of a part, at most."""
+        return PART if self.columns == 1 else min(PART // self.columns, TERMS)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether more threads are to have a part in it than it has tasks."""
+        return self.tasks < self.enough and self.terms * self.columns >= PART * PARTS
+
+    @property
+    def is_inexact(self) -> bool:
+        """Whether one accumulator would sum too many terms, as where vectors go across the rows: along memory, each of
+        their lanes has one, and rows do with them what else is done with rows."""
+        sums = self.node.op is ops.SUM_REDUCE and self.node.dtype.is_float
+        return sums and self.columns > 1 and self.terms > TERMS
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Values of ``before`` with the ``axis`` as two, the second of which has ``each`` positions: a part's. It, and as
+    many axes after it as ``run``, are reduced."""
+
+    before: ir.Shape
+    axis: int
+    each: int
+    run: int
+
+    @classmethod
+    def of(cls, shape: ir.Shape, axes: tuple[int, ...], most: int) -> _Cut:
+        """Where parts of a ``shape`` that is reduced over ``axes``, of so many terms at the ``most``, end."""
+        inside = 1
+        for axis in reversed(axes):
+            extent = largest(shape[axis])
+            if inside * extent > most:
+                break
+            inside *= extent
+        run = next((k for k in range(len(shape) - axis - 1) if axis + 1 + k not in axes), len(shape) - axis - 1)
+        return cls(shape, axis, _divisor(shape[axis], most // inside), run)
+
+    @property
+    def shape(self) -> ir.Shape:
+        count = sym.ceildiv(self.before[self.axis], self.each)
+        return (*self.before[: self.axis], count, self.each, *self.before[self.axis + 1 :])
+
+    @property
+    def place(self) -> Int:
+        """The position along the axis as it was."""
+        at = ir.axes(self.shape)
+        return at[self.axis] * self.each + at[self.axis + 1]
+
+    @property
+    def inside(self) -> Int:
+        """Not negative where there is such a position: counted over the whole run, which may become one loop."""
+        at, end = self.place, self.before[self.axis]
+        for k in range(self.axis + 1, self.axis + 1 + self.run):
+            at, end = at * self.before[k] + ir.axes(self.shape)[k + 1], end * self.before[k]
+        return end - 1 - at
+
+    def _cut(self, x: Node) -> Node:
+        """``x`` after the cut, and zeros."""
+        at = ir.axes(self.shape)
+        index = (*at[: self.axis], self.place, *at[self.axis + 2 :])
+        return ir.view(x, self.shape, index, (self.inside,), bytes(x.dtype.itemsize))
+
+    def masked(self, x: Node, outside: bytes) -> Node:
+        """``x``, of the shape after the cut, and ``outside`` where there was nothing before."""
+        return ir.view(x, x.shape, ir.axes(x.shape), (self.inside,), outside)
+
+    def applied(self, node: Node, x: Node, read_by: Readers) -> Node | None:
+        """``x``, of which ``node`` is the reduction, after the cut, with anything where there was nothing before. What
+        it alone is computed from is cut instead of it: it need not be stored to be read in parts. None where something
+        would have to be that is not now."""
+        (whole,) = node.inputs
+        now, own = {whole: x}, {node}
+        for part in (reached := [whole]):
+            if part in own or part.op.kind is not Kind.ELEMENTWISE or part.op is ops.CONTIGUOUS:
+                continue
+            if read_by[part] <= own:
+                own.add(part)
+                now |= zip(part.inputs, now[part].inputs, strict=True)
+                reached += part.inputs
+        cut: dict[Node, Node] = {}
+        for part in ir.topological([whole]):
+            if part in own:
+                cut[part] = ir.elementwise(part.op, *(cut[y] for y in part.inputs), attr=part.attr)
+            elif part in now:
+                source, view = (part.inputs[0], {part}) if part.op is ops.VIEW else (part, own)
+                computed = source.op is ops.GATHER or (source.op.kind is Kind.ELEMENTWISE and source is not part)
+                if computed and read_by[source] <= view:
+                    return None
+                cut[part] = self._cut(now[part])
+        return cut[whole]
+
+
+def _divisor(extent: Int, most: int) -> int:
+    """The largest divisor of an axis of ``extent`` up to ``most``; that itself, where there is none half as large."""
+    if not isinstance(extent, int):
+        return most
+    return next((each for each in range(most, most // 2, -1) if extent % each == 0), most)

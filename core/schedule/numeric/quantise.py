@@ -1,0 +1,155 @@
+"""Weights rounded to integers with a scale each, when compiling: the user's choice, a row each.
+
+Which: a matrix of float constants, of at least ``LEAST`` elements and finite, that a contraction reads with one axis
+along N and the other along K. How, with ``w`` a row along K (or a group of one) in float32:
+
+- ``int8``: ``scale = max |w| / 127``, ``q = round(w / scale)``;
+- ``int4``: ``extreme`` is the number of the largest magnitude in a group of 32 along K, the first of equals,
+  ``scale = bfloat16(extreme / -8)``, ``q = min(max(round(w / scale), -8), 7)``. The scheme of llama.cpp's Q4_0, but for
+  the type of the scale. ``int4-64`` and ``int4-128`` have larger groups.
+
+Halves go to even, and where all of ``w`` is zero, ``q`` is. The contraction then multiplies with ``float32(q) *
+float32(scale)``, and sums in float32 as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from luminal.core import ir, ops, types
+from luminal.core import symbolic as sym
+from luminal.core.errors import InputError
+from luminal.core.ir import Approximation, Graph, Node
+from luminal.core.movement import reshape, transpose
+from luminal.core.rewrite import remade
+from luminal.core.schedule.contraction.roles import Operand, operand, roles
+from luminal.core.types import DType
+
+LEAST = 1 << 16  # elements
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Integers of type ``dtype``, with a scale for each ``group`` of them along K, or, where that is 0, for all."""
+
+    name: str
+    dtype: DType
+    group: int
+    scale: DType
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def quantised(self, weights: Array) -> tuple[Array, Array]:
+        """The integers for ``weights`` ``[.., group]``, and their scales ``[.., 1]``."""
+        wide = weights.astype(np.float32)
+        if self.group:
+            at = np.abs(wide).argmax(-1, keepdims=True)
+            scales = np.take_along_axis(wide, at, -1) / np.float32(self.dtype.min)
+        else:
+            scales = np.abs(wide).max(-1, keepdims=True) / np.float32(self.dtype.max)
+        scales = scales.astype(self.scale.numpy)
+        divisor = scales.astype(np.float32)
+        whole = np.rint(wide / np.where(divisor == 0, np.float32(np.inf), divisor))
+        low = self.dtype.min if self.group else -self.dtype.max
+        return np.clip(whole, low, self.dtype.max).astype(np.int8).astype(self.dtype.numpy), scales
+
+
+ALL = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("int8", types.i8, 0, types.f32),
+        Scheme("int4", types.i4, 32, types.bf16),
+        Scheme("int4-64", types.i4, 64, types.bf16),
+        Scheme("int4-128", types.i4, 128, types.bf16),
+    )
+}
+
+
+def parse(name: str | None) -> Scheme | None:
+    """The scheme of that name. Raises InputError for other names."""
+    if name is not None and name not in ALL:
+        raise InputError(f"unknown weights {name!r}: expected {', '.join(ALL)}")
+    return None if name is None else ALL[name]
+
+
+def quantised(graph: Graph, scheme: Scheme) -> Graph:
+    """``graph`` with the weights of its contractions as ``scheme`` has them, and a note of each; names and origins
+    stay."""
+    names, origins = dict(graph.names), dict(graph.origins)
+    rewriter = _Rewriter(scheme, names, origins)
+    roots = remade(graph.roots, origins, rewriter.made)
+    made = graph.approximations + tuple(rewriter.approximations)
+    return graph.computing(roots, names=names, origins=origins, approximations=made)
+
+
+class _Rewriter:
+    def __init__(self, scheme: Scheme, names: dict[Node, str], origins: ir.Origins) -> None:
+        self.scheme = scheme
+        self.names = names
+        self.origins = origins
+        self.approximations: list[Approximation] = []
+        self.known: dict[tuple[Node, int], Node | None] = {}
+
+    def made(self, node: Node, operands: Sequence[Node]) -> Node:
+        """``node`` over ``operands``, with its weight rounded where it is a contraction that has one."""
+        new = ir.rebuild(node, operands) if operands else node
+        rounded = self._contraction(new)
+        if rounded is not None:
+            self.approximations.append(Approximation("weights", str(self.scheme), self.origins.get(node, ())))
+        return rounded or new
+
+    def _contraction(self, node: Node) -> Node | None:
+        """``node`` with its weight rounded, where it is a contraction that has one."""
+        found = roles(node)
+        if found is None or node.dtype != types.f32 or found.b.valid:
+            return None
+        product = node.inputs[0]
+        over = ir.axes(product.shape)
+        along = {v for k in found.k if (v := sym.as_var(over[k])) is not None}
+        depth = _depth_axis(found.b, along)
+        weight = None if depth is None else self._weight(found.b.source, depth)
+        if weight is None:
+            return None
+        real = ir.view(weight, product.shape, found.b.index)
+        factors = [real if operand(x) == found.b else x for x in product.inputs]
+        return ir.rebuild(node, [ir.rebuild(product, factors)])
+
+    def _weight(self, source: Node, depth: int) -> Node | None:
+        if (source, depth) not in self.known:
+            self.known[source, depth] = self._rounded(source, depth)
+        return self.known[source, depth]
+
+    def _rounded(self, source: Node, depth: int) -> Node | None:
+        """The matrix ``source`` from integers; ``depth`` is its axis along K."""
+        if source.op is not ops.CONSTANT or not source.dtype.is_float or source.size < LEAST:  # type: ignore[operator]
+            return None
+        columns, length = (int(str(source.shape[k])) for k in (1 - depth, depth))
+        group = self.scheme.group or length
+        if length % group or not source.attr.is_finite:
+            return None
+        matrix = source.attr.array if depth == 1 else source.attr.array.T
+        rounded = self.scheme.quantised(matrix.reshape(columns, length // group, group))
+        # Held until the library is written: what they are packed from is asked for often, and takes long to make.
+        integers, scales = map(ir.constant, rounded)
+        if source in self.names:
+            self.names[integers], self.names[scales] = self.names[source], f"{self.names[source]}.scale"
+        real = ir.cast(integers, types.f32) * ir.cast(scales, types.f32)
+        whole = reshape(real, [columns, length])
+        return whole if depth == 1 else transpose(whole, 0, 1)
+
+
+def _depth_axis(b: Operand, along: set[sym.Var]) -> int | None:
+    """The axis of a matrix along K, where the other one lies along N; None for what is no such matrix."""
+    if b.source.rank != 2:
+        return None
+    used = [sym.variables(e) for e in b.index]
+    depth = [k for k in range(2) if used[k] and used[k] <= along]
+    other = [k for k in range(2) if used[k] and not used[k] & along]
+    return depth[0] if len(depth) == len(other) == 1 else None

@@ -1,0 +1,448 @@
+"""Minimal filtering of convolutions, when compiling: the user's choice, against an error budget.
+
+Instead of ``m*r`` products, ``m`` outputs of a filter of ``r`` taps take ``m + r - 1``, of transformed tiles of inputs
+with transformed filters (``core.filtering``; Winograd, 1980; Lavin and Gray, 2015). Each product is summed over the
+channels before it is transformed back: a contraction, whose batch are the positions in a tile.
+
+Which: a contraction of float32 with constant filters, A of which is read in windows of 2 to 5 neighbours, one apart,
+along one or two axes of known size; the sizes of other axes may be symbolic. Filters are transformed in float64 and
+rounded once. For each, of all ``m`` that cost less than the sum as it is (``_cost``), the fastest within the budget is
+taken (``error``); where there is none, the sum stays as it is. An infinity or NaN of the input reaches all outputs of
+its tile, up to ``m - 1`` places further than in the sum.
+
+What is computed from the result element by element is computed from each output of a tile, so that it joins the
+kernel that transforms the products back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from luminal.core import interp, ir, ops, types
+from luminal.core import symbolic as sym
+from luminal.core.errors import InputError
+from luminal.core.ir import Approximation, Graph, Node
+from luminal.core.movement import concatenate, varies
+from luminal.core.ops import Kind
+from luminal.core.rewrite import remade
+from luminal.core.schedule.contraction.roles import Roles, is_constant, roles
+from luminal.core.schedule.numeric.toom_cook import Array, Filtering, Matrix, along_axes, filtering
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+
+TAPS = range(2, 6)  # of a filter along an axis
+LARGEST = 8  # elements of a tile along an axis, m + r - 1
+
+# In multiply-adds of a contraction, what else takes as long: to write an element of a transformed tile and read it
+# again, an operation on one, and to read a weight. Measured on layers of 64 to 512 channels.
+MOVED = 36.0
+OPERATION = 2.0
+WEIGHT = 24.0
+FOLLOWED = 32  # operations at most that are repeated for each output of a tile
+LEAST = 0.9  # of the products of the sum as it is: with more, nothing would be won
+
+# A sample of a convolution, by which its error is measured.
+SAMPLED_TILES = 24
+SAMPLED_FILTERS = 32
+
+
+def parse(budget: Any, target: Target) -> float | None:
+    """The error budget, or None for none. Raises InputError for what is no finite number above 0, for a GPU, whose
+    kernels the choice is not made for, and for a precision in which transformed tiles would be rounded."""
+    if budget is None:
+        return None
+    try:
+        found = float(budget) if not isinstance(budget, bool) and isinstance(budget, numbers.Real) else math.nan
+    except OverflowError:
+        found = math.inf
+    if not 0 < found < math.inf:
+        raise InputError(f"winograd: expected the largest error allowed, a finite number above 0, found {budget!r}")
+    if target.grid is not None:
+        raise InputError(f"winograd: expected a CPU as the target, found {target.name}")
+    if target.precision.unit:
+        raise InputError(f"winograd: expected the precision fp32, found {target.precision.name}")
+    return found
+
+
+# ---- convolutions ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Window:
+    """Axes of M (``rows``) and K (``depth``), by position, that A's index adds: ``count`` windows of ``taps``."""
+
+    rows: int
+    depth: int
+    count: int
+    taps: int
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A contraction ``total`` whose A is read in ``windows``, the axes of ``found`` without them, and its filters
+    ``[batch, N, K, *taps]`` in float64, each role's axes made one."""
+
+    total: Node
+    found: Roles
+    windows: tuple[Window, ...]
+    filters: Array
+
+    @property
+    def product(self) -> Node:
+        return self.total.inputs[0]
+
+    def extents(self, axes: Iterable[int]) -> tuple[Int, ...]:
+        return tuple(self.product.shape[k] for k in axes)
+
+
+def windowed(node: Node) -> Windowed | None:
+    """``node`` as a convolution that minimal filtering computes, or None."""
+    found = roles(node)
+    if found is None or node.dtype != types.f32 or found.a.source.dtype != types.f32:
+        return None
+    windows = _windows(node.inputs[0], found)
+    if not 1 <= len(windows) <= 2 or not is_constant(found.b.source):
+        return None
+    rows, depth = {w.rows for w in windows}, {w.depth for w in windows}
+    rest = replace(found, m=tuple(k for k in found.m if k not in rows), k=tuple(k for k in found.k if k not in depth))
+    shape = node.inputs[0].shape
+    order = (*found.batch, *found.n, *rest.k, *(w.depth for w in windows))
+    sizes = [shape[k] for k in order]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    over, at = ir.axes(shape), ir.axes(tuple(sizes))
+    by = {v: at[order.index(k)] for k, axis in enumerate(over) if k in order and (v := sym.as_var(axis)) is not None}
+    b = found.b
+    index, valid = ([sym.substitute(e, by) for e in part] for part in (b.index, b.valid))
+    read = ir.view(b.source, sizes, index, valid, b.fill)
+    (filters,) = interp.evaluate([ir.cast(read, types.f64)])
+    if not np.isfinite(filters).all():
+        return None
+    batch, n, k = (math.prod(int(str(shape[x])) for x in axes) for axes in (found.batch, found.n, rest.k))
+    return Windowed(node, rest, windows, filters.reshape(batch, n, k, *(w.taps for w in windows)))
+
+
+def _windows(product: Node, found: Roles) -> tuple[Window, ...]:
+    """The axes of M and K that A's index and masks have in sums alone, each pair in one place of the index."""
+    over = ir.axes(product.shape)
+    windows: list[Window] = []
+    for rows, depth in itertools.product(found.m, found.k):
+        count, taps = product.shape[rows], product.shape[depth]
+        row, tap = sym.as_var(over[rows]), sym.as_var(over[depth])
+        if row is None or tap is None or not isinstance(count, int) or not isinstance(taps, int) or taps not in TAPS:
+            continue
+        if all(_adds(e, row, tap) for e in (*found.a.index, *found.a.valid)):
+            windows.append(Window(rows, depth, count, taps))
+    apart = len({w.rows for w in windows}) == len({w.depth for w in windows}) == len(windows)
+    return tuple(windows) if apart else ()
+
+
+def _adds(index: Int, row: Var, tap: Var) -> bool:
+    """Whether an index depends on ``row + tap``, or on neither of the two."""
+    of_row, of_tap = (sym.coefficient(index, v) for v in (row, tap))
+    return of_row is not None and of_tap is not None and isinstance(of_row[0], int) and of_row[0] == of_tap[0]
+
+
+# ---- how large a tile -----------------------------------------------------------------------------------------------
+
+
+def chosen(x: Windowed, budget: float) -> tuple[tuple[Filtering, ...], float] | None:
+    """The filtering along each window of ``x``, the fastest within the budget, and its error; None where the sum itself
+    is faster."""
+    direct = _direct_cost(x)
+    candidates: list[tuple[float, tuple[Filtering, ...]]] = []
+    for m in range(2, LARGEST):
+        if all(m + w.taps - 1 <= LARGEST and m <= w.count for w in x.windows):
+            each = tuple(filtering(m, w.taps) for w in x.windows)
+            candidates.append((_cost(x, each), each))
+    fitting = sorted((c for c in candidates if c[0] < LEAST * direct), key=lambda c: c[0])
+    return next(((each, found) for _, each in fitting if (found := error(x, each)) <= budget), None)
+
+
+def _direct_cost(x: Windowed) -> float:
+    batch, n, k, *taps = x.filters.shape
+    rows = typical(sym.product(x.extents(x.found.m))) * math.prod(w.count for w in x.windows)
+    return float(batch * n * k * math.prod(taps) * (rows + WEIGHT))
+
+
+def _cost(x: Windowed, each: Sequence[Filtering]) -> float:
+    """What ``x`` takes by minimal filtering, in multiply-adds of vectors: the products of whole tiles, those of the
+    transforms, and what it takes to move what these write and to read the filters."""
+    batch, n, k, *_ = x.filters.shape
+    tiles = typical(sym.product(x.extents(x.found.m)))
+    tiles *= math.prod(-(-w.count // f.m) for w, f in zip(x.windows, each, strict=True))
+    positions = math.prod(f.size for f in each)
+    to, back = (_operations([getattr(f, name) for f in each]) for name in ("input", "output"))
+    products = positions * n * k * (tiles + WEIGHT)
+    others = k * to + n * back
+    return float(batch * (products + tiles * (OPERATION * others + MOVED * positions * (k + n))))
+
+
+def _operations(matrices: Sequence[Matrix]) -> int:
+    """The multiply-adds of ``along_axes``."""
+    count = 0
+    for axis, matrix in enumerate(matrices):
+        others = math.prod(len(m) for m in matrices[:axis]) * math.prod(len(m[0]) for m in matrices[axis + 1 :])
+        count += others * sum(bool(x) for row in matrix for x in row)
+    return count
+
+
+def error(x: Windowed, each: Sequence[Filtering]) -> float:
+    """The largest error of outputs of ``x`` by minimal filtering in float32, relative to the root mean square of the
+    outputs, with standard normal inputs and the filters of ``x``: of a sample of tiles and filters, the same each time.
+    """
+    batch, n, k, *_ = x.filters.shape
+    some = x.filters[0 : batch : max(1, batch // 2), :: max(1, n // SAMPLED_FILTERS)]
+    sizes = [f.size for f in each]
+    inputs = np.random.default_rng(0).standard_normal((*sizes, SAMPLED_TILES, k), np.float32)
+    found: list[Array] = []
+    exact: list[Array] = []
+    with np.errstate(over="ignore", invalid="ignore"):  # of huge filters, whose errors no budget allows
+        transformed = _transformed(some, each)
+        tile = along_axes([f.input for f in each], {at: inputs[at] for at in np.ndindex(*sizes)})
+        for part, filters in zip(np.moveaxis(transformed, 1, 0), some, strict=True):
+            products = {at: x @ part[number].T for number, (at, x) in enumerate(tile.items())}
+            found += along_axes([f.output for f in each], products).values()
+            exact += _outputs(inputs.astype(np.float64), filters, [f.m for f in each])
+        apart = float(np.max([np.abs(x - y).max() for x, y in zip(found, exact, strict=True)]))
+        scale = math.sqrt(float(np.mean(np.square(exact))))
+    return apart / scale if scale else 0.0
+
+
+def _outputs(inputs: Array, filters: Array, count: Sequence[int]) -> Iterator[Array]:
+    """The outputs of tiles ``[*inputs, tiles, K]`` with filters ``[N, K, *taps]``: ``[tiles, N]`` by position."""
+    for at in np.ndindex(*count):
+        terms = [
+            inputs[tuple(a + t for a, t in zip(at, tap, strict=True))] @ filters[(..., *tap)].T
+            for tap in np.ndindex(*filters.shape[2:])
+        ]
+        yield np.sum(terms, axis=0)
+
+
+def _transformed(filters: Array, each: Sequence[Filtering]) -> Array:
+    """``filters`` ``[batch, N, K, *taps]`` as float32 ``[positions, batch, N, K]``."""
+    for f in each:
+        common = math.lcm(*(x.denominator for row in f.taps for x in row))
+        whole = np.array([[float(x * common) for x in row] for row in f.taps])
+        filters = np.tensordot(filters, whole, (3, 1)) / common
+    return np.moveaxis(filters.reshape(*filters.shape[:3], -1), -1, 0).astype(np.float32)
+
+
+# ---- the graph ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A value by the outputs of its tiles: ``parts``, by their position in a tile, are of the value's shape, but that
+    each of ``axes``, of tiles of ``m``, is an axis of tiles and one of extent 1."""
+
+    parts: dict[tuple[int, ...], Node]
+    axes: tuple[int, ...]
+    m: tuple[int, ...]
+    shape: tuple[Int, ...]
+
+
+def transformed(graph: Graph, budget: float) -> Graph:
+    """``graph`` with convolutions by minimal filtering, where it pays and their errors are within ``budget``, and a
+    note of each; names and origins stay."""
+    names, origins = dict(graph.names), dict(graph.origins)
+    rewriter = _Rewriter(budget, names, origins, ir.users(ir.everything(graph.roots)))
+    roots = remade(graph.roots, origins, rewriter.made)
+    made = graph.approximations + tuple(rewriter.approximations)
+    return graph.computing(roots, names=names, origins=origins, approximations=made)
+
+
+class _Rewriter:
+    def __init__(
+        self, budget: float, names: dict[Node, str], origins: ir.Origins, readers: Mapping[Node, Sequence[Node]]
+    ) -> None:
+        self.budget = budget
+        self.names = names
+        self.origins = origins
+        self.readers = readers
+        self.approximations: list[Approximation] = []
+        self.tiled: dict[Node, Tiled] = {}
+
+    def made(self, node: Node, operands: Sequence[Node]) -> Node:
+        """``node`` over ``operands``, by minimal filtering where it is a sum that is faster so; what is computed from
+        such a sum, from each output of a tile."""
+        new = ir.rebuild(node, operands) if operands else node
+        if new.op is ops.SUM_REDUCE and (x := windowed(new)) is not None:
+            found = chosen(x, self.budget)
+            if found is None:
+                return new
+            each, error = found
+            tiles = "x".join(f"F({f.m}, {f.r})" for f in each)
+            what = f"{tiles}, error {error:.2g}"
+            self.approximations.append(Approximation("winograd", what, self.origins.get(node, ())))
+            return self._whole(self._filtered(x, each), self._few_follow(node))
+        tiled = next((self.tiled[x] for x in operands if x in self.tiled), None)
+        if tiled is not None and node.op is ops.VIEW:
+            moved = _moved(tiled, node)
+            return new if moved is None else self._whole(moved)
+        if tiled is not None and node.op.kind is Kind.ELEMENTWISE and node.op is not ops.CONTIGUOUS:
+            parts = {
+                at: ir.elementwise(node.op, *(self._part(x, tiled, at) for x in operands), attr=node.attr)
+                for at in tiled.parts
+            }
+            return self._whole(replace(tiled, parts=parts))
+        return new
+
+    def _part(self, x: Node, like: Tiled, at: tuple[int, ...]) -> Node:
+        """What ``x`` has where the outputs of ``like`` at ``at`` are; 0 beyond its end."""
+        known = self.tiled.get(x)
+        if known is not None and (known.axes, known.m) == (like.axes, like.m):
+            return known.parts[at]
+        shape = like.parts[at].shape
+        over = iter(ir.axes(shape))
+        index: list[Int] = []
+        for axis in range(x.rank):
+            if axis in like.axes:
+                k = like.axes.index(axis)
+                index.append(next(over) * like.m[k] + at[k])
+                next(over)
+            else:
+                index.append(next(over))
+        varying = varies(x)
+        valid = [x.shape[axis] - 1 - index[axis] for axis in like.axes if varying[axis]]
+        return ir.view(x, shape, index, valid, bytes(x.dtype.itemsize))
+
+    def _few_follow(self, node: Node) -> bool:
+        """Whether what is computed from ``node`` element by element is little, so that it may be computed from each
+        output of a tile: there are as many copies of it."""
+        found: dict[Node, None] = {node: None}
+        waiting = [node]
+        while waiting and len(found) <= FOLLOWED:
+            for reader in self.readers[waiting.pop()]:
+                follows = reader.op is ops.VIEW or reader.op.kind is Kind.ELEMENTWISE
+                if follows and reader.op is not ops.CONTIGUOUS and reader not in found:
+                    found[reader] = None
+                    waiting.append(reader)
+        return len(found) <= FOLLOWED
+
+    def _whole(self, x: Tiled, followed: bool = True) -> Node:
+        """The value that ``x`` is the outputs of; where it is ``followed``, what does is computed from these."""
+        parts = dict(x.parts)
+        places = [axis + k + 1 for k, axis in enumerate(x.axes)]
+        for k in reversed(range(len(places))):
+            firsts = dict.fromkeys(at[:k] for at in parts)
+            parts = {head: concatenate([parts[*head, j] for j in range(x.m[k])], places[k]) for head in firsts}
+        together = parts[()]
+        sizes = dict(zip(x.axes, x.m, strict=True))
+        shape = tuple(-(-size // sizes[k]) * sizes[k] if k in sizes else size for k, size in enumerate(x.shape))
+        index: list[Int] = []
+        for axis, at in enumerate(ir.axes(shape)):
+            index += [sym.floordiv(at, sizes[axis]), sym.mod(at, sizes[axis])] if axis in sizes else [at]
+        whole = ir.unary(ops.CONTIGUOUS, ir.view(together, shape, index))
+        result = ir.view(whole, x.shape, ir.axes(x.shape))
+        if followed:
+            self.tiled[result] = x
+        return result
+
+    def _filtered(self, x: Windowed, each: Sequence[Filtering]) -> Tiled:
+        """The outputs of ``x`` by their position in a tile."""
+        found, product = x.found, x.product
+        tiles = [-(-w.count // f.m) for w, f in zip(x.windows, each, strict=True)]
+        batch, m, n, k = (x.extents(axes) for axes in (found.batch, found.m, found.n, found.k))
+        # The inputs of all tiles, [batch, M, K, *inputs], with whatever is around them made real.
+        order = (*found.batch, *found.m, *found.k, *(w.rows for w in x.windows))
+        lengths = [t * f.m + f.r - 1 for t, f in zip(tiles, each, strict=True)]
+        shape = (*batch, *m, *k, *lengths)
+        at = ir.axes(shape)
+        by: dict[Var, Int] = {}
+        for axis, variable in enumerate(map(sym.as_var, ir.axes(product.shape))):
+            if variable is not None:
+                by[variable] = at[order.index(axis)] if axis in order else 0
+        index, valid = ([sym.substitute(e, by) for e in part] for part in (found.a.index, found.a.valid))
+        last = [w.count + w.taps - 2 - at[order.index(w.rows)] for w in x.windows]
+        inputs = ir.view(found.a.source, shape, index, [*valid, *last], bytes(found.a.source.dtype.itemsize))
+        if inputs.op is ops.VIEW and inputs.attr.valid:
+            inputs = ir.unary(ops.CONTIGUOUS, inputs)
+        # Transformed tiles, [positions, batch, M, *tiles, K].
+        part = (1, *batch, *m, *tiles, *k)
+        over = ir.axes(part)[1:]
+        outer, inner = over[: len(batch) + len(m)], over[len(part) - 1 - len(k) :]
+        numbers = over[len(outer) : len(outer) + len(tiles)]
+        elements = {
+            p: ir.view(inputs, part, [*outer, *inner, *(t * f.m + e for t, f, e in zip(numbers, each, p, strict=True))])
+            for p in np.ndindex(*(f.size for f in each))
+        }
+        left = concatenate(list(along_axes([f.input for f in each], elements).values()), 0)
+        right = ir.constant(_transformed(x.filters, each))
+        if found.b.source in self.names:
+            self.names[right] = self.names[found.b.source]
+        # Products, [positions, batch, M, *tiles, N, K], summed over K.
+        whole = (left.shape[0], *batch, *m, *tiles, *n, *k)
+        over = ir.axes(whole)
+        head, rest = over[: -len(n) - len(k) or None], over[len(whole) - len(n) - len(k) :]
+        flat = [_flat(over[1 : 1 + len(batch)], batch), _flat(rest[: len(n)], n), _flat(rest[len(n) :], k)]
+        a = ir.view(left, whole, [*head, *rest[len(n) :]])
+        b = ir.view(right, whole, [over[0], *flat])
+        total = ir.reduce(ops.SUM_REDUCE, a * b, range(len(whole) - len(k), len(whole)))
+        return self._outputs(x, each, total, tiles)
+
+    def _outputs(self, x: Windowed, each: Sequence[Filtering], total: Node, tiles: Sequence[int]) -> Tiled:
+        found, product = x.found, x.product
+        kept = [axis for axis in range(product.rank) if axis not in x.total.attr.axes]
+        rows = [w.rows for w in x.windows]
+        shape: list[Int] = []
+        place: dict[int, int] = {}
+        for axis in kept:
+            place[axis] = len(shape)
+            shape += [tiles[rows.index(axis)], 1] if axis in rows else [product.shape[axis]]
+        over = ir.axes(tuple(shape))
+        index = [over[place[axis]] for axis in (*found.batch, *found.m, *rows, *found.n)]
+        products = {
+            p: ir.view(total, shape, [number, *index]) for number, p in enumerate(np.ndindex(*(f.size for f in each)))
+        }
+        outputs = along_axes([f.output for f in each], products)
+        axes = tuple(kept.index(axis) for axis in rows)
+        return Tiled(outputs, axes, tuple(f.m for f in each), x.total.shape)
+
+
+def _moved(x: Tiled, view: Node) -> Tiled | None:
+    """``x`` under a view that permutes axes, those of tiles in their order, or adds or removes some of extent 1."""
+    over = ir.axes(view.shape)
+    at = [over.index(e) if sym.as_var(e) is not None and e in over else None for e in view.attr.index]
+    used = [k for k in at if k is not None]
+    plain = all(k is not None or size == 1 for k, size in zip(at, x.shape, strict=True))
+    same = all(view.shape[k] == x.shape[j] for j, k in enumerate(at) if k is not None)
+    once = sorted(used) == [k for k, size in enumerate(view.shape) if size != 1]
+    axes = [k for axis in x.axes if (k := at[axis]) is not None]
+    if view.attr.valid or not (plain and same and once) or len(axes) < len(x.axes) or axes != sorted(axes):
+        return None
+    parts = {}
+    for place, part in x.parts.items():
+        source = _starts(len(x.shape), x.axes)
+        to = _starts(view.rank, axes)
+        shape: list[Int] = [1] * (view.rank + len(axes))
+        for j, k in enumerate(at):
+            if k is not None:
+                shape[to[k]] = part.shape[source[j]]
+        inner = ir.axes(tuple(shape))
+        index: list[Int] = [0] * part.rank
+        for j, k in enumerate(at):
+            if k is not None:
+                index[source[j]] = inner[to[k]]
+        parts[place] = ir.view(part, shape, index)
+    return Tiled(parts, tuple(axes), x.m, view.shape)
+
+
+def _starts(rank: int, tiled: Sequence[int]) -> list[int]:
+    """The places of axes where those that are tiled are two each."""
+    return [axis + sum(other < axis for other in tiled) for axis in range(rank)]
+
+
+def _flat(index: Sequence[Int], extents: Sequence[Int]) -> Int:
+    total: Int = 0
+    for at, extent in zip(index, extents, strict=True):
+        total = total * extent + at
+    return total

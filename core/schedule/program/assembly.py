@@ -1,0 +1,508 @@
+"""The program put together: kernels, buffers and steps, region by region.
+
+The entry's steps are one region; so is each body of a loop or branch, with clusters, layouts and a memory plan of its
+own. A region inside another takes one place in the arena of that one, for as long as the step that holds it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.data import Arrays
+from luminal.core.errors import SpecError
+from luminal.core.grid import ALIGNMENT
+from luminal.core.ir import Graph, Node
+from luminal.core.ir import State as Kept
+from luminal.core.schedule.choose import arrangement
+from luminal.core.schedule.choose.arrangement import Arrangement
+from luminal.core.schedule.choose.scheduler import Chosen
+from luminal.core.schedule.cost import kernel
+from luminal.core.schedule.fusion.cluster import Cluster
+from luminal.core.schedule.lower import clusters
+from luminal.core.schedule.nest import walk
+from luminal.core.schedule.nest.ir import LoopNest, names_axis, one_after_the_other
+from luminal.core.schedule.prepare.graph import Prepared
+from luminal.core.schedule.program import arena as plan
+from luminal.core.schedule.program import phases, prefetch
+from luminal.core.schedule.program import states as keep
+from luminal.core.schedule.program.ir import (
+    GIVE,
+    TAKE,
+    Branch,
+    Buffer,
+    Entry,
+    HostCall,
+    Kernel,
+    Launch,
+    Loop,
+    Measure,
+    Phase,
+    Portion,
+    Program,
+    Region,
+    State,
+    Step,
+    TensorSpec,
+    aligned,
+)
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import Target
+from luminal.core.texts import strings
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an entry is made of: a graph in the form that kernels need, prepared and arranged."""
+
+    entry: str
+    graph: Graph
+    prepared: Prepared
+    arranged: Arrangement
+
+
+def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
+    """The program ``name`` with an entry for each source. Entries share kernels, constants and states."""
+    tables = _Tables(target)
+    for source in sources:
+        for state in source.graph.states:
+            tables.state(state, source)
+    entries = tuple(_entry(tables, source) for source in sources)
+    states = tuple(State(name, tables.initial(state, source)) for name, (state, source) in tables.states.items())
+    program = Program(
+        name,
+        tuple(dict.fromkeys(dim for source in sources for dim in source.graph.dims)),
+        tuple(tables.kernels.values()),
+        tuple(tables.used()),
+        entries,
+        Arrays({name: (n.attr, order) for (n, order), name in tables.constants.items()}),
+        {name: n.attr.digest for (n, _), name in tables.constants.items()},
+        {"approximations": [made.described for source in sources for made in source.graph.approximations]},
+        states,
+        texts=tuple(sorted({text for source in sources for text in _texts(source)})),
+    )
+    return prefetch.with_fetches(program, target)
+
+
+def _texts(source: Source) -> Iterator[str]:
+    """The texts whose numbers an entry has among its constants."""
+    for node in ir.everything(source.prepared.roots):
+        if node.op is ops.CONSTANT and node.dtype.is_text:
+            yield from filter(None, strings(node.attr.array))
+
+
+def _entry(tables: _Tables, source: Source) -> Entry:
+    graph = source.graph
+    names = {n: tables.buffer(n.attr.name, n, "input", source) for n in graph.given}
+    names |= {n: tables.buffer(name, n, "output", source) for name, n in graph.returned}
+    names |= {state.input: state.name for state in graph.states}
+    region = _Region(tables, source, source.arranged, dict(names))
+    region.take([n for n in graph.given if n.dtype.is_text])
+    steps = region.assemble(graph.left, [n for _, n in graph.returned if n.dtype.is_text])
+    arena = region.plan()
+    region.place(0)
+    return Entry(
+        source.entry,
+        tuple(_tensor(n.attr.name, n, names[n]) for n in graph.given),
+        tuple(_tensor(name, n, names[n]) for name, n in graph.returned),
+        steps, arena, graph.structure,
+    )  # fmt: skip
+
+
+def _tensor(name: str, node: Node, buffer: str) -> TensorSpec:
+    return TensorSpec(name, node.dtype, node.shape, "" if buffer == name else buffer)
+
+
+@dataclass
+class _Tables:
+    """What all regions share: the kernels, the buffers by name, and the states, each with where it is first named."""
+
+    target: Target
+    kernels: dict[LoopNest, Kernel] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    constants: dict[tuple[Node, tuple[int, ...]], str] = field(default_factory=dict)
+    states: dict[str, tuple[Kept, Source]] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)
+    loops: int = 0
+
+    def buffer(self, name: str, node: Node, space: str, source: Source, order: tuple[int, ...] | None = None) -> str:
+        """A new buffer for ``node``; its name, which is ``name`` if that is free."""
+        wanted, number = name, 1
+        while name in self.buffers:
+            name, number = f"{wanted}.{number}", number + 1
+        origins = tuple(map(str, source.graph.origins.get(node, ())))
+        self.buffers[name] = Buffer(
+            name, node.dtype, node.shape, order or tuple(range(node.rank)), space, 0, _bytes(node), origins
+        )
+        return name
+
+    def part(self, whole: str, counter: Var, element: Node, source: Source) -> str:
+        """A new buffer for the element of ``whole`` that a loop is at."""
+        name = self.buffer(f"{whole}[{counter.name}]", element, "part", source)
+        self.buffers[name] = replace(self.buffers[name], whole=whole, counter=counter)
+        return name
+
+    def constant(self, node: Node, order: tuple[int, ...], source: Source) -> str:
+        """The buffer that holds a constant, its axes in that order."""
+        if (node, order) not in self.constants:
+            name = source.graph.names.get(node, "") or f"constant{len(self.constants)}"
+            self.constants[node, order] = self.buffer(name, node, "constant", source, order)
+        return self.constants[node, order]
+
+    def state(self, state: Kept, source: Source) -> None:
+        """A place for a state behind those that have one, unless it has one itself: then it is the same state."""
+        if state.name not in self.states:
+            end = max((self.buffers[name].offset + self.buffers[name].size for name in self.states), default=0)
+            name = self.buffer(state.name, state.input, "state", source)
+            self.buffers[name] = replace(self.buffers[name], offset=aligned(end))
+            self.states[name] = state, source
+            self.touched.add(name)
+
+    def initial(self, state: Kept, source: Source) -> str | None:
+        """The constant that a state is at first; None: zeros."""
+        if keep.is_zero(state.initial):
+            return None
+        name = self.constant(state.initial, tuple(range(state.initial.rank)), source)
+        self.touched.add(name)
+        return name
+
+    def counter(self, rounds: Int | None) -> Var:
+        self.loops += 1
+        return Var(f"round{self.loops - 1}", 0, (1 << 62) if rounds is None else rounds - 1)
+
+    def kernel(self, cluster: Cluster, chosen: Chosen, origins: tuple[str, ...]) -> int:
+        """The number of the kernel of a nest; equal nests are one kernel."""
+        if chosen.nest not in self.kernels:
+            _check_axes(chosen.nest)
+            name = f"{cluster.kind}{len(self.kernels)}"
+            self.kernels[chosen.nest] = Kernel(name, chosen.nest, origins, chosen.text, chosen.asked, chosen.serial)
+        return list(self.kernels).index(chosen.nest)
+
+    def used(self) -> Iterator[Buffer]:
+        return (buffer for name, buffer in self.buffers.items() if name in self.touched)
+
+
+@dataclass
+class _Region:
+    """One region: ``names`` are the buffers of its nodes; those that it makes itself it also plans."""
+
+    tables: _Tables
+    source: Source
+    arranged: Arrangement
+    names: dict[Node, str]
+    own: list[str] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    uses: list[tuple[str, ...]] = field(default_factory=list)  # by each step
+    inside: list[tuple[_Region, ...]] = field(default_factory=list)  # regions that are only alive in each step
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    together: tuple[Phase, ...] = ()
+
+    def take(self, inputs: Sequence[Node]) -> None:
+        """Steps that make numbers of the texts in ``inputs``, which are in buffers of the caller."""
+        for node in inputs:
+            given = self.names[node]
+            self.names[node] = self._new(f"{given} in numbers", node)
+            self._add(HostCall(TAKE, (given, self.names[node])), (given, self.names[node]))
+
+    def assemble(self, left: Sequence[tuple[Kept, Node]] = (), texts: Sequence[Node] = ()) -> Region:
+        """``left`` are states, each with the value that it has in the end: computed there, or else copied there;
+        ``texts`` are results whose numbers are made texts in buffers of the caller."""
+        wanted = {node: self.names[node] for node in texts}
+        for node, name in wanted.items():
+            self.names[node] = self._new(f"{name} in numbers", node)
+        fusion, layouts = self.arranged.fusion, self.arranged.layouts
+        there = {node for state, node in left if keep.is_free(node, state.input, fusion, layouts)}
+        for state, node in left:
+            if node not in self.names:
+                self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
+        for cluster in self.arranged.fusion.clusters:
+            if cluster.measures is not None:
+                size, count = cluster.measures
+                name = self._named(count)
+                self._add(Measure(size, name), (name,))
+            elif cluster.kind == "host":
+                self._call(cluster)
+            elif cluster.is_kernel:
+                self._launch(cluster)
+            elif next(iter(cluster.index)).op is ops.COND:
+                self._branch(cluster)
+            else:
+                self._loop(cluster)
+        for state, node in left:
+            if node not in there:
+                self._copy(node, state.input)
+        for node, name in wanted.items():
+            self._add(HostCall(GIVE, (self.names[node], name)), (self.names[node], name))
+        # Threads of a CPU go through several steps without waiting; a grid is one step.
+        self.together = tuple(self._phases()) if self.tables.target.grid is None else ()
+        return Region(tuple(self.steps), self.together)
+
+    # ---- kernels ---------------------------------------------------------------------------------------------------
+
+    def _launch(self, cluster: Cluster) -> None:
+        origins = self._origins(cluster.index)
+        operations = _operations(cluster)
+        for arguments, chosen in self._nests(cluster):
+            self._run(cluster, arguments, chosen, origins, operations)
+
+    def _call(self, cluster: Cluster) -> None:
+        (node,) = cluster.index
+        names = tuple(map(self._named, (*node.inputs, node)))
+        self._add(HostCall(node.attr.function, names, self._origins([node])), names)
+
+    def _copy(self, node: Node, state: Node) -> None:
+        """A step that copies ``node`` to where ``state`` lies."""
+        cluster, lowered = keep.copy(node, state, self.arranged.fusion, self.arranged.layouts, self.tables.target)
+        chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+        self._run(cluster, lowered.arguments, chosen, self._origins([node]))
+
+    def _run(
+        self, cluster: Cluster, arguments: Sequence[Node], chosen: Chosen, origins: tuple[str, ...], operations: Int = 0
+    ) -> None:
+        number = self.tables.kernel(cluster, chosen, origins)
+        names = tuple(self._named(node) for node in arguments)
+        self._add(Launch(number, names, origins, kernel.grain(chosen.nest), operations), names)
+
+    def _nests(self, cluster: Cluster) -> list[tuple[tuple[Node, ...], Chosen]]:
+        """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
+        result: list[tuple[tuple[Node, ...], Chosen]] = []
+        for lowered in self._lowered(cluster):
+            chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+            if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
+                before = result.pop()[1]
+                chosen = Chosen(before.schedule + chosen.schedule, one_after_the_other(before.nest, chosen.nest))
+            result.append((lowered.arguments, chosen))
+        return result
+
+    def _lowered(self, cluster: Cluster) -> Iterator[clusters.Lowered]:
+        """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere, and last the
+        scatter that writes over them, or the sort of what they are."""
+        fusion, layouts, target = self.arranged.fusion, self.arranged.layouts, self.tables.target
+        parts = layouts.assemblies.parts
+        whole = next((n for n in cluster.index if n in parts), None)
+        if whole is not None and not self._is_in_place(whole):
+            for part in parts[whole]:
+                yield clusters.lower_part(whole, part, fusion, layouts, target)
+        if whole is None or cluster.kind in ("scatter", "sort"):
+            yield clusters.lower(cluster, fusion, layouts, target)
+
+    def _is_in_place(self, node: Node) -> bool:
+        """Whether ``node`` is a scatter into a value that lies where it does."""
+        old = node.inputs[0] if node.op is ops.SCATTER else None
+        return old in self.names and self.names[old] == self.names.get(node)
+
+    # ---- loops and branches ----------------------------------------------------------------------------------------
+
+    def _loop(self, cluster: Cluster) -> None:
+        """A scan or a while loop: each carry in two buffers that change their contents after each round, or in one
+        where a round only scatters into it."""
+        node = next(iter(cluster.index))
+        attr: ops.Step | ops.Repeat = node.attr
+        members = {n.attr.result: n for n in cluster.index}
+        count = len(attr.carries)
+        slices = attr.slices if isinstance(attr, ops.Step) else ()
+        over, shared = node.inputs[count : count + len(slices)], node.inputs[count + len(slices) :]
+        rounds = over[0].shape[0] if over else None
+        counter = self.tables.counter(rounds)
+        read = {x: self._named(members[k]) for k, x in enumerate(attr.carries)}
+        read |= {x: self._named(operand) for x, operand in zip(attr.shared, shared, strict=True)}
+        wholes = {x: self._named(operand) for x, operand in zip(slices, over, strict=True)}
+        read |= {x: self.tables.part(whole, counter, x, self.source) for x, whole in wholes.items()}
+        outer = [*read.values(), *wholes.values()]
+        put_out: dict[Node, str] = {}
+        for number in range(count, len(attr.results)):
+            if number in members:
+                whole = self._named(members[number])
+                put_out[attr.results[number]] = self.tables.part(whole, counter, attr.results[number], self.source)
+                outer.append(whole)
+        changed = {result: x for x, result in zip(attr.carries, attr.results, strict=False) if result is not x}
+        arranged = self._arranged((*changed, *put_out), {**read, **put_out}, attr.inside(len(attr.computed) - 1))
+        written: dict[Node, str] = {}
+        carried: list[tuple[str, str]] = []
+        for result, x in changed.items():
+            into = result.op is ops.SCATTER and result.inputs[0] is x
+            if into and keep.is_free(result, x, arranged.fusion, arranged.layouts):
+                written[result] = read[x]
+            else:
+                written[result] = self._new(f"{read[x]}.next", result)
+                carried.append((read[x], written[result]))
+        outer += written.values()
+        body, region = self._inner(arranged, {**read, **written, **put_out})
+        test, flag = Region(()), ""
+        regions: tuple[_Region, ...] = (body,)
+        if isinstance(attr, ops.Repeat):
+            flag = self._new("holds", attr.condition)
+            outer.append(flag)
+            asked = self._arranged((attr.condition,), read, attr.inside(0))
+            asking, test = self._inner(asked, {**read, attr.condition: flag})
+            regions = (asking, body)
+        self._add(Loop(counter, rounds, region, tuple(carried), test, flag), outer, regions)
+
+    def _branch(self, cluster: Cluster) -> None:
+        node = next(iter(cluster.index))
+        attr: ops.Branches = node.attr
+        flag = self._named(node.inputs[0])
+        read = {x: self._named(operand) for x, operand in zip(attr.parameters, node.inputs[1:], strict=True)}
+        results = {n.attr.result: self._named(n) for n in cluster.index}
+        inner: list[tuple[_Region, Region]] = []
+        for number, body in enumerate(attr.computed):
+            names = {**read, **{body[k]: name for k, name in results.items()}}
+            arranged = self._arranged(tuple(body[k] for k in results), names, attr.inside(number))
+            inner.append(self._inner(arranged, names))
+        then, other = (region for _, region in inner)
+        self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
+
+    def _arranged(
+        self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]
+    ) -> Arrangement:
+        """What computes ``roots`` inside a step, ``names`` being buffers of values there, and sizes being measured."""
+        loose = frozenset(node for node, name in names.items() if self._is_loose(name))
+        every = (*roots, *measured.values())
+        return arrangement.arrange(every, self.source.prepared, self.tables.target, loose, measured)
+
+    def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
+        """A region that computes what is arranged, ``names`` being the buffers of what it reads and leaves."""
+        inner = _Region(self.tables, self.source, arranged, names)
+        return inner, inner.assemble()
+
+    # ---- buffers ---------------------------------------------------------------------------------------------------
+
+    def _add(self, step: Step, names: Iterable[str], inside: tuple[_Region, ...] = ()) -> None:
+        self.steps.append(step)
+        self.uses.append(tuple(names))
+        self.inside.append(inside)
+        self.tables.touched.update(names)
+
+    def _named(self, node: Node) -> str:
+        """The buffer that holds ``node``."""
+        node = self.arranged.layouts.assemblies.owner(node)
+        if node in self.names:
+            return self.names[node]
+        order = self.arranged.layouts.order(node)
+        if node.op is ops.CONSTANT:
+            self.names[node] = self.tables.constant(node, order, self.source)
+        else:
+            wanted = self.source.graph.names.get(node, "")
+            self.names[node] = self._new(wanted or f"t{len(self.names)}", node, order)
+        return self.names[node]
+
+    def _is_loose(self, name: str) -> bool:
+        """Whether a buffer may begin where a thread of a grid cannot use its widest access."""
+        buffer, grid = self.tables.buffers[name], self.tables.target.grid
+        size = sym.product(buffer.shape) * buffer.dtype.itemsize
+        return grid is not None and buffer.space == "part" and sym.mod(size, ALIGNMENT) != 0
+
+    def _new(self, name: str, node: Node, order: tuple[int, ...] | None = None) -> str:
+        """A new buffer in the arena."""
+        name = self.tables.buffer(name, node, "arena", self.source, order)
+        self.own.append(name)
+        return name
+
+    def _origins(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(o) for n in nodes for o in self.source.graph.origins.get(n, ())))
+
+    # ---- the plan --------------------------------------------------------------------------------------------------
+
+    def _phases(self) -> Iterator[Phase]:
+        """The phases of consecutive launches. What has portions in one of them leaves the arena."""
+        nests = list(self.tables.kernels)
+        first = 0
+        while first < len(self.steps):
+            launches: list[phases.Step] = []
+            while first + len(launches) < len(self.steps):
+                step = self.steps[first + len(launches)]
+                if not isinstance(step, Launch):
+                    break
+                launches.append(phases.Step(nests[step.kernel], step.arguments))
+            for phase in phases.phases(launches, self.tables.target):
+                inside = launches[phase.first : phase.last + 1]
+                phase = replace(phase, first=first + phase.first, last=first + phase.last)
+                yield replace(phase, portions=tuple(self._portions(phase, inside)) if phase.linked else ())
+            first += len(launches) + 1
+
+    def _portions(self, phase: Phase, launches: Sequence[phases.Step]) -> Iterator[Portion]:
+        """Those of the buffers that no step outside ``phase`` uses. Two share memory where a share has no use for the
+        first when it begins with the second."""
+        outside = {
+            name
+            for number, (step, names) in enumerate(zip(self.steps, self.uses, strict=True))
+            if not phase.first <= number <= phase.last
+            for name in (*names, *(chain(*step.carried) if isinstance(step, Loop) else ()))
+        }
+        lives: dict[str, list[int]] = {}
+        for number, names in enumerate(self.uses[phase.first : phase.last + 1]):
+            for name in names:
+                lives.setdefault(name, []).append(number)
+        found: dict[str, tuple[int, int]] = {}
+        spans: list[plan.Span] = []
+        for name, at in lives.items():
+            if name not in self.own or name in outside:
+                continue
+            if (portion := phases.portion(launches, phase.shares, name)) is not None:
+                found[name] = portion
+                size = aligned(portion[1] * self.tables.buffers[name].dtype.itemsize)
+                spans.append(plan.Span(name, size, at[0], at[-1]))
+        offsets, _ = plan.place(spans)
+        for name, (first, length) in found.items():
+            self.tables.buffers[name] = replace(self.tables.buffers[name], space="share")
+            self.own.remove(name)
+            yield Portion(name, first, length, offsets[name])
+
+    def plan(self) -> int:
+        """Gives everything a place in the arena of this region, whose size it returns."""
+        phase_of = {step: phase for phase in self.together for step in range(phase.first, phase.last + 1)}
+        lives: dict[str, list[int]] = {}
+        for number, names in enumerate(self.uses):
+            phase = phase_of.get(number)  # its steps may run at once, so what one uses lives in all
+            for name in names:
+                lives.setdefault(name, []).extend((phase.first, phase.last) if phase else (number,))
+        for step in self.steps:
+            for first, second in step.carried if isinstance(step, Loop) else ():
+                # They change their contents: what a round left may lie in either.
+                lives[first] = lives[second] = [*lives[first], *lives[second]]
+        spans = [
+            plan.Span(n, self.tables.buffers[n].size, min(at), max(at)) for n, at in lives.items() if n in self.own
+        ]
+        for number, regions in enumerate(self.inside):
+            spans.append(plan.Span(_scratch(number), max((r.plan() for r in regions), default=0), number, number))
+        self.offsets, size = plan.place(spans)
+        return size
+
+    def place(self, start: int) -> None:
+        """Writes the places into the buffers, ``start`` being where this region lies in the arena."""
+        for name in self.own:
+            if name in self.offsets:
+                self.tables.buffers[name] = replace(self.tables.buffers[name], offset=start + self.offsets[name])
+        for number, regions in enumerate(self.inside):
+            for region in regions:
+                region.place(start + self.offsets[_scratch(number)])
+
+
+def _scratch(step: int) -> str:
+    return f"inside step {step}"
+
+
+def _check_axes(nest: LoopNest) -> None:
+    """Raises SpecError where an axis has a name that a dimension may have."""
+    wrong = sorted(axis.name for axis in walk.bound(nest.body) if not names_axis(axis.name))
+    if wrong:
+        raise SpecError(f"axes of a nest are called {', '.join(wrong)}, which are no names of axes: see names_axis")
+
+
+def _operations(cluster: Cluster) -> Int:
+    """Operations of the sums of products of numbers in a cluster: a product and an addition for each term."""
+    terms: Int = 0
+    for node in cluster.index:
+        if node.op is ops.SUM_REDUCE and not node.dtype.is_bool and node.inputs[0].op is ops.MUL:
+            terms = terms + node.inputs[0].size
+    return terms * 2
+
+
+def _bytes(node: Node) -> int:
+    """The size of a value at the bounds of its dimensions."""
+    elements = sym.upper(node.size)
+    assert elements is not None, node
+    return max(elements, 0) * node.dtype.itemsize

@@ -1,0 +1,179 @@
+"""The meaning of a program: its steps run in numpy, with every buffer where the plan has put it, or, where a phase has
+portions of it, in memory of its own.
+
+The kernels are run by ``run_nest``, or by anything else that can run one. This is the reference for generated code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from luminal.core import host
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.numerics import Array
+from luminal.core.schedule.nest import interpreter
+from luminal.core.schedule.program.ir import (
+    GIVE,
+    TAKE,
+    Branch,
+    Entry,
+    HostCall,
+    Launch,
+    Loop,
+    Measure,
+    Phase,
+    Program,
+    Region,
+    State,
+)
+from luminal.core.symbolic import Int
+
+RunKernel = Callable[..., bool]
+FRESH = 0xFF  # of memory that nothing has been written to: NaN in every float type, so that reading it shows
+
+
+def run(
+    program: Program,
+    inputs: Mapping[str, Array],
+    dims: Mapping[str, int],
+    entry: Entry | None = None,
+    seed: int | None = None,
+    run_kernel: RunKernel = interpreter.run,
+) -> dict[str, Array]:
+    """The outputs of an entry, the first where none is given, by name; ``dims`` are the sizes of the dimensions. States
+    have their initial values.
+
+    With a ``seed``, each share of a phase runs through all its steps before the next begins, in an order drawn from it:
+    as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays or, with a
+    ``seed``, writes outside the portions of its share (what is read there has not been written, which shows);
+    IndexError where an index that it read is out of range, InputError where a function of the host refuses what it is
+    given.
+    """
+    entry = entry or program.entries[0]
+    arena = _fresh(entry.arena_size)
+    memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
+    memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
+    memory |= {kept.buffer: _initial(program, kept) for kept in program.states}
+    sizes = {dim.name: int(sym.evaluate(dim.hi, {})) for dim in program.measured} | dict(dims)
+    state = _Run(program, sizes, arena, memory, seed, run_kernel)
+    for tensor in entry.outputs:
+        count = state.size(sym.product(tensor.shape))
+        memory[tensor.buffer] = _fresh(count * tensor.dtype.itemsize).view(tensor.dtype.numpy)
+    state.region(entry.region)
+    return {
+        t.name: memory[t.buffer][: state.size(sym.product(t.shape))].reshape([state.size(d) for d in t.shape])
+        for t in entry.outputs
+    }
+
+
+def _fresh(size: int) -> Array:
+    return np.full(size, FRESH, np.uint8)
+
+
+def _initial(program: Program, state: State) -> Array:
+    buffer = program.buffer(state.buffer)
+    if state.initial is None:
+        return np.zeros(buffer.size // buffer.dtype.itemsize, buffer.dtype.numpy)
+    return program.constants[state.initial].flatten()
+
+
+@dataclass
+class _Run:
+    program: Program
+    sizes: dict[str, int]
+    arena: Array
+    memory: dict[str, Array]  # of buffers outside the arena
+    seed: int | None
+    run_kernel: RunKernel
+
+    def size(self, value: Int) -> int:
+        return int(sym.evaluate(value, self.sizes))
+
+    def array(self, name: str) -> Array:
+        """The elements of a buffer."""
+        buffer = self.program.buffer(name)
+        count = self.size(sym.product(buffer.shape))
+        if buffer.counter is not None:
+            place = self.sizes[buffer.counter.name]
+            return self.array(buffer.whole)[place * count : (place + 1) * count]
+        if buffer.space == "share" and name not in self.memory:
+            self.memory[name] = _fresh(count * buffer.dtype.itemsize).view(buffer.dtype.numpy)
+        if name in self.memory:
+            return self.memory[name]
+        return self.arena[buffer.offset : buffer.offset + count * buffer.dtype.itemsize].view(buffer.dtype.numpy)
+
+    def region(self, region: Region) -> None:
+        phases = {phase.first: phase for phase in region.phases}
+        number = 0
+        while number < len(region.steps):
+            phase, step = phases.get(number), region.steps[number]
+            if phase is not None:
+                self._forget(phase)
+            match step:
+                case Launch() if phase is not None and self.seed is not None:
+                    self._phase(phase, region.steps[number : phase.last + 1])
+                    number = phase.last
+                case Launch():
+                    self._launch(step, None)
+                case HostCall():
+                    self._call(step)
+                case Loop():
+                    self._loop(step)
+                case Measure():
+                    self.sizes[step.dim.name] = int(self.array(step.count)[0])
+                case Branch():
+                    self.region(step.then if self.array(step.flag)[0] else step.other)
+            number += 1
+
+    def _launch(self, step: Launch, tasks: range | None) -> None:
+        kernel = self.program.kernels[step.kernel]
+        arrays = {a.name: self.array(name) for a, name in zip(kernel.nest.arrays, step.arguments, strict=True)}
+        if not self.run_kernel(kernel.nest, arrays, self.sizes, tasks):
+            raise IndexError(f"{kernel.name}: an index is out of range")
+
+    def _call(self, step: HostCall) -> None:
+        *operands, result = (self.array(name) for name in step.arguments)
+        if step.function in (TAKE, GIVE):
+            result[...] = operands[0][: result.size]
+            return
+        shape = [self.size(extent) for extent in self.program.buffer(step.arguments[-1]).shape]
+        result[...] = host.call(step.function, operands, shape).reshape(-1)
+
+    def _phase(self, phase: Phase, steps: tuple[Any, ...]) -> None:
+        for share in np.random.default_rng(self.seed).permutation(self.size(phase.shares)).tolist():
+            self._forget(phase)
+            for step, tasks in zip(steps, phase.tasks, strict=True):
+                self._launch(step, range(share * tasks, (share + 1) * tasks))
+            for portion in phase.portions:
+                first = portion.first + share * portion.length
+                self._check_portion(portion.buffer, max(first, 0), first + portion.length)
+
+    def _forget(self, phase: Phase) -> None:
+        """What the phase has portions of is as if nothing had been written to it."""
+        for portion in phase.portions:
+            self.memory.pop(portion.buffer, None)
+
+    def _check_portion(self, name: str, first: int, end: int) -> None:
+        """Raises SpecError where anything but the elements from ``first`` to ``end`` has been written."""
+        size = self.program.buffer(name).dtype.itemsize
+        held = self.array(name).view(np.uint8)
+        if not all((part == FRESH).all() for part in (held[: first * size], held[end * size :])):
+            raise SpecError(f"{name} is written outside a portion, elements {first} to {end}")
+
+    def _loop(self, step: Loop) -> None:
+        number = 0
+        while step.rounds is None or number < self.size(step.rounds):
+            self.sizes[step.counter.name] = number
+            self.region(step.test)
+            if step.flag and not self.array(step.flag)[0]:
+                break
+            self.region(step.body)
+            for first, second in step.carried:
+                a, b = self.array(first), self.array(second)
+                a[...], b[...] = b.copy(), a.copy()
+            number += 1

@@ -1,0 +1,426 @@
+"""The program: what a compiled library does, step by step, and where every value lies.
+
+It is the whole input of code generation: kernels (loop nests), buffers with their place in memory, and entry points
+that launch kernels in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from luminal.core import symbolic as sym
+from luminal.core.decisions import Asked
+from luminal.core.schedule.nest.ir import LoopNest
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
+
+SPACES = ("input", "output", "constant", "arena", "part", "state", "share")
+ALIGNMENT = 64  # bytes; of every buffer in the arena and in the weights
+
+
+def aligned(size: int) -> int:
+    """``size`` rounded up to the alignment of buffers."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A value in memory.
+
+    ``shape`` is in elements; ``order`` lists its axes from the slowest to the fastest in memory. ``space`` is one of
+    ``SPACES``; an input or output is the entry's tensor of the same name. ``offset`` is in bytes from the start of the
+    arena, or of the states of a context (0 in other spaces: code generation lays out the weights); ``size`` is in
+    bytes, at the upper bounds of the dimensions. A buffer in space ``part`` is the element of ``whole`` along its first
+    axis that a loop is at: the one whose ``counter`` is given. One in space ``share`` is nowhere as a whole: each share
+    of the phase that has it among its ``portions`` has some of its elements.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Int, ...]
+    order: tuple[int, ...]
+    space: str
+    offset: int
+    size: int
+    origins: tuple[str, ...] = ()
+    whole: str = ""
+    counter: Var | None = None
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """What a launch brings into the caches for a later one: bytes of the constant ``buffer`` from ``first`` on,
+    ``stride`` for each step of its kernel's tiles, which makes ``part`` for each task. It may go a little beyond."""
+
+    buffer: str
+    first: int
+    stride: Int
+    part: Int
+
+    def __str__(self) -> str:
+        return f"{self.buffer} from {self.first} on, {self.stride} bytes a step, {self.part} a task"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A step: kernel number ``kernel`` on buffers named in the order of its nest's arrays. ``origins`` are the source
+    operators that the step computes. One thread does ``grain`` tasks sooner than it could wake another.
+    ``operations`` are the additions and multiplications of its contractions, two for each product that is summed."""
+
+    kernel: int
+    arguments: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+    grain: int = 1
+    operations: Int = 0
+    fetch: Fetch | None = None
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What a share of a phase has of a ``buffer`` in space ``share``: the ``length`` elements from ``first + share *
+    length`` on. They lie ``offset`` bytes into the memory that a thread has for portions."""
+
+    buffer: str
+    first: int
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Consecutive steps, ``first`` to ``last`` inclusive, between which no thread waits for another: each thread runs
+    its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
+    step. At most one step of a phase can raise a status. ``linked`` says that a step reads what an earlier one wrote:
+    then each share goes through all steps before the next begins, while what it wrote is in the cache. Of the buffers
+    that have ``portions``, which no other step uses, a thread has only that of the share that it is at."""
+
+    first: int
+    last: int
+    shares: Int
+    tasks: tuple[int, ...]
+    linked: bool = False
+    portions: tuple[Portion, ...] = ()
+
+    def grain(self, steps: Sequence[Launch]) -> int:
+        """How many shares one thread does sooner than it could wake another. A share takes as long as its tasks of each
+        of the ``steps`` together."""
+        work = sum(Fraction(times, step.grain) for step, times in zip(steps, self.tasks, strict=True))
+        return max(1, int(1 / work))
+
+
+@dataclass(frozen=True)
+class Region:
+    """Steps in their order. A step that is in none of the ``phases`` is one by itself."""
+
+    steps: tuple[Step, ...]
+    phases: tuple[Phase, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A step: a function of the host (see ``core.host``) on buffers, the last of which is its result; row-major.
+    ``take`` and ``give`` move texts between a caller's tensors and buffers of numbers."""
+
+    function: str
+    arguments: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+
+
+TAKE, GIVE = "take", "give"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A step: the ``body``, ``rounds`` times, while ``counter`` counts from 0; or, where that is None, as often as
+    ``flag``, a buffer of one bool, holds when ``test`` has run. After each round the pairs of buffers that are
+    ``carried`` change their contents: the first of each is what the next round reads, the second what this one wrote.
+    """
+
+    counter: Var
+    rounds: Int | None
+    body: Region
+    carried: tuple[tuple[str, str], ...] = ()
+    test: Region = Region(())
+    flag: str = ""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A step: ``then`` where ``flag``, a buffer of one bool, holds, else ``other``."""
+
+    flag: str
+    then: Region
+    other: Region
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A step: from here on ``dim`` is as large as ``count``, a buffer of one int64, says; before, it is at its upper
+    bound."""
+
+    dim: Var
+    count: str
+
+
+Step: TypeAlias = Launch | HostCall | Loop | Branch | Measure
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of an entry: contiguous, row-major, ``shape`` in elements. Its ``buffer`` has its name, or,
+    where another entry has a buffer of that name, one of its own."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Int, ...]
+    other_name: str = ""
+
+    @property
+    def buffer(self) -> str:
+        return self.other_name or self.name
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry point. ``arena_size`` is in bytes, at the upper bounds of the dimensions. ``structure`` is the front
+    end's description of nested inputs and outputs (anything that JSON can hold), for the loader."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    region: Region
+    arena_size: int
+    structure: Any = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.region.steps
+
+    @property
+    def launches(self) -> Iterator[Launch]:
+        """The launches in the order of the steps, those of bodies among them, once each."""
+        return launches(self.region)
+
+
+@dataclass(frozen=True)
+class State:
+    """A value that a context keeps from one run to the next, in the buffer ``buffer`` of the space ``state``: a fixed
+    shape, row-major. Before the first run it is the constant ``initial``; None: zeros."""
+
+    buffer: str
+    initial: str | None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loop nest with its name (an identifier), the source operators that it first was made for, and its schedule as
+    text. ``asked`` are the questions that decided on it by more than formula, and ``serial`` the nest without a
+    schedule, where they are known. ``fetches``: a launch may have it fetch something."""
+
+    name: str
+    nest: LoopNest
+    origins: tuple[str, ...] = ()
+    schedule: str = ""
+    asked: tuple[Asked, ...] = ()
+    serial: LoopNest | None = None
+    fetches: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model ready for code generation.
+
+    ``dims`` are the symbolic dimensions in the order in which the library keeps their sizes. ``constants`` gives the
+    value of every constant buffer, laid out as its kernels read it (axes in the buffer's ``order``), ``digests`` a hash
+    of its content. ``metadata`` is passed through to the library's description of itself: strings, numbers, lists and
+    mappings that JSON can hold. ``texts`` are those whose numbers are in constants and kernels.
+    """
+
+    name: str
+    dims: tuple[Var, ...]
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Buffer, ...]
+    entries: tuple[Entry, ...]
+    constants: Mapping[str, np.ndarray[Any, Any]]
+    digests: Mapping[str, bytes] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    @property
+    def state_size(self) -> int:
+        """Bytes of all states of a context."""
+        buffers = (self.buffer(state.buffer) for state in self.states)
+        return max((buffer.offset + buffer.size for buffer in buffers), default=0)
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name."""
+        return self.named[name]
+
+    def bytes_of(self, portion: Portion) -> int:
+        """What a portion takes of a thread's memory for portions."""
+        return aligned(portion.length * self.buffer(portion.buffer).dtype.itemsize)
+
+    @property
+    def portion_size(self) -> int:
+        """Bytes that a thread needs for the portions of any phase."""
+        phases = (phase for entry in self.entries for _, phase in together(entry.region))
+        return max((p.offset + self.bytes_of(p) for phase in phases for p in phase.portions), default=0)
+
+    @property
+    def portions_at_once(self) -> int:
+        """How many threads at most have portions at once: one for each share, up to the largest 32-bit number."""
+        phases = (phase for entry in self.entries for _, phase in together(entry.region) if phase.portions)
+        counts = (sym.upper(phase.shares) for phase in phases)
+        most = (1 << 31) - 1
+        return max((most if count is None else min(count, most) for count in counts), default=0)
+
+    @property
+    def finite(self) -> frozenset[str]:
+        """The constants that no kernel may find infinite or NaN, whatever values replace theirs."""
+        return frozenset(
+            name
+            for entry in self.entries
+            for step in entry.launches
+            for name, array in zip(step.arguments, self.kernels[step.kernel].nest.arrays, strict=True)
+            if array.finite
+        )
+
+    @property
+    def measured(self) -> frozenset[Var]:
+        """The dimensions whose sizes are computed."""
+        return frozenset(dim for entry in self.entries for dim in measured(entry.region))
+
+    @property
+    def named(self) -> dict[str, Buffer]:
+        found: dict[str, Buffer] | None = self.__dict__.get("_index")
+        if found is None:
+            found = {buffer.name: buffer for buffer in self.buffers}
+            object.__setattr__(self, "_index", found)
+        return found
+
+
+def inner(step: Step) -> tuple[Region, ...]:
+    """The regions that a step holds."""
+    match step:
+        case Launch() | HostCall() | Measure():
+            return ()
+        case Loop():
+            return (step.test, step.body)
+        case Branch():
+            return (step.then, step.other)
+
+
+def measured(region: Region) -> Iterator[Var]:
+    """The dimensions that are measured in a region and the regions inside it."""
+    for step in region.steps:
+        if isinstance(step, Measure):
+            yield step.dim
+        for nested in inner(step):
+            yield from measured(nested)
+
+
+def numbered(region: Region) -> Iterator[Launch | HostCall]:
+    """What a run tells the beginning of, in the order of its numbers: the launches and calls of the host of a region
+    and of the regions inside it."""
+    for step in region.steps:
+        if isinstance(step, Launch | HostCall):
+            yield step
+        for nested in inner(step):
+            yield from numbered(nested)
+
+
+def launches(region: Region) -> Iterator[Launch]:
+    """The launches of a region and of the regions inside it."""
+    return (step for step in numbered(region) if isinstance(step, Launch))
+
+
+def together(region: Region, first: int = 0) -> Iterator[tuple[int, Phase]]:
+    """The phases of a region and of the regions inside it, each with the number of its first launch."""
+    phases = {phase.first: phase for phase in region.phases}
+    for number, step in enumerate(region.steps):
+        if number in phases:
+            yield first, phases[number]
+        first += isinstance(step, Launch | HostCall)
+        for nested in inner(step):
+            yield from together(nested, first)
+            first += sum(1 for _ in numbered(nested))
+
+
+# ---- printing ------------------------------------------------------------------------------------------------------
+
+
+def text(program: Program) -> str:
+    """The program for reading and for golden files; constants by type and shape, kernels by name and schedule."""
+    return "\n".join(_lines(program)) + "\n"
+
+
+def _lines(program: Program) -> Iterator[str]:
+    yield f"program {program.name}"
+    for dim in program.dims:
+        yield f"  dim {dim.name}: {dim.lo}..{dim.hi}"
+    for number, kernel in enumerate(program.kernels):
+        arrays = ", ".join(f"{a.name}:{a.dtype}{'*' if a.written else ''}" for a in kernel.nest.arrays)
+        yield f"  kernel {number} {kernel.name}({arrays})"
+        yield from (f"    {line}" for line in kernel.schedule.splitlines())
+    for buffer in program.buffers:
+        place = {
+            "arena": f"arena+{buffer.offset}",
+            "state": f"state+{buffer.offset}",
+            "part": f"{buffer.whole}[{buffer.counter.name if buffer.counter else ''}]",
+        }.get(buffer.space, buffer.space)
+        order = "" if buffer.order == tuple(range(len(buffer.shape))) else f" order {list(buffer.order)}"
+        yield f"  buffer {buffer.name}: {_tensor(buffer.dtype, buffer.shape)}{order} {place} ({buffer.size} bytes)"
+    for state in program.states:
+        yield f"  state {state.buffer}, at first {state.initial or 'zeros'}"
+    for entry in program.entries:
+        yield f"  entry {entry.name}, arena {entry.arena_size} bytes"
+        yield from (f"    in  {t.name}: {_tensor(t.dtype, t.shape)}" for t in entry.inputs)
+        yield from (f"    out {t.name}: {_tensor(t.dtype, t.shape)}" for t in entry.outputs)
+        yield from _steps(program, entry.region, "    ")
+
+
+def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
+    starts = {phase.first: phase for phase in region.phases}
+    ends = {phase.last for phase in region.phases}
+    inside = indent
+    for number, step in enumerate(region.steps):
+        if number in starts:
+            phase = starts[number]
+            order = ", one by one" if phase.linked else ""
+            kept = "".join(f", {p.length} elements of {p.buffer} at once" for p in phase.portions)
+            yield f"{indent}{phase.shares} shares of {' + '.join(map(str, phase.tasks))} tasks{order}{kept}"
+            inside = indent + "  "
+        match step:
+            case Launch():
+                origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
+                also = f", fetches {step.fetch}" if step.fetch else ""
+                yield f"{inside}{program.kernels[step.kernel].name}({', '.join(step.arguments)}){also}{origins}"
+            case HostCall():
+                origins = f"  # {'; '.join(step.origins)}" if step.origins else ""
+                yield f"{indent}host {step.function}({', '.join(step.arguments)}){origins}"
+            case Loop():
+                if step.rounds is None:
+                    yield f"{indent}while {step.flag}, after"
+                    yield from _steps(program, step.test, indent + "    ")
+                else:
+                    yield f"{indent}for {step.counter.name} below {step.rounds}"
+                yield from _steps(program, step.body, indent + "  ")
+                yield from (f"{indent}  exchange {a}, {b}" for a, b in step.carried)
+            case Measure():
+                yield f"{indent}{step.dim.name} = {step.count}"
+            case Branch():
+                yield f"{indent}if {step.flag}"
+                yield from _steps(program, step.then, indent + "  ")
+                yield f"{indent}else"
+                yield from _steps(program, step.other, indent + "  ")
+        inside = indent if number in ends else inside
+
+
+def _tensor(dtype: DType, shape: tuple[Int, ...]) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"

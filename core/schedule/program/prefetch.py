@@ -1,0 +1,112 @@
+"""Weights on their way ahead: steps that compute bring the weights of later steps into the caches on the side.
+
+A step whose weights come from memory more slowly than it multiplies them waits for memory: a product of one row, as of
+a classifier, waits for all of them. A step before it that multiplies more than it reads leaves memory idle meanwhile.
+So each of the loops over the terms of its tiles asks for a part of what the later step will read, as much as memory
+gives beside its own weights. Nothing changes but where bytes lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from luminal.core import symbolic as sym
+from luminal.core.schedule.cost import kernel as cost
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.operands import loops_of_b
+from luminal.core.schedule.nest.walk import statements
+from luminal.core.schedule.program.ir import Fetch, Launch, Program, Region
+from luminal.core.sizes import typical
+from luminal.core.symbolic import Int, Var
+from luminal.core.target import CACHE_LINE, Target
+
+PACE = 5  # bytes a cycle that all threads together ask of memory, which gives about twice as many
+KEPT = 0.75  # of the last cache: more than that, with what is read meanwhile, is lost before it is used
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The bytes before ``end`` of a constant that a later step reads; ``room`` is what may still come into the caches
+    before it does."""
+
+    buffer: str
+    end: int
+    room: int
+
+
+def with_fetches(program: Program, target: Target) -> Program:
+    """``program``, its launches with what they fetch for later ones. On GPUs nothing: other blocks run meanwhile."""
+    if target.grid is not None:
+        return program
+    entries = tuple(replace(e, region=_fetching(program, e.region, target)) for e in program.entries)
+    used = {step.kernel for e in entries for step in e.launches if step.fetch is not None}
+    kernels = tuple(replace(kernel, fetches=number in used) for number, kernel in enumerate(program.kernels))
+    return replace(program, entries=entries, kernels=kernels)
+
+
+def _fetching(program: Program, region: Region, target: Target) -> Region:
+    """The region with fetches in its own launches; from the last to the first, so that each is as late as can be."""
+    steps = list(region.steps)
+    wanted: list[_Wanted] = []
+    for number in reversed(range(len(steps))):
+        step = steps[number]
+        if not isinstance(step, Launch):
+            wanted = []  # nobody knows how much a loop reads
+            continue
+        nest = program.kernels[step.kernel].nest
+        weights = {name: program.buffer(name).size for name in _weights(program, step, nest)}
+        read = sum(weights.values())
+        spare = int(cost.cycles(nest) / min(target.threads, max(1, typical(nest.task_count))) * PACE) - read
+        # What this step reads, it brings itself.
+        wanted = [replace(w, room=w.room - read) for w in wanted if w.room >= read and w.buffer not in weights]
+        if spare < 0:
+            wanted += [_Wanted(name, size, int(target.l3 * KEPT) - size) for name, size in weights.items()]
+        elif wanted and (fetch := _fetch(nest, spare, wanted[-1])) is not None:
+            steps[number] = replace(step, fetch=fetch)
+            wanted[-1:] = [replace(wanted[-1], end=fetch.first)] if fetch.first else []
+    return replace(region, steps=tuple(steps))
+
+
+def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted) -> Fetch | None:
+    """The last of what is ``wanted``, ``spare`` bytes at most, divided among all terms of all tasks; None where that
+    leaves none for each."""
+    terms = _terms(nest.tasks[-1].body if nest.tasks else nest.body, frozenset(nest.dims))
+    rounds = terms * nest.task_count
+    if rounds == 0:
+        return None
+    size = min(wanted.end, spare, CACHE_LINE * typical(rounds))
+    # Rounded up where this fetches all that is left: a few bytes more would be too few for another step to fetch.
+    divided = sym.ceildiv if size == wanted.end and isinstance(rounds, int) else sym.floordiv
+    stride = sym.minimum(CACHE_LINE, divided(size, sym.maximum(1, rounds)))
+    if stride == 0:
+        return None
+    fetched = stride * rounds if isinstance(stride, int) and isinstance(rounds, int) else size
+    return Fetch(wanted.buffer, max(0, wanted.end - fetched), stride, stride * terms)
+
+
+def _weights(program: Program, step: Launch, nest: ln.LoopNest) -> Iterator[str]:
+    """The constants that the step multiplies in tiles, each once. (What else it reads, an earlier step wrote.)"""
+    multiplied = {array for s in statements(nest.body) if isinstance(s, ln.Contract) for array in (s.a, s.b)}
+    for name in dict.fromkeys(n for n, a in zip(step.arguments, nest.arrays, strict=True) if a.name in multiplied):
+        if program.buffer(name).space == "constant":
+            yield name
+
+
+def _terms(body: Sequence[ln.Statement], dims: frozenset[Var]) -> Int:
+    """How many terms the tiles of one run of ``body`` sum, or steps of a matrix unit, by ``dims``: each is a fetch.
+    Where that is another number from task to task, it is a typical one."""
+
+    def count(extent: Int) -> Int:
+        return extent if sym.variables(extent) <= dims else typical(extent)
+
+    total: Int = 0
+    for statement in body:
+        if isinstance(statement, ln.Contract):
+            *outer, last = (count(loop.extent) for loop in loops_of_b(statement) or statement.loops)
+            total = total + sym.product(outer) * sym.floordiv(last, statement.depth)
+        elif isinstance(statement, ln.Loop):
+            total = total + count(statement.extent) * _terms(statement.body, dims)
+        elif isinstance(statement, ln.If):
+            total = total + _terms(statement.body, dims)
+    return total

@@ -1,0 +1,315 @@
+"""What a Program must be: what code generation relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
+
+import numpy as np
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import SpecError
+from luminal.core.host import FUNCTIONS
+from luminal.core.schedule.program.ir import (
+    ALIGNMENT,
+    GIVE,
+    SPACES,
+    TAKE,
+    Branch,
+    Buffer,
+    Entry,
+    HostCall,
+    Launch,
+    Loop,
+    Measure,
+    Phase,
+    Program,
+    Region,
+    Step,
+    inner,
+    measured,
+)
+from luminal.core.sizes import solve
+
+
+def check(program: Program) -> None:
+    """Raises SpecError where the program breaks what code generation relies on."""
+    _expect(program.name.isidentifier() and program.name.isascii(), f"its name {program.name!r} is no C identifier")
+    _distinct("dimension", [dim.name for dim in program.dims])
+    _distinct("kernel", [kernel.name for kernel in program.kernels])
+    _distinct("buffer", [buffer.name for buffer in program.buffers])
+    _distinct("entry", [entry.name for entry in program.entries])
+    dims = set(program.dims)
+    for dim in program.dims:
+        _expect(isinstance(dim.hi, int), f"dimension {dim.name} has no constant upper bound")
+    for kernel in program.kernels:
+        _expect(kernel.name.isidentifier(), f"kernel name {kernel.name!r} is no identifier")
+        _distinct(f"array of kernel {kernel.name}", [array.name for array in kernel.nest.arrays])
+        unknown = [dim.name for dim in kernel.nest.dims if dim not in dims]
+        _expect(not unknown, f"kernel {kernel.name} reads unknown dimensions {unknown}")
+    for buffer in program.buffers:
+        _check_buffer(program, buffer)
+    _check_states(program)
+    for entry in program.entries:
+        _check_entry(program, entry)
+        _check_dims(program, entry)
+        _check_order(program, entry)
+        _check_phases(program, entry.name, entry.region)
+    for name in sorted(program.finite):
+        known = program.buffer(name).space == "constant" and bool(np.isfinite(program.constants[name]).all())
+        _expect(known, f"buffer {name} is not known to be finite, but a kernel relies on it")
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise SpecError(f"program: {message}")
+
+
+def _distinct(what: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    _expect(not twice, f"{what} names must be distinct, found {', '.join(twice)} more than once")
+
+
+def _check_buffer(program: Program, buffer: Buffer) -> None:
+    where = f"buffer {buffer.name}"
+    _expect(buffer.space in SPACES, f"{where}: unknown space {buffer.space!r}")
+    _expect(sorted(buffer.order) == list(range(len(buffer.shape))), f"{where}: order {buffer.order} is no permutation")
+    elements = sym.upper(sym.product(buffer.shape))
+    _expect(elements is not None, f"{where}: no upper bound for its shape {list(buffer.shape)}")
+    if buffer.space in ("arena", "state"):
+        _expect(buffer.offset % ALIGNMENT == 0, f"{where}: offset {buffer.offset} is not aligned to {ALIGNMENT} bytes")
+    if buffer.space == "constant":
+        _expect(buffer.name in program.constants, f"{where} has no value")
+        value = program.constants[buffer.name]
+        _expect(value.dtype == buffer.dtype.numpy, f"{where}: expected {buffer.dtype}, its value is {value.dtype}")
+        _expect(value.nbytes <= buffer.size, f"{where}: {value.nbytes} bytes of value, {buffer.size} of space")
+
+
+def _check_states(program: Program) -> None:
+    """A state is for each buffer of theirs, has a fixed size, and begins with a value of that size."""
+    kept = [program.buffer(state.buffer) for state in program.states]
+    _distinct("state", [buffer.name for buffer in kept])
+    _expect({b.name for b in program.buffers if b.space == "state"} == {b.name for b in kept}, "states have buffers")
+    for state, buffer in zip(program.states, kept, strict=True):
+        where = f"state {state.buffer}"
+        _expect(all(isinstance(size, int) for size in buffer.shape), f"{where}: its size is not fixed")
+        _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: its order is {buffer.order}")
+        if state.initial is not None:
+            first = program.buffer(state.initial)
+            _expect(first.space == "constant", f"{where}: {first.name} is no constant")
+            _expect((first.dtype, first.shape, first.order) == (buffer.dtype, buffer.shape, buffer.order), where)
+    for i, a in enumerate(kept):
+        _expect(not any(_overlap(a, b) for b in kept[i + 1 :]), f"state {a.name} overlaps another")
+
+
+def _check_dims(program: Program, entry: Entry) -> None:
+    """The size of every dimension that the entry uses follows from the shapes of its inputs."""
+    known = {solution.symbol for solution in solve([extent for t in entry.inputs for extent in t.shape])}
+    known |= set(measured(entry.region))
+    used = {v for t in (*entry.inputs, *entry.outputs) for extent in t.shape for v in sym.variables(extent)}
+    used.update(dim for step in entry.launches for dim in program.kernels[step.kernel].nest.dims)
+    missing = sorted(dim.name for dim in used - known)
+    _expect(not missing, f"entry {entry.name}: the inputs do not say how large {', '.join(missing)} is")
+
+
+def _check_order(program: Program, entry: Entry) -> None:
+    """Every output is written, and nothing in the arena is read before a step writes it."""
+    written = _written(program, entry, entry.region, frozenset())
+    missing = [t.name for t in entry.outputs if t.buffer not in written]
+    _expect(not missing, f"entry {entry.name}: nothing writes {', '.join(missing)}")
+
+
+def _written(program: Program, entry: Entry, region: Region, before: frozenset[str]) -> frozenset[str]:
+    """What holds a value after a region, where ``before`` does before it."""
+    written = before
+
+    def read(name: str) -> None:
+        place = _place(program, name)
+        known = place.space not in ("arena", "share") or name in written or place.name in written
+        _expect(known, f"entry {entry.name}: {name} is read before anything is written to it")
+
+    for step in region.steps:
+        match step:
+            case Launch():
+                arrays = program.kernels[step.kernel].nest.arrays
+                _check_fetch(program, entry, step)
+                for name, array in zip(step.arguments, arrays, strict=True):
+                    if not array.written:
+                        read(name)
+                names = {name for name, array in zip(step.arguments, arrays, strict=True) if array.written}
+                written |= names | {_place(program, name).name for name in names}
+            case HostCall():
+                _check_call(program, entry, step)
+                *operands, result = step.arguments
+                for name in operands:
+                    read(name)
+                written |= {result}
+            case Loop():
+                for first, _ in step.carried:
+                    read(first)
+                asked = _written(program, entry, step.test, written)
+                _expect(
+                    step.rounds is not None or step.flag in asked, f"entry {entry.name}: nothing writes {step.flag}"
+                )
+                after = _written(program, entry, step.body, asked)
+                missing = [second for _, second in step.carried if second not in after]
+                _expect(not missing, f"entry {entry.name}: no round writes {', '.join(missing)}")
+                written |= {whole for name in after for whole in _wholes(program, name)}
+            case Measure():
+                read(step.count)
+            case Branch():
+                read(step.flag)
+                written |= _written(program, entry, step.then, written) & _written(program, entry, step.other, written)
+    return written
+
+
+def _check_call(program: Program, entry: Entry, step: HostCall) -> None:
+    """A function of the host has what it takes, row-major; texts of the caller are taken and given alone."""
+    where = f"entry {entry.name}, {step.function}"
+    buffers = [program.buffer(name) for name in step.arguments]
+    *operands, result = [buffer.dtype for buffer in buffers]
+    if step.function in (TAKE, GIVE):
+        kinds = [(_place(program, name).space, program.buffer(name).dtype.is_text) for name in step.arguments]
+        outside = ("input", True) if step.function == TAKE else ("output", True)
+        _expect(outside in kinds and len(kinds) == 2 and kinds[0][1] and kinds[1][1], f"{where}: of {kinds}")
+        return
+    function = FUNCTIONS.get(step.function)
+    _expect(function is not None, f"{where}: there is no such function")
+    assert function is not None
+    _expect((tuple(operands), result) == (function.operands, function.result), f"{where}: of {operands} to {result}")
+    for buffer in buffers:
+        _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: {buffer.name} has order {buffer.order}")
+        caller = buffer.space in ("input", "output") and buffer.dtype.is_text
+        _expect(not caller, f"{where}: {buffer.name} holds texts, not their numbers")
+
+
+def _check_entry(program: Program, entry: Entry) -> None:
+    tensors = {
+        tensor.buffer: (space, tensor) for space in ("input", "output") for tensor in getattr(entry, space + "s")
+    }
+    _distinct(f"tensor of entry {entry.name}", [t.name for t in (*entry.inputs, *entry.outputs)])
+    for number, step in enumerate(entry.launches):
+        where = f"entry {entry.name}, launch {number}"
+        _expect(0 <= step.kernel < len(program.kernels), f"{where}: kernel {step.kernel} does not exist")
+        kernel = program.kernels[step.kernel]
+        arrays = kernel.nest.arrays
+        _expect(
+            len(arrays) == len(step.arguments),
+            f"{where}: {kernel.name} takes {len(arrays)} arrays, found {len(step.arguments)}",
+        )
+        for name, array in zip(step.arguments, arrays, strict=True):
+            _expect(name in program.named, f"{where}: buffer {name} does not exist")
+            buffer = program.buffer(name)
+            _expect(buffer.dtype == array.dtype, f"{where}: {array} is given {name} of type {buffer.dtype}")
+            if buffer.space in ("input", "output"):
+                _expect(
+                    name in tensors and tensors[name][0] == buffer.space,
+                    f"{where}: {name} is no {buffer.space} of the entry",
+                )
+            if buffer.space == "arena":
+                _expect(buffer.offset + buffer.size <= entry.arena_size, f"{where}: {name} ends behind the arena")
+            if array.written:
+                place = _place(program, name)
+                _expect(
+                    place.space in ("output", "arena", "state", "share"),
+                    f"{where}: {name} is written, but lies in {place.space}",
+                )
+        buffers = [_place(program, name) for name in step.arguments]
+        for i, array in enumerate(arrays):
+            # Kernels take restrict pointers, so that loads need not wait for stores.
+            shared = [b.name for j, b in enumerate(buffers) if array.written and j != i and _overlap(buffers[i], b)]
+            _expect(not shared, f"{where}: {buffers[i].name}, which the step writes, overlaps {', '.join(shared)}")
+
+
+def _place(program: Program, name: str) -> Buffer:
+    """The buffer that holds ``name``."""
+    buffer = program.buffer(name)
+    while buffer.space == "part":
+        buffer = program.buffer(buffer.whole)
+    return buffer
+
+
+def _wholes(program: Program, name: str) -> Iterator[str]:
+    """What ``name`` is a part of, and what that is, outwards."""
+    buffer = program.buffer(name)
+    while buffer.space == "part":
+        buffer = program.buffer(buffer.whole)
+        yield buffer.name
+
+
+def _check_fetch(program: Program, entry: Entry, step: Launch) -> None:
+    """What a launch fetches begins in a constant, and its kernel fetches."""
+    if step.fetch is not None:
+        where, place = f"entry {entry.name}: {step.fetch.buffer} is fetched", _place(program, step.fetch.buffer)
+        _expect(place.space == "constant", f"{where}, but lies in {place.space}")
+        _expect(0 <= step.fetch.first < place.size, f"{where} from byte {step.fetch.first} of {place.size}")
+        _expect(program.kernels[step.kernel].fetches, f"{where} by a kernel that fetches nothing")
+
+
+def _check_phases(program: Program, entry: str, region: Region) -> None:
+    """Phases follow each other, divide the tasks of their steps, and keep what their steps use apart in the arena. What
+    is nowhere as a whole is used by the phase alone that has portions of it."""
+    free = 0
+    portions = {p.buffer: phase for phase in region.phases for p in phase.portions}
+    for number, step in enumerate(region.steps):
+        for nested in inner(step):
+            _check_phases(program, entry, nested)
+        for name in (_place(program, name).name for name in _used(step)):
+            if program.buffer(name).space == "share":
+                held = name in portions and portions[name].first <= number <= portions[name].last
+                _expect(held, f"entry {entry}, step {number}: {name} is used outside a phase with portions of it")
+    for phase in region.phases:
+        where = f"entry {entry}, steps {phase.first} to {phase.last}"
+        _expect(free <= phase.first < phase.last < len(region.steps), f"{where}: no phase can be there")
+        free = phase.last + 1
+        steps = [step for step in region.steps[phase.first : free] if isinstance(step, Launch)]
+        _expect(len(steps) == free - phase.first, f"{where}: only launches can be in a phase")
+        nests = [program.kernels[step.kernel].nest for step in steps]
+        _expect(sum(nest.checked for nest in nests) <= 1, f"{where}: more than one can raise a status")
+        for nest, tasks in zip(nests, phase.tasks, strict=True):
+            count = nest.task_count
+            _expect(phase.shares * tasks == count, f"{where}: {count} tasks are not {phase.shares} shares of {tasks}")
+        for portion in phase.portions:
+            name = portion.buffer
+            _expect(program.buffer(name).space == "share", f"{where}: {name} is somewhere as a whole")
+            _expect(portion.length > 0, f"{where}: portions of {name} have {portion.length} elements")
+            _expect(phase.linked, f"{where}: portions of {name}, but no share goes through all steps at once")
+        _check_portions(program, where, phase, steps)
+        buffers = {_place(program, name) for step in steps for name in step.arguments}
+        shared = sorted(a.name for a in buffers for b in buffers if a is not b and _overlap(a, b))
+        _expect(not shared, f"{where}: {', '.join(shared)} overlap")
+
+
+def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[Launch]) -> None:
+    """Portions lie apart that a share needs at once."""
+    lives: dict[str, tuple[int, int]] = {}
+    for number, step in enumerate(steps):
+        for name in (_place(program, name).name for name in step.arguments):
+            lives[name] = (lives.get(name, (number, number))[0], number)
+    for p in phase.portions:
+        _expect(p.offset >= 0 and p.offset % ALIGNMENT == 0, f"{where}: a portion of {p.buffer} is not aligned")
+    ends = {p.buffer: p.offset + program.bytes_of(p) for p in phase.portions}
+    for a, b in combinations(phase.portions, 2):
+        (first_a, last_a), (first_b, last_b) = (lives.get(p.buffer, (0, -1)) for p in (a, b))
+        at_once = first_a <= last_b and first_b <= last_a
+        apart = ends[a.buffer] <= b.offset or ends[b.buffer] <= a.offset
+        _expect(apart or not at_once, f"{where}: the portions of {a.buffer} and {b.buffer} overlap")
+
+
+def _used(step: Step) -> tuple[str, ...]:
+    """The buffers that a step itself uses; those of regions inside it left out."""
+    match step:
+        case Launch() | HostCall():
+            return step.arguments
+        case Loop():
+            return (*chain(*step.carried), *([step.flag] if step.flag else []))
+        case Branch():
+            return (step.flag,)
+        case Measure():
+            return (step.count,)
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    if a.space != b.space or a.space not in ("arena", "state"):
+        return a is b
+    return a.offset < b.offset + b.size and b.offset < a.offset + a.size

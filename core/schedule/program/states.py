@@ -1,0 +1,58 @@
+"""States: values that a model keeps from one call to the next, and how what a run leaves of them gets there. What a
+round of a loop leaves of a carry may get to where the carry is in the same way.
+
+What this run leaves is a value like any other, and copied into the state by a last step; or it is computed there, in
+place, where nothing reads the state after the first step that writes it. A scatter into the state then writes its new
+elements, and copies nothing. A state that is left as it is takes no step at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from luminal.core import ir, ops
+from luminal.core.ir import Node
+from luminal.core.schedule.fusion.assemblies import Part
+from luminal.core.schedule.fusion.cluster import Cluster, Fusion
+from luminal.core.schedule.fusion.layout import Layouts
+from luminal.core.schedule.lower import clusters
+from luminal.core.target import Target
+
+
+def is_zero(constant: Node) -> bool:
+    """Whether every bit of a constant is zero."""
+    return not np.ascontiguousarray(constant.attr.array).reshape(-1).view(np.uint8).any()
+
+
+def copy(
+    result: Node, state: Node, fusion: Fusion, layouts: Layouts, target: Target
+) -> tuple[Cluster, clusters.Lowered]:
+    """The nest that copies ``result`` into ``state``, and the cluster that it is the only step of."""
+    box = tuple((0, extent) for extent in state.shape)
+    part = Part(box, result, ir.axes(state.shape))
+    return Cluster(0, "map", state.shape), clusters.lower_part(state, part, fusion, layouts, target)
+
+
+def is_free(result: Node, before: Node, fusion: Fusion, layouts: Layouts) -> bool:
+    """Whether ``result`` lies where ``before`` does, or can be computed there: nothing reads that once written."""
+    if result is before:
+        return True
+    home = {node for cluster in fusion.clusters for node in cluster.index}
+    writes = [any(layouts.assemblies.owner(node) is result for node in c.index) for c in fusion.clusters]
+    late = fusion.clusters[writes.index(True) :]
+    read = [x for cluster in late for member in cluster.index for x in _operands(member, result, before)]
+    seen: set[Node] = set()
+    while read:
+        node = read.pop()
+        if node is before:
+            return False
+        if node not in home and node not in seen:  # computed where it is read
+            seen.add(node)
+            read += node.inputs
+    return True
+
+
+def _operands(member: Node, result: Node, before: Node) -> tuple[Node, ...]:
+    """What a member of a cluster reads, but for the value that it is itself scattered into."""
+    into = member is result and member.op is ops.SCATTER and member.inputs[0] is before
+    return member.inputs[1:] if into else member.inputs

@@ -1,0 +1,1 @@
+"""Transforms of loop nests, which say how: pure functions from nest to nest, each of which checks that it is legal."""

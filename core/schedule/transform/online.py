@@ -1,0 +1,215 @@
+"""Reductions that share one pass although one of them reads another's result.
+
+A state ``d`` is the reduction of ``a(x)``, and ``y`` that of ``F(x, d)``. In blocks, ``d`` is not known before the end.
+Where moving the state acts on ``y`` by a factor, ``y`` for ``d'`` is ``T(d, d') y`` for ``d``, and both can be carried
+together. For exponentials ``T`` is an exponential of the difference (Milakov and Gimelshein, 2018). Nothing here asks
+what the reductions are for: factors are read off the expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.nest import conditions
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.rewrite import replace_leaves
+from luminal.core.symbolic import Var
+from luminal.core.types import DType, bool_
+
+# Factors of what one reduction sums. A product that is squared again and again has twice as many each time, and one
+# pass would multiply by each: three kernels, which square what they store, are faster long before that many.
+FACTORS = 128
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a change of a maximum from ``d`` to ``d'`` does to a sum: a factor ``Exp2[attr](scale * (d - d'))``."""
+
+    state: str
+    attr: Any
+    scale: float
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A reduction in a form that can be carried over blocks: ``outside * reduction of inside``, or 0.
+
+    ``outside`` and ``inside`` are factors (``inside`` is the value alone for a maximum); those outside do not vary
+    along the reduced axis. ``moves`` say how the carried part follows the states that ``inside`` reads. Where not every
+    one of ``conditions`` holds, none of which varies along the axis either, the result is 0.
+    """
+
+    name: str
+    op: ops.Op
+    inside: tuple[ln.Scalar, ...]
+    outside: tuple[ln.Scalar, ...]
+    moves: tuple[Move, ...]
+    conditions: tuple[ln.Scalar, ...] = ()
+
+
+def derive(reductions: Sequence[ln.Reduction], axis: Var, operand: DType | None = None) -> tuple[Carried, ...]:
+    """``reductions`` along ``axis``, each of which may read those before it, in a form that one pass can carry.
+
+    A factor that is rounded to ``operand`` counts as what is rounded: where operands of contractions may be, it does
+    not matter which factors are multiplied before. What ``inside`` then leaves unrounded has to be rounded later.
+
+    Raises ScheduleError where moving a state does not act by a factor.
+    """
+    found: dict[str, Carried] = {}
+    for reduction in reductions:
+        found[reduction.name] = _carried(reduction, axis, found, operand)
+    return tuple(found.values())
+
+
+def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried], operand: DType | None = None) -> Carried:
+    if reduction.op is ops.MAX_REDUCE:
+        if reads(reduction.value) & before.keys():
+            raise ScheduleError(f"stream: the maximum {reduction.name} reads another reduction along {axis}")
+        return Carried(reduction.name, reduction.op, (reduction.value,), (), ())
+    inside: list[ln.Scalar] = []
+    outside: list[ln.Scalar] = []
+    holds: list[ln.Scalar] = []
+    rest = factors(reduction.value, operand)
+    while rest:
+        factor = rest.pop(0)
+        chosen = _chosen(factor, axis, before)
+        if chosen is not None:
+            condition, value = chosen
+            holds.append(condition)
+            rest = [*factors(value, operand), *rest]
+            _check_count(len(holds) + len(inside) + len(outside) + len(rest))
+        else:
+            (inside if axis in variables(factor) else outside).append(factor)
+    moves = [move for factor in inside for move in _moves(factor, reduction.name, before)]
+    return Carried(reduction.name, reduction.op, tuple(inside), tuple(outside), tuple(moves), tuple(holds))
+
+
+def factors(value: ln.Scalar, operand: DType | None = None) -> list[ln.Scalar]:
+    """The factors of a product; a division counts as a product with the reciprocal, and what is rounded to the type
+    ``operand`` as it is before. Raises ScheduleError for more than ``FACTORS``."""
+    found: list[ln.Scalar] = []
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if operand is not None and value.op is ops.CAST and value.operands[0].op is ops.CAST:
+            (narrow,) = value.operands
+            if narrow.dtype == operand and narrow.operands[0].dtype == value.dtype:
+                rest.append(narrow.operands[0])
+                continue
+        if value.op is ops.MUL:
+            rest += reversed(value.operands)
+        elif value.op is ops.DIV and value.dtype.is_float:
+            numerator, denominator = value.operands
+            rest += [ln.apply(ops.RECIP, (denominator,), None, value.dtype), numerator]
+        else:
+            found.append(value)
+            _check_count(len(found))
+    return found
+
+
+def _check_count(count: int) -> None:
+    if count > FACTORS:
+        raise ScheduleError(f"stream: a product of more than {FACTORS} factors")
+
+
+def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Move]:
+    states = sorted(reads(factor) & before.keys())
+    if not states:
+        return []
+    if factor.op is not ops.EXP2 or len(states) > 1:
+        raise ScheduleError(f"stream: {name} does not follow a change of {', '.join(states)} by a factor")
+    (state,) = states
+    terms = linear(factor.operands[0])
+    of_state = terms.pop(ln.temporary(state, factor.dtype), 0.0)
+    carried = before[state]
+    # A maximum of the exponent itself: then the weight of a term that is -inf is 0, whatever else has been seen.
+    if carried.op is not ops.MAX_REDUCE or terms != {carried.inside[0]: -of_state} or of_state >= 0:
+        raise ScheduleError(f"stream: the exponent of {name} is not a value less {state}, its maximum")
+    return [Move(state, factor.attr, -of_state)]
+
+
+def _chosen(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple[ln.Scalar, ln.Scalar] | None:
+    """``(condition, value)`` where ``factor`` is ``value`` if the condition holds for the states, else 0, for the whole
+    row alike."""
+    if factor.op is not ops.SELECT or not reads(factor.operands[0]) & before.keys():
+        return None
+    condition, value, other = factor.operands
+    if _is_zero(value):
+        value, other, condition = other, value, conditions.negated(condition)
+    condition = replace_leaves(condition, {s: t for s in ln.postorder(condition) if (t := _is_number(s, before))})
+    return None if axis in variables(condition) or not _is_zero(other) else (condition, value)
+
+
+def _is_number(test: ln.Scalar, before: dict[str, Carried]) -> ln.Scalar | None:
+    """What says of the states that a quotient is no NaN, where ``test`` asks it of the quotient itself.
+
+    The quotient is of an exponential that follows its own maximum, so 0 to 1, by the sum of those. That sum is at least
+    1, or NaN as all of the exponentials are; or 0, as the quotient's denominator, while everything was -inf.
+    """
+    if test.op is not ops.EQUAL or test.operands[0] != test.operands[1]:
+        return None
+    *numerator, reciprocal = factors(test.operands[0])
+    denominator = reciprocal.operands[0] if reciprocal.op is ops.RECIP else reciprocal
+    total = before.get(denominator.leaf.name) if isinstance(denominator.leaf, ln.Temporary) else None
+    if total is None or denominator is reciprocal or not total.moves:
+        return None
+    if len(numerator) != 1 or (total.inside, total.outside, total.conditions) != (tuple(numerator), (), ()):
+        return None
+    zero = ln.literal(np.zeros((), denominator.dtype.numpy).tobytes(), denominator.dtype)
+    return ln.apply(ops.LESS_THAN, (zero, denominator), None, bool_)
+
+
+def _is_zero(value: ln.Scalar) -> bool:
+    return isinstance(value.leaf, ln.Literal) and not np.frombuffer(value.leaf.bits, value.dtype.numpy).any()
+
+
+def linear(value: ln.Scalar) -> dict[ln.Scalar, float]:
+    """``value`` as a sum of scalars with constant factors."""
+    found: dict[ln.Scalar, dict[ln.Scalar, float]] = {}
+    for scalar in ln.postorder(value):
+        found[scalar] = _linear(scalar, found)
+    return found[value]
+
+
+def _linear(value: ln.Scalar, below: Mapping[ln.Scalar, dict[ln.Scalar, float]]) -> dict[ln.Scalar, float]:
+    if value.op is ops.ADD:
+        found: dict[ln.Scalar, float] = {}
+        for operand in value.operands:
+            for term, factor in below[operand].items():
+                found[term] = found.get(term, 0.0) + factor
+        return found
+    if value.op is ops.MUL:
+        for one, other in (value.operands, value.operands[::-1]):
+            if isinstance(other.leaf, ln.Literal):
+                number = float(np.frombuffer(other.leaf.bits, other.dtype.numpy)[0])
+                return {term: factor * number for term, factor in below[one].items()}
+    return {value: 1.0}
+
+
+# ---- what scalars depend on ----------------------------------------------------------------------------------------
+
+
+def reads(value: ln.Scalar) -> set[str]:
+    """The temporaries that ``value`` reads."""
+    return {s.leaf.name for s in ln.postorder(value) if isinstance(s.leaf, ln.Temporary)}
+
+
+def variables(value: ln.Scalar) -> set[Var]:
+    """The index variables that ``value`` depends on itself, not through temporaries."""
+    found: set[Var] = set()
+    for scalar in ln.postorder(value):
+        leaf = scalar.leaf
+        if isinstance(leaf, ln.Access):
+            found |= {v for e in (leaf.offset, *leaf.valid) for v in sym.variables(e)}
+        elif isinstance(leaf, ln.Index):
+            found |= sym.variables(leaf.value)
+        elif isinstance(leaf, ln.Holds):
+            found |= {v for e in leaf.valid for v in sym.variables(e)}
+    return found

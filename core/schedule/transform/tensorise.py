@@ -1,0 +1,232 @@
+"""The transforms that turn a sum over a product into tile operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from luminal.core import ops
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.matrix import MatrixUnit
+from luminal.core.printer import brief
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.operands import _ZERO, factors_of, loaded, stored_type
+from luminal.core.schedule.nest.rewrite import (
+    replace_leaves,
+    replace_scalars,
+    replace_statements,
+    substitute,
+    substitute_scalar,
+    wrap,
+)
+from luminal.core.schedule.nest.walk import Body, accesses, prefix
+from luminal.core.symbolic import Int, Var
+
+
+@dataclass(frozen=True, repr=False)
+class Tensorise:
+    """::
+
+    for .., m < M:  for n < N:                    for .., n_1 < N/columns:  for m_1 < tiles:
+        s = sum over k of A[m,k] * B[k,n]             tile = Contract(A rows, B panel)         (in registers)
+        store f(s)                         =>         for i < rows:  for n_0 < columns (vector):
+                                                          store f(tile[i, n_0])
+
+    ``rows`` are of near-equal height: ``M`` in ``tiles = ceil(M / max_rows)`` parts that differ by one at most. Legal
+    where ``A`` is linear in ``m`` and in the reduced axes and does not depend on ``n``, and ``B`` is linear in the
+    reduced axes, does not depend on ``m``, and holds ``columns`` consecutive values of ``n`` side by side.
+    ``m`` is empty where no row axis exists.
+
+    With ``unit``, a matrix unit computes the tile, ``depth`` terms at a time; unless its registers are vectors, all
+    parts but the last are equally high: another height takes time to set. Legal where the terms along the last reduced
+    axis lie side by side in ``A``, and in the groups of the unit in ``B``.
+    """
+
+    m: str
+    n: str
+    max_rows: int
+    columns: int
+    lanes: int
+    unit: MatrixUnit | None = None
+    depth: int = 1
+
+    __repr__ = brief
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, inside = prefix(nest.body)
+        reduction, *rest = inside
+        n_loop = next((loop for loop in loops if loop.axis.name == self.n), None)
+        m_loop = next((loop for loop in loops if loop.axis.name == self.m), None)
+        if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or n_loop is None:
+            raise ScheduleError("tensorise: the nest is not a sum over a product inside a loop over the columns")
+        a, b, computed = loaded(reduction)
+        if computed is None:
+            a, b = factors_of(reduction, n_loop.axis)
+        column = sym.axis(f"{self.n}_0", self.columns)
+        panel = sym.axis(f"{self.n}_1", sym.ceildiv(n_loop.extent, self.columns))
+        by = {n_loop.axis: panel * self.columns + column}
+        b_offset = sym.substitute(b.offset, by)
+        reduced = [loop.axis for loop in reduction.loops]
+        b_start = start_of_b(b_offset, reduced[-1], column, self.columns, self.unit)
+        if self.unit is not None:
+            check_run(a.offset, reduced[-1])
+        self._check_linear("A", a.offset, reduced + ([m_loop.axis] if m_loop else []))
+        self._check_linear("B", b_start, reduced)
+        if m_loop is not None and m_loop.axis in sym.variables(b_start):
+            raise ScheduleError(f"tensorise: B depends on {self.m!r}")
+
+        prologue = None if computed is None else self._prologue(computed, column, by, reduced)
+
+        tile = "tile"
+        width = sym.minimum(self.columns, n_loop.extent - panel * self.columns)
+        if sym.mod(n_loop.extent, self.columns) == 0:
+            width = self.columns
+        first, height, row, rows = self._rows(m_loop)
+        a_offset, a_row = a.offset, _ZERO
+        if m_loop is not None:
+            linear = sym.coefficient(a.offset, m_loop.axis)
+            assert linear is not None
+            a_row, a_offset = linear[0], linear[1] + linear[0] * first
+        contract = ln.Contract(
+            tile, reduction.dtype, a.array, stored_type(nest, a.array), a_offset, a_row,
+            b.array, stored_type(nest, b.array), b_start,
+            reduction.loops, height, self.max_rows, self.columns, self.lanes,
+            unit=self.unit, depth=self.depth, prologue=prologue,
+        )  # fmt: skip
+        total = ln.load(tile, row * self.columns + column, reduction.dtype)
+
+        by_name = {ln.temporary(reduction.name, reduction.dtype): total}
+
+        def read(value: ln.Scalar) -> ln.Scalar:
+            return replace_leaves(value, by_name)
+
+        stores = substitute(replace_scalars(tuple(rest), read), by)
+        column_axis = sym.as_var(column)
+        assert column_axis is not None
+        body: Body = (ln.Loop(column_axis, width, "vector", stores, self.lanes),)
+        if m_loop is not None:
+            row_axis = sym.as_var(row)
+            body = (ln.Assign(m_loop.axis, first + row), *body)
+            if row_axis is not None:
+                body = (ln.Loop(row_axis, height, "serial", body),)
+        body = (*rows, ln.Alloc(tile, reduction.dtype, self.max_rows * self.columns), contract, *body)
+        return replace(nest, body=wrap(self._grid(loops, n_loop, panel, m_loop, sym.variables(b_start)), body))
+
+    def _prologue(self, computed: ln.Scalar, column: Int, by: dict[Var, Int], reduced: list[Var]) -> ln.Prologue:
+        value = substitute_scalar(computed, by, {})
+        for access in accesses(value):
+            self._check_linear("B", panel_start(access.offset, column, self.columns), reduced)
+            if sym.as_var(column) is None or self.m in {v.name for v in sym.variables(access.offset)}:
+                raise ScheduleError(f"tensorise: B depends on {self.m!r}")
+        axis = sym.as_var(column)
+        assert axis is not None
+        return ln.Prologue(axis, value)
+
+    def _rows(self, m_loop: ln.Loop | None) -> tuple[Int, Int, Int, Body]:
+        """First row and height of a tile, the row within it, and the statements that name the two."""
+        if m_loop is None or self.max_rows == 1:
+            first: Int = 0 if m_loop is None else sym.axis(f"{self.m}_1", m_loop.extent)
+            return first, 1, 0, ()
+        tiles = sym.ceildiv(m_loop.extent, self.max_rows)
+        number = sym.axis(f"{self.m}_1", tiles)
+        if self.unit is None or self.unit.in_vectors:
+            start = sym.floordiv(number * m_loop.extent, tiles)
+            end = sym.floordiv((number + 1) * m_loop.extent, tiles)
+        else:
+            highest = sym.ceildiv(m_loop.extent, tiles)
+            start = number * highest
+            end = sym.minimum(start + highest, m_loop.extent)
+        first_row = Var(f"{self.m}_first", 0, m_loop.axis.hi)
+        height = Var(f"{self.m}_rows", 1, self.max_rows)
+        row = sym.axis(f"{self.m}_0", sym.expr(height))
+        named = (ln.Assign(first_row, start), ln.Assign(height, end - start))
+        return sym.expr(first_row), sym.expr(height), row, named
+
+    def _grid(
+        self, loops: list[ln.Loop], n_loop: ln.Loop, panel: Int, m_loop: ln.Loop | None, of_b: set[Var]
+    ) -> list[ln.Loop]:
+        """The axes of B, then panels, then the others, then row tiles: a panel stays in the cache for all rows."""
+        others = [loop for loop in loops if loop is not n_loop and loop is not m_loop]
+        grid = [loop for loop in others if loop.axis in of_b]
+        panels = sym.as_var(panel)
+        if panels is not None:
+            grid.append(ln.Loop(panels, sym.ceildiv(n_loop.extent, self.columns), "serial", ()))
+        grid += [loop for loop in others if loop.axis not in of_b]
+        if m_loop is not None:
+            tiles = sym.ceildiv(m_loop.extent, self.max_rows)
+            number = sym.as_var(sym.axis(f"{self.m}_1", tiles))
+            if number is not None:
+                grid.append(ln.Loop(number, tiles, "serial", ()))
+        return grid
+
+    def _check_linear(self, which: str, offset: Int, axes: list[Var]) -> None:
+        for axis in axes:
+            if sym.coefficient(offset, axis) is None:
+                raise ScheduleError(f"tensorise: {which} at {offset} is not linear in {axis}")
+
+
+def start_of_b(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit | None) -> Int:
+    """``offset`` of the right operand at its first column; where a ``unit`` reads it, at the first term along ``k``."""
+    return panel_start(offset, column, columns) if unit is None else grouped_start(offset, k, column, columns, unit)
+
+
+def panel_start(offset: Int, column: Int, columns: int) -> Int:
+    """``offset`` at the first of ``columns`` columns that lie side by side in memory."""
+    variable = sym.as_var(column)
+    linear = sym.coefficient(offset, variable) if variable is not None else None
+    if linear is None or linear[0] != 1:
+        raise ScheduleError(f"tensorise: {columns} columns of B do not lie side by side at {offset}")
+    return linear[1]
+
+
+def grouped_start(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit) -> Int:
+    """``offset`` at the first of ``columns`` columns and of the terms along ``k``, which lie as ``unit`` reads them."""
+    variable, group = sym.as_var(column), unit.group
+    start = sym.substitute(offset, {k: _ZERO} if variable is None else {k: _ZERO, variable: _ZERO})
+    term = sym.expr(k)
+    within = sym.floordiv(term, group) * (columns * group) + sym.mod(term, group) + group * column
+    if offset != start + within:
+        raise ScheduleError(f"tensorise: {columns} columns of B do not lie in groups of {group} along {k} at {offset}")
+    return start
+
+
+def check_run(offset: Int, k: Var) -> None:
+    """Raises ScheduleError where terms along ``k`` do not lie side by side in A."""
+    linear = sym.coefficient(offset, k)
+    if linear is None or linear[0] != 1:
+        raise ScheduleError(f"tensorise: terms along {k} do not lie side by side in A at {offset}")
+
+
+@dataclass(frozen=True)
+class SumInBlocks:
+    """::
+
+    tile = Contract over k_1, k_0      =>      for k_1:  tile += Contract over k_0         (``outer`` = 1)
+
+    Sums the first ``outer`` loops of every tile outside the registers. The error of a sum grows with the number of its
+    terms: here with those of a block, then with the number of blocks. Legal where the tile starts empty and holds sums
+    unrounded.
+    """
+
+    outer: int
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        return with_tiles(nest, "sum in blocks", self._blocked)
+
+    def _blocked(self, contract: ln.Contract) -> ln.Contract:
+        if not 0 < self.outer < len(contract.loops):
+            raise ScheduleError(f"sum in blocks: {self.outer} of {len(contract.loops)} loops leave no sum of blocks")
+        if contract.accumulate:
+            raise ScheduleError("sum in blocks: the tile holds sums already")
+        if contract.dtype.compute != contract.dtype:
+            raise ScheduleError(f"sum in blocks: a tile of {contract.dtype} rounds the sum of each block")
+        return replace(contract, outer=self.outer)
+
+
+def with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
+    """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it."""
+    body, count = replace_statements(nest.body, lambda s: [made(s)] if isinstance(s, ln.Contract) else None)
+    if not count:
+        raise ScheduleError(f"{name}: there is no tile")
+    return replace(nest, body=body)

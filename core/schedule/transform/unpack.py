@@ -1,0 +1,63 @@
+"""The transform that computes a panel of B once for several tiles of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from luminal.core import symbolic as sym
+from luminal.core.errors import ScheduleError
+from luminal.core.schedule.contraction.narrow import PANEL_BYTES
+from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.operands import flat, loops_of_b
+from luminal.core.schedule.nest.rewrite import wrap
+from luminal.core.schedule.nest.walk import accesses, prefix
+
+
+@dataclass(frozen=True)
+class Unpack:
+    """::
+
+    for n_1 < panels:  for m_1 < tiles:               for n_1 < panels:
+        tile = Contract(A rows, f(panel n_1))    =>       panel = f(panel n_1)
+                                                          for m_1 < tiles:  tile = Contract(A rows, panel)
+
+    What a prologue computes for each tile of the innermost serial loops is computed before those that do not move it.
+    Legal where there is such a loop, and where a panel takes at most ``PANEL_BYTES``.
+    """
+
+    def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
+        loops, inside = prefix(nest.body)
+        contract = next((s for s in inside if isinstance(s, ln.Contract)), None)
+        if contract is None or contract.prologue is None:
+            raise ScheduleError("unpack: there is no tile whose right operand is computed")
+        column, value = contract.prologue.column, contract.prologue.value
+        moving = {v for access in accesses(value) for v in sym.variables(access.offset)}
+        first = len(loops)
+        while first and loops[first - 1].kind == "serial" and loops[first - 1].axis not in moving:
+            first -= 1
+        outer, tiles = loops[:first], loops[first:]
+        if not tiles:
+            raise ScheduleError("unpack: the loop around the tile is not serial, or moves its right operand")
+        extent = _extent(contract)
+        if extent is None or not unpackable(contract):
+            raise ScheduleError(f"unpack: a panel may take more than {PANEL_BYTES} bytes")
+        start = flat(contract.loops) * contract.columns
+        body: tuple[ln.Statement, ...] = (ln.Store("panel", start + sym.expr(column), value),)
+        body = (ln.Loop(column, contract.columns, "vector", body, contract.lanes),)
+        steps = loops_of_b(contract)
+        for loop in reversed(contract.loops):
+            body = (replace(loop, kind="serial" if loop in steps else "unroll", body=body),)
+        plain = replace(contract, b="panel", b_type=contract.dtype, b_offset=start, prologue=None, b_ahead=None)
+        inner = wrap(tiles, tuple(plain if s is contract else s for s in inside))
+        return replace(nest, body=wrap(outer, (ln.Alloc("panel", contract.dtype, extent), *body, *inner)))
+
+
+def unpackable(contract: ln.Contract) -> bool:
+    """Whether its right operand is computed, and takes at most ``PANEL_BYTES`` for a panel."""
+    extent = _extent(contract)
+    return contract.prologue is not None and extent is not None and extent * contract.dtype.itemsize <= PANEL_BYTES
+
+
+def _extent(contract: ln.Contract) -> int | None:
+    """Elements of a panel, each at the number that ``flat`` gives it; None where nothing bounds them."""
+    return sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops) * contract.columns)
