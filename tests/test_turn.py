@@ -22,7 +22,7 @@ from luminal.core.schedule.nest import interpreter as run_nest
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements
 from luminal.core.schedule.nest.walk import statements
-from luminal.core.schedule.numeric import weights
+from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.schedule.transform import loops
 from luminal.core.schedule.transform.tensorise import Tensorise
@@ -232,8 +232,8 @@ def test_rows_that_lie_side_by_side_are_fetched_a_few_steps_ahead(bits: int) -> 
     weight = ir.constant(random.standard_normal((512, 256)).astype(np.float32))
     y = decompose.linear(movement.permute(x, (1, 0)), weight, None)
     graph = Graph("g", (x,), (("y", y),), ())
-    scheme = weights.parse("int4" if bits == 4 else None)
-    graph = weights.quantised(graph, scheme) if scheme else graph
+    scheme = quantise.parse("int4" if bits == 4 else None)
+    graph = quantise.quantised(graph, scheme) if scheme else graph
     (kernel,) = compile_graph(graph, targets.AVX512).kernels
     functions = "\n".join(line for lines in emit(kernel, {}).functions for line in lines)
     (fetched,) = (line for line in functions.splitlines() if "prefetch(a" in line)
