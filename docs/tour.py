@@ -27,9 +27,9 @@ from luminal.core.decompose import contraction, hyperbolic
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu
-from luminal.core.schedule.fusion import text
+from luminal.core.schedule.fusion.text import fusion_text
 from luminal.core.schedule.lower import clusters
-from luminal.core.schedule.nest import text as schedule_printer
+from luminal.core.schedule.nest.text import nest_text
 from luminal.core.schedule.program import ir as program
 
 PAGES = [Path(__file__).with_name(name) for name in ("architecture.md", "adding-a-target.md")]
@@ -195,30 +195,30 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "prepared", "text", bare(lines(printer.text(reached["prepared"]), "# aten.linear.* 'linear' ", "'matmul' "))
 
     fusion, layouts = reached["fusion"], reached["layouts"]
-    yield "fusion", "text", text.fusion_text(fusion, layouts)
+    yield "fusion", "text", fusion_text(fusion, layouts)
 
     norm = next(c for c in fusion.clusters if c.kind == "row")
     serial = clusters.lower(norm, fusion, layouts, TARGET).nest
-    yield "serial", "text", narrow(schedule_printer.nest_text(serial))
+    yield "serial", "text", narrow(nest_text(serial))
     chosen = cpu.choose(norm, serial, TARGET)
     schedule, row = chosen.schedule, chosen.nest
     yield "schedule", "text", "\n".join(map(str, schedule))
-    yield "nest", "text", narrow(schedule_printer.nest_text(row))
+    yield "nest", "text", narrow(nest_text(row))
 
     first = fusion.clusters[0]
     nest = cpu.choose(first, clusters.lower(first, fusion, layouts, TARGET).nest, TARGET).nest
-    yield "tile", "text", narrow(schedule_printer.nest_text(nest))
+    yield "tile", "text", narrow(nest_text(nest))
 
     chain = next(c for c in fusion.clusters if c.chain is not None)
     serial = clusters.lower(chain, fusion, layouts, TARGET).nest
-    yield "chain", "text", narrow(schedule_printer.nest_text(serial))
-    yield "stream", "text", narrow(schedule_printer.nest_text(cpu.choose(chain, serial, TARGET).nest))
+    yield "chain", "text", narrow(nest_text(serial))
+    yield "stream", "text", narrow(nest_text(cpu.choose(chain, serial, TARGET).nest))
 
     on_grid = compile_graph(graph, GRID)
     staged = next(k.nest for k in on_grid.kernels if k.name.startswith("contraction"))
-    yield "grid", "text", narrow(schedule_printer.nest_text(staged))
+    yield "grid", "text", narrow(nest_text(staged))
     rows = next(k.nest for k in on_grid.kernels if k.name.startswith("row"))
-    yield "threads", "text", narrow(schedule_printer.nest_text(rows))
+    yield "threads", "text", narrow(nest_text(rows))
 
     kept = ("^program", "dim ", r"kernel \d", "buffer", "entry", "    (in|out) ", "# aten", " shares of ")
     yield "program", "text", bare(lines(program.text(compiled), *kept))

@@ -20,7 +20,7 @@ from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu, scheduler
 from luminal.core.schedule.cost import kernel as cost
-from luminal.core.schedule.program import phases
+from luminal.core.schedule.cost import tasks
 from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
@@ -68,8 +68,8 @@ def divided() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "SMALL", 1)
         patch.setattr(cost, "WAKE", 1)
-        patch.setattr(phases, "SHARES", 1)
-        patch.setattr(phases, "EVEN", 0)
+        patch.setattr(tasks, "_SHARES", 1)
+        patch.setattr(tasks, "_SHARES_EACH", 0)
         patch.setattr(cpu, "BLOCK", 32)
         yield
 

@@ -200,8 +200,8 @@ def test_named_indices_and_tiles() -> None:
 
 def everything_parallel(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scheduler, "SMALL", 1)
-    patch.setattr(phases, "SHARES", 1)
-    patch.setattr(phases, "EVEN", 0)
+    patch.setattr(tasks, "_SHARES", 1)
+    patch.setattr(tasks, "_SHARES_EACH", 0)
 
 
 def test_random_programs_in_any_order_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:

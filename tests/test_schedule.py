@@ -94,7 +94,7 @@ def test_many_threads_have_several_tasks_each(threads: int, tasks: int) -> None:
     source = Source()
     result = reduction.softmax(source.input(64, 32, 300) + source.input(64, 1, 300), 2)
     graph = ir.Graph("rows", tuple(source.nodes), (("y", result),))
-    (kernel,) = compile_graph(graph, replace(targets.AVX512, threads=divide)).kernels
+    (kernel,) = compile_graph(graph, replace(targets.AVX512, threads=threads)).kernels
     assert kernel.nest.task_count == tasks
 
 
@@ -371,7 +371,7 @@ def test_weights_are_packed_at_compile_time() -> None:
 # ---- transforms: legal ones change nothing, illegal ones say why ---------------------------------------------------
 
 
-def serial_nest(name: str, number: int = 0) -> transforms.ln.LoopNest:
+def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
     case = GRAPHS[name]()
     prepared = prepare(case.graph.results, targets.X86_64, {})
     fusion = fuse.fuse(prepared.roots, prepared.tiles)

@@ -41,6 +41,7 @@ from luminal.timing import Timing
 from luminal.tuning import confirm, records, search, subject, worker
 from luminal.tuning.bench import Bench, Candidate, Compiled, Part
 from luminal.tuning.expected import expected
+from luminal.tuning.outcome import NO_FASTER, Outcome
 from luminal.tuning.records import Measured, Records, RecordsError, winner
 from luminal.tuning.subject import Argument, Subject
 from tests.schedule_graphs import GRAPHS
@@ -443,7 +444,7 @@ def test_what_no_run_of_the_model_has_confirmed_is_not_taken(
     def interrupted(*_: object) -> list[Timing]:
         raise KeyboardInterrupt
 
-    def tune() -> search.Outcome:
+    def tune() -> Outcome:
         return search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
 
     def compiled() -> list[ln.LoopNest]:
@@ -858,7 +859,7 @@ def test_a_quick_search_measures_and_compiles(tmp_path: Path, monkeypatch: pytes
     graph = linear(rows=48, depth=32, columns=64)
     module = luminal.compile(graph, search="quick", threads=1)
     found = Records().latest(records.machine(targets.parse("host", threads=1), 1))
-    assert found and all(m.runs and m.fault in ("", search.NO_FASTER) for rows in found.values() for m in rows)
+    assert found and all(m.runs and m.fault in ("", NO_FASTER) for rows in found.values() for m in rows)
     assert isinstance(module, luminal.Module)
     questions = {question for kernel in module.manifest["kernels"] for question in kernel.get("measured", {})}
     assert questions and questions <= found.keys()

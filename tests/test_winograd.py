@@ -22,7 +22,7 @@ from luminal.core.decompose.contraction import conv
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule.numeric import winograd
+from luminal.core.schedule.numeric import toom_cook, winograd
 from luminal.core.schedule.numeric.winograd import Filtering, filtering
 from luminal.core.target import parse as target
 from luminal.module import Module
@@ -34,7 +34,7 @@ Follow = Callable[[Node], Node]
 # ---- the algebra ----------------------------------------------------------------------------------------------------
 
 
-def times(matrix: winograd.Matrix, vector: Sequence[Fraction]) -> list[Fraction]:
+def times(matrix: toom_cook.Matrix, vector: Sequence[Fraction]) -> list[Fraction]:
     return [sum((a * x for a, x in zip(row, vector, strict=True)), Fraction(0)) for row in matrix]
 
 
