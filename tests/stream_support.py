@@ -112,7 +112,7 @@ def make(
     source.arrays |= arrays or {}
     graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
     prepared = preparation.prepare(graph.results, target, {})
-    fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
+    fusion = chain.link(fuse.fuse(prepared.roots, prepared.contractions))
     layouts = layout.assign(fusion)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)
     lowered = clusters.lower(cluster, fusion, layouts, target)

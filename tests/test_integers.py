@@ -24,7 +24,8 @@ from luminal.core.matrix import AMX_INT8, DOT_INT8, MatrixUnit
 from luminal.core.movement import pad, slice_
 from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.rewrite import simplify
-from luminal.core.schedule.contraction.roles import operand, roles
+from luminal.core.schedule.contraction.contraction import operand
+from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.schedule.nest.ir import Contract
 from luminal.core.schedule.nest.walk import statements
 from luminal.core.schedule.numeric import integers
@@ -85,7 +86,7 @@ def integral(graph: Graph) -> Graph:
 
 def products(graph: Graph) -> list[tuple[DType, DType, DType]]:
     """The types of A, B and the sum of every contraction; constants that folded into int32 as what holds them."""
-    found = [(node, r) for node in ir.everything(graph.roots) if (r := roles(node)) is not None]
+    found = [(node, r) for node in ir.everything(graph.roots) if (r := contraction_of(node)) is not None]
     return [(r.a.source.dtype, _held(r.b.source), node.dtype) for node, r in found]
 
 
@@ -142,7 +143,7 @@ def test_matrix_products_are_the_same_integers(case: tuple[Values, Node]) -> Non
     values, node = case
     graph = values.graph(node)
     found = integral(graph)
-    if roles(node) is not None:
+    if contraction_of(node) is not None:
         assert set(products(found)) == {BYTES}
     for mode in interp.MODES:
         for x, y in zip(*(interp.run(g, values.arrays, mode).outputs for g in (found, graph)), strict=True):
@@ -173,7 +174,7 @@ def test_windows_with_borders_are_the_same_integers(
 def test_the_rule_applies_to_its_examples_once(example: Node) -> None:
     made = integers.RULE.rewrite(example)
     assert made is not None
-    (total,) = (x for x in ir.topological([made]) if roles(x) is not None)
+    (total,) = (x for x in ir.topological([made]) if contraction_of(x) is not None)
     assert made is not example and integers.RULE.rewrite(total) is total
 
 

@@ -16,7 +16,7 @@ from luminal.core.decompose import activation, contraction, reduction, scatterin
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.fusion import fuse, layout
 from luminal.core.schedule.fusion.cluster import Fusion
 from luminal.core.schedule.grid import divide, sort_rows
@@ -48,7 +48,7 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
 
 def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Layouts]:
     prepared = prepare(outputs, targets.AVX512, {})
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    fusion = fuse.fuse(prepared.roots, prepared.contractions)
     return fusion, layout.assign(fusion)
 
 
@@ -254,7 +254,7 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
     """Each of two outputs of windows that are two apart; in the end they lie between each other."""
     case = GRAPHS["interleaved"]()
     prepared = prepare(case.graph.roots, targets.AVX512, {})
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    fusion = fuse.fuse(prepared.roots, prepared.contractions)
     layouts = layout.assign(fusion)
     (writing,) = (c for c in fusion.clusters if c.kind == "map" and any(n.op is ops.ADD for n in c.index))
     parts = [n for n in writing.index if n in fusion.stored]
@@ -266,7 +266,7 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
 def test_parts_of_two_wholes_are_written_where_they_lie_in_one() -> None:
     case = GRAPHS["two_wholes_of_a_part"]()
     prepared = prepare(case.graph.roots, targets.AVX512, {})
-    placed = layout.assign(fuse.fuse(prepared.roots, prepared.tiles)).assemblies.placed
+    placed = layout.assign(fuse.fuse(prepared.roots, prepared.contractions)).assemblies.placed
     assert len({placement.whole for placement in placed.values()}) == 2
 
 
@@ -374,7 +374,7 @@ def test_weights_are_packed_at_compile_time() -> None:
 def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
     case = GRAPHS[name]()
     prepared = prepare(case.graph.results, targets.X86_64, {})
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    fusion = fuse.fuse(prepared.roots, prepared.contractions)
     layouts = layout.assign(fusion)
     return lower.lower(fusion.clusters[number], fusion, layouts, targets.X86_64).nest
 

@@ -38,7 +38,7 @@ def arrange(
 ) -> Arrangement:
     """``roots`` in clusters, chains made one cluster each where they can run in one pass. Values that are ``loose`` lie
     at addresses that are multiples of an element alone; sizes that are ``measured`` are known after those nodes."""
-    fusion = fuse.fuse(roots, prepared.tiles, measured)
+    fusion = fuse.fuse(roots, prepared.contractions, measured)
     refused: dict[int, str] = {}
     while True:
         linked = chain.link(fusion, frozenset(refused))

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, gain, stride
+from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.contraction.narrow import TILES
-from luminal.core.schedule.contraction.tile import Tile, step_depth
+from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.cost.blocking import Blocking, Product, blockings
 from luminal.core.schedule.cost.tasks import PART, THREADS, suffice

@@ -16,7 +16,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.contraction import contraction
 from luminal.core.schedule.choose.neighbours import MOST, Shared, clippable, regions, shared
 from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, by_stride, gain
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.cost.tasks import THREADS
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.nest import ir as ln

@@ -13,7 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, by_stride, gain
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import Divide, Share
 from luminal.core.schedule.grid.sort_rows import SortTogether

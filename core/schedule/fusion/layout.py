@@ -16,7 +16,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
-from luminal.core.schedule.contraction.roles import Roles, prepared_roles, run_axes
+from luminal.core.schedule.contraction.roles import run_axes
 from luminal.core.schedule.fusion import assemblies as assemble
 from luminal.core.schedule.fusion.assemblies import Assemblies
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read
@@ -124,14 +124,12 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     must keep its last axis innermost."""
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
-        for total in cluster.contractions:
-            contraction = prepared_roles(total)
-            if contraction is not None:
-                for x, as_b in ((contraction.a, False), (contraction.b, True)):
-                    first, before = found.get(x.source, (x.index, False))
-                    found[x.source] = (first, before or as_b)
-                for packed, index in narrow.constants(contraction.b.source, contraction.b.index).items():
-                    found.setdefault(packed, (index, True))
+        for contraction in cluster.contractions:
+            for x, as_b in ((contraction.a, False), (contraction.b, True)):
+                first, before = found.get(x.source, (x.index, False))
+                found[x.source] = (first, before or as_b)
+            for packed, index in narrow.constants(contraction.b.source, contraction.b.index).items():
+                found.setdefault(packed, (index, True))
     return found
 
 
@@ -139,9 +137,8 @@ def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
     """For each value that matrix units read as A, the axes along which they read terms that lie side by side."""
     found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
-        for total in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
-            contraction = prepared_roles(total)
-            if contraction is not None and (axes := run_axes(total.inputs[0], contraction)):
+        for contraction in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
+            if axes := run_axes(contraction):
                 source = contraction.a.source
                 found[source] = max(found.get(source, ()), axes, key=len)
     return found
@@ -152,10 +149,9 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
     along which their columns lie: reading across it would cost more than the product."""
     found: dict[Node, int] = {}
     for cluster in fusion.clusters:
-        contraction = prepared_roles(cluster.contractions[-1]) if cluster.kind == "contraction" else None
-        if contraction is None or contraction.along_rows:
+        if cluster.kind != "contraction":
             continue
-        columns = _columns(cluster, contraction)
+        columns = _columns(cluster)
         domain = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
         for x in reads(cluster, fusion, home):
             moves = {v for e in x.index for v in sym.variables(e)}
@@ -165,19 +161,17 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
     return found
 
 
-def _columns(cluster: Cluster, contraction: Roles) -> set[Var | None]:
+def _columns(cluster: Cluster) -> set[Var | None]:
     """The axes of the domain that are columns of the cluster's last product."""
-    total = cluster.contractions[-1]
-    kept = [k for k in range(total.inputs[0].rank) if k not in total.attr.axes]
+    contraction = cluster.contractions[-1]
+    kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
     return {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
 
 
 def _contraction_order(
     cluster: Cluster, node: Node, index: tuple[Int, ...], read: tuple[tuple[Int, ...], bool] | None
 ) -> tuple[int, ...]:
-    contraction = prepared_roles(cluster.contractions[-1])
-    assert contraction is not None
-    columns = _columns(cluster, contraction)
+    columns = _columns(cluster)
     inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]
     outer = [d for d in range(node.rank) if d not in inner]
     if read is not None and len(read[0]) == node.rank:
