@@ -18,7 +18,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu
 from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.fusion import fuse, layout
-from luminal.core.schedule.fusion.cluster import Fusion
+from luminal.core.schedule.fusion.cluster import Cluster, Fusion
 from luminal.core.schedule.grid import divide, sort_rows
 from luminal.core.schedule.lower import clusters as lower
 from luminal.core.schedule.nest import ir as ln
@@ -371,18 +371,22 @@ def test_weights_are_packed_at_compile_time() -> None:
 # ---- transforms: legal ones change nothing, illegal ones say why ---------------------------------------------------
 
 
-def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
+def lowered_cluster(name: str, number: int = 0) -> tuple[Cluster, lower.Lowered]:
     case = GRAPHS[name]()
     prepared = prepare(case.graph.results, targets.X86_64, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
     layouts = layout.assign(fusion)
-    return lower.lower(fusion.clusters[number], fusion, layouts, targets.X86_64).nest
+    return fusion.clusters[number], lower.lower(fusion.clusters[number], fusion, layouts, targets.X86_64)
+
+
+def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
+    return lowered_cluster(name, number)[1].nest
 
 
 def test_a_schedule_replays_to_the_same_nest() -> None:
-    nest = serial_nest("softmax_and_norms")
-    chosen = cpu.schedule(nest, None, targets.X86_64)
-    assert transforms.apply(nest, chosen.schedule) == chosen.nest
+    cluster, lowered = lowered_cluster("softmax_and_norms")
+    chosen = cpu.choose(cluster, lowered, targets.X86_64)
+    assert transforms.apply(lowered.nest, chosen.schedule) == chosen.nest
     assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
 
 
@@ -408,8 +412,10 @@ def test_contractions_are_tiled(name: str) -> None:
 
 
 def test_a_contraction_that_is_not_tiled_says_why() -> None:
-    nest = serial_nest("linear_with_epilogue")
-    wrong = cpu.schedule(nest, Tile(4, 3, 7), targets.X86_64)
+    cluster, lowered = lowered_cluster("linear_with_epilogue")
+    assert cluster.contraction is not None
+    other = replace(cluster.contraction, tile=Tile(4, 3, 7))
+    wrong = cpu.schedule(lowered, other, targets.X86_64)
     assert "side by side" in wrong.refusal and wrong.text.startswith("not tiled: ")
 
 

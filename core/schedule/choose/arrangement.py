@@ -13,7 +13,7 @@ from luminal.core.schedule.fusion import chain, fuse, in_place, layout
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion
 from luminal.core.schedule.fusion.layout import Layouts
 from luminal.core.schedule.lower import clusters
-from luminal.core.schedule.nest.ir import LoopNest
+from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.prepare.graph import Prepared
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
@@ -54,14 +54,14 @@ def arrange(
 def _refusal(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> str:
     """Why a chain cannot run in one pass; empty where it can."""
     try:
-        schedule(cluster, clusters.lower(cluster, fusion, layouts, target).nest, target)
+        schedule(cluster, clusters.lower(cluster, fusion, layouts, target), target)
     except ScheduleError as refusal:
         return str(refusal)
     return ""
 
 
-def schedule(cluster: Cluster, nest: LoopNest, target: Target) -> Chosen:
+def schedule(cluster: Cluster, lowered: Lowered, target: Target) -> Chosen:
     """The nest of a cluster with the schedule that suits the target."""
     if target.grid is None:
-        return cpu.choose(cluster, nest, target)
-    return grid.choose(cluster, nest, target)
+        return cpu.choose(cluster, lowered, target)
+    return grid.choose(cluster, lowered, target)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from luminal.core import symbolic as sym
 from luminal.core.grid import aligned
 from luminal.core.ir import Node, rename, topological
 from luminal.core.ops import COSTLY, Kind
+from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.assemblies import Part
 from luminal.core.schedule.fusion.cluster import Chain, Cluster, Fusion, is_literal
 from luminal.core.schedule.fusion.layout import Layouts
@@ -26,10 +27,16 @@ from luminal.core.target import Target
 
 @dataclass(frozen=True)
 class Lowered:
-    """A nest, and the stored value that each of its array arguments is."""
+    """A nest, and the stored value that each of its array arguments is. Of a contraction, ``product`` has the loop over
+    each axis of its product; an axis of extent 1 has none."""
 
     nest: ln.LoopNest
     arguments: tuple[Node, ...]
+    product: tuple[Var | None, ...] = ()
+
+    def loops(self, axes: Iterable[int]) -> list[Var]:
+        """The loops over ``axes`` of the product."""
+        return [v for k in axes if (v := self.product[k]) is not None]
 
 
 @dataclass
@@ -200,7 +207,20 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) ->
     else:
         stores = [state.store(n) for n in state.stored()]
         body = _loops(_variables(cluster.axes), state.with_lets(*stores))
-    return _lowered(state, body)
+    lowered = _lowered(state, body)
+    if cluster.contraction is None or cluster.chain is not None:
+        return lowered
+    return replace(lowered, product=_axes_of_product(cluster, cluster.contraction))
+
+
+def _axes_of_product(cluster: Cluster, found: Contraction) -> tuple[Var | None, ...]:
+    """The loop over each axis of the product that a cluster sums, as ``_contraction`` makes them."""
+    summed = iter(_summed_axes([found.shape[k] for k in sorted(found.k)], 0))
+    kept = iter(cluster.axes)
+    return tuple(
+        (next(summed) if size != 1 else None) if k in found.k else sym.as_var(next(kept))
+        for k, size in enumerate(found.shape)
+    )
 
 
 def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts, target: Target) -> Lowered:
@@ -334,9 +354,12 @@ def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
 
 def _reduced_axes(node: Node, first: int) -> list[Var]:
     """The axes that a contraction sums over, named ``k`` and numbers from ``first`` on."""
-    shape = node.inputs[0].shape
-    extents = [shape[k] for k in node.attr.axes if shape[k] != 1]
-    return [sym.Var(f"k{number}", 0, extent - 1) for number, extent in enumerate(extents, first)]
+    return _summed_axes([node.inputs[0].shape[k] for k in node.attr.axes], first)
+
+
+def _summed_axes(extents: Sequence[Int], first: int) -> list[Var]:
+    longer = (extent for extent in extents if extent != 1)
+    return [sym.Var(f"k{number}", 0, extent - 1) for number, extent in enumerate(longer, first)]
 
 
 def _chain(state: _Lowering, chain: Chain) -> tuple[ln.Statement, ...]:

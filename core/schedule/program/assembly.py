@@ -256,7 +256,7 @@ class _Region:
     def _copy(self, node: Node, state: Node) -> None:
         """A step that copies ``node`` to where ``state`` lies."""
         cluster, lowered = keep.copy(node, state, self.arranged.fusion, self.arranged.layouts, self.tables.target)
-        chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+        chosen = arrangement.schedule(cluster, lowered, self.tables.target)
         self._run(cluster, lowered.arguments, chosen, self._origins([node]))
 
     def _run(
@@ -270,7 +270,7 @@ class _Region:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
         result: list[tuple[tuple[Node, ...], Chosen]] = []
         for lowered in self._lowered(cluster):
-            chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+            chosen = arrangement.schedule(cluster, lowered, self.tables.target)
             if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
                 before = result.pop()[1]
                 chosen = Chosen(before.schedule + chosen.schedule, one_after_the_other(before.nest, chosen.nest))

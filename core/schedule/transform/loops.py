@@ -49,13 +49,23 @@ class Split:
     axis: str
     factor: Int
 
+    @property
+    def outer(self) -> str:
+        """The loop over parts."""
+        return f"{self.axis}_1"
+
+    @property
+    def inner(self) -> str:
+        """The loop inside a part."""
+        return f"{self.axis}_0"
+
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loop = find(nest.body, self.axis)
         if isinstance(self.factor, int) and self.factor < 1:
             raise ScheduleError(f"split: parts of {self.factor} iterations of {self.axis!r}")
         count = sym.ceildiv(loop.extent, self.factor)
-        outer = sym.axis(f"{self.axis}_1", count)
-        full = sym.axis(f"{self.axis}_0", self.factor)
+        outer = sym.axis(self.outer, count)
+        full = sym.axis(self.inner, self.factor)
         exact = sym.mod(loop.extent, self.factor) == 0
         size = self.factor if exact else sym.minimum(self.factor, loop.extent - outer * self.factor)
         by = {loop.axis: outer * self.factor + full}
@@ -99,12 +109,17 @@ class Merge:
     outer: str
     inner: str
 
+    @property
+    def merged(self) -> str:
+        """The loop that the two become."""
+        return f"{self.outer}{self.inner}"
+
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         first, second = find(nest.body, self.outer), find(nest.body, self.inner)
         if first.axis in sym.variables(second.extent):
             raise ScheduleError(f"merge: the extent of {self.inner!r} depends on {self.outer!r}")
         extent = first.extent * second.extent
-        merged = Var(f"{self.outer}{self.inner}", 0, extent - 1)
+        merged = Var(self.merged, 0, extent - 1)
         by = {
             first.axis: sym.floordiv(sym.expr(merged), second.extent),
             second.axis: sym.mod(sym.expr(merged), second.extent),
