@@ -318,7 +318,7 @@ def test_rounded_activations_are_stored_in_a_byte() -> None:
     seen: dict[str, Any] = {}
     graph = integral(values.graph(chain(values)))
     program = compile_graph(graph, AVX512, seen.__setitem__)
-    assert {n.dtype for n in seen["fusion"].stored} == {u8}
+    assert {n.dtype for n in seen["arranged"].fusion.stored} == {u8}
     assert products(graph) == [BYTES, BYTES]
     (expected,), found = interp.run(graph, values.arrays).outputs, run_program(program, values.arrays)
     np.testing.assert_array_equal(found["y0"], expected)
@@ -332,7 +332,7 @@ def test_what_zero_points_add_joins_the_contraction() -> None:
     graph = integral(values.graph(decompose.matmul(centred(a, zeros[0]), centred(b, zeros[1]))))
     seen: dict[str, Any] = {}
     program = compile_graph(graph, AVX512, seen.__setitem__)
-    assert [cluster.kind for cluster in seen["fusion"].clusters] == ["row", "contraction"]
+    assert [cluster.kind for cluster in seen["arranged"].fusion.clusters] == ["row", "contraction"]
     (expected,), found = interp.run(graph, values.arrays).outputs, run_program(program, values.arrays)
     np.testing.assert_array_equal(found["y0"], expected)
 

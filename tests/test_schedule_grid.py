@@ -150,7 +150,7 @@ def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
 def serial() -> ln.LoopNest:
     prepared = prepare(product(types.f32)[0].results, CUDA, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    return clusters.lower(fusion.clusters[0], fusion, layout.assign(fusion), CUDA).nest
+    return clusters.lower(fusion.clusters[0], layout.assign(fusion), CUDA).nest
 
 
 LIMITS = CUDA.block

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, gain, stride
+from luminal.core.schedule.choose.scheduler import Scheduler, gain, stride
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.contraction.narrow import TILES
 from luminal.core.schedule.contraction.tile import step_depth
@@ -29,7 +29,7 @@ from luminal.core.schedule.transform.fetch import (
     contiguous,
     in_runs,
 )
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Scheduled
 from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
 from luminal.core.schedule.transform.transpose import StoreAlongRows, only_stores
 from luminal.core.schedule.transform.unpack import Unpack, unpackable
@@ -42,7 +42,7 @@ TERMS = 384  # products that one accumulator sums
 TILES_EACH = 3  # of rows, at least, that each sample of a batch fills where samples are kept apart
 
 
-def contraction(lowered: Lowered, found: Contraction, target: Target) -> Chosen:
+def contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
     """The schedule of the serial nest of a contraction in tiles, and the nest under it.
 
     Raises ScheduleError where its operands are not linear in memory.

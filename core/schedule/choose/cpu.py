@@ -15,14 +15,14 @@ from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.contraction import contraction
 from luminal.core.schedule.choose.neighbours import MOST, Shared, clippable, regions, shared
-from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, by_stride, gain
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost.tasks import THREADS
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import accesses, prefix, statements
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, Vectorise
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transform.stream import Stream
 from luminal.core.schedule.transform.transpose import INTERLEAVED, Across, in_rows, in_turn, only_stores
@@ -65,7 +65,7 @@ class Block:
         return f"{self.columns} columns, {self.tiles} tiles of rows"
 
 
-def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Chosen:
+def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The schedule of the serial nest of ``cluster``, and the nest under it.
 
     Raises ScheduleError where the cluster is a chain that cannot be one pass.
@@ -76,7 +76,7 @@ def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Chosen:
     return schedule(lowered, cluster.contraction, target)
 
 
-def _decided(scheduled: Callable[[Target], Chosen], target: Target) -> Chosen:
+def _decided(scheduled: Callable[[Target], Scheduled], target: Target) -> Scheduled:
     """What ``scheduled`` makes by the decisions of ``target``; by formula, where these give nothing legal."""
     try:
         return scheduled(target)
@@ -88,7 +88,7 @@ def _decided(scheduled: Callable[[Target], Chosen], target: Target) -> Chosen:
         return chosen
 
 
-def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chosen:
+def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Scheduled:
     """One pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
     state = Scheduler(nest, target)
     outer, (*_, columns) = prefix(nest.body)
@@ -121,7 +121,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     return state.finish()
 
 
-def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Chosen:
+def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
     """The schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is one.
 
     A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction, and the
@@ -129,7 +129,7 @@ def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Cho
     """
     nest = lowered.nest
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
-        return Chosen((), nest)
+        return Scheduled(nest, serial=nest)
     if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
         return _rows(nest, target)
     if found is None:
@@ -141,7 +141,7 @@ def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Cho
         return replace(_decided(lambda by: _pass(nest, by), target), refusal=str(refusal))
 
 
-def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
+def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
@@ -213,7 +213,7 @@ def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
     ]
 
 
-def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
+def _in_order(nest: ln.LoopNest, target: Target) -> Scheduled:
     """Loops whose iterations stay in order inside the others, of which vectors go along memory. Where the others are
     too few to divide among threads, strips of those vectors are tasks, each of which goes through all positions."""
     state = Scheduler(nest, target)
@@ -235,7 +235,7 @@ def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
     return state.finish()
 
 
-def _rows(nest: ln.LoopNest, target: Target) -> Chosen:
+def _rows(nest: ln.LoopNest, target: Target) -> Scheduled:
     """Rows that are sorted: each is a task of its own."""
     state = Scheduler(nest, target)
     state.refine()
@@ -259,7 +259,7 @@ def _vectors_together(state: Scheduler, along: str) -> int:
     return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
 
 
-def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Chosen:
+def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Scheduled:
     """Vectors ``along`` the columns, ``count`` of them side by side; ``others`` are the axes around."""
     lanes = _lanes(state)
     groups = state.split(along, count * lanes)
@@ -272,7 +272,7 @@ def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks:
     return state.finish()
 
 
-def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var], tasks: int) -> Chosen:
+def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var], tasks: int) -> Scheduled:
     """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes, of which
     as many are made tasks as give ``tasks``."""
     state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
@@ -325,7 +325,7 @@ def _between(state: Scheduler, others: Sequence[str], along: str) -> Across | No
     return None
 
 
-def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Chosen:
+def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Scheduled:
     """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``.
     Where ``others`` do not give ``tasks``, each has some of the rows; where these are few, a part of each row."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}

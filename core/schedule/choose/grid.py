@@ -12,7 +12,7 @@ from dataclasses import replace
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
-from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, by_stride, gain
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import Divide, Share
@@ -24,7 +24,7 @@ from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of, stored_type
 from luminal.core.schedule.nest.walk import accesses, prefix, statements
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, Vectorise
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -40,7 +40,7 @@ SIDE = 4  # rows and columns of them that a thread has
 IDLE = 4  # times longer that one pass may take because processors are idle
 
 
-def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Chosen:
+def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The default schedule of the serial nest of ``cluster``, and the nest under it.
 
     Raises ScheduleError where the cluster is a chain that cannot be one pass.
@@ -51,13 +51,13 @@ def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Chosen:
     return schedule(lowered, cluster.contraction, target)
 
 
-def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Chosen:
+def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
     """The default schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is
     one. A nest over nothing stays as it is."""
     nest = lowered.nest
     assert target.grid is not None
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
-        return Chosen((), nest)
+        return Scheduled(nest, serial=nest)
     if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
         return _rows(nest, target, target.grid)
     if found is None:
@@ -69,7 +69,7 @@ def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Cho
         return replace(_pass(nest, target, target.grid), refusal=str(refusal))
 
 
-def _contraction(lowered: Lowered, found: Contraction, target: Target, grid: Grid) -> Chosen:
+def _contraction(lowered: Lowered, found: Contraction, target: Target, grid: Grid) -> Scheduled:
     nest, tile = lowered.nest, found.tile
     assert tile is not None
     state = Scheduler(nest, target)
@@ -91,7 +91,7 @@ def _contraction(lowered: Lowered, found: Contraction, target: Target, grid: Gri
     return state.finish()
 
 
-def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chosen:
+def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:
     """One pass over blocks of columns, in the tiles whose tasks, all processors working on them at once, are done
     first; of those that fit."""
     outer, (*_, columns) = prefix(nest.body)
@@ -123,7 +123,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chose
 
 def _one_pass(
     nest: ln.LoopNest, chain: Chain, columns: ln.Loop, tile: tuple[int, int], m: str, target: Target, ahead: bool
-) -> Chosen:
+) -> Scheduled:
     """One pass in tiles of so many rows and columns. Raises ScheduleError where those are too large."""
     grid = target.grid
     assert grid is not None
@@ -170,7 +170,7 @@ def _warps(tile: Tile, fragment: Fragment) -> Warps:
     return Warps(tile.rows // 2, columns, fragment)
 
 
-def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
@@ -198,7 +198,7 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     return state.finish()
 
 
-def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """Loops whose iterations stay in order, by each thread for elements of its own."""
     state = Scheduler(nest, target)
     state.refine()
@@ -214,7 +214,7 @@ def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     return state.finish()
 
 
-def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """Rows that are sorted: each by a block, in half the memory that it may have, so that two run at once."""
     state = Scheduler(nest, target)
     sort = prefix(nest.body)[1][-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import TypeVar
 
@@ -18,31 +18,13 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import substitute
 from luminal.core.schedule.nest.text import nest_text
 from luminal.core.schedule.nest.walk import Body, accesses, expressions, inside, prefix, statements, values
-from luminal.core.schedule.transform.loops import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
+from luminal.core.schedule.transform.loops import HoistLookups, Merge, Parallelise, Scheduled, Split, Transform
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
 
 C = TypeVar("C")
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A schedule and the nest under it; ``refusal`` says why a contraction was not tiled, where it was not. ``serial``
-    is the nest before, and ``asked`` what was decided by more than formula."""
-
-    schedule: Schedule
-    nest: ln.LoopNest
-    refusal: str = ""
-    asked: tuple[Asked, ...] = ()
-    serial: ln.LoopNest | None = None
-
-    @property
-    def text(self) -> str:
-        """The schedule, one transform a line, after what was decided by measurement."""
-        refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
-        return "\n".join([*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)])
 
 
 class Scheduler:
@@ -171,10 +153,10 @@ class Scheduler:
         if count:
             self.do(Parallelise(count))
 
-    def finish(self) -> Chosen:
+    def finish(self) -> Scheduled:
         if self.nest.checked:
             self.do(HoistLookups())
-        return Chosen(tuple(self.schedule), self.nest, asked=tuple(self.asked), serial=self.serial)
+        return Scheduled(self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial)
 
 
 def described(nest: ln.LoopNest, *more: object) -> str:

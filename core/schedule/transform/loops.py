@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from luminal.core import symbolic as sym
-from luminal.core.errors import ScheduleError
+from luminal.core.decisions import Asked
+from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements, substitute, wrap
 from luminal.core.schedule.nest.walk import Body, expressions, prefix, statements
@@ -23,6 +24,41 @@ class Transform(Protocol):
     dataclasses, so that a schedule can be compared, hashed and printed."""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest: ...
+
+
+Schedule: TypeAlias = tuple[Transform, ...]
+
+
+def apply(nest: ln.LoopNest, schedule: Schedule) -> ln.LoopNest:
+    """``nest`` after every transform in order; raises ScheduleError from the first that is not legal."""
+    for transform in schedule:
+        nest = transform(nest)
+    return nest
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A nest and the schedule that it has: ``nest`` is what ``schedule`` makes of ``serial``, where that is known.
+    ``refusal`` says why a contraction was not tiled, where it was not; ``asked`` what was decided by more than formula.
+    """
+
+    nest: ln.LoopNest
+    schedule: Schedule = ()
+    refusal: str = ""
+    asked: tuple[Asked, ...] = ()
+    serial: ln.LoopNest | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """The schedule, one transform a line, after what was decided by measurement."""
+        refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
+        return [*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)]
+
+    def replayed(self) -> ln.LoopNest:
+        """The nest made anew. Raises SpecError where the nest before the schedule is not known."""
+        if self.serial is None:
+            raise SpecError("the nest before the schedule is not known")
+        return apply(self.serial, self.schedule)
 
 
 def find(body: Body, name: str) -> ln.Loop:
@@ -293,13 +329,3 @@ class HoistLookups:
             else:
                 result.append(statement)
         return tuple(result)
-
-
-Schedule: TypeAlias = tuple[Transform, ...]
-
-
-def apply(nest: ln.LoopNest, schedule: Schedule) -> ln.LoopNest:
-    """``nest`` after every transform in order; raises ScheduleError from the first that is not legal."""
-    for transform in schedule:
-        nest = transform(nest)
-    return nest
