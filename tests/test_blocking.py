@@ -234,7 +234,7 @@ def order_of_tiles(scaled: bool) -> str:
         total = ir.elementwise(op, total, ir.view(vector, shape, [over[1]])) if used else total
     total = ir.elementwise(ops.ADD, total, residual)
     (kernel,) = compile_graph(ir.Graph("one", (x, residual), (("y", total),)), targets.AVX512).kernels
-    return [line for line in kernel.schedule.splitlines() if line.startswith("Reorder(")][-1]
+    return [line for line in kernel.scheduled.text.splitlines() if line.startswith("Reorder(")][-1]
 
 
 @pytest.mark.parametrize(
@@ -255,8 +255,8 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
     x, w = ir.input_("x", (8, 64, 7, 7), F32), ir.constant(np.ones((128, 64, 3, 3), np.float32))
     graph = ir.Graph("conv", (x,), (("y", decompose.conv(x, w, pads_begin=[1, 1], pads_end=[1, 1])),))
     *_, kernel = compile_graph(graph, targets.AVX512).kernels
-    reorders = [line for line in kernel.schedule.splitlines() if line.startswith("Reorder(")]
-    assert reorders[-1] == f"Reorder(order={tuple(order)})" and "Tensorise(" in kernel.schedule
+    reorders = [line for line in kernel.scheduled.text.splitlines() if line.startswith("Reorder(")]
+    assert reorders[-1] == f"Reorder(order={tuple(order)})" and "Tensorise(" in kernel.scheduled.text
 
 
 def test_blocks_are_costed_as_they_can_be_made() -> None:
@@ -275,7 +275,7 @@ def test_few_rows_of_a_number_that_is_not_known_are_tiles(target: targets.Target
             x = ir.input_("x", (rows, depth), types.f32)
             y = decompose.matmul(x, ir.constant(np.ones((depth, columns), np.float32)))
             program = compile_graph(ir.Graph("few", (x,), (("y", y),), tuple(sym.variables(rows))), target)
-            assert all("not tiled" not in kernel.schedule for kernel in program.kernels), (most, depth, columns)
+            assert all("not tiled" not in kernel.scheduled.text for kernel in program.kernels), (most, depth, columns)
 
 
 def test_parts_are_near_equal() -> None:

@@ -103,7 +103,7 @@ def test_stores_into_shared_cache_lines_do_not_keep_vectors_away(channels: int, 
     x = ir.input_("x", (channels, 777), types.f32)
     graph = ir.Graph("turned", (x,), (("y", movement.transpose(x, 0, 1) * 2.0),))
     (kernel,) = compile_graph(graph, targets.AVX512).kernels
-    assert ("Vectorise" in kernel.schedule) is vectors
+    assert ("Vectorise" in kernel.scheduled.text) is vectors
 
 
 def test_a_choice_by_no_condition_is_what_it_chooses() -> None:
@@ -408,7 +408,7 @@ TILED = ("linear_with_epilogue", "both_operands_computed", "attention_block", "c
 @pytest.mark.parametrize("name", TILED)
 def test_contractions_are_tiled(name: str) -> None:
     program = compile_graph(GRAPHS[name]().graph, targets.AVX512)
-    assert [k.schedule for k in program.kernels if "not tiled" in k.schedule] == []
+    assert [k.scheduled.text for k in program.kernels if "not tiled" in k.scheduled.text] == []
 
 
 def test_a_contraction_that_is_not_tiled_says_why() -> None:
@@ -598,7 +598,7 @@ def test_what_flattens_symbolic_sizes_is_tiled_and_fused_all_the_same() -> None:
     graph = ir.Graph("flat", tuple(source.nodes), (("y", activation.relu(y)),), (sym.as_var(BATCH), sym.as_var(SEQ)))
     program = compile_graph(graph, targets.AVX512)
     (kernel,) = program.kernels
-    assert "not tiled" not in kernel.schedule
+    assert "not tiled" not in kernel.scheduled.text
     (expected,) = interp.run(graph, source.arrays).outputs
     np.testing.assert_allclose(run_program(program, source.arrays)["y"], expected, rtol=0, atol=1e-5)
 

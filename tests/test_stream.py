@@ -23,6 +23,7 @@ from luminal.core.schedule.nest import conditions, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.schedule.transform import online
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.schedule.transform.stream import Stream
 from luminal.module import Module
 from tests.schedule_graphs import SEQ, SIZES, Source
@@ -73,7 +74,7 @@ def test_blocks_and_groups_of_any_size_give_the_same(
     made = make(CHANGES[change])
     nest = streamed(made, block, group, rows, first_rows)
     assert_close(run(nest, made), made.expected)
-    assert emit(Kernel("chain", nest), {}).body
+    assert emit(Kernel("chain", Scheduled(nest)), {}).body
 
 
 SOME_OR_ALL = (1, 3)  # panels of a block: one of three, or all
@@ -537,7 +538,7 @@ def test_few_rows_are_tiles_of_one() -> None:
     module = luminal.compile(Attention(), (q, k, v), dims={"q": {2: "s"}, "s": (1, 3)}, target="avx2")
     assert isinstance(module, Module) and module.program is not None
     (chain,) = (kernel for kernel in module.program.kernels if kernel.name.startswith("chain"))
-    assert "last=Tile(rows=1," in chain.schedule
+    assert "last=Tile(rows=1," in chain.scheduled.text
     for rows in (1, 2, 3):
         x = torch.randn(1, 8, rows, 48, generator=generator)
         torch.testing.assert_close(module(x, k, v), Attention()(x, k, v))

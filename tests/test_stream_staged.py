@@ -285,7 +285,7 @@ def test_tiles_of_long_sequences_agree_with_float64(target: Target, tmp_path: Pa
     seq, small = sym.var("seq", 100, 400), replace(target, grid=replace(target.grid, processors=1))
     program = compile_graph(heads(seq, seq)[0], small)
     (kernel,) = program.kernels
-    assert "rows=64" in kernel.schedule
+    assert "rows=64" in kernel.scheduled.text
     emulated = Emulated({kernel.name: kernel.nest}, dialects.ALL[target.dialect], tmp_path)
     for size in (100, 193):
         graph, arrays = heads(size, size)

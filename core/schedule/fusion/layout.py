@@ -158,7 +158,7 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
     along which their columns lie: reading across it would cost more than the product."""
     found: dict[Node, int] = {}
     for cluster in fusion.clusters:
-        if cluster.kind != "contraction":
+        if cluster.kind != "contraction" or cluster.contractions[-1].along_rows:
             continue
         columns = _columns(cluster)
         domain = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]

@@ -54,6 +54,10 @@ class Scheduled:
         refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
         return [*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)]
 
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
     def replayed(self) -> ln.LoopNest:
         """The nest made anew. Raises SpecError where the nest before the schedule is not known."""
         if self.serial is None:
