@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from luminal.core import ir, ops
 from luminal.core.ir import Node, Shape
 from luminal.core.ops import Op
+from luminal.core.rules.match import Any_, Apply, Constant, Matcher, Number, Pattern
 from luminal.core.types import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u32
 
 FLOATS = (f32, f16, bf16, f64)
@@ -37,53 +38,7 @@ class Rule:
         return self.equation
 
 
-# ---- patterns of elementwise primitives ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Any_:
-    """Any node; the same name twice is the same node."""
-
-    name: str
-    dtype: DType | None = None  # None: the type of the rule's example
-
-
-@dataclass(frozen=True)
-class Number:
-    """A constant all of whose elements are this number, with this sign of zero."""
-
-    value: float
-    dtype: DType | None = None  # None: the type of the rule's example
-
-
-@dataclass(frozen=True)
-class Constant:
-    """Any constant whose elements are all one number; the node is bound to ``name``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Apply:
-    """An elementwise primitive; operands of a commutative one match in both orders."""
-
-    op: Op
-    operands: tuple[Pattern, ...]
-    attr: Any = None
-
-
-Pattern: TypeAlias = Any_ | Number | Constant | Apply
-Bound: TypeAlias = dict[str, Node]
-
-X, Y, Z = Any_("x"), Any_("y"), Any_("z")
-P = Any_("p", bool_)
-TRUE, FALSE = Number(1, bool_), Number(0, bool_)
-C, D = Constant("c"), Constant("d")
-
-
-def apply(op: Op, *operands: Pattern | float, attr: Any = None) -> Apply:
-    """A pattern of ``op``; a Python number stands for a constant of that value."""
-    return Apply(op, tuple(Number(o) if isinstance(o, int | float) else o for o in operands), attr)
+# ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def uniform(node: Node) -> np.ndarray[Any, Any] | None:
@@ -107,39 +62,9 @@ def filled_as(number: float, like: Node) -> Node:
     return ir.expand(ir.constant(number, like.dtype), like.shape)
 
 
-def match(pattern: Pattern, node: Node, bound: Bound) -> Iterator[Bound]:
-    """Every way in which ``node`` is an instance of ``pattern`` that agrees with ``bound``."""
-    if isinstance(pattern, Apply):
-        if node.op is not pattern.op or (pattern.attr is not None and node.attr != pattern.attr):
-            return
-        orders = [node.inputs]
-        if pattern.op.commutative and node.inputs[0] is not node.inputs[1]:
-            orders.append(node.inputs[::-1])
-        for operands in orders:
-            partial = [bound]
-            for inner, operand in zip(pattern.operands, operands, strict=True):
-                partial = [extended for b in partial for extended in match(inner, operand, b)]
-            yield from partial
-        return
-    if isinstance(pattern, Number):
-        found = uniform(node)
-        if found is not None and found.tobytes() == _bits(pattern.value, node.dtype):
-            yield bound
-        return
-    if isinstance(pattern, Constant) and uniform(node) is None:
-        return
-    if bound.get(pattern.name, node) is node:
-        yield {**bound, pattern.name: node}
+# ---- rules of elementwise primitives ---------------------------------------------------------------------------------
 
-
-def _bits(value: float, dtype: DType) -> bytes | None:
-    """The bytes of ``value`` in ``dtype`` (integers wrap), or None where it has no such value."""
-    if dtype.is_bool and value not in (0, 1):
-        return None
-    if not dtype.is_float and not float(value).is_integer():
-        return None
-    array: np.ndarray[Any, Any] = ir.constant(value, dtype).attr.array
-    return None if dtype.is_float and float(array) != value else array.tobytes()
+NODES: Matcher[Node] = Matcher(lambda node: node.inputs, uniform)
 
 
 def instance(pattern: Pattern, dtype: DType, constants: Mapping[str, float], shape: Shape) -> Node:
@@ -151,6 +76,7 @@ def instance(pattern: Pattern, dtype: DType, constants: Mapping[str, float], sha
         return ir.input_(pattern.name, shape, pattern.dtype or dtype)
     if isinstance(pattern, Number):
         return ir.expand(ir.constant(pattern.value, pattern.dtype or dtype), shape)
+    assert isinstance(pattern, Constant), f"no example of {pattern}"
     return ir.expand(ir.constant(constants[pattern.name], dtype), shape)
 
 
@@ -173,7 +99,7 @@ def rule(
     def rewrite(node: Node) -> Node | None:
         if node.inputs[-1].dtype.kind not in kinds:  # the last: a Select's first operand is its condition
             return None
-        for bound in match(left, node, {}):
+        for bound in NODES.match(left, node):
             result = right(**bound)
             if result is not None:
                 return result
