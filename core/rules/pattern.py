@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,19 @@ import numpy as np
 from luminal.core import ir, ops
 from luminal.core.ir import Node, Shape
 from luminal.core.ops import Op
-from luminal.core.rules.match import Any_, Apply, Constant, Matcher, Number, Pattern
+from luminal.core.rules.match import (
+    Alone,
+    Any_,
+    Apply,
+    Composed,
+    Constant,
+    Matcher,
+    Number,
+    Pattern,
+    Product,
+    Scaled,
+    Shifted,
+)  # fmt: skip
 from luminal.core.types import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u32
 
 FLOATS = (f32, f16, bf16, f64)
@@ -22,17 +36,32 @@ BITS = INTEGERS + BOOL
 
 
 @dataclass(frozen=True)
+class Real:
+    """What is said of a rule that holds over the real numbers.
+
+    ``applied`` says by which stage, and where. Of the right side ``digits`` significant bits are those of the real
+    value (None: all, within 4 ULP, as of any function), but for an absolute error of ``lost``.
+    """
+
+    applied: str
+    digits: int | None = None
+    lost: float = 0.0
+
+
+@dataclass(frozen=True)
 class Rule:
     """``rewrite(node)`` gives the node that equals ``node``, or None where the rule does not apply.
 
     It is tried on nodes of the primitives ``ops`` (all others where that is empty). ``examples`` yields left sides over
-    inputs of any names; on each the rule must apply.
+    inputs of any names; on each the rule must apply. A rule is exact, to the bit and anywhere, or says how it is
+    ``real``.
     """
 
     equation: str
     ops: tuple[Op, ...]
     rewrite: Callable[[Node], Node | None]
     examples: Callable[[], Iterable[Node]]
+    real: Real | None = None
 
     def __repr__(self) -> str:
         return self.equation
@@ -67,17 +96,32 @@ def filled_as(number: float, like: Node) -> Node:
 NODES: Matcher[Node] = Matcher(lambda node: node.inputs, uniform)
 
 
-def instance(pattern: Pattern, dtype: DType, constants: Mapping[str, float], shape: Shape) -> Node:
-    """A node that ``pattern`` matches, over inputs named as its variables."""
-    if isinstance(pattern, Apply):
-        operands = [instance(o, dtype, constants, shape) for o in pattern.operands]
-        return ir.elementwise(pattern.op, *operands, attr=pattern.attr)
-    if isinstance(pattern, Any_):
-        return ir.input_(pattern.name, shape, pattern.dtype or dtype)
-    if isinstance(pattern, Number):
-        return ir.expand(ir.constant(pattern.value, pattern.dtype or dtype), shape)
-    assert isinstance(pattern, Constant), f"no example of {pattern}"
-    return ir.expand(ir.constant(constants[pattern.name], dtype), shape)
+def instance(pattern: Pattern, dtype: DType, numbers: Mapping[str, float], shape: Shape) -> Node:
+    """A node that ``pattern`` matches, over inputs named as its variables; ``numbers`` are those that it binds."""
+
+    def made(part: Pattern) -> Node:
+        match part:
+            case Any_():
+                return ir.input_(part.name, shape, part.dtype or dtype)
+            case Number():
+                return ir.expand(ir.constant(part.value, part.dtype or dtype), shape)
+            case Constant():
+                return ir.expand(ir.constant(numbers[part.name], dtype), shape)
+            case Apply():
+                return ir.elementwise(part.op, *map(made, part.operands), attr=part.attr)
+            case Composed():
+                whole: Node = part.function(made(part.inner))
+                return whole
+            case Shifted():
+                return made(part.inner) + numbers[part.name]
+            case Scaled():
+                return made(part.inner) * numbers[part.name]
+            case Product():
+                return reduce(operator.mul, map(made, part.factors)) * numbers[part.name]
+            case Alone():
+                return made(part.inner)
+
+    return made(pattern)
 
 
 EXAMPLE_SHAPE = (64,)
