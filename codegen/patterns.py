@@ -12,10 +12,13 @@ from luminal.codegen.cpp import ctype
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.rules.match import Any_, C, Matcher, Pattern, X, Y, apply
+from luminal.core.rules.quantised import quantised, restored
 from luminal.core.schedule.nest.ir import Index, Literal, Scalar
-from luminal.core.types import f32, i8, i16, i32, u8, u16
+from luminal.core.types import f32, i8, i16, u8, u16
 
 SMALLEST = 2.0**-100  # no product of this, or of a larger number, and an integer other than 0 vanishes
+
+STORED = (u8, i8, u16, i16)  # the types of integers that ``quantise`` gives
 
 Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 
@@ -27,7 +30,7 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     ``fake_quantise<T, zero>(x)`` that less ``zero`` as a float. For the others see ``OF_TWO``.
     """
     if scalar.op is ops.CAST:
-        return _quantised(scalar, "quantise") or _restored(scalar)
+        return _quantised(scalar) or _restored(scalar)
     if scalar.dtype.is_float:
         for name, pattern, holds in OF_TWO:
             for found in SCALARS.match(pattern, scalar):
@@ -36,38 +39,24 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     return None
 
 
-def _quantised(scalar: Scalar, name: str, known: float | None = None) -> tuple[str, tuple[Scalar, ...]] | None:
-    """``name``, with the type and the zero point of ``scalar``, and what it rounds, where it is quantised; and the zero
-    point is the one that is ``known``, if one is."""
-    if scalar.op is not ops.CAST or scalar.dtype not in (u8, i8, u16, i16) or scalar.operands[0].dtype != f32:
-        return None
-    whole, zero = _less_number(scalar.operands[0])
-    if whole.op is not ops.ROUND or whole.attr.mode != "even" or known not in (None, zero):
-        return None
-    if not zero.is_integer() or not scalar.dtype.min <= zero <= scalar.dtype.max:
-        return None
-    parameters = ctype(scalar.dtype) + (f", {int(zero)}" if zero else "")
-    return f"{name}<{parameters}>", whole.operands
+def _quantised(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+    """``quantise`` and what it rounds, where ``scalar`` is quantised."""
+    found = quantised(scalar, SCALARS) if scalar.dtype in STORED else None
+    return None if found is None else (f"quantise<{_parameters(scalar, found[1])}>", found[:1])
 
 
 def _restored(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """``fake_quantise`` and what it rounds, where ``scalar`` is that: the zero point goes in int32, which holds all."""
-    (number,), zero = scalar.operands, 0.0
-    if scalar.dtype != f32:
+    """``fake_quantise`` and what it rounds, where ``scalar`` is that, less the zero point that was added."""
+    whole, less = restored(scalar, SCALARS) or (None, 0)
+    found = quantised(whole, SCALARS) if whole is not None and whole.dtype in STORED else None
+    if whole is None or found is None or found[1] != less:
         return None
-    if number.dtype == i32:
-        number, zero = _less_number(number)
-        number = number.operands[0] if number.op is ops.CAST else number
-    return _quantised(number, "fake_quantise", known=-zero)
+    return f"fake_quantise<{_parameters(whole, less)}>", found[:1]
 
 
-def _less_number(scalar: Scalar) -> tuple[Scalar, float]:
-    """``scalar`` without a number that is added to it, and that."""
-    if scalar.op is ops.ADD:
-        for x, number in (scalar.operands, scalar.operands[::-1]):
-            if (value := _number(number)) is not None:
-                return x, value
-    return scalar, 0.0
+def _parameters(whole: Scalar, zero: int) -> str:
+    """The type and the zero point of what is quantised, as parameters of a template."""
+    return ctype(whole.dtype) + (f", {zero}" if zero else "")
 
 
 def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:

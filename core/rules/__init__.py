@@ -6,7 +6,7 @@ them: the right side is never more work than the left; no rule only exchanges op
 rule may rely on bounds only where ``core.symbolic`` proves them.
 
 Others are *real*: they hold over the real numbers, and say who applies them and how near the right side is
-(``pattern.Real``). ``functions`` is a table of such identities of functions; stages of ``schedule.numeric`` have others.
+(``pattern.Real``). ``functions`` is a table of such identities; stages of ``schedule.numeric`` have others.
 """
 
 from luminal.core.rules import arithmetic, cast, constant, logic, select, view
