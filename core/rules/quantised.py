@@ -1,7 +1,9 @@
 """How models quantise, and go on with what that stands for: both forms, of nodes and of scalars.
 
-cast(round(x) + zero)     numbers as integers of few bits, ``x`` being what was divided by a scale
-float32(q - zero)         integers as numbers again, to be multiplied with a scale
+    cast(round(x) + zero)     numbers as integers of few bits, ``x`` being what was divided by a scale
+    float32(q - zero)         integers as numbers again, to be multiplied with a scale
+
+Zero points are one number here. ``schedule.numeric.integers`` reads the second form with one for each row or column.
 """
 
 from __future__ import annotations
