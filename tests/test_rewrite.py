@@ -20,6 +20,7 @@ from luminal.core.ir import Graph, Node, Origin
 from luminal.core.rules import RULES, quotient
 from luminal.core.rules.functions import IDENTITIES, Identity
 from luminal.core.rules.pattern import NODES, Rule, instance
+from luminal.core.schedule.numeric import bit_maxima, integers
 from luminal.core.types import DType, bool_, f16, f32, i32, i64, u8
 
 DIMS = {"S": 5}
@@ -92,6 +93,15 @@ def test_equations_are_unique() -> None:
 
 def test_rules_that_run_anywhere_are_exact() -> None:
     assert not [rule for rule in (*RULES, *quotient.RULES) if rule.real is not None]
+
+
+@pytest.mark.parametrize("rule", [integers.RULE, bit_maxima.RULE], ids=repr)
+def test_real_rules_keep_their_bound(rule: Rule) -> None:
+    for left in rule.examples():
+        right = rule.rewrite(left)
+        assert rule.real is not None and right is not None and right is not left
+        exact, found = interp.evaluate([left, right], feed([left]))  # the left sides do not round
+        np.testing.assert_allclose(found, exact, 4 * left.dtype.eps if left.dtype.is_float else 0)
 
 
 # ---- identities of functions -----------------------------------------------------------------------------------------
