@@ -36,7 +36,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import once, squeeze, varies
 from luminal.core.rewrite import simplify
-from luminal.core.rules.pattern import Rule
+from luminal.core.rules.pattern import Real, Rule
 from luminal.core.schedule.contraction.contraction import operand
 from luminal.core.schedule.contraction.panels import without_mask
 from luminal.core.schedule.contraction.roles import contraction_of, is_constant
@@ -359,7 +359,13 @@ def _examples() -> Iterator[Node]:
     yield ir.reduce(ops.SUM_REDUCE, (ir.expand(ir.cast(a, i32) + zero, (5, 3, 7))) * (right + 3), [2])
 
 
-RULE = Rule("sum (a + o) s (b + p) t = s t sum (a + o) (b + p)", (ops.SUM_REDUCE,), _integral, _examples)
+RULE = Rule(
+    "sum (a + o) s (b + p) t = s t sum (a + o) (b + p)",
+    (ops.SUM_REDUCE,),
+    _integral,
+    _examples,
+    Real("schedule.numeric.integers, where sums of integers are known to stay within int32"),
+)
 
 
 def integral(graph: Graph, target: Target) -> Graph:
