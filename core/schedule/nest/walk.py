@@ -5,6 +5,7 @@ What is in a statement of any kind, its description says (``ir.Parts``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from luminal.core.schedule.nest import ir as ln
@@ -18,7 +19,7 @@ def accesses(value: ln.Scalar) -> list[ln.Access]:
     return list(dict.fromkeys(s.leaf for s in ln.postorder(value) if isinstance(s.leaf, ln.Access)))
 
 
-def statements(body: Body) -> list[ln.Statement]:
+def statements(body: Iterable[ln.Statement]) -> list[ln.Statement]:
     """Every statement of a body, nested ones included."""
     found: list[ln.Statement] = []
     for statement in body:
@@ -84,12 +85,12 @@ def touched(body: Body) -> tuple[set[str], set[str]]:
     """The arrays that ``body`` reads, and those that it writes."""
     every = statements(body)
     read = {access.array for statement in every for access in reads(statement)}
-    return read.union(*(_fields(s, s.parts.reads) for s in every)), written(body)
+    return read.union(*(_fields(s, s.parts.reads) for s in every)), set(written(body))
 
 
-def written(body: Body) -> set[str]:
+def written(body: Iterable[ln.Statement]) -> frozenset[str]:
     """The arrays that ``body`` writes."""
-    return {array for statement in statements(body) for array in _fields(statement, statement.parts.writes)}
+    return frozenset(array for s in statements(body) for array in _fields(s, s.parts.writes))
 
 
 def _own_values(statement: ln.Statement | ln.Prologue) -> list[ln.Scalar]:
