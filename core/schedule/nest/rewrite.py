@@ -107,7 +107,9 @@ def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.
         for statement in body:
             changed = change(statement)
             count += changed is not None
-            result += (map_parts(statement, body=inner),) if changed is None else changed
+            if changed is None:
+                changed = (map_parts(statement, body=inner) if statement.parts.body else statement,)
+            result += changed
         return tuple(result)
 
     replaced = inner(body)

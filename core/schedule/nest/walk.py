@@ -24,13 +24,15 @@ def statements(body: Iterable[ln.Statement]) -> list[ln.Statement]:
     found: list[ln.Statement] = []
     for statement in body:
         found.append(statement)
-        found += statements(inside(statement))
+        if inner := inside(statement):
+            found += statements(inner)
     return found
 
 
 def inside(statement: ln.Statement) -> Body:
     """The statements that a statement holds."""
-    return tuple(_fields(statement, statement.parts.body))
+    names = statement.parts.body
+    return tuple(_fields(statement, names)) if names else ()
 
 
 def headers(statement: ln.Statement) -> tuple[ln.Loop, ...]:
@@ -60,7 +62,8 @@ def expressions(statement: ln.Statement | ln.Prologue) -> list[Int]:
 
 def scalar_expressions(value: ln.Scalar) -> list[Int]:
     """Every index expression inside a scalar."""
-    return list(dict.fromkeys(e for scalar in ln.postorder(value) for e in leaf_expressions(scalar.leaf)))
+    leaves = (scalar.leaf for scalar in ln.postorder(value) if scalar.op is None)
+    return list(dict.fromkeys(e for leaf in leaves for e in leaf_expressions(leaf)))
 
 
 def leaf_expressions(leaf: ln.Leaf | None) -> tuple[Int, ...]:
