@@ -10,9 +10,9 @@ from luminal.codegen.expressions import Expressions
 from luminal.codegen.frame import Group, Value
 from luminal.codegen.loops import Loops
 from luminal.core import symbolic as sym
-from luminal.core.schedule.nest.ir import Access, Assign, Define, Loop, Scalar, Statement, Store, load, temporary
+from luminal.core.schedule.nest.ir import Access, Assign, Loop, Scalar, Statement, Store, load, temporary
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars
-from luminal.core.schedule.nest.walk import Body, accesses
+from luminal.core.schedule.nest.walk import Body, reads
 from luminal.core.schedule.transform.transpose import INTERLEAVED
 from luminal.core.symbolic import Int, Var
 
@@ -68,7 +68,7 @@ def _between(expressions: Expressions, loop: Loop, block: Group) -> list[Store]:
     if loop.lanes > INTERLEAVED or not block.only or block.count is not None or group.count is not None:
         return []
     stores = [s for s in loop.body if isinstance(s, Store)]
-    read = {access.array for s in loop.body if isinstance(s, Define | Store) for access in accesses(s.value)}
+    read = {access.array for s in loop.body for access in reads(s)}
     return [
         s
         for s in stores
@@ -84,8 +84,7 @@ def _between(expressions: Expressions, loop: Loop, block: Group) -> list[Store]:
 
 def _reads(loop: Loop, writes: frozenset[str]) -> list[Access]:
     """What every iteration of ``loop`` reads that none writes."""
-    reading = (s for s in loop.body if isinstance(s, Define | Store))
-    found = dict.fromkeys(access for s in reading for access in accesses(s.value))
+    found = dict.fromkeys(access for s in loop.body for access in reads(s))
     return [access for access in found if access.array not in writes and not any(access.fill)]
 
 

@@ -10,13 +10,14 @@ from luminal.codegen import integers, signature
 from luminal.codegen.cpp import Names
 from luminal.codegen.dialect import BlockSyntax, Dialect
 from luminal.codegen.dialect_cpp import CPP
-from luminal.codegen.frame import Frame, Value, written
+from luminal.codegen.frame import Frame, Value
 from luminal.codegen.signature import Signature
 from luminal.codegen.statements import Statements
 from luminal.core import symbolic as sym
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.nest.ir import Alloc, Contract, Loop, LoopNest, Sort
 from luminal.core.schedule.nest.walk import statements as nested
+from luminal.core.schedule.nest.walk import written
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.symbolic import Int
 

@@ -7,7 +7,7 @@ depend on a loop leave it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,22 +16,8 @@ from luminal.codegen.dialect import Dialect
 from luminal.codegen.dialect_cpp import CPP
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest.ir import (
-    Access,
-    Contract,
-    Holds,
-    If,
-    Index,
-    Keep,
-    Loop,
-    Reduction,
-    Scalar,
-    Sort,
-    Statement,
-    Store,
-    Temporary,
-    postorder,
-)
+from luminal.core.schedule.nest.ir import Access, Scalar, Temporary, postorder
+from luminal.core.schedule.nest.walk import leaf_expressions
 from luminal.core.symbolic import Atom, FloorDiv, Int, Mod, Var
 from luminal.core.types import DType
 
@@ -269,14 +255,7 @@ class Frame:
 
     def _own_needs(self, value: Scalar) -> Needs:
         leaf = value.leaf
-        indices: tuple[Int, ...] = ()
-        if isinstance(leaf, Access):
-            indices = (leaf.offset, *leaf.valid)
-        elif isinstance(leaf, Holds):
-            indices = leaf.valid
-        elif isinstance(leaf, Index):
-            indices = (leaf.value,)
-        resolved = [self.resolve(i) for i in indices]
+        resolved = [self.resolve(i) for i in leaf_expressions(leaf)]
         below = [self._needs[operand] for operand in value.operands]
         return Needs(
             frozenset[Var]().union(*(sym.variables(i) for i in resolved), *(n.variables for n in below)),
@@ -284,21 +263,6 @@ class Frame:
             frozenset({leaf.array} if isinstance(leaf, Access) else ()).union(*(n.arrays for n in below)),
             isinstance(leaf, Access) or any(map(_may_trap, resolved)) or any(n.guarded for n in below),
         )
-
-
-def written(statements: Sequence[Statement]) -> frozenset[str]:
-    """The arrays that ``statements`` write."""
-    found: set[str] = set()
-    for statement in statements:
-        if isinstance(statement, Store | Sort | Keep):
-            found.add(statement.array)
-        elif isinstance(statement, Contract):
-            found.add(statement.tile)
-        elif isinstance(statement, Loop | If):
-            found |= written(statement.body)
-        elif isinstance(statement, Reduction):
-            found |= written(statement.before)
-    return frozenset(found)
 
 
 def _may_trap(value: Int) -> bool:

@@ -14,7 +14,7 @@ from luminal.codegen.host import LIBRARY, PYTHON_MODULE, Host, namespace
 from luminal.codegen.platform import MACOS
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.schedule.nest import ir
-from luminal.core.schedule.nest.rewrite import replace_scalars
+from luminal.core.schedule.nest.walk import statements, values
 from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.target import Target
 from luminal.core.types import DType
@@ -64,14 +64,9 @@ def _lines(sources: Iterable[str]) -> Iterator[str]:
 
 def _dtypes(kernel: Kernel) -> set[DType]:
     """The types of all values that a kernel handles."""
-    found = {array.dtype for array in kernel.nest.arrays}
-
-    def note(value: ir.Scalar) -> ir.Scalar:
-        found.update(scalar.dtype for scalar in ir.postorder(value))
-        return value
-
-    replace_scalars(kernel.nest.body, note)
-    return found
+    found = (value for statement in statements(kernel.nest.body) for value in values(statement))
+    arrays = {array.dtype for array in kernel.nest.arrays}
+    return arrays | {scalar.dtype for value in found for scalar in ir.postorder(value)}
 
 
 def _check_arguments(kernel: KernelText) -> None:

@@ -8,13 +8,14 @@ from typing import TypeAlias
 
 from luminal.codegen.dialect import round_to
 from luminal.codegen.expressions import Expressions
-from luminal.codegen.frame import Group, Value, written
+from luminal.codegen.frame import Group, Value
 from luminal.codegen.loops import Loops
 from luminal.codegen.threads import Threads
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest.ir import Loop, Reduction, Reductions, Scalar, Statement
+from luminal.core.schedule.nest.walk import written
 
 Body: TypeAlias = Callable[[Sequence[Statement]], None]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from luminal.codegen import across, patterns, products
 from luminal.codegen.contraction import Contraction, TileFunction
 from luminal.codegen.expressions import Expressions
-from luminal.codegen.frame import Frame, Value, written
+from luminal.codegen.frame import Frame, Value
 from luminal.codegen.indices import Indices
 from luminal.codegen.loops import Loops
 from luminal.codegen.reductions import Accumulation, SideBySide
@@ -36,6 +36,7 @@ from luminal.core.schedule.nest.ir import (
     Store,
 )
 from luminal.core.schedule.nest.walk import statements as nested
+from luminal.core.schedule.nest.walk import written
 from luminal.core.symbolic import Expr, Int
 
 COPIES = (4, 8, 16)  # bytes that a thread can copy ahead

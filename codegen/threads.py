@@ -11,8 +11,8 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.signature import Pointer
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
-from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, Loop, LoopNest, Reduction, Statement, Store
-from luminal.core.schedule.nest.walk import statements
+from luminal.core.schedule.nest.ir import Alloc, Barrier, Contract, Loop, LoopNest, Statement, Store
+from luminal.core.schedule.nest.walk import headers, statements
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -141,7 +141,7 @@ class Threads:
 
     def moved(self, body: Sequence[Statement]) -> frozenset[str]:
         """The arrays that others may have written after a barrier in ``body``: nothing is read from them before."""
-        found = any(isinstance(s, Barrier) for s in statements(tuple(body)))
+        found = any(isinstance(s, Barrier) for s in statements(body))
         return self._exchanged if found else frozenset()
 
     def one(self, pointer: Pointer) -> str:
@@ -199,8 +199,7 @@ def _exchanged(nest: LoopNest) -> frozenset[str]:
 
 def _whole(nest: LoopNest) -> list[Var]:
     """The axes of which every loop has an iteration for each thread."""
-    loops = [s for s in statements(nest.body) if isinstance(s, Loop)]
-    loops += [loop for s in statements(nest.body) if isinstance(s, Reduction) for loop in s.loops]
+    loops = [loop for s in statements(nest.body) for loop in headers(s)]
     whole = {loop.axis: None for loop in loops if _is_whole(loop, nest)}
     others = {loop.axis for loop in loops if not _is_whole(loop, nest)}
     return [axis for axis in whole if axis not in others]

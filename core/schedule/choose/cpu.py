@@ -21,7 +21,7 @@ from luminal.core.schedule.cost.tasks import THREADS
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.walk import accesses, prefix, statements
+from luminal.core.schedule.nest.walk import prefix, reads, statements
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transform.stream import Stream
@@ -305,7 +305,7 @@ def _across(state: Scheduler, others: Sequence[str], along: str) -> str | None:
         return None
     axes = {loop.axis.name: loop.axis for loop in state.loops()}
     long = [name for name in others if typical(axes[name].hi + 1) >= _lanes(state) // 2]
-    read = dict.fromkeys(x for s in inside if isinstance(s, ln.Define | ln.Store) for x in accesses(s.value))
+    read = dict.fromkeys(access for statement in inside for access in reads(statement))
     counts = {name: sum(in_rows(access, axes[name], axes[along]) for access in read) for name in long}
     best = max(counts, key=lambda name: counts[name], default="")
     return best if counts.get(best) else None

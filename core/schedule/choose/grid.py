@@ -23,7 +23,7 @@ from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, Warps
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of, stored_type
-from luminal.core.schedule.nest.walk import accesses, prefix, statements
+from luminal.core.schedule.nest.walk import prefix, reads, statements
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
@@ -151,7 +151,7 @@ def _sums(
     """How ``threads`` divide the sums of a chain, of ``rows`` rows, and how many columns of them there are."""
     extent = typical(columns.extent)
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
-    right = [x.array for x in accesses(last.value) if columns.axis in sym.variables(x.offset)]
+    right = [x.array for x in reads(last) if columns.axis in sym.variables(x.offset)]
     fragment = target.fragment(last.dtype, stored_type(nest, right[0])) if right else None
     if fragment is not None:
         parts = _warps(Tile(rows, 1, 1), fragment)
@@ -278,8 +278,7 @@ def _width(axis: Var, state: Scheduler) -> int:
         return 1
     if any(isinstance(s, ln.Let | ln.Reductions) for s in body) or not all(a.aligned for a in state.nest.arrays):
         return 1
-    valued = [s for s in body if isinstance(s, ln.Store | ln.Define | ln.Reduction)]
-    if any(x.valid for s in valued for x in accesses(s.value)):
+    if any(access.valid for statement in body for access in reads(statement)):
         return 1
     types = [array.dtype for array in state.nest.arrays] + [s.dtype for s in body if isinstance(s, ln.Alloc)]
     width = WIDE // max(dtype.itemsize for dtype in types)

@@ -17,8 +17,23 @@ from luminal.core.schedule.fusion.matching import cuts, digits
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import substitute
 from luminal.core.schedule.nest.text import nest_text
-from luminal.core.schedule.nest.walk import Body, accesses, expressions, inside, prefix, statements, values
-from luminal.core.schedule.transform.loops import HoistLookups, Merge, Parallelise, Scheduled, Split, Transform
+from luminal.core.schedule.nest.walk import (
+    Body,
+    expressions,
+    headers,
+    inside,
+    prefix,
+    reads,
+    statements,
+)
+from luminal.core.schedule.transform.loops import (
+    HoistLookups,
+    Merge,
+    Parallelise,
+    Scheduled,
+    Split,
+    Transform,
+)
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -74,13 +89,8 @@ class Scheduler:
 
     def inner_axes(self) -> list[Var]:
         """Axes of loops and reductions inside the perfectly nested ones, in order of first use."""
-        found: dict[Var, None] = {}
-        for statement in statements(prefix(self.nest.body)[1]):
-            if isinstance(statement, ln.Loop):
-                found[statement.axis] = None
-            elif isinstance(statement, ln.Reduction | ln.Reductions):
-                found |= dict.fromkeys(loop.axis for loop in statement.loops)
-        return list(found)
+        inner = statements(prefix(self.nest.body)[1])
+        return list(dict.fromkeys(loop.axis for statement in inner for loop in headers(statement)))
 
     def offsets(self) -> list[tuple[Int, bool, int]]:
         """Every offset that the nest reads or writes at, whether it writes, and how often it does for once through the
@@ -203,13 +213,10 @@ def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighe
 def _offsets(body: Body, times: int) -> Iterator[tuple[Int, bool, int]]:
     """What ``Scheduler.offsets`` says of a body that runs so many ``times``."""
     for statement in body:
-        loops = statement.loops if isinstance(statement, ln.Reduction) else ()
-        repeated = times * math.prod(max(1, typical(loop.extent)) for loop in loops)
+        repeated = times * math.prod(max(1, typical(loop.extent)) for loop in headers(statement))
         if isinstance(statement, ln.Store):
             yield statement.offset, True, times
-        yield from ((access.offset, False, repeated) for value in values(statement) for access in accesses(value))
-        if isinstance(statement, ln.Loop):
-            repeated *= max(1, typical(statement.extent))
+        yield from ((access.offset, False, repeated) for access in reads(statement))
         yield from _offsets(inside(statement), repeated)
 
 

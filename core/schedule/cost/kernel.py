@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from luminal.core.ops import COSTLY
 from luminal.core.schedule.nest import ir as ln
+from luminal.core.schedule.nest.walk import headers, inside, values
 from luminal.core.sizes import typical
 
 WAKE = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
@@ -17,11 +18,7 @@ _COSTLY = 10  # cycles of a division, an exponential or a look-up, as a multiple
 
 def grain(nest: ln.LoopNest) -> int:
     """How many tasks of ``nest`` one thread does in the time that waking another would take; at least 1."""
-    body = nest.body
-    for _ in nest.tasks:
-        (loop,) = body
-        assert isinstance(loop, ln.Loop)
-        body = loop.body
+    body = nest.tasks[-1].body if nest.tasks else nest.body
     return max(1, int(WAKE / _cycles(nest, body)))
 
 
@@ -53,16 +50,10 @@ def _body(body: tuple[ln.Statement, ...]) -> float:
 
 def _statement(statement: ln.Statement) -> float:
     match statement:
-        case ln.Loop():
-            return _count(statement) * _body(statement.body)
-        case ln.Reduction():
-            inner = _body(statement.before) + _value(statement.value)
-            return math.prod(_count(loop) for loop in statement.loops) * inner
-        case ln.Reductions():
-            inner = sum(_value(value) for _, value in statement.terms)
-            return math.prod(_count(loop) for loop in statement.loops) * inner
-        case ln.Store() | ln.Define() | ln.Let():
-            return _value(statement.value)
+        case ln.Loop() | ln.Reduction():
+            return math.prod(map(_count, headers(statement))) * (_body(inside(statement)) + _values(statement))
+        case ln.Reductions() | ln.Store() | ln.Define() | ln.Let():
+            return math.prod(map(_count, headers(statement))) * _values(statement)
         case ln.Contract():
             steps = math.prod(typical(loop.extent) for loop in statement.loops)
             reading = steps * statement.columns * statement.b_type.bits / 8 * _BYTE
@@ -71,7 +62,7 @@ def _statement(statement: ln.Statement) -> float:
             extent = typical(statement.extent)
             return _COMPARED * extent * extent.bit_length()
         case ln.Keep():
-            return _value(statement.value) + _COMPARED
+            return _values(statement) + _COMPARED
         case _:
             return 0
 
@@ -90,6 +81,11 @@ def multiplying(contract: ln.Contract) -> float:
 def _count(loop: ln.Loop) -> float:
     """Iterations: vectors of a vector loop."""
     return max(1, typical(loop.extent)) / (loop.lanes if loop.kind == "vector" else 1)
+
+
+def _values(statement: ln.Statement) -> float:
+    """Cycles of what a statement computes itself."""
+    return sum(map(_value, values(statement)))
 
 
 def _value(value: ln.Scalar) -> float:

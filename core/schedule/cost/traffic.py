@@ -10,8 +10,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest import walk
-from luminal.core.schedule.nest.walk import inside
+from luminal.core.schedule.nest.walk import headers, inside, reads
 from luminal.core.symbolic import Int, Var
 
 
@@ -33,12 +32,8 @@ def reads_again(node: Node) -> bool:
 
 def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], found: Counter[str]) -> None:
     for statement in body:
-        own = times
+        own = times * math.prod(_most(loop.extent, dims) for loop in headers(statement))
         match statement:
-            case ln.Loop():
-                own *= _most(statement.extent, dims)
-            case ln.Reduction() | ln.Reductions():
-                own *= math.prod(_most(loop.extent, dims) for loop in statement.loops)
             case ln.Store():
                 found[statement.array] += times
             case ln.Sort() | ln.Keep():
@@ -46,14 +41,12 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
                 passes = extent.bit_length()
                 found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)
             case ln.Contract():
-                steps = times * math.prod(_most(loop.extent, dims) for loop in statement.loops)
-                found[statement.a] += steps * _most(statement.rows, dims)
-                own = steps * statement.columns
+                found[statement.a] += own * _most(statement.rows, dims)
+                own *= statement.columns
                 if statement.prologue is None:
                     found[statement.b] += own
-        for value in walk.values(statement):
-            for access in walk.accesses(value):
-                found[access.array] += own
+        for access in reads(statement):
+            found[access.array] += own
         _body(inside(statement), own, dims, found)
 
 

@@ -12,7 +12,7 @@ from luminal.core.grid import BlockLimits
 from luminal.core.schedule.grid.legality import check, check_apart
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import Body, inside, prefix, statements, touched
+from luminal.core.schedule.nest.walk import Body, headers, inside, prefix, statements, touched
 from luminal.core.schedule.transform.loops import expand, find
 
 
@@ -32,8 +32,7 @@ class Divide:
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         find(nest.body, self.axis)
         for statement in statements(nest.body):
-            headers = statement.loops if isinstance(statement, ln.Reduction) else (statement,)
-            found = [loop for loop in headers if isinstance(loop, ln.Loop) and loop.kind != "vector"]
+            found = [loop for loop in headers(statement) if loop.kind != "vector"]
             names = [loop.axis.name for loop in found]
             if self.axis not in names:
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import BlockLimits
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.walk import Body, inside, statements
+from luminal.core.schedule.nest.walk import Body, headers, inside, statements
 
 REGISTER = 4  # bytes
 SPARE = 32  # registers of a thread for addresses, loops, and what is computed between arrays; an estimate
@@ -58,8 +58,7 @@ def _together(statement: ln.Statement) -> str:
 
 def divided(statement: ln.Statement) -> Iterator[ln.Loop]:
     """The loops of ``statement`` itself that are divided among threads."""
-    loops = statement.loops if isinstance(statement, ln.Reduction) else (statement,)
-    return (loop for loop in loops if isinstance(loop, ln.Loop) and loop.kind == "thread")
+    return (loop for loop in headers(statement) if loop.kind == "thread")
 
 
 def shared_bytes(nest: ln.LoopNest) -> int:

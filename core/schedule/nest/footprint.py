@@ -9,7 +9,7 @@ from itertools import chain, islice, product
 
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.walk import accesses, statements, values
+from luminal.core.schedule.nest.walk import headers, reads, statements
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
@@ -113,21 +113,14 @@ def _named(body: Sequence[ln.Statement]) -> dict[Var, Int]:
 
 def _axes(statement: ln.Statement) -> list[tuple[Var, Int]]:
     """The axes that a statement goes through, and how far."""
-    match statement:
-        case ln.Loop():
-            return [(statement.axis, statement.extent)]
-        case ln.Reduction() | ln.Reductions():
-            return [(loop.axis, loop.extent) for loop in statement.loops]
-        case ln.Contract():
-            row = sym.as_var(sym.axis("e0", statement.rows))
-            rows = [] if row is None else [(row, statement.rows)]
-            return rows + [(loop.axis, loop.extent) for loop in statement.loops]
-        case _:
-            return []
+    found = [(loop.axis, loop.extent) for loop in headers(statement)]
+    if isinstance(statement, ln.Contract) and (row := sym.as_var(sym.axis("e0", statement.rows))) is not None:
+        found.insert(0, (row, statement.rows))
+    return found
 
 
 def _offsets(statement: ln.Statement, array: str) -> list[Int]:
-    found = [access.offset for value in values(statement) for access in accesses(value) if access.array == array]
+    found = [access.offset for access in reads(statement) if access.array == array]
     match statement:
         case ln.Store() if statement.array == array:
             found.append(statement.offset)

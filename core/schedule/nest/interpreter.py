@@ -42,6 +42,7 @@ from luminal.core.schedule.nest.ir import (
     Temporary,
     postorder,
 )
+from luminal.core.schedule.nest.walk import prefix
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
@@ -85,9 +86,7 @@ def run_places(
     Raises SpecError as ``run`` does.
     """
     machine = _Places(dict(arrays), dict(dims), 1)
-    body = nest.body
-    while len(body) == 1 and isinstance(body[0], Loop):
-        body = body[0].body
+    _, body = prefix(nest.body)
     for place in places:
         machine.variables |= place
         machine.body(body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -184,6 +184,27 @@ def postorder(
 
 
 @dataclass(frozen=True)
+class Parts:
+    """What the fields of a kind of statement are, by their names: all that traversals (``walk``, ``rewrite``) know of
+    it. Every field has its place here, an array that is both read and written two.
+
+    A field of ``scalars``, ``indices``, ``held``, ``reads``, ``writes`` or ``binds`` is one such value, a tuple of them
+    or None.
+    """
+
+    scalars: tuple[str, ...] = ()  # values that it computes
+    terms: tuple[str, ...] = ()  # pairs of a name and such a value
+    indices: tuple[str, ...] = ()  # index expressions
+    conditions: tuple[str, ...] = ()  # masks: tuples of index expressions that are at least zero where they hold
+    held: tuple[str, ...] = ()  # headers of loops, and other parts with a description of their own
+    body: tuple[str, ...] = ()  # the statements inside
+    reads: tuple[str, ...] = ()  # names of arrays that it reads other than in scalars
+    writes: tuple[str, ...] = ()  # names of arrays that it writes
+    binds: tuple[str, ...] = ()  # index variables
+    other: tuple[str, ...] = ()  # names that it gives, types, numbers and flags: nothing that traversals look at
+
+
+@dataclass(frozen=True)
 class Loop:
     """``body`` for ``axis`` in ``0 .. extent-1``.
 
@@ -210,6 +231,7 @@ class Loop:
     kind: str
     body: tuple[Statement, ...]
     lanes: int = 1
+    parts: ClassVar[Parts] = Parts(binds=("axis",), indices=("extent",), body=("body",), other=("kind", "lanes"))
 
 
 @dataclass(frozen=True)
@@ -222,6 +244,7 @@ class Let:
     value: Scalar
     extent: Int
     failure: Failure = Failure.INDEX
+    parts: ClassVar[Parts] = Parts(binds=("axis",), scalars=("value",), indices=("extent",), other=("failure",))
 
 
 @dataclass(frozen=True)
@@ -230,6 +253,7 @@ class Define:
 
     name: str
     value: Scalar
+    parts: ClassVar[Parts] = Parts(scalars=("value",), other=("name",))
 
 
 @dataclass(frozen=True)
@@ -247,6 +271,7 @@ class Reduction:
     loops: tuple[Loop, ...]
     before: tuple[Statement, ...]
     value: Scalar
+    parts: ClassVar[Parts] = Parts(scalars=("value",), held=("loops",), body=("before",), other=("name", "op", "dtype"))
 
 
 @dataclass(frozen=True)
@@ -262,6 +287,7 @@ class Reductions:
     dtype: DType
     loops: tuple[Loop, ...]
     terms: tuple[tuple[str, Scalar], ...]
+    parts: ClassVar[Parts] = Parts(terms=("terms",), held=("loops",), other=("names", "op", "dtype"))
 
 
 @dataclass(frozen=True)
@@ -277,6 +303,9 @@ class Store:
     value: Scalar
     valid: tuple[Int, ...] = ()
     ahead: bool = False
+    parts: ClassVar[Parts] = Parts(
+        scalars=("value",), indices=("offset",), conditions=("valid",), writes=("array",), other=("ahead",)
+    )
 
 
 @dataclass(frozen=True)
@@ -287,6 +316,7 @@ class Sort:
     array: str
     offset: Int
     extent: Int
+    parts: ClassVar[Parts] = Parts(indices=("offset", "extent"), reads=("array",), writes=("array",))
 
 
 @dataclass(frozen=True)
@@ -302,6 +332,9 @@ class Keep:
     offset: Int
     extent: Int
     value: Scalar
+    parts: ClassVar[Parts] = Parts(
+        scalars=("value",), indices=("offset", "extent"), reads=("array",), writes=("array",)
+    )
 
 
 @dataclass(frozen=True)
@@ -310,6 +343,7 @@ class If:
 
     valid: tuple[Int, ...]
     body: tuple[Statement, ...]
+    parts: ClassVar[Parts] = Parts(conditions=("valid",), body=("body",))
 
 
 @dataclass(frozen=True)
@@ -325,6 +359,7 @@ class Alloc:
     dtype: DType
     extent: int
     space: str = "local"
+    parts: ClassVar[Parts] = Parts(other=("name", "dtype", "extent", "space"))
 
 
 @dataclass(frozen=True)
@@ -333,6 +368,7 @@ class Barrier:
     ``all_memory``, to the arrays of the kernel too."""
 
     all_memory: bool = False
+    parts: ClassVar[Parts] = Parts(other=("all_memory",))
 
 
 @dataclass(frozen=True)
@@ -341,6 +377,7 @@ class Assign:
 
     axis: Var
     value: Int
+    parts: ClassVar[Parts] = Parts(binds=("axis",), indices=("value",))
 
 
 @dataclass(frozen=True)
@@ -349,6 +386,7 @@ class Prefetch:
 
     array: str
     offset: Int
+    parts: ClassVar[Parts] = Parts(indices=("offset",), other=("array",))
 
 
 @dataclass(frozen=True)
@@ -358,6 +396,7 @@ class Prologue:
 
     column: Var
     value: Scalar
+    parts: ClassVar[Parts] = Parts(binds=("column",), scalars=("value",))
 
 
 @dataclass(frozen=True)
@@ -422,6 +461,14 @@ class Contract:
     unit: MatrixUnit | None = None
     depth: int = 1
     prologue: Prologue | None = None
+    parts: ClassVar[Parts] = Parts(
+        indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
+        held=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
+        other=(
+            "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
+            "unit", "depth",
+        ),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         exclusive = ("fragment", "unit", "prologue"), ("outer", "fragment"), ("outer", "unit"), ("outer", "accumulate")

@@ -1,6 +1,12 @@
-"""Reading a nest: its statements, the scalars and the index expressions in them, and the arrays that they touch."""
+"""Reading a nest: its statements, the scalars and the index expressions in them, and the arrays that they touch.
+
+What is in a statement of any kind, its description says (``ir.Parts``).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.symbolic import Int, Var
@@ -13,114 +19,104 @@ def accesses(value: ln.Scalar) -> list[ln.Access]:
     return list(dict.fromkeys(s.leaf for s in ln.postorder(value) if isinstance(s.leaf, ln.Access)))
 
 
-def values(statement: ln.Statement) -> tuple[ln.Scalar, ...]:
+def statements(body: Iterable[ln.Statement]) -> list[ln.Statement]:
+    """Every statement of a body, nested ones included."""
+    found: list[ln.Statement] = []
+    for statement in body:
+        found.append(statement)
+        if inner := inside(statement):
+            found += statements(inner)
+    return found
+
+
+def inside(statement: ln.Statement) -> Body:
+    """The statements that a statement holds."""
+    names = statement.parts.body
+    return tuple(_fields(statement, names)) if names else ()
+
+
+def headers(statement: ln.Statement) -> tuple[ln.Loop, ...]:
+    """The loops that a statement itself goes through, outermost first; their bodies do not count."""
+    if isinstance(statement, ln.Loop):
+        return (statement,)
+    return tuple(part for part in _fields(statement, statement.parts.held) if isinstance(part, ln.Loop))
+
+
+def values(statement: ln.Statement | ln.Prologue) -> tuple[ln.Scalar, ...]:
     """The scalars that a statement computes itself (not those of statements inside it)."""
-    match statement:
-        case ln.Store() | ln.Define() | ln.Let() | ln.Keep() | ln.Reduction():
-            return (statement.value,)
-        case ln.Reductions():
-            return tuple(value for _, value in statement.terms)
-        case ln.Contract():
-            return () if statement.prologue is None else (statement.prologue.value,)
-        case ln.Loop() | ln.If() | ln.Sort() | ln.Alloc() | ln.Barrier() | ln.Assign() | ln.Prefetch():
-            return ()
+    return (*_own_values(statement), *(v for part in _fields(statement, statement.parts.held) for v in values(part)))
 
 
-def touched(body: tuple[ln.Statement, ...]) -> tuple[set[str], set[str]]:
+def reads(statement: ln.Statement) -> list[ln.Access]:
+    """The array elements that a statement reads in its scalars, once each in each of them."""
+    return [access for value in values(statement) for access in accesses(value)]
+
+
+def expressions(statement: ln.Statement | ln.Prologue) -> list[Int]:
+    """Every index expression that a statement holds itself (not those of statements inside it)."""
+    parts = statement.parts
+    own = _fields(statement, parts.indices + parts.conditions)
+    own += [e for part in _fields(statement, parts.held) for e in expressions(part)]
+    return own + [e for value in _own_values(statement) for e in scalar_expressions(value)]
+
+
+def scalar_expressions(value: ln.Scalar) -> list[Int]:
+    """Every index expression inside a scalar."""
+    leaves = (scalar.leaf for scalar in ln.postorder(value) if scalar.op is None)
+    return list(dict.fromkeys(e for leaf in leaves for e in leaf_expressions(leaf)))
+
+
+def leaf_expressions(leaf: ln.Leaf | None) -> tuple[Int, ...]:
+    """The index expressions of a leaf: an offset before its conditions."""
+    match leaf:
+        case ln.Access():
+            return (leaf.offset, *leaf.valid)
+        case ln.Index():
+            return (leaf.value,)
+        case ln.Holds():
+            return leaf.valid
+    return ()
+
+
+def bound(body: Body) -> set[Var]:
+    """The variables that statements of ``body`` bind."""
+    parts = (part for s in statements(body) for part in (s, *_fields(s, s.parts.held)))
+    return {axis for part in parts for axis in _fields(part, part.parts.binds)}
+
+
+def touched(body: Body) -> tuple[set[str], set[str]]:
     """The arrays that ``body`` reads, and those that it writes."""
-    read: set[str] = set()
-    written: set[str] = set()
-    for statement in statements(body):
-        read |= {x.array for value in values(statement) for x in accesses(value)}
-        match statement:
-            case ln.Store():
-                written.add(statement.array)
-            case ln.Sort() | ln.Keep():
-                read.add(statement.array)
-                written.add(statement.array)
-            case ln.Contract():
-                read |= {statement.a, statement.b}
-                written.add(statement.tile)
-            case _:
-                pass
-    return read, written
+    every = statements(body)
+    read = {access.array for statement in every for access in reads(statement)}
+    return read.union(*(_fields(s, s.parts.reads) for s in every)), set(written(body))
+
+
+def written(body: Iterable[ln.Statement]) -> frozenset[str]:
+    """The arrays that ``body`` writes."""
+    return frozenset(array for s in statements(body) for array in _fields(s, s.parts.writes))
+
+
+def _own_values(statement: ln.Statement | ln.Prologue) -> list[ln.Scalar]:
+    parts = statement.parts
+    return _fields(statement, parts.scalars) + [value for _, value in _fields(statement, parts.terms)]
+
+
+def _fields(statement: ln.Statement | ln.Prologue, names: tuple[str, ...]) -> list[Any]:
+    """What the fields ``names`` hold, one after the other."""
+    found: list[Any] = []
+    for name in names:
+        value = getattr(statement, name)
+        if isinstance(value, tuple):
+            found += value
+        elif value is not None:
+            found.append(value)
+    return found
 
 
 def stack_bytes(nest: ln.LoopNest) -> int:
     """Bytes of the arrays that a task has to itself, all at once."""
     arrays = (s for s in statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "local")
     return sum(array.extent * array.dtype.itemsize for array in arrays)
-
-
-def statements(body: tuple[ln.Statement, ...]) -> list[ln.Statement]:
-    """Every statement of a body, nested ones included."""
-    found: list[ln.Statement] = []
-    for statement in body:
-        found.append(statement)
-        found += statements(inside(statement))
-    return found
-
-
-def bound(body: tuple[ln.Statement, ...]) -> set[Var]:
-    """The variables that statements of ``body`` bind."""
-    found: set[Var] = set()
-    for statement in statements(body):
-        if isinstance(statement, ln.Loop | ln.Let | ln.Assign):
-            found.add(statement.axis)
-        if isinstance(statement, ln.Reduction | ln.Reductions | ln.Contract):
-            found |= {loop.axis for loop in statement.loops}
-        if isinstance(statement, ln.Contract) and statement.prologue is not None:
-            found.add(statement.prologue.column)
-    return found
-
-
-def expressions(statement: ln.Statement) -> list[Int]:
-    """Every index expression that a statement holds itself (not those of statements inside it)."""
-    own: list[Int] = []
-    match statement:
-        case ln.Loop() | ln.Let():
-            own = [statement.extent]
-        case ln.Store():
-            own = [statement.offset, *statement.valid]
-        case ln.Sort() | ln.Keep():
-            own = [statement.offset, statement.extent]
-        case ln.Assign():
-            own = [statement.value]
-        case ln.Prefetch():
-            own = [statement.offset]
-        case ln.Reduction() | ln.Reductions():
-            own = [loop.extent for loop in statement.loops]
-        case ln.Contract():
-            own = [statement.a_offset, statement.a_row, statement.b_offset, statement.b_column, statement.rows]
-            own += [statement.tile_offset]
-            own += [offset for offset in (statement.a_ahead, statement.b_ahead) if offset is not None]
-            own += [loop.extent for loop in statement.loops]
-        case ln.If():
-            own = list(statement.valid)
-        case ln.Define() | ln.Alloc() | ln.Barrier():
-            pass
-    return own + [e for value in values(statement) for e in scalar_expressions(value)]
-
-
-def scalar_expressions(value: ln.Scalar) -> list[Int]:
-    """Every index expression inside a scalar."""
-    found: dict[Int, None] = {}
-    for scalar in ln.postorder(value):
-        leaf = scalar.leaf
-        if isinstance(leaf, ln.Access):
-            found |= dict.fromkeys((leaf.offset, *leaf.valid))
-        elif isinstance(leaf, ln.Index):
-            found[leaf.value] = None
-        elif isinstance(leaf, ln.Holds):
-            found |= dict.fromkeys(leaf.valid)
-    return list(found)
-
-
-def inside(statement: ln.Statement) -> Body:
-    """The statements that a statement holds."""
-    if isinstance(statement, ln.Loop | ln.If):
-        return statement.body
-    return statement.before if isinstance(statement, ln.Reduction) else ()
 
 
 def prefix(body: Body) -> tuple[list[ln.Loop], Body]:

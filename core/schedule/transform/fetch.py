@@ -10,7 +10,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import flat, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import Body, accesses, prefix, statements, values
+from luminal.core.schedule.nest.walk import Body, prefix, reads, statements
 from luminal.core.schedule.transform.tensorise import with_tiles
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import CACHE_LINE
@@ -163,8 +163,7 @@ class _Lines:
         """For what lies side by side along the vectors of ``columns``."""
         places: dict[tuple[str, Int], None] = {}
         for statement in columns.body:
-            read = [access for value in values(statement) for access in accesses(value) if not access.valid]
-            places |= dict.fromkeys((access.array, access.offset) for access in read)
+            places |= dict.fromkeys((access.array, access.offset) for access in reads(statement) if not access.valid)
             if self.stored and isinstance(statement, ln.Store) and not statement.valid:
                 places[statement.array, statement.offset] = None
         by_line: dict[int, list[tuple[str, Int]]] = {}

@@ -6,7 +6,7 @@ condition that fails. The docstrings show the loops before and after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -15,7 +15,7 @@ from luminal.core.decisions import Asked
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements, substitute, wrap
-from luminal.core.schedule.nest.walk import Body, expressions, prefix, statements
+from luminal.core.schedule.nest.walk import Body, expressions, headers, prefix, statements
 from luminal.core.symbolic import Int, Var
 
 
@@ -73,6 +73,19 @@ def find(body: Body, name: str) -> ln.Loop:
             if isinstance(loop, ln.Loop) and loop.axis.name == name:
                 return loop
     raise ScheduleError(f"the nest has no loop over {name!r}")
+
+
+def replace_loops(
+    nest: ln.LoopNest, name: str, change: Callable[[ln.Loop], Iterable[ln.Statement]], transform: str
+) -> ln.LoopNest:
+    """``nest`` with other statements in place of every loop over the axis called ``name``. Raises ScheduleError, which
+    names ``transform``, where there is none."""
+    body, count = replace_statements(
+        nest.body, lambda s: change(s) if isinstance(s, ln.Loop) and s.axis.name == name else None
+    )
+    if not count:
+        raise ScheduleError(f"{transform}: the nest has no loop over {name!r}")
+    return replace(nest, body=body)
 
 
 @dataclass(frozen=True)
@@ -291,8 +304,7 @@ class Vectorise:
                 if isinstance(inner, ln.Alloc | ln.Contract) or kind not in ("serial", "across"):
                     what = f"{kind} loop" if isinstance(inner, ln.Loop) else type(inner).__name__.lower()
                     raise ScheduleError(f"vectorise: a {what} lies inside the loop over {self.axis!r}")
-                headers = inner.loops if isinstance(inner, ln.Reduction | ln.Reductions) else (inner,)
-                if any(isinstance(x, ln.Loop) and statement.axis in sym.variables(x.extent) for x in headers):
+                if any(statement.axis in sym.variables(loop.extent) for loop in headers(inner)):
                     raise ScheduleError(f"vectorise: how far a loop or a reduction runs depends on {self.axis!r}")
             return [replace(statement, kind="vector", lanes=self.lanes)]
         if isinstance(statement, ln.Reduction):

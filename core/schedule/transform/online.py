@@ -20,6 +20,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import conditions
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_leaves
+from luminal.core.schedule.nest.walk import scalar_expressions
 from luminal.core.symbolic import Var
 from luminal.core.types import DType, bool_
 
@@ -203,13 +204,4 @@ def reads(value: ln.Scalar) -> set[str]:
 
 def variables(value: ln.Scalar) -> set[Var]:
     """The index variables that ``value`` depends on itself, not through temporaries."""
-    found: set[Var] = set()
-    for scalar in ln.postorder(value):
-        leaf = scalar.leaf
-        if isinstance(leaf, ln.Access):
-            found |= {v for e in (leaf.offset, *leaf.valid) for v in sym.variables(e)}
-        elif isinstance(leaf, ln.Index):
-            found |= sym.variables(leaf.value)
-        elif isinstance(leaf, ln.Holds):
-            found |= {v for e in leaf.valid for v in sym.variables(e)}
-    return found
+    return {v for e in scalar_expressions(value) for v in sym.variables(e)}

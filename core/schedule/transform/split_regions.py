@@ -14,7 +14,13 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.neutral import finite_arrays, neutral
-from luminal.core.schedule.nest.rewrite import replace_statements, substitute, substitute_scalar
+from luminal.core.schedule.nest.rewrite import (
+    replace_expressions,
+    replace_statements,
+    substitute,
+    substitute_scalar,
+)
+from luminal.core.schedule.transform.loops import replace_loops
 from luminal.core.symbolic import Int, Var
 
 # ---- terms that change nothing --------------------------------------------------------------------------------------
@@ -22,20 +28,7 @@ from luminal.core.symbolic import Int, Var
 
 def _without(value: ln.Scalar, conditions: frozenset[Int]) -> ln.Scalar:
     """``value`` where ``conditions`` are known to hold."""
-    memo: dict[ln.Scalar, ln.Scalar] = {}
-    for scalar in ln.postorder(value):
-        leaf = scalar.leaf
-        operands = tuple(memo[o] for o in scalar.operands)
-        if isinstance(leaf, ln.Access):
-            valid = tuple(v for v in leaf.valid if v not in conditions)
-            memo[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, valid, leaf.fill)
-        elif isinstance(leaf, ln.Holds):
-            memo[scalar] = ln.holds(tuple(v for v in leaf.valid if v not in conditions))
-        elif scalar.op is not None:
-            memo[scalar] = ln.apply(scalar.op, operands, scalar.attr, scalar.dtype)
-        else:
-            memo[scalar] = scalar
-    return memo[value]
+    return replace_expressions(value, lambda e: e, lambda valid: tuple(v for v in valid if v not in conditions), {})
 
 
 # ---- transforms ----------------------------------------------------------------------------------------------------
@@ -126,15 +119,7 @@ class SplitRegion:
     places: tuple[int, ...]
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        def cut(statement: ln.Statement) -> Iterator[ln.Statement] | None:
-            if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
-                return self._regions(statement)
-            return None
-
-        body, count = replace_statements(nest.body, cut)
-        if not count:
-            raise ScheduleError(f"split region: the nest has no loop over {self.axis!r}")
-        return replace(nest, body=body)
+        return replace_loops(nest, self.axis, self._regions, "split region")
 
     def _regions(self, loop: ln.Loop) -> Iterator[ln.Statement]:
         cuts: list[Int] = [0, *self.places, loop.extent]

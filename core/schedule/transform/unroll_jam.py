@@ -10,13 +10,8 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.neutral import finite_arrays, neutral
-from luminal.core.schedule.nest.rewrite import (
-    replace_leaves,
-    replace_scalars,
-    replace_statements,
-    substitute,
-    substitute_scalar,
-)
+from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, substitute_scalar
+from luminal.core.schedule.transform.loops import replace_loops
 
 
 @dataclass(frozen=True)
@@ -39,17 +34,7 @@ class Jam:
     unroll: str = ""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        finite = finite_arrays(nest)
-
-        def jam(statement: ln.Statement) -> Iterator[ln.Statement] | None:
-            if isinstance(statement, ln.Loop) and statement.axis.name == self.axis:
-                return self._jammed(statement, finite)
-            return None
-
-        body, count = replace_statements(nest.body, jam)
-        if not count:
-            raise ScheduleError(f"jam: the nest has no loop over {self.axis!r}")
-        return replace(nest, body=body)
+        return replace_loops(nest, self.axis, partial(self._jammed, finite=finite_arrays(nest)), "jam")
 
     def _jammed(self, loop: ln.Loop, finite: frozenset[str]) -> Iterator[ln.Statement]:
         count = loop.extent
