@@ -190,19 +190,19 @@ def _tile(target: Target, node: Node, found: Roles, columns: int | None, prologu
         return choose_tile(target, node, found, columns)
     product = node.inputs[0]
     depth = typical(sym.product(product.shape[k] for k in found.k))
-    widest = dequantise.PANEL_BYTES // (depth * product.dtype.itemsize)
+    widest = target.costs.stack.panel // (depth * product.dtype.itemsize)
     if widest >= target.lanes(node.dtype):
         tile = choose_tile(target, node, found, columns, widest=widest)
-        if _unpacks(product, found, tile):
+        if _unpacks(product, found, tile, target.costs.tiles.of_panel):
             return replace(tile, unpacked=True)
     return choose_tile(target, node, found, columns, prologue)
 
 
-def _unpacks(product: Node, found: Roles, tile: Tile) -> bool:
-    """Whether so many tiles of rows read each of several panels that these are better computed before them."""
+def _unpacks(product: Node, found: Roles, tile: Tile, least: int) -> bool:
+    """Whether ``least`` tiles of rows read each of several panels: these are better computed before them."""
     rows, columns = (typical(sym.product(product.shape[k] for k in axes)) for axes in (found.m, found.n))
     line = max(lines(product.shape, found))
-    return columns > tile.columns and rows / line * -(-line // tile.rows) >= dequantise.TILES
+    return columns > tile.columns and rows / line * -(-line // tile.rows) >= least
 
 
 def _computed(prologue: Prologue, product: Node, found: Roles, tile: Tile, made: dict[Node, Node]) -> Node:
