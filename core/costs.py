@@ -1,10 +1,10 @@
 """What a CPU takes for what schedules are chosen by: one description, shared by all CPUs until one is measured to
 differ (``replace`` makes another). That of GPUs is ``grid.BlockCosts``; a matrix unit has its own (``matrix``).
 
-Cycles are those of one core. All only choose: a wrong number costs speed, never a result, but that parts of long
-reductions (``Sizes``) change in which order terms are summed. Each field says its unit; a class says where its numbers
-come from, as pages of ``docs/experiments/`` with the machines they were measured on. "Estimated" is what was not
-measured alone.
+Cycles are those of one core. The numbers only choose: a wrong one costs speed and is never an error, though those of
+``Sizes`` and ``Filtering`` decide, too, in which order terms are summed. Each field says its unit, and each class where
+its numbers come from: pages of ``docs/experiments/`` name the machines and the figures. "Estimated" is what was not
+measured by itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Of one core. ``per_cycle`` and ``latency`` are those of current x86-64 and Arm cores with two multipliers of
-    vectors, by their manuals; the others are estimated."""
+    """Of one core. ``per_cycle`` and ``latency`` are those of current x86-64 cores, with two multipliers of vectors;
+    the others are estimated."""
 
     per_cycle: int = 2  # multiply-adds of vectors, and loads of vectors, that begin in a cycle
     latency: int = 4  # cycles in which a multiply-add comes back to its accumulator
@@ -30,8 +30,9 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Of a register tile of a contraction; measured with AVX-512 (tiles-and-blocking.md, phases-and-threads.md,
-    weights-and-memory.md)."""
+    """Of a register tile of a contraction. Cycles and rows are fitted to products of many shapes with AVX-512
+    (tiles-and-blocking.md); how many tiles or panels pay is estimated (phases-and-threads.md, weights-and-memory.md).
+    """
 
     load: float = 0.06  # cycles that a load takes from multiply-adds, on average: another thread on the core has some
     far_load: float = 0.1  # cycles more for each vector of a panel that the first-level cache does not hold
@@ -65,7 +66,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Prefetching:
-    """How far ahead what is read is fetched, and how fast (prefetching.md). ``line`` is that of most processors."""
+    """How far ahead what is read is fetched, and how fast (prefetching.md): ``pace`` and ``l3`` are measured, the
+    distances estimated. ``line`` is that of most processors."""
 
     line: int = 64  # bytes of a cache line
     steps: int = 16  # steps of the innermost loop by which a row of B is fetched ahead, of elements of
@@ -79,8 +81,9 @@ class Prefetching:
 
 @dataclass(frozen=True)
 class Threads:
-    """What threads take to work together, and how much work there has to be for them (phases-and-threads.md). Tasks are
-    of one kernel; shares are those of a phase, a run of kernels that a thread goes through without waiting."""
+    """What threads take to work together, and how much work there has to be for them; estimated, beside measurements of
+    whole models (phases-and-threads.md). Tasks are of one kernel; shares are those of a phase, a run of kernels that a
+    thread goes through without waiting."""
 
     wake: int = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
     meeting: float = 3000.0  # cycles until all threads have met; tasks of whole rows may follow each other without
@@ -97,8 +100,9 @@ class Threads:
 
 @dataclass(frozen=True)
 class Stack:
-    """Bytes of the stack that arrays of a task may take, which also stay in the second-level cache
-    (weights-and-memory.md, tiles-and-blocking.md, one-pass-chains.md)."""
+    """Bytes of the stack that arrays of a task may take, which also stay in the second-level cache; ``rows`` in the
+    smallest there is. ``sums`` and ``chain`` are measured (tiles-and-blocking.md, one-pass-chains.md), the others
+    estimated (weights-and-memory.md)."""
 
     rows: int = 64 << 10  # that a task keeps between its passes over them
     sums: int = 256 << 10  # of tiles, that stay while blocks of terms pass
@@ -108,7 +112,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of what a task does at once. Those of chains were measured (one-pass-chains.md), the others are estimated
+    """Of what a task does at once. ``chain_columns`` is measured (one-pass-chains.md), the others are estimated
     (reductions.md)."""
 
     chain_columns: int = 768  # of a chain that are computed at once, times the terms that a unit takes side by side

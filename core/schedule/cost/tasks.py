@@ -1,4 +1,5 @@
-"""How many tasks of a kernel, and shares of a phase, are enough to divide among the threads of a target."""
+"""How many tasks of a kernel, and shares of a phase, are enough to divide among the threads of a target, and whether
+what lies between kernels leaves its caches."""
 
 from __future__ import annotations
 
