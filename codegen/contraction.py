@@ -17,16 +17,13 @@ from luminal.codegen.indices import Indices
 from luminal.codegen.prologue import Row, computed_row, split
 from luminal.codegen.signature import AHEAD, AHEAD_STEP, FETCHED, Pointer
 from luminal.core import symbolic as sym
+from luminal.core.costs import Prefetching
 from luminal.core.errors import SpecError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.nest.ir import Contract, Loop
 from luminal.core.schedule.nest.operands import loops_of_b
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import CACHE_LINE
 
-PREFETCH_STEPS = 16  # steps of the innermost loop by which the row of B is fetched ahead, of elements of
-PREFETCHED = 4  # bytes, or of so many more that are narrower: memory takes as long to answer
-NEW_LINES = 4  # steps by which A is fetched ahead where rows lie side by side, and each step reads others of its lines
 A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # of a tile: what is read of A and of B by a later one
 FETCH_FOR_LATER = (f"prefetch_to_l2({AHEAD});", f"{AHEAD} += {AHEAD_STEP};")
 REGISTERS = "matrix_registers"  # of a kernel: all its tiles on a matrix unit share them
@@ -42,10 +39,14 @@ class TileFunction:
 
 
 class Contraction:
-    """Renders tile operations: the function, and the call in the kernel. With ``fetches`` functions also fetch, a part
+    """Renders tile operations: the function, and the call in the kernel. ``prefetch`` says how far ahead operands are
+    fetched. With ``fetches`` functions also fetch, a part
     in each step, what later kernels read, and return where they have come."""
 
-    def __init__(self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer], fetches: bool = False) -> None:
+    def __init__(
+        self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer], prefetch: Prefetching, fetches: bool
+    ) -> None:
+        self.prefetch = prefetch
         self.fetches = fetches
         self.frame = frame
         self.indices = indices
@@ -72,7 +73,7 @@ class Contraction:
                 start, ahead[side] = split(self.frame.resolve(offset), axes)
                 arguments.append(self._address(side, array, start))
         function = tile_function(
-            name, contract, a_steps, b_steps, ahead, computed, FETCH_FOR_LATER if self.fetches else ()
+            name, contract, a_steps, b_steps, ahead, computed, FETCH_FOR_LATER if self.fetches else (), self.prefetch
         )
         arguments += [self.frame.variable(variable).text for variable in function.parameters]
         arguments += [AHEAD, AHEAD_STEP] if self.fetches else []
@@ -153,10 +154,12 @@ def tile_function(
     ahead: Mapping[str, Int],
     computed: Row | None,
     each_step: Sequence[str],
+    prefetch: Prefetching,
 ) -> TileFunction:
     """The function of one contract; ``a_steps``, ``b_steps`` and those of what is fetched ``ahead`` are the parts of
     its offsets over its loops, ``computed`` is what its prologue computes, and ``each_step`` are the lines that fetch
-    what later kernels read: where it has come, it then returns."""
+    what later kernels read: where it has come, it then returns. ``prefetch`` says how far ahead A and B are
+    fetched."""
     axes = frozenset(loop.axis for loop in contract.loops)
     steps = (a_steps, b_steps)
     used = frozenset[Var]().union(
@@ -185,7 +188,7 @@ def tile_function(
             start = f", tile, {row}" if contract.accumulate else ""
             shape = f"High, {vectors}, {contract.depth}"
             frame.line(f"MatrixTile<{contract.unit.name}, {shape}> sum({REGISTERS}, rows{start});")
-            _loops(frame, contract, 0, steps, ahead, None, each_step)
+            _loops(frame, contract, 0, steps, ahead, None, each_step, prefetch)
             frame.line(f"sum.store(tile, {row});")
         else:
             # In registers alone, a sum of floats that goes on would be one long chain: it is added when it is done.
@@ -198,7 +201,7 @@ def tile_function(
                 frame.line(f"DotTile<{contract.unit.name}, Rows, {vectors}> sum{start};")
             if contract.outer:
                 frame.line(f"sum.store(tile, {row});")
-            _loops(frame, contract, 0, steps, ahead, computed, each_step)
+            _loops(frame, contract, 0, steps, ahead, computed, each_step, prefetch)
             if not contract.outer:
                 frame.line(f"sum.{last}(tile, {row});")
         if each_step:
@@ -227,18 +230,19 @@ def _loops(
     ahead: Mapping[str, Int],
     computed: Row | None,
     each_step: Sequence[str],
+    prefetch: Prefetching,
 ) -> None:
     """The loops from ``number`` on. What later steps and tiles read is fetched by the innermost loop that moves B."""
     indices = Indices(frame)
     b_loops = loops_of_b(contract)
     if number == len(b_loops):
-        _fetch(frame, indices, contract, steps[1], ahead)
+        _fetch(frame, indices, contract, steps[1], ahead, prefetch)
         for line in each_step:
             frame.line(line)
     if number == len(contract.loops):
         column = _per_step(contract.loops, steps[0])
-        if contract.a_row == 1 and sym.always(column * contract.a_type.itemsize - CACHE_LINE):
-            frame.line(f"prefetch({_plus('a', indices.text(steps[0] + column * NEW_LINES))});")
+        if contract.a_row == 1 and sym.always(column * contract.a_type.itemsize - prefetch.line):
+            frame.line(f"prefetch({_plus('a', indices.text(steps[0] + column * prefetch.row_steps))});")
         a, b = (_plus(*pair) for pair in zip("ab", map(indices.text, steps[:2]), strict=True))
         a_row = indices.text(contract.a_row)
         if computed is None:
@@ -248,7 +252,7 @@ def _loops(
         return
     loop = contract.loops[number]
     if contract.unit is not None and loop is contract.loops[-1]:
-        _steps(frame, indices, contract, contract.unit, steps, ahead, each_step)
+        _steps(frame, indices, contract, contract.unit, steps, ahead, each_step, prefetch)
         return
     axis = frame.names.like(loop.axis.name)
     extent = indices.text(loop.extent)
@@ -257,7 +261,7 @@ def _loops(
         head = f"#pragma GCC unroll {extent}\n{head}"
     with frame.open(head, certain=computed is not None and sym.always(loop.extent - 1)):
         frame.bind(loop.axis, Value(axis))
-        _loops(frame, contract, number + 1, steps, ahead, computed, each_step)
+        _loops(frame, contract, number + 1, steps, ahead, computed, each_step, prefetch)
         if number + 1 == contract.outer:
             frame.line(f"sum.move_to(tile, {contract.tile_row or contract.columns});")
 
@@ -270,6 +274,7 @@ def _steps(
     starts: Sequence[Int],
     ahead: Mapping[str, Int],
     each_step: Sequence[str],
+    prefetch: Prefetching,
 ) -> None:
     """The innermost loop, in the steps of a matrix unit."""
     loop, depth = contract.loops[-1], contract.depth
@@ -290,7 +295,7 @@ def _steps(
             part = 1 if linear is None else linear[0]
             if unit.in_vectors:  # a step is too short for a loop: as many lines as it may be
                 part = sym.upper(part) or 1
-            lines = sym.ceildiv(part * depth * contract.b_type.itemsize, CACHE_LINE)
+            lines = sym.ceildiv(part * depth * contract.b_type.itemsize, prefetch.line)
             later = _plus(B_AHEAD, indices.text(ahead[B_AHEAD]))
             call = (
                 f"template fetch<{lines}>({later})"
@@ -299,7 +304,7 @@ def _steps(
             )
             frame.line(f"sum.{call};")
         if unit.in_vectors:
-            near = sym.substitute(starts[1], {loop.axis: k}) + (k + PREFETCH_STEPS * depth) * contract.columns
+            near = sym.substitute(starts[1], {loop.axis: k}) + (k + prefetch.steps * depth) * contract.columns
             frame.line(f"sum.template fetch<{contract.columns // contract.lanes}>({_plus('b', indices.text(near))});")
         for line in each_step:
             frame.line(line)
@@ -312,15 +317,19 @@ def _steps(
         frame.line(f"if ({terms} != 0) sum.last({operands(whole)}, {terms});")
 
 
-def _fetch(frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead: Mapping[str, Int]) -> None:
+def _fetch(
+    frame: Frame, indices: Indices, contract: Contract, b_steps: Int, ahead: Mapping[str, Int], prefetch: Prefetching
+) -> None:
     row = _per_step(loops_of_b(contract), b_steps)
-    steps = PREFETCH_STEPS if contract.prologue is None else PREFETCH_STEPS * PREFETCHED // contract.b_type.itemsize
+    steps = prefetch.steps
+    if contract.prologue is not None:
+        steps = steps * prefetch.element // contract.b_type.itemsize
     if row != 0:
         frame.line(f"sum.fetch({_plus('b', indices.text(b_steps + row * steps))});")
     if A_AHEAD in ahead:
         frame.line(f"prefetch_to_l2({_plus(A_AHEAD, indices.text(ahead[A_AHEAD]))});")
     if B_AHEAD in ahead:
-        line = CACHE_LINE // contract.b_type.itemsize
+        line = prefetch.line // contract.b_type.itemsize
         part = sym.upper(_per_step(loops_of_b(contract), ahead[B_AHEAD])) or line
         for element in range(0, part, line):
             frame.line(f"prefetch({_plus(B_AHEAD, indices.text(ahead[B_AHEAD] + element))});")

@@ -14,6 +14,7 @@ from luminal.codegen.frame import Frame, Value
 from luminal.codegen.signature import Signature
 from luminal.codegen.statements import Statements
 from luminal.core import symbolic as sym
+from luminal.core.costs import COSTS, Prefetching
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.nest.ir import Alloc, Contract, Loop, LoopNest, Sort
 from luminal.core.schedule.nest.walk import statements as nested
@@ -56,29 +57,31 @@ class KernelText:
         return tuple(special) or (("tile.hpp",) if self.functions else ())
 
 
-def emit(kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP) -> KernelText:
-    """Renders a kernel in ``dialect``. ``dims`` numbers the program's dimensions, as the library passes their sizes.
+def emit(
+    kernel: Kernel, dims: Mapping[str, int], dialect: Dialect = CPP, prefetch: Prefetching = COSTS.prefetch
+) -> KernelText:
+    """Renders a kernel in ``dialect``. ``dims`` numbers the program's dimensions, as the library passes their sizes;
+    ``prefetch`` says how far ahead tiles fetch what they read.
 
     Raises SpecError where the nest breaks its own rules, UnsupportedError for element types that the language has not.
     """
-    text, read = _emit(kernel, dims, dialect, frozenset())
+    text, read = _emit(kernel, dims, dialect, prefetch, frozenset())
     arrays = {s.name for s in nested(kernel.nest.body) if isinstance(s, Alloc)}
     if dialect.block is None or arrays <= read:
         return text  # what nobody reads, a CPU's compiler removes
-    return _emit(kernel, dims, dialect, frozenset(arrays - read))[0]
+    return _emit(kernel, dims, dialect, prefetch, frozenset(arrays - read))[0]
 
 
 def _emit(
-    kernel: Kernel, dims: Mapping[str, int], dialect: Dialect, unread: frozenset[str]
+    kernel: Kernel, dims: Mapping[str, int], dialect: Dialect, prefetch: Prefetching, unread: frozenset[str]
 ) -> tuple[KernelText, set[str]]:
     """The kernel without the arrays that are ``unread``, and the arrays of which it reads an element."""
     nest = kernel.nest
     names = Names(dialect.reserved)
     sign = signature.of(kernel.name, nest, names, dialect, kernel.fetches)
     frame = Frame(names, dialect, "int64_t" if dialect.block is None else integers.of(nest))
-    statements = Statements(
-        kernel.name, frame, nest, {pointer.array: pointer for pointer in sign.pointers}, unread, kernel.fetches
-    )
+    pointers = {pointer.array: pointer for pointer in sign.pointers}
+    statements = Statements(kernel.name, frame, nest, pointers, unread, prefetch, kernel.fetches)
     with frame.open("") as scope:
         sizes = {frame.declare(dim): dims[dim.name] for dim in nest.dims}
         if dialect.block is None:

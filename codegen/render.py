@@ -156,7 +156,8 @@ def render(program: Program, target: Target) -> SourceBundle:
     host, dialect = HOSTS[target.dialect], dialects.ALL[target.dialect]
     host.check(program)
     dims = {dim.name: number for number, dim in enumerate(program.dims)}
-    kernels = {f"kernels/{kernel.name}{host.kernel}": emit(kernel, dims, dialect) for kernel in program.kernels}
+    ahead = target.costs.prefetch
+    kernels = {f"kernels/{kernel.name}{host.kernel}": emit(kernel, dims, dialect, ahead) for kernel in program.kernels}
     return assemble(program, target, host, kernels, {path: kernel_text(text) for path, text in kernels.items()})
 
 

@@ -13,6 +13,7 @@ from luminal.codegen.loops import Loops
 from luminal.codegen.reductions import Accumulation, SideBySide
 from luminal.codegen.signature import Pointer
 from luminal.codegen.threads import Threads
+from luminal.core.costs import Prefetching
 from luminal.core.errors import SpecError
 from luminal.core.ops import Failure
 from luminal.core.schedule.nest.ir import (
@@ -51,8 +52,9 @@ STATUSES = {
 
 class Statements:
     """Renders the statements of ``nest``, the kernel ``name``, into a frame. ``functions`` collects the tile functions
-    that must precede the kernel; where it ``fetches``, they fetch what later kernels read. Arrays that are ``unread``,
-    because what they hold still has a name wherever it is read, are left out."""
+    that must precede the kernel; ``prefetch`` says how far ahead they fetch, and where it ``fetches``, they fetch what
+    later kernels read. Arrays that are ``unread``, because what they hold still has a name wherever it is read, are
+    left out."""
 
     def __init__(
         self,
@@ -61,9 +63,11 @@ class Statements:
         nest: LoopNest,
         arrays: dict[str, Pointer],
         unread: frozenset[str],
+        prefetch: Prefetching,
         fetches: bool = False,
     ) -> None:
         self.name = name
+        self.prefetch = prefetch
         self.fetches = fetches
         self.unread = unread
         self.frame = frame
@@ -354,5 +358,6 @@ class Statements:
             self.frame.wrote(statement.tile)
             return
         name = f"{self.name}_tile{len(self.functions)}"
-        self.functions.append(Contraction(self.frame, self.indices, self.arrays, self.fetches).render(statement, name))
+        contraction = Contraction(self.frame, self.indices, self.arrays, self.prefetch, self.fetches)
+        self.functions.append(contraction.render(statement, name))
         self.frame.wrote(statement.tile)

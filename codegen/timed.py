@@ -25,7 +25,8 @@ def product(kernels: Sequence[Kernel], target: Target) -> Product:
     common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
     # Alone, a kernel has no later one to fetch for.
     named = [replace(kernel, name=f"kernel{number}", fetches=False) for number, kernel in enumerate(kernels)]
-    texts = [emit(kernel, {dim.name: place for place, dim in enumerate(kernel.nest.dims)}) for kernel in named]
+    ahead = target.costs.prefetch
+    texts = [emit(k, {dim.name: n for n, dim in enumerate(k.nest.dims)}, prefetch=ahead) for k in named]
     features = dict.fromkeys(feature for text in texts for unit in text.units for feature in unit.features)
     flags = (*target.using(features).flags, *render.COMMON_FLAGS, *common)
     units = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from luminal.core import symbolic as sym
 from luminal.core.precision import FP32, TF32, Precision
+from luminal.core.printer import brief
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType, bf16, f16, f32
 
@@ -49,14 +51,44 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+class BlockTile(NamedTuple):
+    """A tile of a block: ``rows`` by ``columns``, of which each thread has a square of so many a ``side``. Its ``rate``
+    is what it multiplies in the time in which a block that reads nothing does one multiply-add; estimated."""
+
+    rows: int
+    columns: int
+    side: int
+    rate: float
+
+
 @dataclass(frozen=True)
+class BlockCosts:
+    """What blocks of threads take for what schedules are chosen by; all estimated, none measured on a device yet
+    (``docs/experiments/gpus.md``)."""
+
+    short: int = 16  # elements of a row that one thread reduces alone
+    each: int = 4  # elements of a long row for each thread
+    wide: int = 16  # bytes that a thread reads or writes at once
+    depth: int = 64  # bytes of each row of A, or column of B, that are staged at once
+    staged: int = 16  # products of a term in the time that one of its factors is staged
+    side: int = 4  # rows and columns of a chain that a thread has
+    idle: int = 4  # times longer that one pass of a chain may take because processors are idle
+    spare: int = 32  # registers of a thread for addresses, loops, and what is computed between arrays
+    tiles: tuple[BlockTile, ...] = (BlockTile(64, 64, 4, 0.7), BlockTile(128, 128, 8, 1.0), BlockTile(32, 32, 4, 0.7))
+    chain_tiles: tuple[tuple[int, int], ...] = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows, columns at once
+
+
+@dataclass(frozen=True, repr=False)
 class BlockLimits:
     """The most that a block of threads may have: ``threads``, bytes of ``shared`` memory among them, and 4-byte
-    ``registers`` of each."""
+    ``registers`` of each, ``spare`` of them for what is in no array."""
 
     threads: int
     shared: int
     registers: int
+    spare: int = BlockCosts.spare
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True)
@@ -65,7 +97,8 @@ class Grid:
 
     ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
     bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``ahead`` says that copies
-    into shared memory need not be waited for; ``fragments`` are the products that warps compute.
+    into shared memory need not be waited for; ``fragments`` are the products that warps compute. ``costs`` are what
+    schedules are chosen by.
     """
 
     threads: int = 256
@@ -74,6 +107,7 @@ class Grid:
     processors: int = 128
     ahead: bool = False
     fragments: tuple[Fragment, ...] = ()
+    costs: BlockCosts = field(default=BlockCosts(), repr=False)
 
     def kept(self, reduced: Iterable[DType]) -> int:
         """Bytes of shared memory that are left to a block which reduces values of these types: every warp of it leaves

@@ -15,6 +15,11 @@ class MatrixUnit:
     ``group`` neighbouring rows of B lie interleaved, so that those of one column are side by side. There are
     ``registers`` for all three; a product takes ``cycles``, and its sum can be added to after ``latency``. Code that
     uses it needs ``features``, in the names of ``/proc/cpuinfo``.
+
+    Where its registers hold matrices, schedules are chosen by more. A load takes a ``load`` of a product's cycles (an
+    estimate). In more than ``few_steps``, a shorter step at the end counts less than shorter ones all along (an
+    estimate). Steps of less than such a part of ``depth``, ``part_of_run`` where a sum is one run and ``part_of_runs``
+    where it is several, are slower than dot products (measured: ``docs/experiments/matrix-units.md``).
     """
 
     name: str
@@ -29,6 +34,10 @@ class MatrixUnit:
     registers: int
     cycles: float
     latency: int
+    load: float = 0.5
+    few_steps: int = 8
+    part_of_run: int = 8
+    part_of_runs: int = 2
 
     def __repr__(self) -> str:
         return f"{self.name}[{self.left}]" if self.left == self.right else f"{self.name}[{self.left}, {self.right}]"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from luminal.core import device
 from luminal.core import precision as precisions
+from luminal.core.costs import COSTS, Costs
 from luminal.core.decisions import FORMULA, Decisions
 from luminal.core.errors import InputError, TargetError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment, Grid
@@ -24,8 +25,6 @@ _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-tr
 _COMPILED = {"avx512_bf16": "avx512bf16"}  # features of units of which compiled code has a use, as compilers name them
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes them
-CACHE_LINE = 64  # bytes; of most processors
-ROWS_BYTES = 64 << 10  # of a stack, and of the smallest second-level cache, that rows may take
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,7 @@ class Target:
     uses none of them runs without their features.
 
     ``precision`` is what contractions round operands of float32 to.
+    ``costs`` are what its cores, caches and threads take, by which schedules are chosen.
     ``decisions`` choose among schedules: what was measured on the machine, if anything was.
     """
 
@@ -62,18 +62,19 @@ class Target:
     grid: Grid | None = None
     units: tuple[MatrixUnit, ...] = ()
     precision: Precision = FP32
+    costs: Costs = field(default=COSTS, repr=False)
     decisions: Decisions = field(default=FORMULA, repr=False)
 
     def kept(self, reduced: Iterable[DType]) -> int:
         """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in
         the second-level cache, on the stack; or in the memory that a block shares."""
-        return ROWS_BYTES if self.grid is None else self.grid.kept(reduced)
+        return self.costs.stack.rows if self.grid is None else self.grid.kept(reduced)
 
     @property
     def block(self) -> BlockLimits:
         """The most that a block of the grid may have."""
         assert self.grid is not None
-        return BlockLimits(self.grid.threads, self.grid.shared, self.registers)
+        return BlockLimits(self.grid.threads, self.grid.shared, self.registers, self.grid.costs.spare)
 
     @property
     def tiles_rows(self) -> bool:

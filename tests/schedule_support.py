@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,15 @@ from luminal.core.ir import Graph
 from luminal.core.schedule.nest import interpreter
 from luminal.core.schedule.program import interpreter as programs
 from luminal.core.schedule.program.ir import Program
+from luminal.core.target import Target
 
 Array = np.ndarray[Any, Any]
+
+
+def with_costs(target: Target, **themes: Mapping[str, Any]) -> Target:
+    """``target`` with other costs: ``with_costs(target, threads={"written": 1})``."""
+    changed = {theme: replace(getattr(target.costs, theme), **numbers) for theme, numbers in themes.items()}
+    return replace(target, costs=replace(target.costs, **changed))
 
 
 def check_outputs(graph: Graph, expected: Sequence[Array], found: Mapping[str, Array], depth: int) -> None:

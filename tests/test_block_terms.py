@@ -12,11 +12,12 @@ import luminal
 from luminal.core import ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.costs import COSTS
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import contraction
-from luminal.core.schedule.cost.blocking import SUMS_BYTES, Blocking
+from luminal.core.schedule.cost.blocking import Blocking
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
 from luminal.core.schedule.nest.rewrite import replace_statements
@@ -111,7 +112,7 @@ def test_what_another_product_reads_stays() -> None:
 
 def test_sums_have_bounded_room() -> None:
     rows = sym.var("rows", 1, 1 << 20)
-    with pytest.raises(ScheduleError, match=f"more than {SUMS_BYTES} bytes"):
+    with pytest.raises(ScheduleError, match=f"more than {COSTS.stack.sums} bytes"):
         loops.apply(serial_product(rows, 24, 12), (*IN_BLOCKS, BlockTerms(("i_1",))))
     in_groups = (loops.Split("i_1", 5), loops.Reorder(("j_1", "i_1_1", "i_1_0")), BlockTerms(("i_1_0",)))
     nest = loops.apply(serial_product(rows, 24, 12), (*IN_BLOCKS, *in_groups))

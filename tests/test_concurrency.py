@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +17,18 @@ from luminal.codegen import render
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule.choose import cpu, scheduler
-from luminal.core.schedule.cost import kernel as cost
-from luminal.core.schedule.cost import tasks
 from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
+from tests.schedule_support import with_costs
 from tests.test_runtime_native import without_randomisation
 
 ROWS = 168  # full tiles of every target
+
+# Everything is divided among threads, however small, and streamed in several blocks.
+DIVIDED = with_costs(
+    targets.detect(), threads={"written": 1, "wake": 1, "shares": 1, "shares_each": 0}, sizes={"chain_columns": 32}
+)
 
 
 class Layers(nn.Module):
@@ -62,24 +64,12 @@ class Scores(nn.Module):
         return torch.softmax(capped, -1) @ v, torch.softmax(causal, -1) @ v
 
 
-@pytest.fixture(scope="module", autouse=True)
-def divided() -> Iterator[None]:
-    """Everything is divided among threads, however small, and streamed in several blocks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "SMALL", 1)
-        patch.setattr(cost, "WAKE", 1)
-        patch.setattr(tasks, "_SHARES", 1)
-        patch.setattr(tasks, "_SHARES_EACH", 0)
-        patch.setattr(cpu, "BLOCK", 32)
-        yield
-
-
 @pytest.fixture(scope="module")
 def module() -> Module:
     graph = api.read(Layers().eval(), (torch.randn(ROWS, 16), torch.randint(0, 9, (ROWS,))), name="layers")
-    (entry,) = compile_graph(graph, targets.detect()).entries
+    (entry,) = compile_graph(graph, DIVIDED).entries
     assert [(phase.first, phase.last) for phase in entry.region.phases] == [(0, 1), (2, 6)]
-    compiled = luminal.compile(graph)
+    compiled = luminal.compile(graph, target=DIVIDED)
     assert isinstance(compiled, Module)
     return compiled
 
@@ -88,7 +78,7 @@ def module() -> Module:
 def chains() -> Module:
     shape = Scores.HEADS, Scores.SEQUENCE, Scores.WIDTH
     inputs = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1)).unbind()
-    compiled = luminal.compile(Scores().eval(), inputs, name="scores")
+    compiled = luminal.compile(Scores().eval(), inputs, name="scores", target=DIVIDED)
     assert isinstance(compiled, Module) and compiled.program is not None
     kernels = [kernel for kernel in compiled.program.kernels if "Stream(" in kernel.scheduled.text]
     assert len(kernels) == 2 and all(sym.always(kernel.nest.task_count - 8) for kernel in kernels)

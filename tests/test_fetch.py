@@ -13,16 +13,16 @@ import luminal
 from luminal.core import ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.costs import COSTS
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule.choose.contraction import FEW_PANELS
 from luminal.core.schedule.nest import interpreter, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import prefix
 from luminal.core.schedule.transform import loops as transforms
-from luminal.core.schedule.transform.fetch import FARTHER, FetchAhead, FetchResults, FetchRows
+from luminal.core.schedule.transform.fetch import FetchAhead, FetchResults, FetchRows
 from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
@@ -72,7 +72,7 @@ def test_a_line_of_each_row_of_a_later_tile_is_fetched() -> None:
     assert contract.a_ahead is not None
     places = [{"i_first": 10, "k_1": k_1, "k_0": k_0} for k_1 in range(3) for k_0 in range(16)]
     fetched = {sym.evaluate(contract.a_ahead, place) // 16 for place in places}
-    first = 10 * (1 + FARTHER)
+    first = 10 * (1 + COSTS.prefetch.tiles)
     assert fetched == {3 * row + line for row in range(first, first + 16) for line in range(3)}
 
 
@@ -100,7 +100,7 @@ def test_rows_are_fetched_for_few_panels() -> None:
         weight = ir.constant(np.zeros((columns, 256), np.float32))
         (contract,) = contracts(decompose.linear(x, weight, None), x)
         found[-(-columns // contract.columns)] = contract.a_ahead is not None
-    assert found == {panels: panels <= FEW_PANELS for panels in found} and len(set(found.values())) == 2
+    assert found == {panels: panels <= COSTS.tiles.few_panels for panels in found} and len(set(found.values())) == 2
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def lines(body: tuple[ln.Statement, ...], at: dict[str, int]) -> Iterator[tuple[
     sizes = {"c": 4, "d": 4, "e": 2}
 
     def line(what: str, array: str, offset: Int) -> tuple[str, str, int]:
-        return what, array, sym.evaluate(offset, at) * sizes[array] // targets.CACHE_LINE
+        return what, array, sym.evaluate(offset, at) * sizes[array] // COSTS.prefetch.line
 
     for statement in body:
         if isinstance(statement, ln.Loop):

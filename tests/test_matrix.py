@@ -19,13 +19,13 @@ import luminal
 from luminal.core import device, interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.costs import COSTS
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose.reduction import softmax
 from luminal.core.errors import ScheduleError
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, MatrixUnit
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16, FP32, STORED, Precision
-from luminal.core.schedule.choose import cpu
 from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
@@ -413,8 +413,9 @@ def test_blocks_of_a_chain_have_more_columns_where_operands_have_fewer_bits(targ
         (kernel,) = (k for k in compile_graph(graph, chosen).kernels if "Stream(" in k.scheduled.text)
         (block,) = re.findall(r"block=(\d+)", kernel.scheduled.text)
         columns[chosen.precision] = int(block)
-        assert walk.stack_bytes(kernel.nest) < 2 * cpu.BLOCK_BYTES
-    assert columns[FP32] == cpu.BLOCK and cpu.BLOCK * 1.5 < columns[BF16] <= cpu.BLOCK * 2
+        assert walk.stack_bytes(kernel.nest) < 2 * COSTS.stack.chain
+    most = COSTS.sizes.chain_columns
+    assert columns[FP32] == most and most * 1.5 < columns[BF16] <= most * 2
 
 
 @on_each

@@ -28,16 +28,20 @@ from luminal.core.schedule.numeric import long_reductions
 from luminal.core.schedule.program.ir import Program
 from luminal.core.types import DType
 from tests.compiled_support import assert_same_bits
-from tests.schedule_support import check_outputs, run_program
+from tests.schedule_support import check_outputs, run_program, with_costs
 
 Array = np.ndarray[Any, Any]
 
 
+# Parts of 12 elements, of which 2 are worth it, and tasks of 4 columns.
+SIZES = {"part": 12, "parts": 2, "part_columns": 4}
+TARGET = with_costs(targets.AVX512, sizes=SIZES)
+
+
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Parts of 12 elements, of which 2 are worth it, tasks of 4 columns, and sums of 10 terms."""
-    for name, value in {"PART": 12, "PARTS": 2, "COLUMNS": 4, "TERMS": 10}.items():
-        monkeypatch.setattr(long_reductions, name, value)
+def short_sums(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sums of 10 terms."""
+    monkeypatch.setattr(long_reductions, "ACCURATE_TERMS", 10)
     yield
 
 
@@ -53,11 +57,11 @@ def reductions(found: Graph) -> list[Node]:
 
 
 def parted(*roots: Node) -> Graph:
-    return long_reductions.in_parts(graph(*roots), targets.AVX512)
+    return long_reductions.in_parts(graph(*roots), TARGET)
 
 
 def compiled(*roots: Node) -> Program:
-    return compile_graph(graph(*roots), targets.AVX512)
+    return compile_graph(graph(*roots), TARGET)
 
 
 # ---- what they give --------------------------------------------------------------------------------------------------
@@ -78,9 +82,9 @@ def test_parts_give_what_the_whole_gives(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     value = random.integers(-9, 9, shape).astype(dtype.numpy)
     expected = interp.run(whole, {"x": value}).outputs
-    found = long_reductions.in_parts(whole, targets.AVX512)
+    found = long_reductions.in_parts(whole, TARGET)
     check_outputs(whole, expected, {"y0": interp.run(found, {"x": value}).outputs[0]}, int(np.prod(shape)))
-    program = compile_graph(whole, targets.AVX512)
+    program = compile_graph(whole, TARGET)
     check_outputs(whole, expected, run_program(program, {"x": value}), int(np.prod(shape)))
 
 
@@ -93,7 +97,7 @@ def test_a_library_gives_the_same_bits_on_any_number_of_threads(n: int) -> None:
         ir.reduce(ops.MAX_REDUCE, x, [0, 1]),
         ir.reduce(ops.SUM_REDUCE, x, [0]),
     )
-    module = luminal.compile(whole)
+    module = luminal.compile(whole, target=with_costs(targets.detect(), sizes=SIZES))
     random = np.random.default_rng(n)
     values = {name: random.standard_normal((n, 3)).astype(np.float32) for name in "xy"}
     found = list(module.run(values).values())
@@ -133,7 +137,7 @@ def test_reductions_in_the_body_of_a_loop_are_in_parts() -> None:
     whole = graph(total)
     value = np.random.default_rng(0).standard_normal((5, 100)).astype(np.float32)
     (expected,) = interp.run(whole, {"x": value}).outputs
-    (found,) = interp.run(long_reductions.in_parts(whole, targets.AVX512), {"x": value}).outputs
+    (found,) = interp.run(long_reductions.in_parts(whole, TARGET), {"x": value}).outputs
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -206,8 +210,8 @@ def test_attention_over_however_many_keys_is_one_pass() -> None:
 def test_a_gpu_has_parts_for_all_its_processors() -> None:
     x = ir.input_("x", (64, 48), types.f32)
     whole = graph(ir.reduce(ops.SUM_REDUCE, x, [1]))
-    assert len(reductions(long_reductions.in_parts(whole, targets.parse("cuda:sm_90")))) == 2
-    assert len(reductions(long_reductions.in_parts(whole, targets.AVX512))) == 1
+    assert len(reductions(long_reductions.in_parts(whole, with_costs(targets.parse("cuda:sm_90"), sizes=SIZES)))) == 2
+    assert len(reductions(long_reductions.in_parts(whole, TARGET))) == 1
 
 
 # ---- what that costs in kernels --------------------------------------------------------------------------------------
@@ -248,7 +252,7 @@ def test_rows_that_are_long_are_shared_too() -> None:
     x = ir.input_("x", (2, 50), types.f32)
     whole = graph(softmax(x, -1), argmax(x, -1))
     value = np.random.default_rng(0).standard_normal((2, 50)).astype(np.float32)
-    program = compile_graph(whole, targets.AVX512)
+    program = compile_graph(whole, TARGET)
     check_outputs(whole, interp.run(whole, {"x": value}).outputs, run_program(program, {"x": value}), 50)
 
 

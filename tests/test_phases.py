@@ -14,12 +14,11 @@ from luminal.codegen.render import render
 from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.costs import COSTS
 from luminal.core.decompose import contraction
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule.choose import scheduler
-from luminal.core.schedule.cost import tasks
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
 from luminal.core.schedule.nest.footprint import Slab, slabs
@@ -28,6 +27,7 @@ from luminal.core.schedule.program import ir as programs
 from luminal.core.schedule.program.ir import Phase
 from luminal.core.schedule.program.phases import Step
 from luminal.core.symbolic import Expr, Int
+from luminal.core.target import Target
 from luminal.runtime import loader
 from tests import schedule_support
 from tests.codegen_programs import scaled_rows
@@ -110,7 +110,7 @@ def test_shares_of_several_tasks() -> None:
     assert found((coarse, "ab"), (coarse, "bc")) == (Phase(0, 1, ROWS // 4, (1, 1), True),)
     steps = [Step(coarse, ("a", "b")), Step(plain, ("b", "c"))]
     between = 4 * 8 * ROWS  # bytes
-    for threads, cache, phase in ((4, between, True), (5, between, False), (4, tasks.PART * between, False)):
+    for threads, cache, phase in ((4, between, True), (5, between, False), (4, COSTS.memory.l3_value * between, False)):
         target = replace(targets.X86_64, threads=threads, l3=cache)
         assert phases.phases(steps, target) == ((Phase(0, 1, ROWS // 4, (1, 4), True),) if phase else ())
 
@@ -198,21 +198,20 @@ def test_named_indices_and_tiles() -> None:
     assert found((product, "awb"), (product, "abc")) == ()  # all of b, by every share
 
 
-def everything_parallel(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduler, "SMALL", 1)
-    patch.setattr(tasks, "_SHARES", 1)
-    patch.setattr(tasks, "_SHARES_EACH", 0)
+def parallel(target: Target) -> Target:
+    """``target`` for which every kernel is worth dividing among threads."""
+    return schedule_support.with_costs(target, threads={"written": 1, "shares": 1, "shares_each": 0})
 
 
-def test_random_programs_in_any_order_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    everything_parallel(monkeypatch)
+def test_random_programs_in_any_order_of_shares() -> None:
+    target = parallel(targets.X86_64)
     together = portions = 0
     for seed in range(1000, 1400):
         builder = Builder(seed)
         for _ in range(int(builder.random.integers(3, 10))):
             builder.grow()
         graph = builder.graph()
-        program = compile_graph(graph, targets.X86_64)
+        program = compile_graph(graph, target)
         if not program.entries[0].region.phases:
             continue
         together += len(program.entries[0].region.phases)
@@ -233,12 +232,11 @@ def layers() -> tuple[programs.Program, Graph, dict[str, np.ndarray]]:
         y = contraction.matmul(y, ir.constant(random.standard_normal((16, 16)).astype(np.float32)))
     graph = Graph("layers", (x,), (("y", y),), ())
     arrays = {"x": random.standard_normal((96, 16)).astype(np.float32)}
-    return compile_graph(graph, targets.AVX2), graph, arrays
+    return compile_graph(graph, parallel(targets.AVX2)), graph, arrays
 
 
 def test_what_a_phase_uses_lives_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Narrow layers in a row: the last could overwrite the first, if threads waited for each other."""
-    everything_parallel(monkeypatch)
     monkeypatch.setattr(phases, "portion", lambda *_: None)
     program, graph, arrays = layers()
     (phase,) = program.entries[0].region.phases
@@ -250,8 +248,7 @@ def test_what_a_phase_uses_lives_as_long_as_it_runs(monkeypatch: pytest.MonkeyPa
         spec.check(replace(program, buffers=moved))
 
 
-def test_a_share_has_portions_of_what_its_phase_alone_uses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    everything_parallel(monkeypatch)
+def test_a_share_has_portions_of_what_its_phase_alone_uses(tmp_path: Path) -> None:
     program, graph, arrays = layers()
     (entry,) = program.entries
     (phase,) = entry.region.phases

@@ -26,6 +26,7 @@ from luminal.core.schedule.numeric import toom_cook, winograd
 from luminal.core.schedule.numeric.winograd import Filtering, filtering
 from luminal.core.target import parse as target
 from luminal.module import Module
+from tests.schedule_support import with_costs
 
 Array = np.ndarray[Any, Any]
 Follow = Callable[[Node], Node]
@@ -50,6 +51,7 @@ def test_filtering_is_exact(m: int, r: int, data: st.DataObject) -> None:
     assert times(f.output, products) == expected and len(products) == m + r - 1
 
 
+TARGET = target("avx512")
 SIZES = [(m, r) for r in winograd.TAPS for m in range(2, winograd.LARGEST) if m + r - 1 <= winograd.LARGEST]
 
 
@@ -90,7 +92,7 @@ def layer(
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, m: int) -> None:
-    monkeypatch.setattr(winograd, "chosen", lambda x, budget: (tuple(filtering(m, w.taps) for w in x.windows), 0.0))
+    monkeypatch.setattr(winograd, "chosen", lambda x, *_: (tuple(filtering(m, w.taps) for w in x.windows), 0.0))
 
 
 def whole_filters(shape: Sequence[int], each: Sequence[Filtering]) -> Array:
@@ -144,7 +146,7 @@ def test_the_graph_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch)
     """Exactly, of integers: in float64 nothing is rounded."""
     graph, m, shapes = CASES[name]
     forced(monkeypatch, m)
-    found = winograd.transformed(graph, 1.0)
+    found = winograd.transformed(graph, 1.0, TARGET)
     assert sums(found) == 1 < sums_of_tiles(found)
     values = drawn(graph, shapes, whole=True)
     (expected,), (y,) = (interp.run(x, values, "float64").outputs for x in (graph, found))
@@ -166,7 +168,7 @@ def test_a_row_that_two_windows_read_is_another_matter(monkeypatch: pytest.Monke
     filters = whole_filters((6, 5, 3, 3), [filtering(4, 3)])
     for how, positions in (({"strides": [2, 1]}, 6), ({"dilations": [1, 2]}, 6), ({"strides": [2, 2]}, None)):
         graph = layer((1, 5, 9, 9), filters, [1, 1], **how)
-        found = winograd.transformed(graph, 1.0)
+        found = winograd.transformed(graph, 1.0, TARGET)
         assert (found.roots == graph.roots) if positions is None else sums_of_tiles(found) == positions
         values = drawn(graph, {}, whole=True)
         (expected,), (y,) = (interp.run(x, values, "float64").outputs for x in (graph, found))
@@ -183,8 +185,8 @@ def normal(*shape: int) -> Array:
 def tile(graph: Graph, budget: float) -> int | None:
     """The outputs of a tile along an axis; None where the graph stays as it is."""
     found = [x for n in ir.topological(graph.roots) if (x := winograd.windowed(n)) is not None]
-    chosen = winograd.chosen(found[0], budget) if found else None
-    assert (winograd.transformed(graph, budget).roots == graph.roots) == (chosen is None)
+    chosen = winograd.chosen(found[0], budget, TARGET) if found else None
+    assert (winograd.transformed(graph, budget, TARGET).roots == graph.roots) == (chosen is None)
     if chosen is None:
         return None
     each, error = chosen
@@ -247,16 +249,16 @@ class Block(nn.Module):
         return torch.relu(x + self.second(torch.relu(self.norm(self.first(x)))))
 
 
-def test_a_module_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(winograd, "MOVED", 0.0)
+def test_a_module_within_its_budget() -> None:
+    eager = with_costs(target("host"), filtering={"moved": 0.0})
     model, x = Block().eval(), torch.randn(2, 32, 27, 25, generator=torch.Generator().manual_seed(1))
-    direct, module = (luminal.compile(model, (x,), winograd=budget, threads=2) for budget in (None, 1e-3))
+    direct, module = (luminal.compile(model, (x,), winograd=budget, threads=2, target=eager) for budget in (None, 1e-3))
     with torch.no_grad():
         expected = model.double()(x.double())
     model.float()
     apart = [(m(x).double() - expected).abs().max() / expected.square().mean().sqrt() for m in (direct, module)]
     assert apart[0] < apart[1] < 1e-3
-    tiny = luminal.compile(model, (x,), winograd=1e-9, threads=2)
+    tiny = luminal.compile(model, (x,), winograd=1e-9, threads=2, target=eager)
     assert isinstance(direct, Module) and isinstance(tiny, Module)
     assert tiny.library.metadata["source_hash"] == direct.library.metadata["source_hash"]
     assert isinstance(module, Module) and [m.approximated("winograd") for m in (direct, module, tiny)] == [0, 2, 0]
@@ -264,9 +266,9 @@ def test_a_module_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         tiles, _, error = made["what"].partition(", error ")
         assert tiles.startswith("F(") and 0 < float(error) < 1e-3
         assert f"{name!r}" in made["origins"][0] and made["option"] == "winograd"
-    lazy = luminal.compile(model, winograd=1e-3, threads=2)
+    lazy = luminal.compile(model, winograd=1e-3, threads=2, target=eager)
     assert torch.equal(lazy(x), module(x))
-    report = luminal.diff(model, (x,), winograd=1e-3, threads=2)
+    report = luminal.diff(model, (x,), winograd=1e-3, threads=2, target=eager)
     assert report.ok and "winograd 0.001 (operators: 2)" in str(report), str(report)
 
 
@@ -285,7 +287,7 @@ def test_what_takes_many_operations_is_not_repeated(monkeypatch: pytest.MonkeyPa
     counts = []
     for follow in (silu, lambda y: gelu(gelu(y))):
         direct = layer((1, 16, 24, 24), normal(16, 16, 3, 3), [1, 1], follow=follow)
-        graph = winograd.transformed(direct, 1.0)
+        graph = winograd.transformed(direct, 1.0, TARGET)
         counts.append(sum(n.op is ops.EXP2 for n in ir.everything(graph.roots)))
     assert counts == [16, 2]
 
@@ -299,7 +301,7 @@ def test_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         y = relu(
             conv(y, ir.constant(normal(16, 16, 3, 3)), ir.constant(normal(16)), pads_begin=[1, 1], pads_end=[1, 1])
         )
-    graph = winograd.transformed(Graph("chain", (x,), (("y", y),), ()), 1.0)
+    graph = winograd.transformed(Graph("chain", (x,), (("y", y),), ()), 1.0, TARGET)
     seen: dict[str, Any] = {}
     compile_graph(graph, target("avx2"), lambda stage, value: seen.update({stage: value}))
     kinds = [c.kind for c in seen["arranged"].fusion.clusters if len(c.index) > 1 or c.kind != "map"]

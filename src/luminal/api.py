@@ -111,7 +111,7 @@ def compile(
     with stages("import"):
         found = _entries(model, inputs, dims, constants, name)
         graphs = {entry: _seeded(graph, seed) for entry, graph in found.items()}
-    graphs = _approximated(graphs, scheme, budget, stages)
+    graphs = _approximated(graphs, scheme, budget, chosen, stages)
     called = next(iter(graphs.values())).name if name is None else name
     tuned = None
     if search == "quick":
@@ -153,23 +153,30 @@ def tune(
     stages = Stages(progress)
     with stages("import"):
         graphs = _entries(model, inputs, dims, constants, None)
-    graphs = _approximated(graphs, scheme, error, stages)
+    graphs = _approximated(graphs, scheme, error, chosen, stages)
     with stages("tune"):
         name = next(iter(graphs.values())).name
         return tuning.tune(name, graphs, chosen, cpus(threads), budget, again=again, progress=stages.advance)
 
 
 def _approximated(
-    graphs: dict[str, Graph], scheme: quantise.Scheme | None, budget: float | None, stages: Stages
+    graphs: dict[str, Graph], scheme: quantise.Scheme | None, budget: float | None, target: Target, stages: Stages
 ) -> dict[str, Graph]:
-    """``graphs`` with weights rounded by ``scheme`` and convolutions within the error ``budget``, where there are."""
+    """``graphs``, each ``approximated``."""
     if scheme is not None:
         with stages("quantise"):
-            graphs = {entry: quantise.quantised(graph, scheme) for entry, graph in graphs.items()}
+            graphs = {entry: approximated(graph, scheme, None, target) for entry, graph in graphs.items()}
     if budget is not None:
         with stages("filter"):
-            graphs = {entry: filtering.transformed(graph, budget) for entry, graph in graphs.items()}
+            graphs = {entry: approximated(graph, None, budget, target) for entry, graph in graphs.items()}
     return graphs
+
+
+def approximated(graph: Graph, scheme: quantise.Scheme | None, budget: float | None, target: Target) -> Graph:
+    """``graph`` with weights rounded by ``scheme`` and convolutions within the error ``budget``, where there are and
+    where that pays on ``target``."""
+    graph = graph if scheme is None else quantise.quantised(graph, scheme)
+    return graph if budget is None else filtering.transformed(graph, budget, target)
 
 
 def cpus(threads: int) -> int:

@@ -10,18 +10,16 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.scheduler import Scheduler, gain, stride
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
-from luminal.core.schedule.contraction.narrow import TILES
 from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.cost.blocking import Blocking, Product, blockings
-from luminal.core.schedule.cost.tasks import PART, THREADS, suffice
+from luminal.core.schedule.cost.tasks import leaves_cache, suffice
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import loaded, loops_of_b
 from luminal.core.schedule.nest.walk import accesses, statements
 from luminal.core.schedule.transform.block_terms import BlockTerms
 from luminal.core.schedule.transform.fetch import (
-    FARTHER,
     FetchAhead,
     FetchResults,
     FetchRows,
@@ -37,9 +35,7 @@ from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-FEW_PANELS = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
 TERMS = 384  # products that one accumulator sums
-TILES_EACH = 3  # of rows, at least, that each sample of a batch fills where samples are kept apart
 
 
 def contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
@@ -99,8 +95,8 @@ def _apart(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
     a, b, _ = loaded(_reduction(state))
     store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
     of_a, of_b, stored = (_bytes(state, x.array, x.offset) for x in (a, b, store))
-    pays = of_a + stored > 2 * state.target.l3 // PART and 2 * of_b <= state.target.l2
-    return [axes[0].name] if pays and rows >= TILES_EACH * tile.rows else []
+    pays = leaves_cache(of_a + stored, state.target, values=2) and 2 * of_b <= state.target.l2
+    return [axes[0].name] if pays and rows >= state.target.costs.tiles.of_sample * tile.rows else []
 
 
 def _bytes(state: Scheduler, name: str, offset: Int) -> int:
@@ -181,28 +177,29 @@ def _block(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Se
     counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
     sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half, _least)]
     products = [_product(state, contract, tiles, *size) for size in dict.fromkeys(sizes)]
-    unpacks, kept, inside = False, 0, rows[-1:]
+    costs, unpacks, kept, inside = state.target.costs, False, 0, rows[-1:]
     samples = math.prod(typical(extents[name]) for name in batch)
     if rows and panels in extents:
         of_rows = [extents[name] for name in rows]
         orders = blockings(
-            products, counts, state.target, state.enough, -(-THREADS // samples),
+            products, counts, state.target, state.enough, -(-costs.threads.least // samples),
             lambda count: math.prod(_in_block(of_rows, count)), samples,
         )  # fmt: skip
-        unpacks = tile.unpacked and unpackable(contract)
+        unpacks = tile.unpacked and unpackable(contract, costs.stack.panel)
         if unpacks:
-            orders = [order for order in orders if order.inner == "rows" and order.count >= TILES]
+            orders = [order for order in orders if order.inner == "rows" and order.count >= costs.tiles.of_panel]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
         blocking = state.ask("order", orders, tile)
         kept = blocking.kept
         inside, passing = _reordered(state, batch, rows, panels, blocking)
         several = kept or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
         if blocking.inner == "rows" and several and contiguous(contract) and not unpacks:
-            state.do(FetchAhead(passing))
-    if even and not kept and in_runs(contract) and _streams(products[0], state.target):
-        state.do(FetchRows())
+            state.do(FetchAhead(passing, costs.prefetch.unit_steps))
+    if even and not kept and in_runs(contract, costs.prefetch.line) and _streams(products[0], state.target):
+        state.do(FetchRows(costs.prefetch.tiles, costs.prefetch.line))
     if not kept and not unpacks and _far(products[0], samples, state.target) and computed_with_rows(state.nest):
-        state.do(FetchResults())  # before blocks of terms, or panels that are computed, it would be too early
+        # Before blocks of terms, or panels that are computed, it would be too early.
+        state.do(FetchResults(costs.prefetch.line))
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
@@ -210,7 +207,7 @@ def _block(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Se
     tasks = len(grid) if whole or kept else len(grid) - (len(inside) if unpacks else 1)
     state.do(Parallelise(tasks))
     if unpacks:
-        state.do(Unpack())
+        state.do(Unpack(costs.stack.panel))
 
 
 def _contract(state: Scheduler) -> ln.Contract:
@@ -234,15 +231,15 @@ def _reordered(
     inside = [*together, *inside]
     blocks, *_ = _contract(state).loops
     state.do(Reorder((*batch, *outside, *groups, *inside)))
-    state.do(BlockTerms(tuple(inside)))
+    state.do(BlockTerms(tuple(inside), state.target.costs.stack.sums))
     return inside, groups[0] if groups else blocks.axis.name
 
 
 def _streams(product: Product, target: Target) -> bool:
     """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
     cache no longer has them; most have rows after them."""
-    many = product.row_tiles > 2 * FARTHER
-    return many and product.panels <= FEW_PANELS and product.slab * product.row_tiles > target.l2
+    many = product.row_tiles > 2 * target.costs.prefetch.tiles
+    return many and product.panels <= target.costs.tiles.few_panels and product.slab * product.row_tiles > target.l2
 
 
 def _far(product: Product, samples: int, target: Target) -> bool:
@@ -313,7 +310,7 @@ def _product(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tile
         tile=_beside(state, contract, tiles),
         sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
         blocks=blocks if isinstance(blocks, int) else 1,
-        work=kernel.multiplying(contract),
+        work=kernel.multiplying(contract, state.target.costs),
     )
 
 

@@ -14,10 +14,9 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.contraction import contraction
-from luminal.core.schedule.choose.neighbours import MOST, Shared, clippable, regions, shared
+from luminal.core.schedule.choose.neighbours import Shared, clippable, regions, shared
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
-from luminal.core.schedule.cost.tasks import THREADS
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
@@ -29,16 +28,8 @@ from luminal.core.schedule.transform.transpose import INTERLEAVED, Across, in_ro
 from luminal.core.schedule.transform.unroll_jam import Jam
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import ROWS_BYTES, Target
+from luminal.core.target import Target
 from luminal.core.types import f32
-
-BLOCK = 768  # columns of a chain, times the terms that a unit takes side by side, that are computed at once
-BLOCK_BYTES = 256 << 10  # of the stack, that they may take
-GROUP = 32  # rows that read those columns while they are in the second-level cache
-VECTORS = 4  # of neighbours that are computed side by side, before the next tile of them
-STRIP = 256  # elements of a row that a task puts in, or turns
-ROWS = 64  # that a task turns into columns
-CHUNK = 4096  # elements of a one-dimensional task
 
 
 @dataclass(frozen=True)
@@ -95,24 +86,25 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Sched
     assert isinstance(columns, ln.Loop)
     if not outer:
         raise ScheduleError("a chain of a single row has no tiles")
-    first = chain.tile
-    longest = sym.upper(chain.along.hi + 1) or BLOCK
+    costs, first = target.costs, chain.tile
+    wide, high = costs.sizes.chain_columns, costs.sizes.chain_rows
+    longest = sym.upper(chain.along.hi + 1) or wide
     height = max(tile.rows // first.rows, 1) * min(first.rows, tile.rows)
     bytes_of_row = -(-typical(columns.extent) // tile.columns) * tile.columns * chain.row.dtype.itemsize
-    if min(GROUP, ROWS_BYTES // bytes_of_row) < height:
-        raise ScheduleError(f"the sums of {height} rows take more than {ROWS_BYTES} bytes")
+    if min(high, costs.stack.rows // bytes_of_row) < height:
+        raise ScheduleError(f"the sums of {height} rows take more than {costs.stack.rows} bytes")
     tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
 
     operand = 0 if tile.unit is None else tile.unit.left.itemsize  # of the second product, beside the first's result
-    widest = BLOCK_BYTES // (height * (chain.row.dtype.itemsize + operand))
+    widest = costs.stack.chain // (height * (chain.row.dtype.itemsize + operand))
 
     def block_of(columns: int, rows: int) -> Block:
         most = min(columns * first.group, widest) // first.columns
         panels = min(max(1, most), -(-longest // first.columns))
-        group = min(rows, ROWS_BYTES // bytes_of_row) // height
+        group = min(rows, costs.stack.rows // bytes_of_row) // height
         return Block(panels * first.columns, max(1, min(group, tiles // state.few)))
 
-    sizes = ((BLOCK, GROUP), (BLOCK // 2, GROUP), (BLOCK // 6, GROUP * 2), (BLOCK * 2, GROUP), (BLOCK, GROUP * 2))
+    sizes = ((wide, high), (wide // 2, high), (wide // 6, high * 2), (wide * 2, high), (wide, high * 2))
     block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
     names = chain.along.name, outer[-1].axis.name
     first, last = replace(first, rows=min(first.rows, height)), replace(tile, rows=height)
@@ -143,7 +135,7 @@ def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Sch
 
 def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     """One pass over memory: elementwise kernels, copies, rows."""
-    state = Scheduler(nest, target)
+    state, sizes = Scheduler(nest, target), target.costs.sizes
     state.refine()
     state.merge([axis.name for axis in state.inner_axes()])
     outer = [loop.axis for loop in state.loops()]
@@ -187,9 +179,9 @@ def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
         if count > 1:
             return _columns(state, others, name, count, way.tasks)
         if (len(merged) == 1 and not inner) or few:
-            name = state.split(name, CHUNK).inner
-        elif inner and math.prod(extents[other] for other in others) < state.few and extents[name] > STRIP:
-            name = state.split(name, STRIP).inner
+            name = state.split(name, sizes.chunk).inner
+        elif inner and math.prod(extents[other] for other in others) < state.few and extents[name] > sizes.strip:
+            name = state.split(name, sizes.strip).inner
         if between is not None:
             state.do(between)
     else:
@@ -204,11 +196,11 @@ def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
     """The ways through memory, where vectors may go along ``axes``, the best of which is first."""
     if not axes:
         return [Pass("", 0, state.enough), Pass("", 0, state.few)]
-    best = axes[0].name
-    neighbours = [MOST, MOST * 3 // 2, MOST // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
+    best, most = axes[0].name, state.target.costs.arithmetic.accumulators
+    neighbours = [most, most * 3 // 2, most // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
     return [
         *(Pass(best, count, state.enough) for count in neighbours),
-        *(Pass(axis.name, MOST, state.enough) for axis in axes[1:]),
+        *(Pass(axis.name, most, state.enough) for axis in axes[1:]),
         Pass(best, neighbours[0], state.few),
     ]
 
@@ -225,9 +217,9 @@ def _in_order(nest: ln.LoopNest, target: Target) -> Scheduled:
     state.do(Reorder((*(v.name for v in others), *ordered)))
     names = state.merge([v.name for v in others])
     if along is not None:
-        *outer, name = names
-        if math.prod(typical(loop.extent) for loop in state.loops() if loop.axis.name in outer) < THREADS:
-            split = state.split(name, STRIP)
+        (*outer, name), least = names, target.costs.threads.least
+        if math.prod(typical(loop.extent) for loop in state.loops() if loop.axis.name in outer) < least:
+            split = state.split(name, target.costs.sizes.strip)
             outer, name = [*outer, *state.present(split.outer)], split.inner
         state.do(Reorder((*outer, *ordered, name)))
         state.do(Vectorise(name, _lanes(state)))
@@ -255,7 +247,8 @@ def _vectors_together(state: Scheduler, along: str) -> int:
     if others or not reductions or any(r.before for r in reductions) or not isinstance(extent, int):
         return 1
     bits = max(r.dtype.compute.bits for r in reductions) * _lanes(state)
-    most = min(MOST, max(1, (state.target.registers - 4) // 2 // -(-bits // 8 // state.target.register_bytes)))
+    most = max(1, (state.target.registers - 4) // 2 // -(-bits // 8 // state.target.register_bytes))
+    most = min(state.target.costs.arithmetic.accumulators, most)
     return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
 
 
@@ -282,7 +275,7 @@ def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[V
         split = state.split(name, together.count)
         name, tiles = split.inner, [split.outer]
     vectors = along.name
-    block = _block_of_vectors(along.hi + 1, _lanes(state))
+    block = _block_of_vectors(along.hi + 1, _lanes(state), state.target.costs.sizes.vectors)
     if block is not None:
         split = state.split(vectors, block)
         order.append(split.outer)
@@ -330,12 +323,13 @@ def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, ta
     Where ``others`` do not give ``tasks``, each has some of the rows; where these are few, a part of each row."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     order, count = list(others), math.prod(typical(extents[name]) for name in others)
-    if count < tasks and typical(extents[along]) > ROWS:
-        split = state.split(along, ROWS)
+    sizes = state.target.costs.sizes
+    if count < tasks and typical(extents[along]) > sizes.turned_rows:
+        split = state.split(along, sizes.turned_rows)
         order.append(split.outer)
-        count, along = count * -(-typical(extents[along]) // ROWS), split.inner
-    if count < state.few and typical(extents[across]) > STRIP:
-        split = state.split(across, STRIP)
+        count, along = count * -(-typical(extents[along]) // sizes.turned_rows), split.inner
+    if count < state.few and typical(extents[across]) > sizes.strip:
+        split = state.split(across, sizes.strip)
         order.append(split.outer)
         across = split.inner
     # A block of as many registers as there are lanes stays in them.
@@ -347,11 +341,12 @@ def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, ta
     return state.finish()
 
 
-def _block_of_vectors(extent: Int, lanes: int) -> int | None:
-    """How much of an axis of vectors to do at once, so that what is read for each stays in the first-level cache."""
-    if not isinstance(extent, int) or extent % lanes or extent <= VECTORS * lanes:
+def _block_of_vectors(extent: Int, lanes: int, most: int) -> int | None:
+    """How much of an axis of vectors to do at once, ``most`` of them, so that what is read for each stays in the
+    first-level cache."""
+    if not isinstance(extent, int) or extent % lanes or extent <= most * lanes:
         return None
-    count = next(n for n in range(VECTORS, 0, -1) if extent // lanes % n == 0)
+    count = next(n for n in range(most, 0, -1) if extent // lanes % n == 0)
     return count * lanes
 
 

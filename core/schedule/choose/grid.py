@@ -14,6 +14,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
+from luminal.core.schedule.cost import tile as cost
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import Divide, Share
 from luminal.core.schedule.grid.sort_rows import SortTogether
@@ -29,15 +30,6 @@ from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
-
-SHORT = 16  # elements of a row that one thread reduces alone
-EACH = 4  # elements of a long row for each thread
-WIDE = 16  # bytes that a thread reads or writes at once
-DEPTH = 64  # bytes of each row of A, or column of B, that are staged at once
-CHAINED = ((64, 64), (64, 32), (32, 64), (32, 32))  # rows and columns of a chain that are computed at once
-STAGED = 16  # products of a term in the time that one of its factors is staged; an estimate, not measured
-SIDE = 4  # rows and columns of them that a thread has
-IDLE = 4  # times longer that one pass may take because processors are idle
 
 
 def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
@@ -84,7 +76,7 @@ def _contraction(lowered: Lowered, found: Contraction, target: Target, grid: Gri
     a, b = (stored_type(nest, x.array) for x in factors)
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
     parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment)
-    stage = Stage(m, n, tile.rows, tile.columns, DEPTH // max(a.itemsize, b.itemsize), parts, grid.ahead)
+    stage = Stage(m, n, tile.rows, tile.columns, grid.costs.depth // max(a.itemsize, b.itemsize), parts, grid.ahead)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
     state.do(Share(stage.threads, target.block))
@@ -107,9 +99,9 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Sched
         blocks = -(-size(chain.along.hi + 1) // block)
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
-    tiles = sorted(CHAINED, key=lambda tile: waves(tile, typical)[0] * (math.prod(tile) + STAGED * sum(tile)))
+    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.of_chain(grid, tile, waves(tile, typical)[0]))
     together, apart = waves(tiles[0], largest)
-    if together > IDLE * apart:
+    if together > grid.costs.idle * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")
     refusals: list[ScheduleError] = []
     for tile in tiles:
@@ -132,13 +124,14 @@ def _one_pass(
     product = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
     a, b = (stored_type(nest, x.array) for x in product_of(product))
     fragment = target.fragment(a, b) if product.dtype == f32 else None
-    first = Square(SIDE) if fragment is None else _warps(Tile(rows, block // SIDE, SIDE), fragment)
+    side = grid.costs.side
+    first = Square(side) if fragment is None else _warps(Tile(rows, block // side, side), fragment)
     threads = first.threads(rows, block)
-    last, width = _sums(nest, columns, rows, threads, target)
+    last, width = _sums(nest, columns, rows, threads, target, side)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
     if held > target.registers // 2:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
-    depth = min(DEPTH // max(a.itemsize, b.itemsize), block)
+    depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
     state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead))
     state.do(Parallelise(len(state.loops())))
     state.do(Share(threads, target.block))
@@ -146,9 +139,10 @@ def _one_pass(
 
 
 def _sums(
-    nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target
+    nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target, side: int
 ) -> tuple[Rectangle | Warps, int]:
-    """How ``threads`` divide the sums of a chain, of ``rows`` rows, and how many columns of them there are."""
+    """How ``threads`` divide the sums of a chain, of ``rows`` rows, ``side`` of them each where there are no fragments,
+    and how many columns of them there are."""
     extent = typical(columns.extent)
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
     right = [x.array for x in reads(last) if columns.axis in sym.variables(x.offset)]
@@ -158,10 +152,10 @@ def _sums(
         across = threads // fragment.warp * parts.rows // rows
         wide = -(-extent // (across * fragment.columns)) * fragment.columns
         return replace(parts, columns=wide), wide * across
-    across = threads * SIDE // rows
+    across = threads * side // rows
     wide = -(-extent // across)
     wide = wide if wide <= 2 else -(-wide // 4) * 4  # as many are read at once
-    return Rectangle(SIDE, wide), wide * across
+    return Rectangle(side, wide), wide * across
 
 
 def _warps(tile: Tile, fragment: Fragment) -> Warps:
@@ -176,10 +170,11 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     state.refine()
     state.merge([axis.name for axis in state.inner_axes()])
     outer = [loop.axis for loop in state.loops()]
-    along = _row_axis(state)
+    along = _row_axis(state, grid.costs.short)
     if along is not None:
         length = typical(along.hi + 1)
-        wide = min(_width(along, state), 1 << max(0, (length // grid.warp).bit_length() - 1))  # work for a whole warp
+        of_warp = 1 << max(0, (length // grid.warp).bit_length() - 1)  # work for a whole warp
+        wide = min(_width(along, state, grid.costs.wide), of_warp)
         threads = _threads(length, wide, grid)
         if outer:
             state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
@@ -190,7 +185,7 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     else:
         threads = grid.threads
         state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
-        _flat(state, state.join([loop.axis.name for loop in state.loops()]), threads)
+        _flat(state, state.join([loop.axis.name for loop in state.loops()]), threads, grid.costs.wide)
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
@@ -231,8 +226,9 @@ def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     return state.finish()
 
 
-def _row_axis(state: Scheduler) -> Var | None:
-    """The axis along memory that reductions run along, for a block to divide; None where each thread reduces alone."""
+def _row_axis(state: Scheduler, short: int) -> Var | None:
+    """The axis along memory that reductions run along, for a block to divide; None where each thread reduces alone, as
+    rows that are ``short``er."""
     inner = statements(prefix(state.nest.body)[1])
     reductions = [s for s in inner if isinstance(s, ln.Reduction)]
     last = {s.loops[-1].axis for s in reductions}
@@ -240,22 +236,23 @@ def _row_axis(state: Scheduler) -> Var | None:
     found = [v for v in state.inner_axes() if v in last - earlier and gain(v, state) > 0]
     kept = any(isinstance(s, ln.Alloc) for s in inner)
     alone = not kept and bool(state.loops())
-    found = [v for v in found if not (alone and typical(v.hi + 1) < SHORT)]
+    found = [v for v in found if not (alone and typical(v.hi + 1) < short)]
     return max(found, key=lambda v: gain(v, state), default=None)
 
 
 def _threads(length: int, wide: int, grid: Grid) -> int:
     """Threads for a row of ``length`` elements, ``wide`` at once: a power of two of warps."""
     threads = grid.warp
-    while threads < grid.threads and threads * max(EACH, wide) < length:
+    while threads < grid.threads and threads * max(grid.costs.each, wide) < length:
         threads *= 2
     return threads
 
 
-def _flat(state: Scheduler, name: str, threads: int) -> None:
-    """Blocks of one loop, whose elements the threads divide, several neighbours at once where all accesses allow it."""
+def _flat(state: Scheduler, name: str, threads: int, most: int) -> None:
+    """Blocks of one loop, whose elements the threads divide, several neighbours at once, of ``most`` bytes, where all
+    accesses allow it."""
     axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
-    wide = _width(axis, state) if typical(axis.hi + 1) > threads else 1  # a thread for each of a few elements
+    wide = _width(axis, state, most) if typical(axis.hi + 1) > threads else 1  # a thread for each of a few elements
     block = state.split(name, threads * wide)
     state.do(Divide(_groups(block.inner, wide, state), threads))
 
@@ -269,8 +266,9 @@ def _groups(name: str, wide: int, state: Scheduler) -> str:
     return groups.outer
 
 
-def _width(axis: Var, state: Scheduler) -> int:
-    """Elements of ``axis`` that lie side by side in all arrays that move with it, whole groups of them aligned."""
+def _width(axis: Var, state: Scheduler, most: int) -> int:
+    """Elements of ``axis``, of ``most`` bytes, that lie side by side in all arrays that move with it, whole groups of
+    them aligned."""
     body = list(statements(state.nest.body))
     around = [s for s in body if isinstance(s, ln.Loop) and s.axis == axis]
     inside = [inner for loop in around for inner in statements(loop.body)]
@@ -281,7 +279,7 @@ def _width(axis: Var, state: Scheduler) -> int:
     if any(access.valid for statement in body for access in reads(statement)):
         return 1
     types = [array.dtype for array in state.nest.arrays] + [s.dtype for s in body if isinstance(s, ln.Alloc)]
-    width = WIDE // max(dtype.itemsize for dtype in types)
+    width = most // max(dtype.itemsize for dtype in types)
     while width > 1 and not _aligned(axis, width, state):
         width //= 2
     return max(1, width)

@@ -16,8 +16,7 @@ from luminal.core.schedule.transform.split_regions import clips
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-MOST = 8  # outputs side by side: enough for two multiply-adds a cycle, each of which takes four
-TERMS = 64  # written out at most
+WRITTEN_OUT = 64  # terms at most: more would be long code
 BORDER = 3  # tiles of a border that get code of their own
 TRIED = 256  # iterations at either end, of which those without masks are sought
 
@@ -33,9 +32,10 @@ class Shared:
     unroll: str
 
 
-def shared(nest: ln.LoopNest, along: Var, target: Target, most: int = MOST) -> Shared | None:
-    """The neighbours to compute side by side, no more than ``most``, where ``along`` is the vectors' axis; None where
-    none share anything."""
+def shared(nest: ln.LoopNest, along: Var, target: Target, most: int | None = None) -> Shared | None:
+    """The neighbours to compute side by side, no more than ``most``, by default as keep the multipliers busy, where
+    ``along`` is the vectors' axis; None where none share anything."""
+    enough = target.costs.arithmetic.accumulators
     loops, inside = prefix(nest.body)
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]
     if len(reductions) != 1 or any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside):
@@ -49,7 +49,7 @@ def shared(nest: ln.LoopNest, along: Var, target: Target, most: int = MOST) -> S
     for loop in loops:
         if loop.axis == along or not isinstance(loop.extent, int) or loop.extent < 2:
             continue
-        windows = sum(_overlap(x.offset, loop.axis, inner) for x in found)
+        windows = sum(_overlap(x.offset, loop.axis, inner, enough) for x in found)
         repeated = sum(loop.axis not in sym.variables(x.offset) for x in found)
         if windows + repeated and (best is None or (windows, repeated) >= best[0]):
             best = (windows, repeated), loop
@@ -57,20 +57,21 @@ def shared(nest: ln.LoopNest, along: Var, target: Target, most: int = MOST) -> S
         return None
     loop = best[1]
     assert isinstance(loop.extent, int)
-    most = min(most, (target.registers - 4) // 2)
+    most = min(enough if most is None else most, (target.registers - 4) // 2)
     tiles = -(-loop.extent // most)
     count = -(-loop.extent // tiles)
-    short = isinstance(inner.extent, int) and count * inner.extent <= TERMS
+    short = isinstance(inner.extent, int) and count * inner.extent <= WRITTEN_OUT
     return Shared(loop.axis, count, tiles, inner.axis.name if short else "")
 
 
-def _overlap(offset: Int, axis: Var, inner: ln.Loop) -> bool:
-    """Whether neighbours along ``axis`` read the same element, in different steps of ``inner``."""
+def _overlap(offset: Int, axis: Var, inner: ln.Loop, most: int) -> bool:
+    """Whether neighbours along ``axis``, less than ``most`` apart, read the same element, in different steps of
+    ``inner``."""
     outer, step = sym.coefficient(offset, axis), sym.coefficient(offset, inner.axis)
     if outer is None or step is None or outer[0] == 0 or step[0] == 0:
         return False
-    steps = [n for n in range(1, MOST) if sym.always(inner.extent - 1 - n)]
-    return any(outer[0] * apart == step[0] * n for n in steps for apart in range(1, MOST))
+    steps = [n for n in range(1, most) if sym.always(inner.extent - 1 - n)]
+    return any(outer[0] * apart == step[0] * n for n in steps for apart in range(1, most))
 
 
 def clippable(nest: ln.LoopNest, kept: set[Var]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from luminal.core import symbolic as sym
 from luminal.core.decisions import Asked
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.cost.tasks import SMALL, enough_tasks, few_tasks
+from luminal.core.schedule.cost.tasks import enough_tasks, few_tasks
 from luminal.core.schedule.fusion.matching import cuts, digits
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import substitute
@@ -152,7 +152,7 @@ class Scheduler:
         enough = self.enough if enough is None else enough
         loops = list(takewhile(lambda loop: loop.kind == "serial", self.loops()))
         reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
-        small = math.prod(typical(loop.extent) for loop in self.loops()) < SMALL
+        small = math.prod(typical(loop.extent) for loop in self.loops()) < self.target.costs.threads.written
         if small and not reduces and not self.inner_axes():
             return
         count, tasks = 0, 1
@@ -186,15 +186,12 @@ def _divided(expressions: tuple[Int, ...]) -> int:
     return total
 
 
-BESIDE = 4  # elements from one to the next, at most, where those of a vector share a few cache lines
-
-
 def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighed: bool = False) -> float:
     """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
     stores far apart more so, since a cache line must come in before a part of it is written. Accesses that vary with
     variables in ``near`` alone stay in the cache, and do not count. Where ``weighed``, those that happen once for a row
     count as much less than those of its elements as there are fewer of them: it is for comparing axes."""
-    total, offsets = 0.0, state.offsets()
+    total, offsets, near_by = 0.0, state.offsets(), state.target.costs.sizes.apart
     most = max((times for *_, times in offsets), default=1)
     for offset, written, times in offsets:
         if near and sym.variables(offset) <= near:
@@ -202,7 +199,7 @@ def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighe
         linear = sym.coefficient(offset, axis)
         weight = times / most if weighed else 1
         if linear is None or linear[0] not in (0, 1):
-            apart = linear is None or not isinstance(linear[0], int) or abs(linear[0]) > BESIDE
+            apart = linear is None or not isinstance(linear[0], int) or abs(linear[0]) > near_by
             total -= (3 if written and apart else 1) * weight
         elif linear[0] == 1:
             total += 2 * weight

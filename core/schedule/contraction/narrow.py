@@ -26,9 +26,7 @@ from luminal.core.schedule.contraction.roles import is_computed, is_constant
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
-LEAST = 2  # times fewer bytes, for which weights stay narrow
-TILES = 4  # of rows that read a panel, for which it is computed once, before them, if it takes no more than these
-PANEL_BYTES = 384 << 10  # of the stack, and of the second-level cache
+NARROWER = 2  # times fewer bytes, for which weights stay narrow
 
 _INTEGERS = (types.u2, types.i2, types.u4, types.i4, types.u8, types.i8, types.u16, types.i16)
 
@@ -124,7 +122,7 @@ class Prologue:
 
 def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]], width: Int) -> Prologue | None:
     """The prologue for B, element ``index`` of ``source``, an expression of constants; None where storing B as it is
-    takes less than ``LEAST`` times the bytes. ``along`` are the axes of K with their extents, outermost first, and
+    takes less than ``NARROWER`` times the bytes. ``along`` are the axes of K with their extents, outermost first, and
     ``width`` is the number of elements for each position along K."""
     extents = [extent for _, extent in along]
     if not (isinstance(width, int) and all(isinstance(extent, int) for extent in extents) and source.dtype.is_float):
@@ -132,7 +130,7 @@ def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]],
     splitter = _Splitter([(sym.as_var(axis), int(str(extent))) for axis, extent in along], width)
     bits, root = splitter.part(source, index)
     whole = width * splitter.depth * source.dtype.bits
-    if not isinstance(root, Computed) or bits * LEAST > whole or root.every != 1:
+    if not isinstance(root, Computed) or bits * NARROWER > whole or root.every != 1:
         return None
     return Prologue(root)
 

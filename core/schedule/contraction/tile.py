@@ -13,20 +13,10 @@ from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.contraction.narrow import Prologue
 from luminal.core.schedule.contraction.roles import is_constant, row_stride
-from luminal.core.schedule.cost.blocking import FROM_L3
+from luminal.core.schedule.cost import tile as cost
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
-
-LATENCY = 4  # cycles in which a multiply-add comes back to its accumulator
-LOAD = 0.06  # cycles that a load takes from multiply-adds, on average: more where a core's other thread works too
-AGAIN = 0.036  # cycles for a byte of a panel that the first-level cache does not hold, read for tile after tile
-TURN = 8  # cycles in which a column of a tile is turned and stored
-ROWS = 14  # more rows of A than this take more registers for addresses than there are
-WAY = 4096  # bytes of a way of a first-level cache: lines that are a multiple of it apart share the ways of one set
-FEW_STEPS = 8  # of a matrix unit: in more, a shorter step at the end counts less than shorter ones all along
-LEAST = 8  # steps of less than such a part of a unit's terms, one after the other, are slower than dot products
-FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
 
 
 def choose_tile(
@@ -41,56 +31,40 @@ def choose_tile(
     the least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
     packed, ``unit`` one of vectors that multiplies. It has ``widest`` columns at most, but for a vector.
 
-    A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
-    cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which its row of the
-    panel arrives, for which the first of the tiles that read it waits, or each where the second-level cache does not
-    hold the panel: with few rows that is all that counts, and columns that fill a panel up cost as much as any. Where
-    the first-level cache does not hold it, a low and wide tile waits for the second, and any takes a little more, as
-    for each load beside multiply-adds of vectors: alone, a core hides them, but where another thread runs on it, as on
-    most rented machines, 14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each row, whose
-    cache lines are new, and for each vector; of one that is turned, for each column, since as many lanes as a vector
-    has are turned, however many rows there are. Measured against products of many shapes: see
-    ``tests/test_blocking.py``. What a prologue computes, and holds in registers, it does for each vector of B.
+    What a prologue computes, and holds in registers, it does for each vector of B.
 
     Rows that lie a multiple of a large power of two apart push each other out of the first-level cache where their sets
     have fewer ways, and every step then waits for the second: 14 x 2 takes 1.3 times as long. So a tile has no more
     rows than there are ways.
     """
     lanes = target.lanes(found.dtype) if unit is None else unit.columns
-    group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
+    group = 1 if unit is None else unit.group
     size = found.dtype.itemsize if unit is None else group * unit.right.itemsize
-    stored = size if prologue is None else prologue.bytes
-    rows = max(1, typical(found.count(found.m)))
     lengths = lines(found)
     columns = typical(found.count(found.n))
-    steps = -(-typical(found.count(found.k)) // group)
+    product = cost.Product(
+        max(1, typical(found.count(found.m))),
+        lengths,
+        columns,
+        steps=-(-typical(found.count(found.k)) // group),
+        size=size,
+        stored=size if prologue is None else prologue.bytes,
+        operations=0 if prologue is None else prologue.operations,
+        unit=unit,
+        along_rows=found.along_rows,
+    )
 
     def cycles(tile: Tile) -> float:
-        """Of all rows, as far as A has them one after the other, and line by line."""
-        return sum(rows / line * of_line(tile, line) for line in lengths)
+        return cost.of_vectors(product, tile.rows, tile.vectors, tile.columns, target)
 
-    def of_line(tile: Tile, line: int) -> float:
-        count = -(-line // tile.rows)
-        height = line / count
-        near = 2 * (height + tile.columns) * steps * size <= target.l1
-        row = stored * tile.columns
-        held = row * steps <= target.l2
-        arriving = FROM_L3 * row / (rows / height if held else 1)
-        again = 0.0 if near else AGAIN * row
-        step = max(height * tile.vectors / 2, (height + tile.vectors) / 2, latency, arriving, again)
-        step += 0.0 if near else 0.1 * tile.vectors
-        step += LOAD * (height + tile.vectors) if unit is None else 0.0
-        step += 0.0 if prologue is None else prologue.operations * tile.vectors / 2
-        store = TURN * tile.columns if found.along_rows else height * (6 + 4 * tile.vectors)
-        return count * -(-columns // tile.columns) * (steps * step + store)
-
-    ways = target.l1 // math.gcd(row_stride(found) or 1, WAY)  # of all sets that rows fall into
+    costs, between = target.costs, row_stride(found) or 1
+    ways = target.l1 // math.gcd(between, costs.memory.l1_way)  # of all sets that rows fall into
     budget = target.registers - (1 if prologue is None else 3)
     per_vector = 1 if prologue is None else 1 + prologue.held
     tiles = [
-        Tile(min(r, ROWS, ways), v, lanes, unit, group)
+        Tile(min(r, costs.tiles.most_rows, ways), v, lanes, unit, group)
         for v in (1, 2, 3, 4, 6, 8)
-        if (r := (budget - per_vector * v) // v) >= min(max(lengths), FEW)
+        if (r := (budget - per_vector * v) // v) >= min(max(lengths), costs.tiles.low)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
@@ -143,23 +117,20 @@ def unit_tile(target: Target, unit: MatrixUnit, found: Contraction, columns_of_b
 
 
 def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contraction, columns_of_b: int | None) -> Tile:
-    """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
+    """The tile of ``unit`` with the least estimated cycles, of as many columns as B was packed in, if it was."""
     lengths = lines(found)
     fixed = all(isinstance(found.shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
     columns = typical(found.count(found.n))
 
-    def products(tile: Tile) -> float:
-        """Products of registers that it takes, a load counted as a half."""
-        high, wide = tile.rows // unit.rows, tile.vectors
-        tiles = sum((-(-line // tile.rows) if fixed else line / tile.rows) / line for line in lengths)
-        return tiles * -(-columns // tile.columns) * (high * wide + (high + wide) / 2)
+    def cycles(tile: Tile) -> float:
+        return cost.of_matrices(unit, tile.rows // unit.rows, tile.vectors, lengths, columns, fixed)
 
     tiles = [
         Tile(high * unit.rows, wide, unit.columns, unit, depth)
         for high, wide in itertools.product(range(1, unit.registers), repeat=2)
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
-    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
+    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
     about = (f"packed in {columns_of_b}",)
     chosen, asked = target.decisions.ask("tile", lambda: _described(found, None, about), fitting)
     return replace(chosen, asked=asked)
@@ -176,15 +147,11 @@ def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
     *outer, run = sizes
     divisors = [d for d in range(unit.group, unit.depth + 1, unit.group) if isinstance(run, int) and run % d == 0]
     depth = max(divisors, default=0)
-    if depth > unit.depth // 2 and typical(run) <= FEW_STEPS * unit.depth:
+    if depth > unit.depth // 2 and typical(run) <= unit.few_steps * unit.depth:
         return depth
     if all(size == 1 for size in outer):
         return min(unit.depth, -(-run // unit.group) * unit.group) if isinstance(run, int) else unit.depth
-    return depth if depth >= unit.depth // (LEAST if depth == run else 2) else 0
-
-
-# Multiply-adds of a block in the time of one that reads nothing, by the side of each thread's part.
-RATES = {4: 0.7, 8: 1.0}
+    return depth if depth >= unit.depth // (unit.part_of_run if depth == run else unit.part_of_runs) else 0
 
 
 def block_tile(grid: Grid, found: Contraction) -> Tile:
@@ -192,11 +159,8 @@ def block_tile(grid: Grid, found: Contraction) -> Tile:
     Each thread has ``lanes`` rows and as many columns of it."""
     batch, rows, columns = (typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
 
-    def time(tile: Tile) -> float:
-        blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
-        return -(-blocks // grid.processors) * tile.rows * tile.columns / RATES[tile.lanes]
-
-    return min((Tile(64, 16, 4), Tile(128, 16, 8), Tile(32, 8, 4)), key=time)
+    tile = min(grid.costs.tiles, key=lambda tile: cost.of_block(grid, tile, batch, rows, columns))
+    return Tile(tile.rows, tile.columns // tile.side, tile.side)
 
 
 def lines(found: Contraction) -> tuple[int, int]:

@@ -17,21 +17,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from luminal.core import symbolic as sym
+from luminal.core.costs import Costs
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
-
-# Cycles in which a byte comes from the next cache, beside arithmetic that hides some of it; measured on products.
-FROM_L3 = 0.06
-_FETCHED = 0.3  # the share of it that is left where the next panel is fetched while the tiles of one are computed
-_FETCHED_AGAIN = 0.6  # and where it comes again for another block of rows, a block of terms at a time
-_FROM_L2 = 0.01
-_FROM_CORE = 0.4  # and from the cache of another core, where the step before left it
-_WAIT = 3000.0  # cycles until all threads have met; where tasks are whole rows, steps may follow each other without
-_PASS = 200.0  # cycles in which a tile begins and ends once more
-
-SUMS_BYTES = 256 << 10  # of the stack, that tiles may take whose sums stay while blocks of terms pass
-_SUMS_PART = 8  # of the second-level cache: they take no more than such a part of it
-_MANY = 32  # tasks of a thread, that divide evenly enough
 
 
 @dataclass(frozen=True)
@@ -105,8 +93,8 @@ def blockings(
         return sum(at(size, blocking, single) / (size.row_tiles * size.panels) for size in sizes)
 
     def at(size: Product, blocking: Blocking, single: bool) -> float:
-        idle = 0.0 if single else _idle(size, blocking, sharing)
-        return _cycles(size, blocking, target) + _shared(size, blocking, threads) + idle
+        idle = 0.0 if single else _idle(size, blocking, sharing, target.costs.threads.even_tasks)
+        return _cycles(size, blocking, target) + _shared(size, blocking, threads, target.costs) + idle
 
     return sorted(found, key=cycles)
 
@@ -128,7 +116,8 @@ def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Bloc
     """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near."""
     if product.blocks < 2:
         return
-    most = min(SUMS_BYTES, target.l2 // _SUMS_PART) // (product.sums * min(blocking.count, product.row_tiles))
+    room = min(target.costs.stack.sums, target.l2 // target.costs.memory.l2_sums)
+    most = room // (product.sums * min(blocking.count, product.row_tiles))
     for kept in near_equal(product.panels):
         if kept <= most and kept * blocking.count > 1:
             yield replace(blocking, kept=kept)
@@ -144,13 +133,13 @@ def near_equal(count: int) -> list[int]:
     return sizes
 
 
-def _idle(product: Product, blocking: Blocking, threads: int) -> float:
+def _idle(product: Product, blocking: Blocking, threads: int, many: int) -> float:
     """The cycles in which ``threads`` wait for the one that multiplies longest, if each takes as many consecutive
-    tasks: blocks of tiles, of which the last are smaller. None where tasks are many. (A thread that is done helps
+    tasks: blocks of tiles, of which the last are smaller. None where each has ``many``. (A thread that is done helps
     others, but what it takes from them has not come into its caches.)"""
     outer, other = ("rows", "panels") if blocking.inner == "rows" else ("panels", "rows")
     sizes = (product.of(outer), blocking.count), (product.of(other), max(1, blocking.kept))
-    if math.prod(-(-count // size) for count, size in sizes) >= _MANY * threads:
+    if math.prod(-(-count // size) for count, size in sizes) >= many * threads:
         return 0.0
     down, across = (_parts(*size) for size in sizes)
     tasks = [high * wide for high in down for wide in across]
@@ -166,13 +155,14 @@ def _parts(count: int, size: int) -> list[int]:
 
 def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     """The cycles in which one pass over the product waits for the operand that passes and for the one that stays."""
+    memory = target.costs.memory
     slabs = (product.slab, product.row_tiles)
     panels = (product.panel, product.panels)
     (outer, outer_count), (inner, inner_count) = (slabs, panels) if blocking.inner == "panels" else (panels, slabs)
     together = min(blocking.count, inner_count)
     blocks = -(-inner_count // together)
     block = inner * together
-    first = _FETCHED if blocking.inner == "rows" else 1.0
+    first = memory.fetched if blocking.inner == "rows" else 1.0
     terms, kept = (product.blocks, blocking.kept) if blocking.kept else (1, 1)
     groups = -(-outer_count // kept)
     sums = product.sums * together * blocking.kept
@@ -184,17 +174,18 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     whole = block + outer_count * (outer + product.tile * together)
     far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
     far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)
-    again = _FETCHED_AGAIN if blocking.kept else 1.0
+    again = memory.fetched_again if blocking.kept else 1.0
     far += outer * outer_count * (first + again * (blocks - 1) * _missing(whole, target.l2))
     # An element of the outer operand is used in every turn; meanwhile the next part of that operand may come.
     far += outer * outer_count * blocks * (together - 1) * _missing((2 * outer + inner) // terms, target.l2)
     near = block * blocks * (1 + (outer_count - 1) * _missing(turn // terms, target.l1))
     near += outer * outer_count * blocks * (1 + (together - 1) * _missing((outer + inner) // terms, target.l1))
     near += 2 * terms * sums * groups * blocks
-    return far * FROM_L3 + near * _FROM_L2 + (terms - 1) * _PASS * product.row_tiles * product.panels
+    restarted = (terms - 1) * target.costs.tiles.restarted * product.row_tiles * product.panels
+    return far * memory.from_l3 + near * memory.from_l2 + restarted
 
 
-def _shared(product: Product, blocking: Blocking, threads: int) -> float:
+def _shared(product: Product, blocking: Blocking, threads: int, costs: Costs) -> float:
     """The cycles in which threads wait for what others have read too or have written, and for each other.
 
     The outermost loop over tiles divides its operand among them; the other they read whole. Most of A lies in the cache
@@ -208,7 +199,8 @@ def _shared(product: Product, blocking: Blocking, threads: int) -> float:
     a = product.slab * product.row_tiles * (readers_of_a - 1)
     b = product.panel * product.panels * (readers_of_b - 1)
     whole_rows = blocking.inner == "panels" and blocking.count >= product.panels
-    return a * _FROM_CORE + b * FROM_L3 + (0.0 if whole_rows else _WAIT)
+    meeting = 0.0 if whole_rows else costs.threads.meeting
+    return a * costs.memory.from_core + b * costs.memory.from_l3 + meeting
 
 
 def _missing(touched: int, cache: int) -> float:

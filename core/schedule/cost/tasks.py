@@ -1,4 +1,5 @@
-"""How many tasks of a kernel, and shares of a phase, are enough to divide among the threads of a target."""
+"""How many tasks of a kernel, and shares of a phase, are enough to divide among the threads of a target, and whether
+what lies between kernels leaves its caches."""
 
 from __future__ import annotations
 
@@ -6,34 +7,30 @@ from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 
-THREADS = 2  # the least number of threads that tasks are made for
-SMALL = 16384  # elements: one thread writes fewer sooner than it could wake another
-
-# Tasks of a kernel. They differ in how long they take, so there are several for each thread.
-_TASKS, _TASKS_EACH = 64, 4  # at least, and for each thread of the target
-_FEW = 4  # with a fourth of the enough tasks, some threads would wait for others
-
-# Shares of a phase, a run of kernels that a thread goes through without waiting.
-_SHARES, _SHARES_EACH = 32, 2  # at least, and for each thread of the target
-_SUFFICIENT_EACH = 4  # shares for each thread suffice where the values between the kernels would go through memory
-PART = 8  # of the last cache: a value larger than this part has left it when another kernel reads it
-
 
 def enough_tasks(target: Target) -> int:
     """Tasks that the threads of ``target`` divide evenly."""
-    return max(_TASKS, _TASKS_EACH * target.threads)
+    threads = target.costs.threads
+    return max(threads.tasks, threads.tasks_each * target.threads)
 
 
 def few_tasks(target: Target) -> int:
     """Tasks so few that some of the threads of ``target`` would wait for others."""
-    return enough_tasks(target) // _FEW
+    return enough_tasks(target) // target.costs.threads.few_tasks
 
 
 def enough_shares(target: Target) -> int:
     """Shares that the threads of ``target`` divide evenly."""
-    return max(_SHARES, _SHARES_EACH * target.threads)
+    threads = target.costs.threads
+    return max(threads.shares, threads.shares_each * target.threads)
 
 
 def suffice(shares: Int, target: Target) -> bool:
     """Whether so many shares can be divided among the threads of ``target``, if not as evenly as more of them."""
-    return typical(shares) >= min(enough_shares(target), _SUFFICIENT_EACH * target.threads)
+    return typical(shares) >= min(enough_shares(target), target.costs.threads.shares_suffice * target.threads)
+
+
+def leaves_cache(size: int, target: Target, values: int = 1) -> bool:
+    """Whether ``values`` of ``size`` bytes in all have left the last cache of ``target`` when another kernel reads
+    them."""
+    return size > values * target.l3 // target.costs.memory.l3_value

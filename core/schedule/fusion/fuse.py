@@ -25,7 +25,7 @@ from luminal.core.symbolic import Int, Var
 DECODING = 4  # operations, at most, that make a value of a narrower one wherever it is used
 DEEPEST = 100  # operations one inside the other that one expression holds
 STREAMS = 16  # values, at most, that a cluster is given more of: processors fetch ahead of so many, Metal binds 31
-ROWS = 16  # that are enough for threads to have some each
+ENOUGH_ROWS = 16  # that are enough for threads to have some each
 
 
 def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
@@ -308,7 +308,7 @@ class Fuser:
         for cluster in reversed(self.clusters):
             if cluster.kind in ("map", "row") and not sources.isdisjoint(self.sources[cluster.number]):
                 rows = sym.product(_extents(cluster.outer))
-                if cluster.kind == "map" or typical(rows) >= ROWS:
+                if cluster.kind == "map" or typical(rows) >= ENOUGH_ROWS:
                     yield cluster
 
     def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:

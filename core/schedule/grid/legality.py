@@ -10,7 +10,6 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import Body, headers, inside, statements
 
 REGISTER = 4  # bytes
-SPARE = 32  # registers of a thread for addresses, loops, and what is computed between arrays; an estimate
 
 
 def check(nest: ln.LoopNest, limits: BlockLimits) -> None:
@@ -21,7 +20,7 @@ def check(nest: ln.LoopNest, limits: BlockLimits) -> None:
     taken = shared_bytes(nest)
     if taken > limits.shared:
         raise ScheduleError(f"share: {taken} bytes of shared arrays, {limits.shared} are there")
-    held = registers(nest) + SPARE
+    held = registers(nest) + limits.spare
     if held > limits.registers:
         raise ScheduleError(f"share: about {held} registers in each thread, {limits.registers} are there")
     for statement in statements(nest.body):

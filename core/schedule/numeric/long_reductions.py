@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from luminal.core import ir, numerics, ops
 from luminal.core import symbolic as sym
+from luminal.core.costs import Sizes
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.rewrite import readers, remade
@@ -24,11 +25,7 @@ from luminal.core.target import Target
 
 Readers: TypeAlias = dict[Node, set[Node | None]]
 
-PART = 1 << 14  # elements of a part, at most: a second reduction of it finds it in the cache
-PARTS = 8  # that are worth it: waking a thread takes as long as reducing one or two
-TASKS = 16  # that are enough for threads to have some each
-COLUMNS = 128  # of a task where a row is not reduced along memory, about
-TERMS = 2048  # that one accumulator sums well
+ACCURATE_TERMS = 2048  # that one accumulator sums well
 
 
 def in_parts(graph: Graph, target: Target) -> Graph:
@@ -67,41 +64,42 @@ def _reduced(new: Node, node: Node, read_by: Readers, target: Target) -> Node:
 
 @dataclass(frozen=True)
 class _Long:
-    """What counts of a reduction: its ``terms``, how many results lie side by side in a task (``columns``), and how
-    many tasks it has, of those that are ``enough``."""
+    """What counts of a reduction: its ``terms``, how many results lie side by side in a task (``columns``), how many
+    tasks it has, of those that are ``enough``, and the ``sizes`` of parts."""
 
     node: Node
     terms: int
     columns: int
     tasks: int
     enough: int
+    sizes: Sizes
 
     @classmethod
     def of(cls, node: Node, target: Target) -> _Long:
         """The reduction ``node`` on ``target``."""
         shape, axes = node.inputs[0].shape, node.attr.axes
-        grid = target.grid
-        enough, widest = (TASKS, COLUMNS) if grid is None else (grid.processors, grid.threads)
+        grid, sizes = target.grid, target.costs.sizes
+        enough, widest = (sizes.reductions, sizes.part_columns) if grid is None else (grid.processors, grid.threads)
         inner = max(1, math.prod(typical(size) for size in shape[axes[-1] + 1 :]))
         terms = math.prod(largest(shape[k]) for k in axes)
-        return cls(node, terms, min(inner, widest), typical(node.size) // inner * -(-inner // widest), enough)
+        return cls(node, terms, min(inner, widest), typical(node.size) // inner * -(-inner // widest), enough, sizes)
 
     @property
     def most(self) -> int:
         """Terms of a part, at most."""
-        return PART if self.columns == 1 else min(PART // self.columns, TERMS)
+        return self.sizes.part if self.columns == 1 else min(self.sizes.part // self.columns, ACCURATE_TERMS)
 
     @property
     def is_shared(self) -> bool:
         """Whether more threads are to have a part in it than it has tasks."""
-        return self.tasks < self.enough and self.terms * self.columns >= PART * PARTS
+        return self.tasks < self.enough and self.terms * self.columns >= self.sizes.part * self.sizes.parts
 
     @property
     def is_inexact(self) -> bool:
         """Whether one accumulator would sum too many terms, as where vectors go across the rows: along memory, each of
         their lanes has one, and rows do with them what else is done with rows."""
         sums = self.node.op is ops.SUM_REDUCE and self.node.dtype.is_float
-        return sums and self.columns > 1 and self.terms > TERMS
+        return sums and self.columns > 1 and self.terms > ACCURATE_TERMS
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Weights rounded to integers with a scale each, when compiling: the user's choice, a row each.
 
-Which: a matrix of float constants, of at least ``LEAST`` elements and finite, that a contraction reads with one axis
+Which: a matrix of float constants, of at least ``LEAST_ELEMENTS`` and finite, that a contraction reads with one axis
 along N and the other along K. How, with ``w`` a row along K (or a group of one) in float32:
 
 - ``int8``: ``scale = max |w| / 127``, ``q = round(w / scale)``;
@@ -30,7 +30,7 @@ from luminal.core.schedule.contraction.contraction import Operand, operand
 from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.types import DType
 
-LEAST = 1 << 16  # elements
+LEAST_ELEMENTS = 1 << 16  # elements
 
 Array = np.ndarray[Any, Any]
 
@@ -128,7 +128,7 @@ class _Rewriter:
 
     def _rounded(self, source: Node, depth: int) -> Node | None:
         """The matrix ``source`` from integers; ``depth`` is its axis along K."""
-        if source.op is not ops.CONSTANT or not source.dtype.is_float or source.size < LEAST:  # type: ignore[operator]
+        if source.op is not ops.CONSTANT or not source.dtype.is_float or source.size < LEAST_ELEMENTS:  # type: ignore[operator]
             return None
         columns, length = (int(str(source.shape[k])) for k in (1 - depth, depth))
         group = self.scheme.group or length

@@ -6,9 +6,9 @@ channels before it is transformed back: a contraction, whose batch are the posit
 
 Which: a contraction of float32 with constant filters, A of which is read in windows of 2 to 5 neighbours, one apart,
 along one or two axes of known size; the sizes of other axes may be symbolic. Filters are transformed in float64 and
-rounded once. For each, of all ``m`` that cost less than the sum as it is (``_cost``), the fastest within the budget is
-taken (``error``); where there is none, the sum stays as it is. An infinity or NaN of the input reaches all outputs of
-its tile, up to ``m - 1`` places further than in the sum.
+rounded once. For each, of all ``m`` that cost less than the sum as it is (``cost.filtering``), the fastest within the
+budget is taken (``error``); where there is none, the sum stays as it is. An infinity or NaN of the input reaches all
+outputs of its tile, up to ``m - 1`` places further than in the sum.
 
 What is computed from the result element by element is computed from each output of a tile, so that it joins the
 kernel that transforms the products back.
@@ -34,6 +34,7 @@ from luminal.core.ops import Kind
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.contraction.roles import contraction_of, is_constant
+from luminal.core.schedule.cost import filtering as cost
 from luminal.core.schedule.numeric.toom_cook import Array, Filtering, Matrix, along_axes, filtering
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -41,14 +42,6 @@ from luminal.core.target import Target
 
 TAPS = range(2, 6)  # of a filter along an axis
 LARGEST = 8  # elements of a tile along an axis, m + r - 1
-
-# In multiply-adds of a contraction, what else takes as long: to write an element of a transformed tile and read it
-# again, an operation on one, and to read a weight. Measured on layers of 64 to 512 channels.
-MOVED = 36.0
-OPERATION = 2.0
-WEIGHT = 24.0
-FOLLOWED = 32  # operations at most that are repeated for each output of a tile
-LEAST = 0.9  # of the products of the sum as it is: with more, nothing would be won
 
 # A sample of a convolution, by which its error is measured.
 SAMPLED_TILES = 24
@@ -153,36 +146,32 @@ def _adds(index: Int, row: Var, tap: Var) -> bool:
 # ---- how large a tile -----------------------------------------------------------------------------------------------
 
 
-def chosen(x: Windowed, budget: float) -> tuple[tuple[Filtering, ...], float] | None:
+def chosen(x: Windowed, budget: float, target: Target) -> tuple[tuple[Filtering, ...], float] | None:
     """The filtering along each window of ``x``, the fastest within the budget, and its error; None where the sum itself
     is faster."""
-    direct = _direct_cost(x)
+    most = target.costs.filtering.worth * _direct_cycles(x, target)
     candidates: list[tuple[float, tuple[Filtering, ...]]] = []
     for m in range(2, LARGEST):
         if all(m + w.taps - 1 <= LARGEST and m <= w.count for w in x.windows):
             each = tuple(filtering(m, w.taps) for w in x.windows)
-            candidates.append((_cost(x, each), each))
-    fitting = sorted((c for c in candidates if c[0] < LEAST * direct), key=lambda c: c[0])
+            candidates.append((_cycles(x, each, target), each))
+    fitting = sorted((c for c in candidates if c[0] < most), key=lambda c: c[0])
     return next(((each, found) for _, each in fitting if (found := error(x, each)) <= budget), None)
 
 
-def _direct_cost(x: Windowed) -> float:
-    batch, n, k, *taps = x.filters.shape
+def _direct_cycles(x: Windowed, target: Target) -> float:
     rows = typical(sym.product(x.extents(x.found.m))) * math.prod(w.count for w in x.windows)
-    return float(batch * n * k * math.prod(taps) * (rows + WEIGHT))
+    return cost.of_sum(math.prod(x.filters.shape), rows, target)
 
 
-def _cost(x: Windowed, each: Sequence[Filtering]) -> float:
-    """What ``x`` takes by minimal filtering, in multiply-adds of vectors: the products of whole tiles, those of the
-    transforms, and what it takes to move what these write and to read the filters."""
+def _cycles(x: Windowed, each: Sequence[Filtering], target: Target) -> float:
+    """What ``x`` takes by minimal filtering."""
     batch, n, k, *_ = x.filters.shape
     tiles = typical(sym.product(x.extents(x.found.m)))
     tiles *= math.prod(-(-w.count // f.m) for w, f in zip(x.windows, each, strict=True))
     positions = math.prod(f.size for f in each)
     to, back = (_operations([getattr(f, name) for f in each]) for name in ("input", "output"))
-    products = positions * n * k * (tiles + WEIGHT)
-    others = k * to + n * back
-    return float(batch * (products + tiles * (OPERATION * others + MOVED * positions * (k + n))))
+    return float(batch * cost.of_tiles(tiles, positions, k, n, to, back, target))
 
 
 def _operations(matrices: Sequence[Matrix]) -> int:
@@ -249,11 +238,11 @@ class Tiled:
     shape: tuple[Int, ...]
 
 
-def transformed(graph: Graph, budget: float) -> Graph:
-    """``graph`` with convolutions by minimal filtering, where it pays and their errors are within ``budget``, and a
-    note of each; names and origins stay."""
+def transformed(graph: Graph, budget: float, target: Target) -> Graph:
+    """``graph`` with convolutions by minimal filtering, where it pays on ``target`` and their errors are within
+    ``budget``, and a note of each; names and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
-    rewriter = _Rewriter(budget, names, origins, ir.users(ir.everything(graph.roots)))
+    rewriter = _Rewriter(budget, target, names, origins, ir.users(ir.everything(graph.roots)))
     roots = remade(graph.roots, origins, rewriter.made)
     made = graph.approximations + tuple(rewriter.approximations)
     return graph.computing(roots, names=names, origins=origins, approximations=made)
@@ -261,9 +250,15 @@ def transformed(graph: Graph, budget: float) -> Graph:
 
 class _Rewriter:
     def __init__(
-        self, budget: float, names: dict[Node, str], origins: ir.Origins, readers: Mapping[Node, Sequence[Node]]
+        self,
+        budget: float,
+        target: Target,
+        names: dict[Node, str],
+        origins: ir.Origins,
+        readers: Mapping[Node, Sequence[Node]],
     ) -> None:
         self.budget = budget
+        self.target = target
         self.names = names
         self.origins = origins
         self.readers = readers
@@ -275,7 +270,7 @@ class _Rewriter:
         such a sum, from each output of a tile."""
         new = ir.rebuild(node, operands) if operands else node
         if new.op is ops.SUM_REDUCE and (x := windowed(new)) is not None:
-            found = chosen(x, self.budget)
+            found = chosen(x, self.budget, self.target)
             if found is None:
                 return new
             each, error = found
@@ -317,15 +312,16 @@ class _Rewriter:
     def _few_follow(self, node: Node) -> bool:
         """Whether what is computed from ``node`` element by element is little, so that it may be computed from each
         output of a tile: there are as many copies of it."""
+        most = self.target.costs.filtering.followed
         found: dict[Node, None] = {node: None}
         waiting = [node]
-        while waiting and len(found) <= FOLLOWED:
+        while waiting and len(found) <= most:
             for reader in self.readers[waiting.pop()]:
                 follows = reader.op is ops.VIEW or reader.op.kind is Kind.ELEMENTWISE
                 if follows and reader.op is not ops.CONTIGUOUS and reader not in found:
                     found[reader] = None
                     waiting.append(reader)
-        return len(found) <= FOLLOWED
+        return len(found) <= most
 
     def _whole(self, x: Tiled, followed: bool = True) -> Node:
         """The value that ``x`` is the outputs of; where it is ``followed``, what does is computed from these."""

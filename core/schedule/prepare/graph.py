@@ -178,19 +178,19 @@ def _tile(target: Target, found: Contraction, columns: int | None, prologue: Pro
     if prologue is None:
         return choose_tile(target, found, columns)
     depth = typical(found.count(found.k))
-    widest = narrow.PANEL_BYTES // (depth * found.dtype.itemsize)
+    widest = target.costs.stack.panel // (depth * found.dtype.itemsize)
     if widest >= target.lanes(found.dtype):
         tile = choose_tile(target, found, columns, widest=widest)
-        if _unpacks(found, tile):
+        if _unpacks(found, tile, target.costs.tiles.of_panel):
             return replace(tile, unpacked=True)
     return choose_tile(target, found, columns, prologue)
 
 
-def _unpacks(found: Contraction, tile: Tile) -> bool:
-    """Whether so many tiles of rows read each of several panels that these are better computed before them."""
+def _unpacks(found: Contraction, tile: Tile, least: int) -> bool:
+    """Whether ``least`` tiles of rows read each of several panels: these are better computed before them."""
     rows, columns = (typical(found.count(axes)) for axes in (found.m, found.n))
     line = max(lines(found))
-    return columns > tile.columns and rows / line * -(-line // tile.rows) >= narrow.TILES
+    return columns > tile.columns and rows / line * -(-line // tile.rows) >= least
 
 
 def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Node, Node]) -> Operand:

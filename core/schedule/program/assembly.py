@@ -268,7 +268,8 @@ class _Region:
     ) -> None:
         number = self.tables.kernel(cluster, chosen, origins)
         names = tuple(self._named(node) for node in arguments)
-        self._add(Launch(number, names, origins, kernel.grain(chosen.nest), operations), names)
+        grain = kernel.grain(chosen.nest, self.tables.target.costs)
+        self._add(Launch(number, names, origins, grain, operations), names)
 
     def _nests(self, cluster: Cluster) -> list[tuple[tuple[Node, ...], Scheduled]]:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from luminal.core import symbolic as sym
-from luminal.core.schedule.cost.tasks import PART, enough_shares, suffice
+from luminal.core.schedule.cost.tasks import enough_shares, leaves_cache, suffice
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.footprint import Slab, _prefixes, slabs
 from luminal.core.schedule.nest.walk import touched
@@ -54,7 +54,7 @@ def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phas
     for shares in counts:
         tasks = tuple(_times(step.nest.task_count, shares) for step in inside)
         even = typical(shares) >= enough_shares(target) or set(tasks) == {1}
-        even = even or (suffice(shares, target) and _between(inside, shares) > target.l3 // PART)
+        even = even or (suffice(shares, target) and leaves_cache(_between(inside, shares), target))
         if all(tasks) and even and _independent(inside, shares):
             return Phase(first, last, shares, tasks, _linked(inside))
     return None

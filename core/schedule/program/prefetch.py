@@ -19,10 +19,7 @@ from luminal.core.schedule.nest.walk import statements
 from luminal.core.schedule.program.ir import Fetch, Launch, Program, Region
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import CACHE_LINE, Target
-
-PACE = 5  # bytes a cycle that all threads together ask of memory, which gives about twice as many
-KEPT = 0.75  # of the last cache: more than that, with what is read meanwhile, is lost before it is used
+from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,7 @@ def with_fetches(program: Program, target: Target) -> Program:
 
 def _fetching(program: Program, region: Region, target: Target) -> Region:
     """The region with fetches in its own launches; from the last to the first, so that each is as late as can be."""
+    ahead = target.costs.prefetch
     steps = list(region.steps)
     wanted: list[_Wanted] = []
     for number in reversed(range(len(steps))):
@@ -57,28 +55,29 @@ def _fetching(program: Program, region: Region, target: Target) -> Region:
         nest = program.kernels[step.kernel].nest
         weights = {name: program.buffer(name).size for name in _weights(program, step, nest)}
         read = sum(weights.values())
-        spare = int(cost.cycles(nest) / min(target.threads, max(1, typical(nest.task_count))) * PACE) - read
+        cycles = cost.cycles(nest, target.costs) / min(target.threads, max(1, typical(nest.task_count)))
+        spare = int(cycles * ahead.pace) - read
         # What this step reads, it brings itself.
         wanted = [replace(w, room=w.room - read) for w in wanted if w.room >= read and w.buffer not in weights]
         if spare < 0:
-            wanted += [_Wanted(name, size, int(target.l3 * KEPT) - size) for name, size in weights.items()]
-        elif wanted and (fetch := _fetch(nest, spare, wanted[-1])) is not None:
+            wanted += [_Wanted(name, size, int(target.l3 * ahead.l3) - size) for name, size in weights.items()]
+        elif wanted and (fetch := _fetch(nest, spare, wanted[-1], ahead.line)) is not None:
             steps[number] = replace(step, fetch=fetch)
             wanted[-1:] = [replace(wanted[-1], end=fetch.first)] if fetch.first else []
     return replace(region, steps=tuple(steps))
 
 
-def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted) -> Fetch | None:
-    """The last of what is ``wanted``, ``spare`` bytes at most, divided among all terms of all tasks; None where that
-    leaves none for each."""
+def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted, line: int) -> Fetch | None:
+    """The last of what is ``wanted``, ``spare`` bytes at most, divided among all terms of all tasks, a ``line`` each at
+    most; None where that leaves none for each."""
     terms = _terms(nest.tasks[-1].body if nest.tasks else nest.body, frozenset(nest.dims))
     rounds = terms * nest.task_count
     if rounds == 0:
         return None
-    size = min(wanted.end, spare, CACHE_LINE * typical(rounds))
+    size = min(wanted.end, spare, line * typical(rounds))
     # Rounded up where this fetches all that is left: a few bytes more would be too few for another step to fetch.
     divided = sym.ceildiv if size == wanted.end and isinstance(rounds, int) else sym.floordiv
-    stride = sym.minimum(CACHE_LINE, divided(size, sym.maximum(1, rounds)))
+    stride = sym.minimum(line, divided(size, sym.maximum(1, rounds)))
     if stride == 0:
         return None
     fetched = stride * rounds if isinstance(stride, int) and isinstance(rounds, int) else size

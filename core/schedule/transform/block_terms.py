@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from luminal.core import symbolic as sym
+from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.cost.blocking import SUMS_BYTES
+from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import flat
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, wrap
@@ -16,7 +17,7 @@ from luminal.core.schedule.nest.walk import Body, prefix, statements
 from luminal.core.symbolic import Int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BlockTerms:
     """::
 
@@ -30,11 +31,14 @@ class BlockTerms:
     tiles sum already (``SumInBlocks``): each result is the same sum in the same order. ``tiles`` names the loops around
     the tile that change places with the blocks, outermost first; none to let blocks pass over a single tile.
 
-    Legal where these are the innermost loops, serial, and take at most ``SUMS_BYTES`` of sums, and where nothing is
+    Legal where these are the innermost loops, serial, and take at most ``room`` bytes of sums, and where nothing is
     looked up on the way and no other product follows.
     """
 
     tiles: tuple[str, ...]
+    room: int = Stack.sums
+
+    __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, inside = prefix(nest.body)
@@ -53,8 +57,8 @@ class BlockTerms:
             raise ScheduleError("block terms: another product follows that of the tile")
         size = contract.max_rows * contract.columns
         count = sym.upper(sym.product(loop.axis.hi + 1 for loop in tiles))
-        if count is None or count * size * contract.dtype.itemsize > SUMS_BYTES:
-            raise ScheduleError(f"block terms: sums of {', '.join(self.tiles)} may take more than {SUMS_BYTES} bytes")
+        if count is None or count * size * contract.dtype.itemsize > self.room:
+            raise ScheduleError(f"block terms: sums of {', '.join(self.tiles)} may take more than {self.room} bytes")
         place = flat(tiles) * size
         blocks, terms = contract.loops[: contract.outer], contract.loops[contract.outer :]
         summed = replace(contract, loops=terms, outer=0, accumulate=True, tile_offset=place)

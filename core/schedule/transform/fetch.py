@@ -6,21 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
+from luminal.core.costs import Prefetching
 from luminal.core.errors import ScheduleError
+from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import flat, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import Body, prefix, reads, statements
 from luminal.core.schedule.transform.tensorise import with_tiles
 from luminal.core.symbolic import Int, Var
-from luminal.core.target import CACHE_LINE
 
 _ZERO: Int = 0
 
-NEAR_STEPS = 2  # of a matrix unit, by which a stream is fetched ahead
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FetchAhead:
     """::
 
@@ -28,12 +27,15 @@ class FetchAhead:
 
     While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
     next into the cache; a single tile nothing that it does not read itself, or where a matrix unit does, what lies
-    ``NEAR_STEPS`` ahead. Where blocks of terms pass over panels, ``panels`` is the loop over blocks, or the one over
+    ``steps`` ahead. Where blocks of terms pass over panels, ``panels`` is the loop over blocks, or the one over
     groups of panels around it, and what is next is what these loops and those inside them read next. Legal where there
     may be several, nothing else between that loop and the tile moves B, and a panel is contiguous.
     """
 
     panels: str
+    steps: int = Prefetching.unit_steps
+
+    __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops = _around_tile(nest.body)
@@ -58,7 +60,7 @@ class FetchAhead:
         count = sym.product(loop.extent for loop in tiles)
         # A single tile reads a panel once: it runs through B as a stream, which tiles of vectors fetch for themselves.
         matrices = contract.unit is not None and not contract.unit.in_vectors
-        near = NEAR_STEPS * contract.depth * contract.columns if matrices else 0
+        near = self.steps * contract.depth * contract.columns if matrices else 0
         distance = sym.minimum(panel, sym.maximum(near, (count - 1) * panel)) if len(passing) == 1 else after
         if distance == 0:
             raise ScheduleError("fetch ahead: a single tile of vectors fetches what is next for itself")
@@ -78,27 +80,29 @@ def _next(offset: Int, loops: Sequence[ln.Loop]) -> Int:
     return sym.substitute(offset, by)
 
 
-FARTHER = 2  # tiles by which rows of A are fetched ahead
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FetchRows:
-    """Each step of a tile brings a cache line of a row of A that lies ``FARTHER`` tiles further on or more: of as many
-    rows, one after the other, as there are elements in a line. Legal where a tile reads a run of each row in which rows
-    do not overlap, and has no more rows than a line has elements, and no fewer steps (``in_runs``). Rows that are not
-    equally far apart may be fetched for nothing."""
+    """Each step of a tile brings a cache line, of ``line`` bytes, of a row of A that lies so many ``tiles`` further on
+    or more: of as many rows, one after the other, as there are elements in a line. Legal where a tile reads a run of
+    each row in which rows do not overlap, and has no more rows than a line has elements, and no fewer steps
+    (``in_runs``). Rows that are not equally far apart may be fetched for nothing."""
+
+    tiles: int = Prefetching.tiles
+    line: int = Prefetching.line
+
+    __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         return with_tiles(nest, "fetch rows", self._further_rows)
 
     def _further_rows(self, contract: ln.Contract) -> ln.Contract:
-        if not in_runs(contract):
+        if not in_runs(contract, self.line):
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
-        row = FARTHER * contract.max_rows + sym.mod(flat(contract.loops), _line(contract))
+        row = self.tiles * contract.max_rows + sym.mod(flat(contract.loops), self.line // contract.a_type.itemsize)
         return replace(contract, a_ahead=contract.a_offset + row * contract.a_row)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FetchResults:
     """::
 
@@ -109,13 +113,17 @@ class FetchResults:
 
     While a tile is summed, the cache lines come which its results are computed with and stored to. Legal where results
     are computed with elements of an array that vary with the row and lie side by side along the columns, and where
-    nothing is looked up."""
+    nothing is looked up. ``line`` is the size of a cache line in bytes."""
+
+    line: int = Prefetching.line
+
+    __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         if not computed_with_rows(nest):
             raise ScheduleError("fetch results: there is no tile whose results are computed with rows of an array")
         loops, before, tile_and_after = _at_tile(nest)
-        fetching = _Lines(nest, stored=True).of(tile_and_after[1:])
+        fetching = _Lines(nest, self.line, stored=True).of(tile_and_after[1:])
         return replace(nest, body=wrap(loops, (*before, *fetching, *tile_and_after)))
 
 
@@ -123,7 +131,7 @@ def computed_with_rows(nest: ln.LoopNest) -> bool:
     """Whether the results of a tile inside nested loops are computed with elements of an array that vary with its rows
     and lie side by side along its columns, none of which are looked up."""
     _, _, tile_and_after = _at_tile(nest)
-    return not nest.checked and bool(_Lines(nest, stored=False).of(tile_and_after[1:]))
+    return not nest.checked and bool(_Lines(nest, Prefetching.line, stored=False).of(tile_and_after[1:]))
 
 
 def _at_tile(nest: ln.LoopNest) -> tuple[list[ln.Loop], Body, Body]:
@@ -134,9 +142,10 @@ def _at_tile(nest: ln.LoopNest) -> tuple[list[ln.Loop], Body, Body]:
 
 
 class _Lines:
-    """What fetches the lines that vectors of ``nest`` read, and write where they are ``stored``."""
+    """What fetches the lines, of so many bytes, that vectors of ``nest`` read, and write where they are ``stored``."""
 
-    def __init__(self, nest: ln.LoopNest, stored: bool) -> None:
+    def __init__(self, nest: ln.LoopNest, line: int, stored: bool) -> None:
+        self.line = line
         self.arrays = {array.name: array.dtype for array in nest.arrays}
         self.stored = stored
 
@@ -171,7 +180,7 @@ class _Lines:
             offset = sym.substitute(place, names)
             linear = sym.coefficient(offset, columns.axis)
             if array in self.arrays and linear is not None and linear[0] == 1 and sym.variables(offset) & rows:
-                by_line.setdefault(CACHE_LINE // self.arrays[array].itemsize, []).append((array, offset))
+                by_line.setdefault(self.line // self.arrays[array].itemsize, []).append((array, offset))
         for elements, fetched in by_line.items():
             yield from _each_line(columns, elements, fetched)
 
@@ -192,21 +201,16 @@ def _each_line(columns: ln.Loop, elements: int, places: Sequence[tuple[str, Int]
     yield from (at(columns.extent - 1, place) for place, start in starts if sym.mod(start, elements) != 0)
 
 
-def in_runs(contract: ln.Contract) -> bool:
+def in_runs(contract: ln.Contract, line: int) -> bool:
     """Whether a tile of vectors reads a run of each row of A, an element a step, in which the rows do not overlap, and
-    in whose steps a line of each can be fetched."""
+    in whose steps a ``line`` of each, of so many bytes, can be fetched."""
     if contract.unit is not None or contract.prologue is not None or not isinstance(contract.a_row, int):
         return False
     start = sym.substitute(contract.a_offset, {loop.axis: _ZERO for loop in contract.loops})
     length = sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops))
     if length is None or contract.a_offset - start != flat(contract.loops):
         return False
-    return contract.max_rows <= min(length, _line(contract)) and length <= contract.a_row
-
-
-def _line(contract: ln.Contract) -> int:
-    """Elements of A in a cache line."""
-    return CACHE_LINE // contract.a_type.itemsize
+    return contract.max_rows <= min(length, line // contract.a_type.itemsize) and length <= contract.a_row
 
 
 def _around_tile(body: Body) -> list[ln.Loop]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
+from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.contraction.narrow import PANEL_BYTES
+from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import flat, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import accesses, prefix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Unpack:
     """::
 
@@ -22,8 +23,12 @@ class Unpack:
                                                           for m_1 < tiles:  tile = Contract(A rows, panel)
 
     What a prologue computes for each tile of the innermost serial loops is computed before those that do not move it.
-    Legal where there is such a loop, and where a panel takes at most ``PANEL_BYTES``.
+    Legal where there is such a loop, and where a panel takes at most ``room`` bytes.
     """
+
+    room: int = Stack.panel
+
+    __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, inside = prefix(nest.body)
@@ -39,8 +44,8 @@ class Unpack:
         if not tiles:
             raise ScheduleError("unpack: the loop around the tile is not serial, or moves its right operand")
         extent = _extent(contract)
-        if extent is None or not unpackable(contract):
-            raise ScheduleError(f"unpack: a panel may take more than {PANEL_BYTES} bytes")
+        if extent is None or not unpackable(contract, self.room):
+            raise ScheduleError(f"unpack: a panel may take more than {self.room} bytes")
         start = flat(contract.loops) * contract.columns
         body: tuple[ln.Statement, ...] = (ln.Store("panel", start + sym.expr(column), value),)
         body = (ln.Loop(column, contract.columns, "vector", body, contract.lanes),)
@@ -52,10 +57,10 @@ class Unpack:
         return replace(nest, body=wrap(outer, (ln.Alloc("panel", contract.dtype, extent), *body, *inner)))
 
 
-def unpackable(contract: ln.Contract) -> bool:
-    """Whether its right operand is computed, and takes at most ``PANEL_BYTES`` for a panel."""
+def unpackable(contract: ln.Contract, room: int) -> bool:
+    """Whether its right operand is computed, and takes at most ``room`` bytes for a panel."""
     extent = _extent(contract)
-    return contract.prologue is not None and extent is not None and extent * contract.dtype.itemsize <= PANEL_BYTES
+    return contract.prologue is not None and extent is not None and extent * contract.dtype.itemsize <= room
 
 
 def _extent(contract: ln.Contract) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,17 @@ from luminal import api, arguments, destination
 from luminal.comparison import inputs as drawing
 from luminal.comparison import locate
 from luminal.comparison.measure import NOWHERE, distance
-from luminal.comparison.oracle import Allowed, Oracle, approximated
+from luminal.comparison.oracle import Allowed, Oracle
 from luminal.comparison.references import Interpreter
 from luminal.comparison.report import Finding, Report, Row, Trial
 from luminal.comparison.sources import Source, open_source
 from luminal.core import target as targets
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError
+from luminal.core.ir import Graph
 from luminal.core.precision import FP32
 from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.numeric import winograd as filtering
-from luminal.core.schedule.numeric.quantise import Scheme
 from luminal.core.target import Target
 from luminal.core.types import from_numpy
 from luminal.module import Module
@@ -75,6 +76,9 @@ def diff(
     threads, seed = arguments.threads(threads), random.parse(seed) % 2**64  # numpy's generators take no sign
     chosen = targets.parse(target, precision, threads)
     scheme, budget = quantise.parse(weights), filtering.parse(winograd, chosen)
+    approximate = None
+    if scheme is not None or budget is not None:
+        approximate = partial(api.approximated, scheme=scheme, budget=budget, target=chosen)
     arguments.check_tolerance(tolerance)
     emulate = targets.needs_emulation(chosen)
     if not emulate:
@@ -91,7 +95,7 @@ def diff(
     failed: tuple[dict[str, NDArray[Any]], Trial] | None = None
     for made, values in _inputs(source, seed):
         with stages(f"compare on {made} inputs"):
-            trial = _trial(made, values, module, source, tolerance, chosen, scheme, budget)
+            trial = _trial(made, values, module, source, tolerance, chosen, approximate)
         trials.append(trial)
         if failed is None and not trial.ok:
             failed = (values, trial)
@@ -101,7 +105,7 @@ def diff(
             wrong = [k for k, row in enumerate(failed[1].rows) if not row.ok]
             try:
                 # Rounded weights are no mismatch: what is wrong besides differs from the interpreter's.
-                compiled = approximated(graph, scheme, budget)
+                compiled = graph if approximate is None else approximate(graph)
                 reference_ = source.reference if compiled is graph else Interpreter(compiled)
                 finding = locate.locate(compiled, reference_, failed[0], wrong, chosen, tolerance, save)
             except LuminalError as error:  # what was found so far is worth more than this error alone
@@ -143,11 +147,10 @@ def _trial(
     source: Source,
     tolerance: float | None,
     target: Target,
-    weights: Scheme | None,
-    winograd: float | None,
+    approximate: Callable[[Graph], Graph] | None,
 ) -> Trial:
     graph = source.graph
-    oracle = Oracle(graph, values, tolerance, target.precision, weights, winograd)
+    oracle = Oracle(graph, values, tolerance, target.precision, approximate)
     try:
         oracle.compute(graph.results)
     except (IndexError, InputError) as error:

@@ -15,9 +15,7 @@ from luminal.core import interp, ir
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
-from luminal.core.schedule.numeric.quantise import Scheme, quantised
 from luminal.core.schedule.numeric.rounding import rounded
-from luminal.core.schedule.numeric.winograd import transformed
 
 _Values = dict[Node, NDArray[Any]]
 
@@ -69,12 +67,6 @@ class Allowed:
         return self.own + self.reference
 
 
-def approximated(graph: Graph, weights: Scheme | None, winograd: float | None) -> Graph:
-    """``graph`` as it is compiled with ``weights`` that are rounded and within the error budget ``winograd``."""
-    graph = graph if weights is None else quantised(graph, weights)
-    return graph if winograd is None else transformed(graph, winograd)
-
-
 @dataclass(eq=False)
 class _Side:
     """What one of the two implementations computes, the model after a ``change``, and how it rounds. ``beside`` says
@@ -109,19 +101,18 @@ class Oracle:
         inputs: Mapping[str, NDArray[Any]],
         tolerance: float | None = None,
         precision: Precision = FP32,
-        weights: Scheme | None = None,
-        winograd: float | None = None,
+        approximate: Callable[[Graph], Graph] | None = None,
     ) -> None:
         """``tolerance`` replaces what rounding explains: between the library and the reference in all. The library
-        rounds the operands of contractions to ``precision``, and ``weights`` as they say, and computes convolutions
-        within the budget ``winograd``."""
+        rounds the operands of contractions to ``precision``, and is compiled from what ``approximate`` makes of the
+        graph."""
         self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
-        self.weights, self.winograd = weights, winograd
+        self.approximate = approximate
         self.dims = interp.bind(graph.given, inputs, {})
         self._exact: _Values = {}
         self._reference = _Side(rounding(graph.results, self.dims))
         self._own = self._reference
-        if precision.unit or weights or winograd:
+        if precision.unit or approximate is not None:
             self._own = _Side(rounding(graph.results, self.dims, precision), self._as_compiled)
 
     def compute(self, nodes: Collection[Node]) -> None:
@@ -163,7 +154,7 @@ class Oracle:
         return interp.run(replace(graph, outputs=graph.outputs[:count]), {**self.inputs, **more}).outputs
 
     def _as_compiled(self, graph: Graph) -> Graph:
-        chosen = approximated(graph, self.weights, self.winograd)
+        chosen = graph if self.approximate is None else self.approximate(graph)
         return rounded(chosen, self.precision) if self.precision.unit else chosen
 
     def forget(self) -> None:

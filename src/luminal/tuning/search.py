@@ -222,7 +222,7 @@ class _Search:
                 if number < len(texts):
                     found.setdefault(question, []).append(Candidate(number, texts[number], program, parts))
                 if number == 0:
-                    times[question] = int(sum(cost.cycles(p.kernel.nest) * p.times for p in parts))
+                    times[question] = int(sum(cost.cycles(p.kernel.nest, self.target.costs) * p.times for p in parts))
             for question, reason in trial.refusals.items():
                 if question in found:
                     text = trial.candidates[question][number]

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from luminal.core import symbolic as sym
 from luminal.core import types
-from luminal.core.schedule.cost import kernel as cost
 from luminal.core.schedule.program.ir import Kernel, Launch, Program
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Var
@@ -77,7 +76,7 @@ def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject
         arguments.append(Argument(dtype.name, elements, buffer.space == "constant", same))
     tasks = int(sym.evaluate(kernel.nest.task_count, at))
     dims = tuple(at.get(dim.name, 0) for dim in kernel.nest.dims)
-    return Subject(number, tasks, cost.grain(kernel.nest), kernel.nest.checked, tuple(arguments), dims)
+    return Subject(number, tasks, launch.grain, kernel.nest.checked, tuple(arguments), dims)
 
 
 def drawn(argument: Argument, place: int) -> NDArray[Any]:

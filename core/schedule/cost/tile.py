@@ -1,0 +1,90 @@
+"""Cycles of a contraction in tiles of one shape: register tiles of a core, or tiles of blocks of threads.
+
+Of tiles of vectors: a step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads,
+two of each a cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which its
+row of the panel arrives, for which the first of the tiles that read it waits, or each where the second-level cache does
+not hold the panel: with few rows that is all that counts, and columns that fill a panel up cost as much as any. Where
+the first-level cache does not hold it, a low and wide tile waits for the second, and any takes a little more, as for
+each load beside multiply-adds of vectors: alone, a core hides them, but where another thread runs on it, as on most
+rented machines, 14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each row, whose cache
+lines are new, and for each vector; of one that is turned, for each column, since as many lanes as a vector has are
+turned, however many rows there are. Measured against products of many shapes: see ``tests/test_blocking.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from luminal.core.grid import BlockTile, Grid
+from luminal.core.matrix import MatrixUnit
+from luminal.core.target import Target
+
+
+@dataclass(frozen=True)
+class Product:
+    """What tiles of vectors compute: ``rows`` of A, of which some numbers follow each other in ``lines``, by
+    ``columns`` of B, in so many ``steps``. A row of a panel has ``size`` bytes for each column, of which ``stored`` are
+    read; ``operations`` compute a vector of it from these. ``unit`` multiplies, where there is one. Results are stored
+    ``along_rows``, or along columns."""
+
+    rows: int
+    lines: Sequence[int]
+    columns: int
+    steps: int
+    size: int
+    stored: float
+    operations: int
+    unit: MatrixUnit | None
+    along_rows: bool
+
+
+def of_vectors(product: Product, rows: int, vectors: int, columns: int, target: Target) -> float:
+    """Cycles in tiles of ``rows`` by ``vectors`` of ``columns`` in all: of all rows as far as A has them one after the
+    other, and line by line."""
+    return sum(product.rows / line * _of_line(product, line, rows, vectors, columns, target) for line in product.lines)
+
+
+def _of_line(product: Product, line: int, rows: int, vectors: int, columns: int, target: Target) -> float:
+    """Cycles of so many rows as there are in a ``line``."""
+    arithmetic, memory, tiles = target.costs.arithmetic, target.costs.memory, target.costs.tiles
+    count = -(-line // rows)
+    height = line / count
+    near = 2 * (height + columns) * product.steps * product.size <= target.l1
+    row = product.stored * columns
+    held = row * product.steps <= target.l2
+    latency = arithmetic.latency if product.unit is None else product.unit.latency
+    arriving = memory.from_l3 * row / (product.rows / height if held else 1)
+    again = 0.0 if near else memory.from_l2_again * row
+    loads = height + vectors
+    step = max(height * vectors / arithmetic.per_cycle, loads / arithmetic.per_cycle, latency, arriving, again)
+    step += 0.0 if near else tiles.far_load * vectors
+    step += tiles.load * loads if product.unit is None else 0.0
+    step += product.operations * vectors / arithmetic.per_cycle
+    store = height * (tiles.row_stored + tiles.vector_stored * vectors)
+    if product.along_rows:
+        store = tiles.column_turned * columns
+    return count * -(-product.columns // columns) * (product.steps * step + store)
+
+
+def of_matrices(unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], columns: int, whole: bool) -> float:
+    """Cycles of a step for each row of A, and for all ``columns``, in tiles of ``high`` by ``wide`` registers of
+    ``unit``, each product of two of which reads one of each, of which those of the shorter side of the tile stay. Rows
+    follow each other in ``lines``, which end with ``whole`` tiles, or nothing is known of how tiles divide them."""
+    rows = high * unit.rows
+    tiles = sum((-(-line // rows) if whole else line / rows) / line for line in lines)
+    return unit.cycles * tiles * -(-columns // (wide * unit.columns)) * (high * wide + (high + wide) * unit.load)
+
+
+def of_block(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
+    """Cycles of a step of ``batch`` products in tiles of blocks, all processors working on them at once, as if a
+    processor did one multiply-add in each: how many it does is not needed to compare tiles."""
+    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+    return -(-blocks // grid.processors) * tile.rows * tile.columns / tile.rate
+
+
+def of_chain(grid: Grid, tile: tuple[int, int], waves: int) -> int:
+    """Cycles of a term of two contractions in one pass, in tiles of so many rows and columns, which all processors
+    compute in so many ``waves``: as those of ``of_block``."""
+    rows, columns = tile
+    return waves * (rows * columns + grid.costs.staged * (rows + columns))
