@@ -1,4 +1,4 @@
-"""One small model at each stage of the compiler, as text: what docs/architecture.md walks through."""
+"""One small model at each stage of the compiler, as text: what docs/architecture.md shows, cut down by docs/tour.py."""
 
 from __future__ import annotations
 
