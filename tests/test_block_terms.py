@@ -27,11 +27,9 @@ from luminal.core.schedule.transform.tensorise import SumInBlocks
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
-from tests.emulation import INSTRUCTION_SETS
+from tests.emulation import HOST, OTHERS
 from tests.test_blocking import TILED, busy, run_product, serial_product
 
-HOST = targets.detect()
-OTHERS = [target for target in INSTRUCTION_SETS if target.flags != HOST.flags and targets.supported(target)]
 IN_BLOCKS = (*TILED, SumInBlocks(1))  # three panels, three tiles of rows, three blocks of terms
 LARGE = replace(targets.AVX512, l2=2 << 20, threads=2)
 DEPTH = 3001  # of blocks of 376 terms, the last of 369

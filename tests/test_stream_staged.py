@@ -53,7 +53,6 @@ from tests.stream_support import (
 
 Array = np.ndarray[Any, Any]
 CUDA, METAL = targets.GPUS["cuda:sm_90"], targets.GPUS["metal"]
-needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
 
 
 def chain(
@@ -333,7 +332,7 @@ def real(target: Target) -> dict[str, ln.LoopNest]:
     return found
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 @pytest.mark.parametrize("compute", ["sm_80", "sm_90", "sm_100"])
 def test_nvcc_takes_chains_without_spilling(compute: str, tmp_path: Path) -> None:
     texts = [rendered(name, nest, dialects.ALL["cuda"]) for name, nest in real(targets.GPUS[f"cuda:{compute}"]).items()]

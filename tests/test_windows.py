@@ -24,7 +24,7 @@ from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRe
 from luminal.core.schedule.transform.unroll_jam import Jam
 from tests.codegen_support import axis, bits, op
 from tests.emulation import INSTRUCTION_SETS
-from tests.schedule_graphs import Source
+from tests.schedule_graphs import BATCH, Source
 from tests.schedule_support import run_program
 
 F32 = types.f32
@@ -162,9 +162,6 @@ def kernel(found: Program, kind: str) -> tuple[str, str]:
     """The nest and the schedule of the only kernel of a kind, as text."""
     (only,) = (k for k in found.kernels if k.name.startswith(kind))
     return nest_text(only.nest), only.schedule
-
-
-BATCH = sym.var("batch", 1, 4)
 
 
 @pytest.mark.parametrize("target", [target.name for target in INSTRUCTION_SETS])
