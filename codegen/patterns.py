@@ -11,10 +11,14 @@ import numpy as np
 from luminal.codegen.cpp import ctype
 from luminal.core import ops
 from luminal.core import symbolic as sym
+from luminal.core.rules.match import Any_, C, Matcher, Pattern, X, Y, apply
+from luminal.core.rules.quantised import quantised, restored
 from luminal.core.schedule.nest.ir import Index, Literal, Scalar
-from luminal.core.types import f32, i8, i16, i32, u8, u16
+from luminal.core.types import f32, i8, i16, u8, u16
 
 SMALLEST = 2.0**-100  # no product of this, or of a larger number, and an integer other than 0 vanishes
+
+STORED = (u8, i8, u16, i16)  # the types of integers that ``quantise`` gives
 
 Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 
@@ -22,71 +26,47 @@ Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     """The name of a function that gives ``scalar``, and its arguments; None where there is none.
 
-    ``lesser(a, b)`` is ``a < b ? a : b`` and ``greater(a, b)`` is ``a < b ? b : a``, an instruction each on most
-    machines. So is a maximum with a number: it need not ask whether that is NaN. ``quantise<T, zero>(x)`` is ``x``
-    rounded to a whole number, plus ``zero``, as an integer of few bits, ``fake_quantise<T, zero>(x)`` that less
-    ``zero`` as a float.
+    ``quantise<T, zero>(x)`` is ``x`` rounded to a whole number, plus ``zero``, as an integer of few bits,
+    ``fake_quantise<T, zero>(x)`` that less ``zero`` as a float. For the others see ``OF_TWO``.
     """
     if scalar.op is ops.CAST:
-        return _quantised(scalar, "quantise") or _restored(scalar)
-    if not scalar.dtype.is_float:
-        return None
-    if scalar.op is ops.SELECT and scalar.operands[0].op is ops.LESS_THAN:
-        compared, branches = scalar.operands[0].operands, scalar.operands[1:]
-        if branches == compared:
-            return "lesser", compared
-        if branches == compared[::-1]:
-            return "greater", compared
-    if scalar.op is ops.MAX:
-        for x, bound in (scalar.operands, scalar.operands[::-1]):
-            if _is_bound(bound, x):
-                return "greater", (x, bound)
+        return _quantised(scalar) or _restored(scalar)
+    if scalar.dtype.is_float:
+        for name, pattern, holds in OF_TWO:
+            for found in SCALARS.match(pattern, scalar):
+                if holds(**found):
+                    return name, (found["x"], found["y"])
     return None
 
 
-def _quantised(scalar: Scalar, name: str, known: float | None = None) -> tuple[str, tuple[Scalar, ...]] | None:
-    """``name``, with the type and the zero point of ``scalar``, and what it rounds, where it is quantised; and the zero
-    point is the one that is ``known``, if one is."""
-    if scalar.op is not ops.CAST or scalar.dtype not in (u8, i8, u16, i16) or scalar.operands[0].dtype != f32:
-        return None
-    whole, zero = _less_number(scalar.operands[0])
-    if whole.op is not ops.ROUND or whole.attr.mode != "even" or known not in (None, zero):
-        return None
-    if not zero.is_integer() or not scalar.dtype.min <= zero <= scalar.dtype.max:
-        return None
-    parameters = ctype(scalar.dtype) + (f", {int(zero)}" if zero else "")
-    return f"{name}<{parameters}>", whole.operands
+def _quantised(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
+    """``quantise`` and what it rounds, where ``scalar`` is quantised."""
+    found = quantised(scalar, SCALARS) if scalar.dtype in STORED else None
+    return None if found is None else (f"quantise<{_parameters(scalar, found[1])}>", found[:1])
 
 
 def _restored(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """``fake_quantise`` and what it rounds, where ``scalar`` is that: the zero point goes in int32, which holds all."""
-    (number,), zero = scalar.operands, 0.0
-    if scalar.dtype != f32:
+    """``fake_quantise`` and what it rounds, where ``scalar`` is that, less the zero point that was added."""
+    whole, less = restored(scalar, SCALARS) or (None, 0)
+    found = quantised(whole, SCALARS) if whole is not None and whole.dtype in STORED else None
+    if whole is None or found is None or found[1] != less:
         return None
-    if number.dtype == i32:
-        number, zero = _less_number(number)
-        number = number.operands[0] if number.op is ops.CAST else number
-    return _quantised(number, "fake_quantise", known=-zero)
+    return f"fake_quantise<{_parameters(whole, less)}>", found[:1]
 
 
-def _less_number(scalar: Scalar) -> tuple[Scalar, float]:
-    """``scalar`` without a number that is added to it, and that."""
-    if scalar.op is ops.ADD:
-        for x, number in (scalar.operands, scalar.operands[::-1]):
-            if (value := _number(number)) is not None:
-                return x, value
-    return scalar, 0.0
+def _parameters(whole: Scalar, zero: int) -> str:
+    """The type and the zero point of what is quantised, as parameters of a template."""
+    return ctype(whole.dtype) + (f", {zero}" if zero else "")
 
 
 def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
     """As ``function``, in kernels of tile operations: ``digits<T>(bytes, amount)`` are the numbers of fewer
     than 8 bits that begin at a bit of every byte, as floats."""
     if scalar.op is ops.CAST and scalar.dtype == f32:
-        (number,) = scalar.operands
-        if number.op is ops.CAST and number.dtype.is_integer and number.dtype.bits < 8:
-            (shifted,) = number.operands
-            if shifted.op is ops.SHR and shifted.dtype == u8 and _begins_in_byte(shifted.operands[1]):
-                return f"digits<{ctype(number.dtype)}>", shifted.operands
+        dtype = scalar.operands[0].dtype
+        for found in SCALARS.match(DIGITS, scalar):
+            if dtype.is_integer and dtype.bits < 8 and _begins_in_byte(found["amount"]):
+                return f"digits<{ctype(dtype)}>", (found["bytes"], found["amount"])
     return function(scalar)
 
 
@@ -97,9 +77,9 @@ def _begins_in_byte(amount: Scalar) -> bool:
     return highest is not None and highest < 8
 
 
-def _is_bound(bound: Scalar, x: Scalar) -> bool:
-    """Whether ``bound`` is a number, and not the +0 that is larger than an ``x`` of -0 that it equals."""
-    value = _number(bound)
+def _is_bound(x: Scalar, y: Scalar) -> bool:
+    """Whether ``y`` is a number, and not the +0 that is larger than an ``x`` of -0 that it equals."""
+    value = _number(y)
     if value is None or math.isnan(value):
         return False
     return value != 0 or math.copysign(1, value) < 0 or _has_one_zero(x)
@@ -107,11 +87,10 @@ def _is_bound(bound: Scalar, x: Scalar) -> bool:
 
 def _has_one_zero(scalar: Scalar) -> bool:
     """Whether a scalar is an integer, or a positive multiple of one, and never -0."""
-    if scalar.op is ops.MUL and scalar.dtype == f32:
-        for x, by in (scalar.operands, scalar.operands[::-1]):
-            if (_number(by) or 0) >= SMALLEST:
-                return _is_integer(x)
-    return _is_integer(scalar)
+    multiples = SCALARS.match(MULTIPLE, scalar) if scalar.dtype == f32 else ()
+    return _is_integer(scalar) or any(
+        _is_integer(found["x"]) and (_number(found["c"]) or 0) >= SMALLEST for found in multiples
+    )
 
 
 def _is_integer(scalar: Scalar) -> bool:
@@ -124,3 +103,16 @@ def _number(scalar: Scalar) -> float | None:
     if not isinstance(scalar.leaf, Literal):
         return None
     return float(np.frombuffer(scalar.leaf.bits, scalar.dtype.numpy)[0])
+
+
+SCALARS: Matcher[Scalar] = Matcher(lambda scalar: scalar.operands, _number)
+MULTIPLE = apply(ops.MUL, X, C)
+DIGITS = apply(ops.CAST, apply(ops.CAST, apply(ops.SHR, Any_("bytes", u8), Any_("amount"))))
+
+# Functions of two floats, the scalars that they give, and on which condition. ``lesser`` and ``greater`` are an
+# instruction each on most machines. So is a maximum with a number: it need not ask whether that is NaN.
+OF_TWO: tuple[tuple[str, Pattern, Callable[..., bool]], ...] = (
+    ("lesser", apply(ops.SELECT, apply(ops.LESS_THAN, X, Y), X, Y), lambda x, y: True),
+    ("greater", apply(ops.SELECT, apply(ops.LESS_THAN, X, Y), Y, X), lambda x, y: True),
+    ("greater", apply(ops.MAX, X, Y), _is_bound),
+)

@@ -67,9 +67,7 @@ def _source(entry: str, graph: Graph, target: Target, packings: preparation.Pack
     check_graph(graph)
     watch("prepared", graph)
     arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured)
-    watch("refused", arranged.refused)
-    watch("fusion", arranged.fusion)
-    watch("layouts", arranged.layouts)
+    watch("arranged", arranged)
     return assembly.Source(entry, graph, prepared, arranged)
 
 

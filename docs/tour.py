@@ -194,25 +194,26 @@ def excerpts() -> Iterator[tuple[str, str, str]]:
     yield "after", "text", lines(canonical, "# aten.div").strip(".\n")
     yield "prepared", "text", bare(lines(printer.text(reached["prepared"]), "# aten.linear.* 'linear' ", "'matmul' "))
 
-    fusion, layouts = reached["fusion"], reached["layouts"]
-    yield "fusion", "text", fusion_text(fusion, layouts)
+    arranged = reached["arranged"]
+    fusion = arranged.fusion
+    yield "fusion", "text", fusion_text(arranged)
 
     norm = next(c for c in fusion.clusters if c.kind == "row")
-    serial = clusters.lower(norm, fusion, layouts, TARGET).nest
-    yield "serial", "text", narrow(nest_text(serial))
-    chosen = cpu.choose(norm, serial, TARGET)
+    lowered = clusters.lower(norm, arranged, TARGET)
+    yield "serial", "text", narrow(nest_text(lowered.nest))
+    chosen = cpu.choose(norm, lowered, TARGET)
     schedule, row = chosen.schedule, chosen.nest
     yield "schedule", "text", "\n".join(map(str, schedule))
     yield "nest", "text", narrow(nest_text(row))
 
     first = fusion.clusters[0]
-    nest = cpu.choose(first, clusters.lower(first, fusion, layouts, TARGET).nest, TARGET).nest
+    nest = cpu.choose(first, clusters.lower(first, arranged, TARGET), TARGET).nest
     yield "tile", "text", narrow(nest_text(nest))
 
     chain = next(c for c in fusion.clusters if c.chain is not None)
-    serial = clusters.lower(chain, fusion, layouts, TARGET).nest
-    yield "chain", "text", narrow(nest_text(serial))
-    yield "stream", "text", narrow(nest_text(cpu.choose(chain, serial, TARGET).nest))
+    lowered = clusters.lower(chain, arranged, TARGET)
+    yield "chain", "text", narrow(nest_text(lowered.nest))
+    yield "stream", "text", narrow(nest_text(cpu.choose(chain, lowered, TARGET).nest))
 
     on_grid = compile_graph(graph, GRID)
     staged = next(k.nest for k in on_grid.kernels if k.name.startswith("contraction"))

@@ -14,6 +14,7 @@ from luminal.codegen.emitter import KernelText, emit
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import interpreter, ir, walk
 from luminal.core.schedule.program.ir import Kernel
+from luminal.core.schedule.transform.loops import Scheduled
 from tests.codegen_support import WARNINGS, check_close
 from tests.gpu_emulation import Image, aligned
 
@@ -21,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 def rendered(name: str, nest: ir.LoopNest, dialect: Dialect) -> KernelText:
-    return emit(Kernel(name, nest), {dim.name: place for place, dim in enumerate(nest.dims)}, dialect)
+    return emit(Kernel(name, Scheduled(nest)), {dim.name: place for place, dim in enumerate(nest.dims)}, dialect)
 
 
 def read_by(nest: ir.LoopNest) -> set[str]:

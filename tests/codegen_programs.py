@@ -5,8 +5,9 @@ import numpy as np
 from luminal.core import ops, types
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.program.ir import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Var
-from tests.codegen_support import array, axis, of, op, output
+from tests.codegen_support import array, axis, of, op, output, written
 
 F32 = types.f32
 COLUMNS = 24
@@ -30,7 +31,7 @@ def scaled_rows(name: str = "scaled_rows", threads: int = 1) -> Program:
         store = ir.Loop(c, COLUMNS, kind, (ir.Store("out", place, value),), lanes)
         tasks = (ir.Loop(r, of(rows), "parallel", (store,)),)
         nest = ir.LoopNest((output("out"), *arrays), (rows,), tasks, threads=threads)
-        return Kernel(name, nest, (f"Mul '{name}' (model.py:3)",), "parallel r\nvector c by 8")
+        return Kernel(name, Scheduled(nest, written("parallel r", "vector c by 8")), (f"Mul '{name}' (model.py:3)",))
 
     def buffer(name: str, space: str, shape: tuple = shape, offset: int = 0) -> Buffer:
         size = (32 if shape[0] != COLUMNS else 1) * COLUMNS * 4

@@ -18,6 +18,7 @@ from luminal.core import types
 from luminal.core.ops import Op
 from luminal.core.schedule.nest import interpreter, ir
 from luminal.core.schedule.program.ir import Kernel
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Expr, Int, Var, expr
 from luminal.core.target import Target
 from luminal.core.types import DType
@@ -97,6 +98,24 @@ class Case:
         return [(self.arrays, self.dims), *self.more]
 
 
+@dataclass(frozen=True)
+class Written:
+    """A transform that is its text alone: for kernels that are written out."""
+
+    line: str
+
+    def __call__(self, nest: ir.LoopNest) -> ir.LoopNest:
+        raise NotImplementedError(self.line)
+
+    def __str__(self) -> str:
+        return self.line
+
+
+def written(*lines: str) -> tuple[Written, ...]:
+    """A schedule of which only the text counts."""
+    return tuple(map(Written, lines))
+
+
 class Compiled:
     """A kernel as a function of flat arrays, which it writes in place."""
 
@@ -124,7 +143,7 @@ def compile_nests(nests: Mapping[str, ir.LoopNest], target: Target, folder: Path
     emitted, parts = {}, ['#include "luminal/status.hpp"\n']
     for name, nest in nests.items():
         dims = {dim.name: number for number, dim in enumerate(nest.dims)}
-        kernel = Kernel(name, nest)
+        kernel = Kernel(name, Scheduled(nest))
         emitted[name] = text = render.emit(kernel, dims)
         arguments = {"status": "status", "dims": "dims"}
         for place, pointer in enumerate(text.signature.pointers):

@@ -22,6 +22,7 @@ from luminal.core import target as targets
 from luminal.core import types
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.program.ir import Buffer, Entry, Kernel, Launch, Program, Region, TensorSpec
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
 from tests.abi_support import LM_CUDA, LM_FLOAT32, LM_INT64, Value, value_at
@@ -46,8 +47,10 @@ def program() -> Program:
     x, y = (TensorSpec(name, types.f32, rows) for name in ("x", "y"))
     lookup_arrays = (output("out"), array("ids", types.i64), array("x"), array("table"))
     lookup_nest = ir.LoopNest(lookup_arrays, (ROWS,), tasks, checked=True, threads=8)
-    lookup = Kernel("lookup", lookup_nest, ("Gather 'rows' (model.py:3)",))
-    mirror = Kernel("mirror", ir.LoopNest((output("out"), array("x"), array("bias")), (ROWS,), tasks, threads=24))
+    lookup = Kernel("lookup", Scheduled(lookup_nest), ("Gather 'rows' (model.py:3)",))
+    mirror = Kernel(
+        "mirror", Scheduled(ir.LoopNest((output("out"), array("x"), array("bias")), (ROWS,), tasks, threads=24))
+    )
     generator = np.random.default_rng(5)
     constants = {
         "table": generator.standard_normal((16, COLUMNS), dtype=np.float32),

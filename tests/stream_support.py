@@ -112,10 +112,10 @@ def make(
     source.arrays |= arrays or {}
     graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
     prepared = preparation.prepare(graph.results, target, {})
-    fusion = chain.link(fuse.fuse(prepared.roots, prepared.tiles))
-    layouts = layout.assign(fusion)
+    fusion = chain.link(fuse.fuse(prepared.roots, prepared.contractions))
+    arranged = layout.assign(fusion)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)
-    lowered = clusters.lower(cluster, fusion, layouts, target)
+    lowered = clusters.lower(cluster, arranged, target)
     nodes = [n for n in lowered.arguments if n not in prepared.roots]
     values = interp.evaluate(nodes, source.arrays)
     flat = {a.name: np.ascontiguousarray(x).reshape(-1) for a, x in zip(lowered.nest.arrays, values, strict=False)}

@@ -143,7 +143,7 @@ def batched(rows: Int, columns: int, depth: int) -> ir.Graph:
 
 
 def schedule(graph: ir.Graph, target: Target) -> str:
-    (text,) = (k.schedule for k in compile_graph(graph, target).kernels if "Tensorise(" in k.schedule)
+    (text,) = (k.scheduled.text for k in compile_graph(graph, target).kernels if "Tensorise(" in k.scheduled.text)
     return text
 
 
@@ -177,7 +177,7 @@ def test_terms_are_blocked_where_the_number_of_rows_is_not_known() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 12])
 def test_threads_have_equal_shares_of_what_passes_together(threads: int) -> None:
     program = compile_graph(linear(128, 768, 6144), replace(LARGE, threads=threads))
-    (nest,) = (k.nest for k in program.kernels if "Tensorise(" in k.schedule)
+    (nest,) = (k.nest for k in program.kernels if "Tensorise(" in k.scheduled.text)
     assert busy(nest, threads) >= 0.85
 
 
@@ -196,7 +196,7 @@ def test_threads_have_equal_shares_of_few_rows(
     rows: Int, columns: int, depth: int, l2: int, sizes: dict[str, int]
 ) -> None:
     program = compile_graph(linear(rows, columns, depth), replace(LARGE, l2=l2))
-    (nest,) = (k.nest for k in program.kernels if "BlockTerms(" in k.schedule)
+    (nest,) = (k.nest for k in program.kernels if "BlockTerms(" in k.scheduled.text)
     assert busy(nest, 2, **sizes) >= 0.9
 
 

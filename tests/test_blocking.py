@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,8 @@ from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import contraction
 from luminal.core.schedule.choose.contraction import TERMS
-from luminal.core.schedule.contraction.roles import Roles, apart, roles
+from luminal.core.schedule.contraction.contraction import Contraction
+from luminal.core.schedule.contraction.roles import find, row_stride
 from luminal.core.schedule.contraction.tile import choose_tile, lines
 from luminal.core.schedule.cost.blocking import Blocking, Product, blockings, near_equal
 from luminal.core.schedule.nest import interpreter, walk
@@ -57,21 +59,23 @@ def product(rows: int, columns: int, depth: int) -> ir.Node:
     ids=str,
 )
 def test_the_tile_is_one_of_the_fastest(shape: tuple[int, int, int], tiles: set[tuple[int, int]]) -> None:
-    node = product(*shape)
-    found = roles(node)
-    assert found is not None
-    tile = choose_tile(targets.AVX512, node, found)
+    tile = choose_tile(targets.AVX512, only([product(*shape)]))
     assert (tile.rows, tile.columns) in tiles
 
 
-def convolution(batch: int, side: int, kernel: int, stride: int = 1) -> tuple[ir.Node, Roles]:
+def convolution(batch: int, side: int, kernel: int, stride: int = 1) -> Contraction:
     """Of 512 channels to as many, and pictures of ``side`` by ``side`` to such."""
     x = ir.input_("x", (batch, side * stride, side * stride, 512), F32)
     w = ir.constant(np.ones((512, 512, kernel, kernel), np.float32))
     pads = [kernel // 2] * 2
     y = decompose.conv(movement.permute(x, (0, 3, 1, 2)), w, strides=[stride] * 2, pads_begin=pads, pads_end=pads)
-    ((node, found),) = [(n, found) for n in ir.topological([y]) if (found := roles(n)) is not None]
-    return node, found
+    return only([y])
+
+
+def only(roots: Sequence[ir.Node]) -> Contraction:
+    """The one contraction that ``roots`` depend on."""
+    (found,) = find(roots).values()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -80,14 +84,13 @@ def convolution(batch: int, side: int, kernel: int, stride: int = 1) -> tuple[ir
 def test_tiles_divide_the_lines_of_windows_and_all_rows_of_points(
     kernel: int, stride: int, expected: tuple[int, int]
 ) -> None:
-    node, found = convolution(32, 7, kernel, stride)
-    assert lines(node.inputs[0].shape, found) == expected
+    assert lines(convolution(32, 7, kernel, stride)) == expected
 
 
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_pictures_of_few_lines_have_the_tile_of_one_in_a_batch_too(kernel: int) -> None:
     """Its 32 pictures are no line of 32 rows: tiles of 6 would divide the 7 rows that there are into low ones."""
-    tiles = [choose_tile(targets.AVX512, *convolution(batch, 7, kernel)) for batch in (1, 8, 32)]
+    tiles = [choose_tile(targets.AVX512, convolution(batch, 7, kernel)) for batch in (1, 8, 32)]
     assert all(tile.rows >= 7 for tile in tiles) and len({tile.columns for tile in tiles}) == 1
 
 
@@ -95,8 +98,7 @@ def test_pictures_of_few_lines_have_the_tile_of_one_in_a_batch_too(kernel: int) 
     ("kernel", "stride", "expected"), [(1, 1, 512 * 4), (1, 2, 2 * 512 * 4), (3, 1, 512 * 4), (3, 2, 2 * 512 * 4)]
 )
 def test_rows_are_as_far_apart_as_channels_and_steps_say(kernel: int, stride: int, expected: int) -> None:
-    node, found = convolution(1, 14, kernel, stride)
-    assert apart(node.inputs[0], found) == expected
+    assert row_stride(convolution(1, 14, kernel, stride)) == expected
 
 
 def test_inputs_are_row_major() -> None:
@@ -107,29 +109,23 @@ def test_inputs_are_row_major() -> None:
     weights = ir.constant(np.ones((96, 2048), np.float32))
     cases = ((decompose.matmul(heads, keys), 16 * 64 * 4), (decompose.linear(turned, weights, None), 4))
     for root, expected in cases:
-        ((node, found),) = [(n, found) for n in ir.topological([root]) if (found := roles(n)) is not None]
-        assert apart(node.inputs[0], found) == expected
+        assert row_stride(only([root])) == expected
 
 
 def test_how_far_apart_rows_are_may_be_unknown() -> None:
     length = sym.var("length", 1, 512)
     node = decompose.linear(ir.input_("x", (64, length), F32), ir.input_("w", (48, length), F32), None)
-    found = roles(node)
-    assert found is not None and apart(node.inputs[0], found) == 0
+    assert row_stride(only([node])) == 0
 
 
 @pytest.mark.parametrize("ways", [8, 12])
 @pytest.mark.parametrize("shape", [(196, 256, 1024), (49, 512, 2048), (128, 768, 3072), (64, 256, 5120)], ids=str)
 def test_a_tile_has_no_more_rows_than_a_set_of_the_first_cache_has_ways(shape: tuple[int, int, int], ways: int) -> None:
     """Measured on a cache of 8 ways, rows 4096 bytes apart: 14 x 32 reaches 75 % of the peak, 8 x 32 100 %."""
-    node = product(*shape)
-    found = roles(node)
-    assert found is not None
     target = replace(targets.AVX512, l1=ways * 4096)
-    assert choose_tile(target, node, found, 32).rows <= ways
+    assert choose_tile(target, only([product(*shape)]), 32).rows <= ways
     half = product(*shape[:2], 512)  # 2048 bytes apart: two sets
-    found = roles(half)
-    assert found is not None and choose_tile(target, half, found, 32).rows > ways
+    assert choose_tile(target, only([half]), 32).rows > ways
 
 
 def of_shape(rows: int, columns: int, depth: int) -> Product:
@@ -238,7 +234,7 @@ def order_of_tiles(scaled: bool) -> str:
         total = ir.elementwise(op, total, ir.view(vector, shape, [over[1]])) if used else total
     total = ir.elementwise(ops.ADD, total, residual)
     (kernel,) = compile_graph(ir.Graph("one", (x, residual), (("y", total),)), targets.AVX512).kernels
-    return [line for line in kernel.schedule.splitlines() if line.startswith("Reorder(")][-1]
+    return [line for line in kernel.scheduled.text.splitlines() if line.startswith("Reorder(")][-1]
 
 
 @pytest.mark.parametrize(
@@ -259,8 +255,8 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
     x, w = ir.input_("x", (8, 64, 7, 7), F32), ir.constant(np.ones((128, 64, 3, 3), np.float32))
     graph = ir.Graph("conv", (x,), (("y", decompose.conv(x, w, pads_begin=[1, 1], pads_end=[1, 1])),))
     *_, kernel = compile_graph(graph, targets.AVX512).kernels
-    reorders = [line for line in kernel.schedule.splitlines() if line.startswith("Reorder(")]
-    assert reorders[-1] == f"Reorder(order={tuple(order)})" and "Tensorise(" in kernel.schedule
+    reorders = [line for line in kernel.scheduled.text.splitlines() if line.startswith("Reorder(")]
+    assert reorders[-1] == f"Reorder(order={tuple(order)})" and "Tensorise(" in kernel.scheduled.text
 
 
 def test_blocks_are_costed_as_they_can_be_made() -> None:
@@ -279,7 +275,7 @@ def test_few_rows_of_a_number_that_is_not_known_are_tiles(target: targets.Target
             x = ir.input_("x", (rows, depth), types.f32)
             y = decompose.matmul(x, ir.constant(np.ones((depth, columns), np.float32)))
             program = compile_graph(ir.Graph("few", (x,), (("y", y),), tuple(sym.variables(rows))), target)
-            assert all("not tiled" not in kernel.schedule for kernel in program.kernels), (most, depth, columns)
+            assert all("not tiled" not in kernel.scheduled.text for kernel in program.kernels), (most, depth, columns)
 
 
 def test_parts_are_near_equal() -> None:

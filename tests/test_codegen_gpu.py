@@ -23,11 +23,12 @@ from luminal.core.ops import Kind
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.program.ir import Kernel, Program
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.target import Target
 from tests import device_support, metal_check
 from tests.codegen_gpu_cases import CASES, FRAGMENTS, thread
 from tests.codegen_gpu_support import Emulated, compare, rendered
-from tests.codegen_support import array, axis, number, output
+from tests.codegen_support import array, axis, number, output, written
 from tests.conftest import Golden
 from tests.schedule_graphs import GRAPHS, Source
 from tests.schedule_support import check_outputs, run_program
@@ -108,7 +109,7 @@ def test_nests_that_break_the_rules_of_blocks_are_refused() -> None:
 
     def refusal(*body: ir.Statement, dialect: Dialect = CUDA) -> str:
         with pytest.raises(SpecError) as caught:
-            emit(Kernel("k0", ir.LoopNest((output("out"),), (), body, threads=64)), {}, dialect)
+            emit(Kernel("k0", Scheduled(ir.LoopNest((output("out"),), (), body, threads=64))), {}, dialect)
         return str(caught.value)
 
     held = ir.Alloc("held", types.f32, 128, "registers")
@@ -127,7 +128,8 @@ HALF = [(dialect, name) for dialect in GPUS for name in cases(dialect) if name.e
 
 def kernel_text(dialect: Dialect, name: str) -> str:
     nest = (CASES | FRAGMENTS)[name].nest
-    kernel = Kernel(name, nest, ("Op 'layer/op' (model.py:7)",), "parallel row\nthread column by 64")
+    schedule = written("parallel row", "thread column by 64")
+    kernel = Kernel(name, Scheduled(nest, schedule), ("Op 'layer/op' (model.py:7)",))
     return render.kernel_text(emit(kernel, {dim.name: place for place, dim in enumerate(nest.dims)}, dialect))
 
 
@@ -170,7 +172,7 @@ def test_indices_take_64_bits_only_where_they_may_need_them() -> None:
 def test_conditions_guard_statements_on_cpus() -> None:
     i, at = axis("i", 9)
     body = ir.Loop(i, 9, "unroll", (ir.If((-at + 6, at - 2), (ir.Store("out", at, ir.load("x", at - 2, types.f32)),)),))
-    text = emit(Kernel("k0", ir.LoopNest((output("out"), array("x")), (), (body,))), {}).body
+    text = emit(Kernel("k0", Scheduled(ir.LoopNest((output("out"), array("x")), (), (body,)))), {}).body
     assert text[:3] == (
         "#pragma GCC unroll 9",
         "for (int64_t i = 0; i < 9; ++i) {",

@@ -19,9 +19,10 @@ from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.ops import Kind
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.program.ir import Kernel
+from luminal.core.schedule.transform.loops import Scheduled
 from tests.codegen_cases import CASES
 from tests.codegen_programs import scaled_rows
-from tests.codegen_support import array, axis, number, output
+from tests.codegen_support import array, axis, number, output, written
 from tests.conftest import Golden
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,7 +92,7 @@ def test_nests_that_break_the_rules_are_refused() -> None:
 
     def refusal(*body: ir.Statement) -> str:
         with pytest.raises(SpecError) as caught:
-            emit(Kernel("k0", ir.LoopNest((output("out"),), (), body)), {})
+            emit(Kernel("k0", Scheduled(ir.LoopNest((output("out"),), (), body))), {})
         return str(caught.value)
 
     assert "variable i is used out of its scope" in refusal(store)
@@ -116,14 +117,16 @@ def test_a_tile_has_the_rows_of_its_own_scope() -> None:
         ir.Loop(i, 3, "serial", (contract, ir.Store("out", row, ir.load("tile", 8 * row, types.f32)))),
     )
     nest = ir.LoopNest((output("out"), array("a"), array("b")), (sym.Var("n", 0, 9),), body)
-    text = render.kernel_text(emit(Kernel("k0", nest), {"n": 0}))
+    text = render.kernel_text(emit(Kernel("k0", Scheduled(nest)), {"n": 0}))
     assert [count for count in range(5) if f"case {count}: " in text] == [1, 2, 3]
     assert "default: __builtin_trap();" in text
 
 
 def test_runs_of_lanes_are_stored_as_such() -> None:
     texts = {
-        name: render.kernel_text(emit(Kernel("k0", case.nest), {})) for name, case in CASES.items() if "runs" in name
+        name: render.kernel_text(emit(Kernel("k0", Scheduled(case.nest)), {}))
+        for name, case in CASES.items()
+        if "runs" in name
     }
     assert len(texts) == 4
     for name, text in texts.items():
@@ -138,7 +141,9 @@ def test_runs_of_lanes_are_stored_as_such() -> None:
 )
 def test_golden_kernel(name: str, golden: Golden) -> None:
     nest = CASES[name].nest
-    kernel = Kernel(name, nest, ("Op 'layer/op' (model.py:7)",), "parallel row\nvector column by 16")
+    kernel = Kernel(
+        name, Scheduled(nest, written("parallel row", "vector column by 16")), ("Op 'layer/op' (model.py:7)",)
+    )
     dims = {dim.name: place for place, dim in enumerate(nest.dims)}
     golden.check(f"{name}.cpp", render.kernel_text(emit(kernel, dims)))
 
@@ -149,7 +154,7 @@ def test_golden_library(golden: Golden) -> None:
 
 
 def test_values_leave_loops_that_they_do_not_depend_on() -> None:
-    lines = render.kernel_text(emit(Kernel("k0", CASES["row_moments"].nest), {})).splitlines()
+    lines = render.kernel_text(emit(Kernel("k0", Scheduled(CASES["row_moments"].nest)), {})).splitlines()
     depth = {
         line.strip().split(" = ")[0].split()[-1]: len(line) - len(line.lstrip()) for line in lines if " = " in line
     }
@@ -182,7 +187,7 @@ def test_sources_are_the_same_in_every_process_and_hold_no_path() -> None:
 def test_the_source_hash_covers_kernels_and_packing() -> None:
     program = scaled_rows()
     other = scaled_rows()
-    changed = Kernel("square", CASES["exponential"].nest)
+    changed = Kernel("square", Scheduled(CASES["exponential"].nest))
     object.__setattr__(other, "kernels", (changed, other.kernels[1]))
     hashes = {render.render(p, targets.AVX2).source_hash for p in (program, other, scaled_rows("renamed"))}
     assert len(hashes) == 3

@@ -90,7 +90,7 @@ def chains() -> Module:
     inputs = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1)).unbind()
     compiled = luminal.compile(Scores().eval(), inputs, name="scores")
     assert isinstance(compiled, Module) and compiled.program is not None
-    kernels = [kernel for kernel in compiled.program.kernels if "Stream(" in kernel.schedule]
+    kernels = [kernel for kernel in compiled.program.kernels if "Stream(" in kernel.scheduled.text]
     assert len(kernels) == 2 and all(sym.always(kernel.nest.task_count - 8) for kernel in kernels)
     return compiled
 

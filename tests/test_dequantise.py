@@ -294,7 +294,7 @@ def test_several_tiles_of_rows_read_a_panel_that_is_computed_once() -> None:
     graph = product(61, weight)
     program = compile_graph(graph, targets.AVX512)
     assert not prologues(program)
-    assert "Unpack()" in program.kernels[0].schedule
+    assert "Unpack()" in program.kernels[0].scheduled.text
     assert sum(size for _, size in arrays(program).values()) < 160 * 128
     check(graph, program, weight)
 
@@ -401,16 +401,19 @@ def test_a_chain_of_more_operations_than_functions_may_call_each_other() -> None
 def test_panels_of_deep_sums_are_narrow_enough_for_the_cache() -> None:
     for depth, columns in ((2048, 48), (3072, 32), (5632, 16)):
         program = compile_graph(product(61, dequantised(integers(types.i8, 96, depth), depth)), targets.AVX512)
-        assert f"columns={columns}" in program.kernels[0].schedule and "Unpack()" in program.kernels[0].schedule
+        assert (
+            f"columns={columns}" in program.kernels[0].scheduled.text
+            and "Unpack()" in program.kernels[0].scheduled.text
+        )
     program = compile_graph(product(61, dequantised(integers(types.i8, 96, 8192), 8192)), targets.AVX512)
-    assert "Unpack()" not in program.kernels[0].schedule and len(prologues(program)) == 1
+    assert "Unpack()" not in program.kernels[0].scheduled.text and len(prologues(program)) == 1
 
 
 def test_panels_whose_blocks_of_terms_are_unlike_are_unpacked_too() -> None:
     """781 terms have no divisor that makes blocks: the last one is shorter."""
     graph = product(64, dequantised(integers(types.i8, 96, 781), 781))
     program = compile_graph(graph, targets.AVX512)
-    assert "Tensorise(" in program.kernels[0].schedule and "Unpack()" in program.kernels[0].schedule
+    assert "Tensorise(" in program.kernels[0].scheduled.text and "Unpack()" in program.kernels[0].scheduled.text
     x = np.random.default_rng(0).standard_normal((64, 781)).astype(np.float32)
     onnx_models.assert_close([run_program(program, {"x": x})["y"]], interp.run(graph, {"x": x}).outputs, 1e-5)
 
@@ -421,5 +424,5 @@ def test_rows_of_a_batch_share_a_panel_as_those_of_one_sample_do() -> None:
     for shape, unpacked in (((64, 512), True), ((8, 8, 512), True), ((2, 16, 512), True), ((16, 512), False)):
         x = ir.input_("x", shape, types.f32)
         graph = Graph("rows", (x,), (("y", contraction.linear(x, weight, None)),))
-        schedule = compile_graph(graph, targets.AVX512).kernels[0].schedule
+        schedule = compile_graph(graph, targets.AVX512).kernels[0].scheduled.text
         assert "Tensorise(" in schedule and ("Unpack()" in schedule) == unpacked

@@ -23,7 +23,8 @@ from luminal.core.matrix import AMX_INT8, DOT_INT8, MatrixUnit
 from luminal.core.movement import pad, slice_
 from luminal.core.pipeline import canonical, compile_graph
 from luminal.core.rewrite import simplify
-from luminal.core.schedule.contraction.roles import operand, roles
+from luminal.core.schedule.contraction.contraction import operand
+from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.schedule.nest.ir import Contract
 from luminal.core.schedule.nest.walk import statements
 from luminal.core.schedule.numeric import integers
@@ -84,7 +85,7 @@ def integral(graph: Graph) -> Graph:
 
 def products(graph: Graph) -> list[tuple[DType, DType, DType]]:
     """The types of A, B and the sum of every contraction; constants that folded into int32 as what holds them."""
-    found = [(node, r) for node in ir.everything(graph.roots) if (r := roles(node)) is not None]
+    found = [(node, r) for node in ir.everything(graph.roots) if (r := contraction_of(node)) is not None]
     return [(r.a.source.dtype, _held(r.b.source), node.dtype) for node, r in found]
 
 
@@ -141,7 +142,7 @@ def test_matrix_products_are_the_same_integers(case: tuple[Values, Node]) -> Non
     values, node = case
     graph = values.graph(node)
     found = integral(graph)
-    if roles(node) is not None:
+    if contraction_of(node) is not None:
         assert set(products(found)) == {BYTES}
     for mode in interp.MODES:
         for x, y in zip(*(interp.run(g, values.arrays, mode).outputs for g in (found, graph)), strict=True):
@@ -172,7 +173,7 @@ def test_windows_with_borders_are_the_same_integers(
 def test_the_rule_applies_to_its_examples_once(example: Node) -> None:
     made = integers.RULE.rewrite(example)
     assert made is not None
-    (total,) = (x for x in ir.topological([made]) if roles(x) is not None)
+    (total,) = (x for x in ir.topological([made]) if contraction_of(x) is not None)
     assert made is not example and integers.RULE.rewrite(total) is total
 
 
@@ -316,7 +317,7 @@ def test_rounded_activations_are_stored_in_a_byte() -> None:
     seen: dict[str, Any] = {}
     graph = integral(values.graph(chain(values)))
     program = compile_graph(graph, AVX512, seen.__setitem__)
-    assert {n.dtype for n in seen["fusion"].stored} == {u8}
+    assert {n.dtype for n in seen["arranged"].fusion.stored} == {u8}
     assert products(graph) == [BYTES, BYTES]
     (expected,), found = interp.run(graph, values.arrays).outputs, run_program(program, values.arrays)
     np.testing.assert_array_equal(found["y0"], expected)
@@ -330,7 +331,7 @@ def test_what_zero_points_add_joins_the_contraction() -> None:
     graph = integral(values.graph(decompose.matmul(centred(a, zeros[0]), centred(b, zeros[1]))))
     seen: dict[str, Any] = {}
     program = compile_graph(graph, AVX512, seen.__setitem__)
-    assert [cluster.kind for cluster in seen["fusion"].clusters] == ["row", "contraction"]
+    assert [cluster.kind for cluster in seen["arranged"].fusion.clusters] == ["row", "contraction"]
     (expected,), found = interp.run(graph, values.arrays).outputs, run_program(program, values.arrays)
     np.testing.assert_array_equal(found["y0"], expected)
 

@@ -191,7 +191,7 @@ def test_kernels_clip_their_windows_and_read_bits_as_they_lie() -> None:
     target = targets.ALL["avx512"]
     program = compile_graph(graph(root, x), target)
     (pool,) = (kernel for kernel in program.kernels if kernel.name.startswith("row"))
-    assert "ClipReduction" in pool.schedule and " if " not in nest_text(pool.nest)
+    assert "ClipReduction" in pool.scheduled.text and " if " not in nest_text(pool.nest)
     text = render(program, target).files[f"kernels/{pool.name}.cpp"]
     loads = [line for line in text.splitlines() if "load<" in line]
     assert loads and all("vec<uint16_t, 16>" in line and "bits_of(" in line for line in loads)

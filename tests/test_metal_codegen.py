@@ -18,6 +18,7 @@ from luminal.core import types
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.program.ir import Kernel
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Var
 from luminal.runtime import loader
 from tests import metal_check, metal_support
@@ -136,7 +137,7 @@ def copying(count: int, dtype: types.DType) -> Kernel:
     arrays = [replace(array(f"x{number}"), dtype=dtype) for number in range(count - 1)]
     loop = ir.Loop(r, of(rows), "parallel", (store,))
     nest = ir.LoopNest((replace(output("out"), dtype=dtype), *arrays), (rows,), (loop,))
-    return Kernel("copy", nest, ("Concat '/joined' (model.py:9)",))
+    return Kernel("copy", Scheduled(nest), ("Concat '/joined' (model.py:9)",))
 
 
 def test_float64_is_refused_by_name() -> None:

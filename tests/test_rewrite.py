@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mpmath import mp
 
 from luminal.core import interp, ir, movement, ops, rewrite, spec
 from luminal.core import symbolic as sym
+from luminal.core.decompose.error_function import times_normal, times_normal_short
+from luminal.core.decompose.hyperbolic import one_plus_tanh_short
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph, Node, Origin
 from luminal.core.rules import RULES, quotient
-from luminal.core.rules.pattern import Rule
+from luminal.core.rules.functions import IDENTITIES, Identity
+from luminal.core.rules.pattern import NODES, Rule, instance
+from luminal.core.schedule.numeric import bit_maxima, integers
 from luminal.core.types import DType, bool_, f16, f32, i32, i64, u8
 
 DIMS = {"S": 5}
@@ -81,8 +87,53 @@ def test_the_fixpoint_of_each_example_holds_to_the_bit(rule: Rule) -> None:
 
 
 def test_equations_are_unique() -> None:
-    equations = [rule.equation for rule in RULES]
+    equations = [rule.equation for rule in (*RULES, *IDENTITIES)]
     assert len(set(equations)) == len(equations)
+
+
+def test_rules_that_run_anywhere_are_exact() -> None:
+    assert not [rule for rule in (*RULES, *quotient.RULES) if rule.real is not None]
+
+
+@pytest.mark.parametrize("rule", [integers.RULE, bit_maxima.RULE], ids=repr)
+def test_real_rules_keep_their_bound(rule: Rule) -> None:
+    for left in rule.examples():
+        right = rule.rewrite(left)
+        assert rule.real is not None and right is not None and right is not left
+        exact, found = interp.evaluate([left, right], feed([left]))  # the left sides do not round
+        np.testing.assert_allclose(found, exact, 4 * left.dtype.eps if left.dtype.is_float else 0)
+
+
+# ---- identities of functions -----------------------------------------------------------------------------------------
+
+
+def times_phi(x: Any) -> Any:
+    return x * mp.erfc(-x / mp.sqrt(2)) / 2 if abs(x) < 1000 else x * (x > 0)
+
+
+REAL: dict[Any, Callable[[Any], Any]] = {  # by what the rows make
+    times_normal: times_phi,
+    times_normal_short: times_phi,
+    one_plus_tanh_short: lambda x: 2 / (1 + mp.exp(-2 * x)),
+}
+
+
+@pytest.mark.parametrize("row", IDENTITIES, ids=repr)
+def test_each_identity_is_known_and_keeps_its_bound(row: Identity) -> None:
+    for dtype in row.types:
+        left = instance(row.left, dtype, row.numbers, (512,))
+        x = ir.input_("x", left.shape, dtype)
+        (known,) = rewrite.rewrite([left])
+        assert row.argument(left, NODES) is row.argument(known, NODES) is x
+        given = np.concatenate([values(dtype, (256,), 0), np.linspace(-14, 6, 256).astype(dtype.numpy)])
+        found = interp.evaluate([row.right(x)], {"x": given})[0].astype(np.float64)
+        with mp.workdps(50):
+            exact = np.array([float(REAL[row.right](mp.mpf(float(value)))) for value in given])
+        finite = np.isfinite(exact)
+        np.testing.assert_array_equal(found[~finite], exact[~finite])
+        relative = 4 * dtype.eps if row.real.digits is None else 2.0**-row.real.digits
+        bound = np.abs(exact[finite]) * relative + max(row.real.lost, float(np.finfo(dtype.numpy).smallest_subnormal))
+        assert (np.abs(found[finite] - exact[finite]) <= bound).all()
 
 
 # ---- what must not be rewritten --------------------------------------------------------------------------------------

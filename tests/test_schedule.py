@@ -16,9 +16,9 @@ from luminal.core.decompose import activation, contraction, reduction, scatterin
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.fusion import fuse, layout
-from luminal.core.schedule.fusion.cluster import Fusion
+from luminal.core.schedule.fusion.cluster import Cluster, Fusion
 from luminal.core.schedule.grid import divide, sort_rows
 from luminal.core.schedule.lower import clusters as lower
 from luminal.core.schedule.nest import ir as ln
@@ -46,9 +46,9 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
     check_outputs(case.graph, expected, found, case.depth)
 
 
-def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Layouts]:
+def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Arrangement]:
     prepared = prepare(outputs, targets.AVX512, {})
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
+    fusion = fuse.fuse(prepared.roots, prepared.contractions)
     return fusion, layout.assign(fusion)
 
 
@@ -58,9 +58,9 @@ def kinds(fusion: Fusion) -> list[str]:
 
 def test_softmax_is_one_kernel_and_costly_rows_are_kept() -> None:
     source = Source()
-    fusion, layouts = clusters(source, reduction.softmax(source.input(4, 33), -1))
+    fusion, arranged = clusters(source, reduction.softmax(source.input(4, 33), -1))
     assert kinds(fusion) == ["row"]
-    nest = lower.lower(fusion.clusters[0], fusion, layouts, targets.X86_64).nest
+    nest = lower.lower(fusion.clusters[0], arranged, targets.X86_64).nest
     assert sum(type(s).__name__ == "Alloc" for s in walk.statements(nest.body)) == 1
 
 
@@ -103,7 +103,7 @@ def test_stores_into_shared_cache_lines_do_not_keep_vectors_away(channels: int, 
     x = ir.input_("x", (channels, 777), types.f32)
     graph = ir.Graph("turned", (x,), (("y", movement.transpose(x, 0, 1) * 2.0),))
     (kernel,) = compile_graph(graph, targets.AVX512).kernels
-    assert ("Vectorise" in kernel.schedule) is vectors
+    assert ("Vectorise" in kernel.scheduled.text) is vectors
 
 
 def test_a_choice_by_no_condition_is_what_it_chooses() -> None:
@@ -234,9 +234,9 @@ def test_a_row_keeps_what_costly_values_are_computed_for() -> None:
     centred = total - ir.expand(mean, (4, 33))
     outputs = [centred * ir.expand(reduction.mean(centred * centred, [-1], keepdims=True), (4, 33))]
     for stored, names in (([], ["row0"]), (looked_up[:1], ["row0", "row1"])):
-        fusion, layouts = clusters(source, *outputs, *stored)
+        fusion, arranged = clusters(source, *outputs, *stored)
         (cluster,) = fusion.clusters
-        body = lower.lower(cluster, fusion, layouts, targets.AVX512).nest.body
+        body = lower.lower(cluster, arranged, targets.AVX512).nest.body
         assert [s.name for s in walk.statements(body) if isinstance(s, ln.Alloc)] == names
         assert_as_the_interpreter(source, *outputs, *stored)
 
@@ -245,8 +245,8 @@ def test_a_row_keeps_costly_values_in_as_few_bytes_as_they_have() -> None:
     source = Source()
     looked_up = ir.gather(source.weight(9, 33, dtype=types.f16), source.input(4, dtype=types.i64, below=9), 0)
     total = ir.cast(looked_up, types.f32)
-    fusion, layouts = clusters(source, reduction.softmax(total, -1), total)
-    body = lower.lower(fusion.clusters[0], fusion, layouts, targets.AVX512).nest.body
+    fusion, arranged = clusters(source, reduction.softmax(total, -1), total)
+    body = lower.lower(fusion.clusters[0], arranged, targets.AVX512).nest.body
     assert types.f16 in [s.dtype for s in walk.statements(body) if isinstance(s, ln.Alloc)]
 
 
@@ -254,19 +254,19 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
     """Each of two outputs of windows that are two apart; in the end they lie between each other."""
     case = GRAPHS["interleaved"]()
     prepared = prepare(case.graph.roots, targets.AVX512, {})
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
-    layouts = layout.assign(fusion)
+    fusion = fuse.fuse(prepared.roots, prepared.contractions)
+    arranged = layout.assign(fusion)
     (writing,) = (c for c in fusion.clusters if c.kind == "map" and any(n.op is ops.ADD for n in c.index))
     parts = [n for n in writing.index if n in fusion.stored]
-    assert len(parts) == 2 and [layouts.assemblies.owner(n).shape for n in parts] == [(4, 6, 33)] * 2
-    first, second = (layouts.offset(n, writing.index[n]) for n in parts)
+    assert len(parts) == 2 and [arranged.assemblies.owner(n).shape for n in parts] == [(4, 6, 33)] * 2
+    first, second = (arranged.offset(n, writing.index[n]) for n in parts)
     assert second - first == 33
 
 
 def test_parts_of_two_wholes_are_written_where_they_lie_in_one() -> None:
     case = GRAPHS["two_wholes_of_a_part"]()
     prepared = prepare(case.graph.roots, targets.AVX512, {})
-    placed = layout.assign(fuse.fuse(prepared.roots, prepared.tiles)).assemblies.placed
+    placed = layout.assign(fuse.fuse(prepared.roots, prepared.contractions)).assemblies.placed
     assert len({placement.whole for placement in placed.values()}) == 2
 
 
@@ -310,9 +310,9 @@ def test_identical_layers_share_one_kernel() -> None:
 def test_channels_are_innermost_between_convolutions() -> None:
     source = Source()
     x = contraction.conv(source.input(1, 3, 8, 8), source.weight(4, 3, 3, 3))
-    fusion, layouts = clusters(source, contraction.conv(x, source.weight(4, 4, 1, 1)))
+    fusion, arranged = clusters(source, contraction.conv(x, source.weight(4, 4, 1, 1)))
     inner = next(n for n in fusion.stored if n.size == 4 * 6 * 6 and n.op is not ops.CONTIGUOUS)
-    assert [inner.shape[axis] for axis in layouts.order(inner) if inner.shape[axis] != 1] == [6, 6, 4]
+    assert [inner.shape[axis] for axis in arranged.order(inner) if inner.shape[axis] != 1] == [6, 6, 4]
 
 
 def test_what_products_read_in_every_row_lies_along_their_columns() -> None:
@@ -320,9 +320,9 @@ def test_what_products_read_in_every_row_lies_along_their_columns() -> None:
     queries, keys = source.input(6, 3, 5), source.input(7, 3, 5)
     sums = reduction.sum_(keys * 2.0, [2])  # of each position and head
     scores = contraction.matmul(movement.permute(queries, (1, 0, 2)), movement.permute(keys, (1, 2, 0)))
-    fusion, layouts = clusters(source, scores + movement.reshape(movement.permute(sums, (1, 0)), (3, 1, 7)))
+    fusion, arranged = clusters(source, scores + movement.reshape(movement.permute(sums, (1, 0)), (3, 1, 7)))
     (summed,) = (n for n in fusion.stored if n.shape == (7, 3) or n.shape == (7, 3, 1))
-    assert [summed.shape[axis] for axis in layouts.order(summed) if summed.shape[axis] != 1] == [3, 7]
+    assert [summed.shape[axis] for axis in arranged.order(summed) if summed.shape[axis] != 1] == [3, 7]
 
 
 def test_what_products_read_once_or_as_operands_stays_as_it_is() -> None:
@@ -330,16 +330,16 @@ def test_what_products_read_once_or_as_operands_stays_as_it_is() -> None:
         once = Source()
         x = reduction.softmax(once.input(60, 48), 1)
         read = movement.pad(movement.permute(x, (1, 0)), (0, 0), (0, padding))
-        fusion, layouts = clusters(once, contraction.matmul(once.input(48, 20), once.input(20, 60 + padding)) + read)
+        fusion, arranged = clusters(once, contraction.matmul(once.input(48, 20), once.input(20, 60 + padding)) + read)
         (stored,) = (n for n in fusion.stored if n.shape == (60, 48))
-        assert layouts.order(stored) == (0, 1)
+        assert arranged.order(stored) == (0, 1)
     operand = Source()
     x = reduction.softmax(operand.input(64, 48), 1)
     scores = contraction.matmul(operand.input(5, 48, 20), operand.input(5, 20, 64))
     added = scores + movement.unsqueeze(movement.permute(x, (1, 0)), [0])
-    fusion, layouts = clusters(operand, added, contraction.matmul(x, operand.weight(48, 32)))
+    fusion, arranged = clusters(operand, added, contraction.matmul(x, operand.weight(48, 32)))
     (stored,) = (n for n in fusion.stored if n.shape == (64, 48))
-    assert layouts.order(stored) == (0, 1)
+    assert arranged.order(stored) == (0, 1)
 
 
 def test_of_several_axes_of_columns_the_fastest_counts() -> None:
@@ -348,9 +348,9 @@ def test_of_several_axes_of_columns_the_fastest_counts() -> None:
     columns = movement.reshape(source.input(4, 21), (4, 3, 7))
     product = movement.unsqueeze(source.input(12, 4), [2, 3]) * movement.unsqueeze(columns, [0])
     total = ir.reduce(ops.SUM_REDUCE, product, [1])
-    fusion, layouts = clusters(source, total + movement.reshape(movement.permute(sums, (1, 0)), (1, 1, 3, 7)))
+    fusion, arranged = clusters(source, total + movement.reshape(movement.permute(sums, (1, 0)), (1, 1, 3, 7)))
     (summed,) = (n for n in fusion.stored if n.size == 21 and n.op is ops.SUM_REDUCE)
-    assert [summed.shape[axis] for axis in layouts.order(summed) if summed.shape[axis] != 1] == [3, 7]
+    assert [summed.shape[axis] for axis in arranged.order(summed) if summed.shape[axis] != 1] == [3, 7]
 
 
 def test_weights_are_packed_at_compile_time() -> None:
@@ -371,18 +371,22 @@ def test_weights_are_packed_at_compile_time() -> None:
 # ---- transforms: legal ones change nothing, illegal ones say why ---------------------------------------------------
 
 
-def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
+def lowered_cluster(name: str, number: int = 0) -> tuple[Cluster, lower.Lowered]:
     case = GRAPHS[name]()
     prepared = prepare(case.graph.results, targets.X86_64, {})
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
-    layouts = layout.assign(fusion)
-    return lower.lower(fusion.clusters[number], fusion, layouts, targets.X86_64).nest
+    fusion = fuse.fuse(prepared.roots, prepared.contractions)
+    arranged = layout.assign(fusion)
+    return fusion.clusters[number], lower.lower(fusion.clusters[number], arranged, targets.X86_64)
+
+
+def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
+    return lowered_cluster(name, number)[1].nest
 
 
 def test_a_schedule_replays_to_the_same_nest() -> None:
-    nest = serial_nest("softmax_and_norms")
-    chosen = cpu.schedule(nest, None, targets.X86_64)
-    assert transforms.apply(nest, chosen.schedule) == chosen.nest
+    cluster, lowered = lowered_cluster("softmax_and_norms")
+    chosen = cpu.choose(cluster, lowered, targets.X86_64)
+    assert transforms.apply(lowered.nest, chosen.schedule) == chosen.nest
     assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
 
 
@@ -404,12 +408,14 @@ TILED = ("linear_with_epilogue", "both_operands_computed", "attention_block", "c
 @pytest.mark.parametrize("name", TILED)
 def test_contractions_are_tiled(name: str) -> None:
     program = compile_graph(GRAPHS[name]().graph, targets.AVX512)
-    assert [k.schedule for k in program.kernels if "not tiled" in k.schedule] == []
+    assert [k.scheduled.text for k in program.kernels if "not tiled" in k.scheduled.text] == []
 
 
 def test_a_contraction_that_is_not_tiled_says_why() -> None:
-    nest = serial_nest("linear_with_epilogue")
-    wrong = cpu.schedule(nest, Tile(4, 3, 7), targets.X86_64)
+    cluster, lowered = lowered_cluster("linear_with_epilogue")
+    assert cluster.contraction is not None
+    other = replace(cluster.contraction, tile=Tile(4, 3, 7))
+    wrong = cpu.schedule(lowered, other, targets.X86_64)
     assert "side by side" in wrong.refusal and wrong.text.startswith("not tiled: ")
 
 
@@ -592,7 +598,7 @@ def test_what_flattens_symbolic_sizes_is_tiled_and_fused_all_the_same() -> None:
     graph = ir.Graph("flat", tuple(source.nodes), (("y", activation.relu(y)),), (sym.as_var(BATCH), sym.as_var(SEQ)))
     program = compile_graph(graph, targets.AVX512)
     (kernel,) = program.kernels
-    assert "not tiled" not in kernel.schedule
+    assert "not tiled" not in kernel.scheduled.text
     (expected,) = interp.run(graph, source.arrays).outputs
     np.testing.assert_allclose(run_program(program, source.arrays)["y"], expected, rtol=0, atol=1e-5)
 

@@ -149,8 +149,8 @@ def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
 
 def serial() -> ln.LoopNest:
     prepared = prepare(product(types.f32)[0].results, CUDA, {})
-    fusion = fuse.fuse(prepared.roots, prepared.tiles)
-    return clusters.lower(fusion.clusters[0], fusion, layout.assign(fusion), CUDA).nest
+    fusion = fuse.fuse(prepared.roots, prepared.contractions)
+    return clusters.lower(fusion.clusters[0], layout.assign(fusion), CUDA).nest
 
 
 LIMITS = CUDA.block
@@ -287,7 +287,7 @@ def test_products_of_one_operand_convert_it_where_they_load_it(target: Target) -
     sums = [decompose.linear(x, ir.constant(weight), None) for weight in weights]
     graph = ir.Graph("two", (x,), (("first", sums[0]), ("second", sums[1])))
     kernels = compile_graph(graph, target).kernels
-    assert all("Stage(" in k.schedule or "Tensorise(" in k.schedule for k in kernels)
+    assert all("Stage(" in k.scheduled.text or "Tensorise(" in k.scheduled.text for k in kernels)
 
 
 @pytest.mark.parametrize("target", [CUDA, METAL], ids=lambda target: target.name)

@@ -66,7 +66,7 @@ def texts(reached: dict[str, Any]) -> dict[str, str]:
         "graph": printer.text(reached["graph"]),
         "canonical": printer.text(reached["canonical"]),
         "prepared": printer.text(reached["prepared"]),
-        "fusion": fusion_text(reached["fusion"], reached["layouts"]),
+        "fusion": fusion_text(reached["arranged"]),
         "nests": "\n\n".join(f"{kernel.name}:\n{nest_text(kernel.nest)}" for kernel in compiled.kernels),
         "program": ir.text(compiled),
         "kernels": "\n".join(bundle.files[path] for path in bundle.kernels),

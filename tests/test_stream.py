@@ -23,6 +23,7 @@ from luminal.core.schedule.nest import conditions, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.schedule.transform import online
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.schedule.transform.stream import Stream
 from luminal.module import Module
 from tests.schedule_graphs import SEQ, SIZES, Source
@@ -73,7 +74,7 @@ def test_blocks_and_groups_of_any_size_give_the_same(
     made = make(CHANGES[change])
     nest = streamed(made, block, group, rows, first_rows)
     assert_close(run(nest, made), made.expected)
-    assert emit(Kernel("chain", nest), {}).body
+    assert emit(Kernel("chain", Scheduled(nest)), {}).body
 
 
 SOME_OR_ALL = (1, 3)  # panels of a block: one of three, or all
@@ -427,7 +428,7 @@ def test_a_chain_that_cannot_stream_stays_three_kernels() -> None:
                            source.weight(16, 8))  # fmt: skip
     reached: dict[str, Any] = {}
     program = compile_graph(ir.Graph("norm", tuple(source.nodes), (("y", y),)), targets.AVX512, reached.__setitem__)
-    (reason,) = reached["refused"].values()
+    (reason,) = reached["arranged"].refused.values()
     assert "does not follow a change of r0 by a factor" in reason
     assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
 
@@ -445,7 +446,7 @@ def test_weights_that_are_squared_again_and_again(squared: int) -> None:
     program = compile_graph(graph, targets.AVX512, reached.__setitem__)
     assert any(kernel.name.startswith("chain") for kernel in program.kernels) == (squared == 5)
     if squared != 5:
-        assert f"more than {online.FACTORS} factors" in str(reached["refused"])
+        assert f"more than {online.FACTORS} factors" in str(reached["arranged"].refused)
     (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
     error = np.abs(run_program(program, source.arrays)["y"] - expected).max()
     assert error <= 4 * 2**squared * types.f32.eps * np.abs(expected).max()
@@ -476,7 +477,7 @@ def test_a_product_of_integers_before_a_sum_of_floats_stays_apart() -> None:
     y = contraction.matmul(reduction.softmax(scores, -1), source.input(9, 8))
     reached: dict[str, Any] = {}
     program = compile_graph(ir.Graph("mixed", tuple(source.nodes), (("y", y),)), targets.AVX512, reached.__setitem__)
-    assert "a product of int32 before a sum of float32" in str(reached["refused"])
+    assert "a product of int32 before a sum of float32" in str(reached["arranged"].refused)
     assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
 
 
@@ -537,7 +538,7 @@ def test_few_rows_are_tiles_of_one() -> None:
     module = luminal.compile(Attention(), (q, k, v), dims={"q": {2: "s"}, "s": (1, 3)}, target="avx2")
     assert isinstance(module, Module) and module.program is not None
     (chain,) = (kernel for kernel in module.program.kernels if kernel.name.startswith("chain"))
-    assert "last=Tile(rows=1," in chain.schedule
+    assert "last=Tile(rows=1," in chain.scheduled.text
     for rows in (1, 2, 3):
         x = torch.randn(1, 8, rows, 48, generator=generator)
         torch.testing.assert_close(module(x, k, v), Attention()(x, k, v))

@@ -38,7 +38,7 @@ def assert_tiled(build: Build, target: Target, terms: int) -> None:
     dims = tuple({v for n in source.nodes for size in n.shape for v in sym.variables(size)})
     graph = ir.Graph("contraction", tuple(source.nodes), (("y", y),), dims)
     program = compile_graph(graph, target)
-    schedules = [kernel.schedule for kernel in program.kernels]
+    schedules = [kernel.scheduled.text for kernel in program.kernels]
     assert sum("Tensorise(" in text for text in schedules) == 1, "\n\n".join(schedules)
     (expected,) = interp.run(rounded(graph, BF16) if target.precision == BF16 else graph, source.arrays).outputs
     found: Array = run_program(program, source.arrays)["y"]

@@ -35,6 +35,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import prefix
 from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.timing import Timing
@@ -113,7 +114,7 @@ def test_a_record_changes_the_kernel_which_names_it(kind: str) -> None:
     before, after = compile_graph(graph, targets.AVX2), recorded(graph, {question: texts[1]})
     changed = [k for k in after.kernels if k.nest not in {kernel.nest for kernel in before.kernels}]
     assert changed
-    assert f"measured {question}: {texts[1]}" in changed[0].schedule
+    assert f"measured {question}: {texts[1]}" in changed[0].scheduled.text
     bundle = render.render(after, targets.AVX2)
     assert f"//     measured {question}: {texts[1]}" in bundle.files[f"kernels/{changed[0].name}.cpp"]
     assert bundle.source_hash != render.render(before, targets.AVX2).source_hash
@@ -124,7 +125,7 @@ def test_an_answer_that_is_no_candidate_is_none() -> None:
     stale = dict.fromkeys(asked(graph).candidates, "9 rows by 9 vectors of 9")
     after = recorded(graph, stale)
     assert [k.nest for k in after.kernels] == [k.nest for k in compile_graph(graph, targets.AVX2).kernels]
-    assert not any(k.asked for k in after.kernels)
+    assert not any(k.scheduled.asked for k in after.kernels)
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -177,8 +178,8 @@ def test_the_reference_is_that_of_numpy() -> None:
     kernel = next(k for k in program.kernels if k.name.startswith("contraction"))
     launch = next(step for step in program.entries[0].launches if program.kernels[step.kernel] is kernel)
     of = subject.of(program, kernel, launch, 0)
-    assert kernel.serial is not None
-    found = expected(kernel.serial, of)
+    assert kernel.scheduled.serial is not None
+    found = expected(kernel.scheduled.serial, of)
     x, panels = (subject.drawn(argument, place) for place, argument in enumerate(of.arguments[:2]))
     columns = program.buffer(launch.arguments[1]).shape[-1]
     assert isinstance(columns, int)
@@ -203,8 +204,8 @@ def doubled() -> tuple[Program, Part]:
 
 def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
     program, part = doubled()
-    assert part.kernel.serial is not None
-    ((loop,), (store,)) = prefix(part.kernel.serial.body)
+    assert part.kernel.scheduled.serial is not None
+    ((loop,), (store,)) = prefix(part.kernel.scheduled.serial.body)
     assert isinstance(store, ln.Store)
     one = ln.literal(np.float32(1).tobytes(), F32)
     far = ln.load("x0", sym.expr(loop.axis) + (1 << 44), F32)
@@ -219,7 +220,7 @@ def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
             [ln.Loop(again, 1 << 60, "serial", ()), loop],
             (replace(store, value=ln.apply(ops.ADD, (store.value, counted), None, F32)),),
         ),
-        "serial": part.kernel.serial.body,
+        "serial": part.kernel.scheduled.serial.body,
     }
     parts = {name: replace(part, kernel=replace(part.kernel, nest=replace(part.kernel.nest, body=body)))
              for name, body in bodies.items()}  # fmt: skip
@@ -267,8 +268,8 @@ def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None
 
 def test_a_candidate_that_does_not_compile_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
     program, part = doubled()
-    assert part.kernel.serial is not None
-    serial = replace(part, kernel=replace(part.kernel, nest=part.kernel.serial))
+    assert part.kernel.scheduled.serial is not None
+    serial = replace(part, kernel=replace(part.kernel, scheduled=Scheduled(part.kernel.scheduled.serial)))
     kernel_text = render.kernel_text
     monkeypatch.setattr(
         render, "kernel_text", lambda text: kernel_text(text) + ("" if text.kernel.nest.tasks else "\n#error planted\n")
@@ -425,7 +426,7 @@ def test_the_same_times_choose_the_same_schedules(by_hand: type[Hand], tmp_path:
         decisions = records.decisions(targets.AVX2, 2, file)
         assert isinstance(decisions, Recorded)
         program = compile_graph(graph, replace(targets.AVX2, decisions=decisions))
-        kernels.append([(k.nest, k.schedule) for k in program.kernels])
+        kernels.append([(k.nest, k.scheduled.text) for k in program.kernels])
     assert kernels[0] == kernels[1]
     assert {nest for nest, _ in kernels[0]}.isdisjoint(k.nest for k in compile_graph(graph, targets.AVX2).kernels)
     # Another machine, or another number of threads, is asked anew.
@@ -509,7 +510,7 @@ def taken(program: Program) -> set[str]:
     return {
         a.question
         for kernel in program.kernels
-        for a in kernel.asked
+        for a in kernel.scheduled.asked
         if a.kind == "tile" and a.answer != questions[a.question][0]
     }
 

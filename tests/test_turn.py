@@ -25,6 +25,7 @@ from luminal.core.schedule.nest.walk import statements
 from luminal.core.schedule.numeric import quantise
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.schedule.transform import loops
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.schedule.transform.transpose import Across, StoreAlongRows
 
@@ -263,6 +264,6 @@ def test_what_an_iteration_writes_is_not_read_before_it() -> None:
 
     def code(array: str) -> str:
         outer = replace(vectors, body=(replace(loop, body=(replace(store, array=array),)),))
-        return text(Kernel("k", replace(nest, body=(outer,))))
+        return text(Kernel("k", Scheduled(replace(nest, body=(outer,)))))
 
     assert "load_columns" in code("y") and "load_columns" not in code("x")

@@ -161,7 +161,7 @@ def program(source: Source, *outputs: Node, names: dict[Node, str] | None = None
 def kernel(found: Program, kind: str) -> tuple[str, str]:
     """The nest and the schedule of the only kernel of a kind, as text."""
     (only,) = (k for k in found.kernels if k.name.startswith(kind))
-    return nest_text(only.nest), only.schedule
+    return nest_text(only.nest), only.scheduled.text
 
 
 @pytest.mark.parametrize("target", [target.name for target in INSTRUCTION_SETS])
@@ -200,7 +200,7 @@ def test_the_tiles_of_an_absurd_length_are_not_tried_one_by_one() -> None:
     y = contraction.conv(contraction.conv(x, s.weight(16, 4, 1)), s.weight(16, 1, 3), None, [1], [1], [1], groups=16)
     y = contraction.conv(y, s.weight(3, 16, 1))
     found = compile_graph(Graph("long", (x,), (("y", y),)), targets.ALL["avx2"])
-    assert any("SplitRegion(" in kernel.schedule for kernel in found.kernels)
+    assert any("SplitRegion(" in kernel.scheduled.text for kernel in found.kernels)
 
 
 def test_a_maximum_over_windows_has_no_mask_and_shares_its_reads() -> None:

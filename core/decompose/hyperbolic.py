@@ -27,14 +27,9 @@ def tanh(x: Node) -> Node:
     return select(less(0.625, size), select(less(x, -x), -far, far), near)
 
 
-def one_plus_tanh(x: Node) -> Node:
-    """``1 + tanh(x)``, as models spell a factor of GELU."""
-    return tanh(x) + 1
-
-
 def one_plus_tanh_short(x: Node) -> Node:
-    """``one_plus_tanh`` of a float32 to ``SHORT_DIGITS`` significant bits, also where the sum loses them, but for
-    subnormal results, which may be 0: ``2 / (1 + exp(-2x))``."""
+    """``1 + tanh(x)``, a factor of GELU, of a float32 to ``SHORT_DIGITS`` significant bits, also where the sum loses
+    them, but for subnormal results, which may be 0: ``2 / (1 + exp(-2x))``."""
     return 2 / (unary(ops.EXP2, x, ops.Scale(-2 * LOG2_E, SHORT_DIGITS)) + 1)
 
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from luminal.core import ir, ops
 from luminal.core.ir import Node, Shape
 from luminal.core.ops import Op
+from luminal.core.rules.match import (
+    Alone,
+    Any_,
+    Apply,
+    Composed,
+    Constant,
+    Matcher,
+    Number,
+    Pattern,
+    Product,
+    Scaled,
+    Shifted,
+)  # fmt: skip
 from luminal.core.types import DType, bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u32
 
 FLOATS = (f32, f16, bf16, f64)
@@ -21,69 +36,38 @@ BITS = INTEGERS + BOOL
 
 
 @dataclass(frozen=True)
+class Real:
+    """What is said of a rule that holds over the real numbers.
+
+    ``applied`` says by which stage, and where. Of the right side ``digits`` significant bits are those of the real
+    value (None: all, within 4 ULP, as of any function), but for an absolute error of ``lost``.
+    """
+
+    applied: str
+    digits: int | None = None
+    lost: float = 0.0
+
+
+@dataclass(frozen=True)
 class Rule:
     """``rewrite(node)`` gives the node that equals ``node``, or None where the rule does not apply.
 
     It is tried on nodes of the primitives ``ops`` (all others where that is empty). ``examples`` yields left sides over
-    inputs of any names; on each the rule must apply.
+    inputs of any names; on each the rule must apply. A rule is exact, to the bit and anywhere, or says how it is
+    ``real``.
     """
 
     equation: str
     ops: tuple[Op, ...]
     rewrite: Callable[[Node], Node | None]
     examples: Callable[[], Iterable[Node]]
+    real: Real | None = None
 
     def __repr__(self) -> str:
         return self.equation
 
 
-# ---- patterns of elementwise primitives ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Any_:
-    """Any node; the same name twice is the same node."""
-
-    name: str
-    dtype: DType | None = None  # None: the type of the rule's example
-
-
-@dataclass(frozen=True)
-class Number:
-    """A constant all of whose elements are this number, with this sign of zero."""
-
-    value: float
-    dtype: DType | None = None  # None: the type of the rule's example
-
-
-@dataclass(frozen=True)
-class Constant:
-    """Any constant whose elements are all one number; the node is bound to ``name``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Apply:
-    """An elementwise primitive; operands of a commutative one match in both orders."""
-
-    op: Op
-    operands: tuple[Pattern, ...]
-    attr: Any = None
-
-
-Pattern: TypeAlias = Any_ | Number | Constant | Apply
-Bound: TypeAlias = dict[str, Node]
-
-X, Y, Z = Any_("x"), Any_("y"), Any_("z")
-P = Any_("p", bool_)
-TRUE, FALSE = Number(1, bool_), Number(0, bool_)
-C, D = Constant("c"), Constant("d")
-
-
-def apply(op: Op, *operands: Pattern | float, attr: Any = None) -> Apply:
-    """A pattern of ``op``; a Python number stands for a constant of that value."""
-    return Apply(op, tuple(Number(o) if isinstance(o, int | float) else o for o in operands), attr)
+# ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def uniform(node: Node) -> np.ndarray[Any, Any] | None:
@@ -107,51 +91,37 @@ def filled_as(number: float, like: Node) -> Node:
     return ir.expand(ir.constant(number, like.dtype), like.shape)
 
 
-def match(pattern: Pattern, node: Node, bound: Bound) -> Iterator[Bound]:
-    """Every way in which ``node`` is an instance of ``pattern`` that agrees with ``bound``."""
-    if isinstance(pattern, Apply):
-        if node.op is not pattern.op or (pattern.attr is not None and node.attr != pattern.attr):
-            return
-        orders = [node.inputs]
-        if pattern.op.commutative and node.inputs[0] is not node.inputs[1]:
-            orders.append(node.inputs[::-1])
-        for operands in orders:
-            partial = [bound]
-            for inner, operand in zip(pattern.operands, operands, strict=True):
-                partial = [extended for b in partial for extended in match(inner, operand, b)]
-            yield from partial
-        return
-    if isinstance(pattern, Number):
-        found = uniform(node)
-        if found is not None and found.tobytes() == _bits(pattern.value, node.dtype):
-            yield bound
-        return
-    if isinstance(pattern, Constant) and uniform(node) is None:
-        return
-    if bound.get(pattern.name, node) is node:
-        yield {**bound, pattern.name: node}
+# ---- rules of elementwise primitives ---------------------------------------------------------------------------------
+
+NODES: Matcher[Node] = Matcher(lambda node: node.inputs, uniform)
 
 
-def _bits(value: float, dtype: DType) -> bytes | None:
-    """The bytes of ``value`` in ``dtype`` (integers wrap), or None where it has no such value."""
-    if dtype.is_bool and value not in (0, 1):
-        return None
-    if not dtype.is_float and not float(value).is_integer():
-        return None
-    array: np.ndarray[Any, Any] = ir.constant(value, dtype).attr.array
-    return None if dtype.is_float and float(array) != value else array.tobytes()
+def instance(pattern: Pattern, dtype: DType, numbers: Mapping[str, float], shape: Shape) -> Node:
+    """A node that ``pattern`` matches, over inputs named as its variables; ``numbers`` are those that it binds."""
 
+    def made(part: Pattern) -> Node:
+        match part:
+            case Any_():
+                return ir.input_(part.name, shape, part.dtype or dtype)
+            case Number():
+                return ir.expand(ir.constant(part.value, part.dtype or dtype), shape)
+            case Constant():
+                return ir.expand(ir.constant(numbers[part.name], dtype), shape)
+            case Apply():
+                return ir.elementwise(part.op, *map(made, part.operands), attr=part.attr)
+            case Composed():
+                whole: Node = part.function(made(part.inner))
+                return whole
+            case Shifted():
+                return made(part.inner) + numbers[part.name]
+            case Scaled():
+                return made(part.inner) * numbers[part.name]
+            case Product():
+                return reduce(operator.mul, map(made, part.factors)) * numbers[part.name]
+            case Alone():
+                return made(part.inner)
 
-def instance(pattern: Pattern, dtype: DType, constants: Mapping[str, float], shape: Shape) -> Node:
-    """A node that ``pattern`` matches, over inputs named as its variables."""
-    if isinstance(pattern, Apply):
-        operands = [instance(o, dtype, constants, shape) for o in pattern.operands]
-        return ir.elementwise(pattern.op, *operands, attr=pattern.attr)
-    if isinstance(pattern, Any_):
-        return ir.input_(pattern.name, shape, pattern.dtype or dtype)
-    if isinstance(pattern, Number):
-        return ir.expand(ir.constant(pattern.value, pattern.dtype or dtype), shape)
-    return ir.expand(ir.constant(constants[pattern.name], dtype), shape)
+    return made(pattern)
 
 
 EXAMPLE_SHAPE = (64,)
@@ -173,7 +143,7 @@ def rule(
     def rewrite(node: Node) -> Node | None:
         if node.inputs[-1].dtype.kind not in kinds:  # the last: a Select's first operand is its condition
             return None
-        for bound in match(left, node, {}):
+        for bound in NODES.match(left, node):
             result = right(**bound)
             if result is not None:
                 return result

@@ -23,48 +23,34 @@ import numpy as np
 from luminal.core import ir, ops
 from luminal.core.ir import Node
 from luminal.core.multiply_add import multiply_add
-from luminal.core.rules.pattern import EXAMPLE_SHAPE, Rule, filled_as, uniform
+from luminal.core.rules.pattern import EXAMPLE_SHAPE, NODES, Rule, filled_as, uniform
+from luminal.core.rules.quantised import quantised
 from luminal.core.types import DType, f32, i8, u8
 
 LEAST, MOST = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
 NEAR = 3  # numbers on either side of a step that are looked at
-BITS = 16  # of integers, at most: as many steps as there are such integers are compared
 
 
 def _multiplied(node: Node) -> Node | None:
     """The cast ``node`` without its division; None where it has none, or a step would be at another number."""
-    rounded, zero = node.inputs[0], 0.0
-    if rounded.dtype != f32 or not node.dtype.is_integer or node.dtype.bits > BITS:
+    found = quantised(node, NODES)
+    if found is None:
         return None
-    if rounded.op is ops.ADD:
-        for one, other in (rounded.inputs, rounded.inputs[::-1]):
-            number = uniform(other)
-            if number is not None:
-                rounded, zero = one, float(number)
-                break
-    if rounded.op is not ops.ROUND or rounded.attr.mode != "even":
-        return None
-    quotient = rounded.inputs[0]
+    quotient, zero = found
     divisor = uniform(quotient.inputs[1]) if quotient.op is ops.DIV else None
     parts = None if divisor is None else _reciprocal(float(divisor), zero, node.dtype)
     if parts is None:
         return None
     x = quotient.inputs[0]
     high, low = parts
-    product = ir.multiply_add(x, high, x * low)
-    return ir.rebuild(node, [_with(node.inputs[0], rounded, ir.rebuild(rounded, [product]))])
-
-
-def _with(total: Node, old: Node, new: Node) -> Node:
-    """``total``, which is ``old`` or a sum of it, with ``new`` in its place."""
-    return new if total is old else ir.rebuild(total, [new if x is old else x for x in total.inputs])
+    return ir.substitute([node], {quotient: ir.multiply_add(x, high, x * low)})[0]
 
 
 @cache
-def _reciprocal(divisor: float, zero: float, to: DType) -> tuple[float, float] | None:
+def _reciprocal(divisor: float, zero: int, to: DType) -> tuple[float, float] | None:
     """The parts of ``1 / divisor`` with which every float32 gives the integer that its quotient gives; None where one
     would not, or the divisor is a power of two, of which there is one part."""
-    if not LEAST <= divisor <= MOST or not zero.is_integer() or not to.min <= zero <= to.max:
+    if not LEAST <= divisor <= MOST:
         return None
     high = np.float32(1 / divisor)
     if float(high) * divisor > 1:  # exact: 48 bits
@@ -82,8 +68,8 @@ def _reciprocal(divisor: float, zero: float, to: DType) -> tuple[float, float] |
     return (float(high), float(low)) if crossed.all() and np.array_equal(wanted, found) else None
 
 
-def _steps(zero: float, to: DType) -> np.ndarray[Any, Any]:
-    """The quotients at which the integers of type ``to`` change, where ``zero`` stands for 0."""
+def _steps(zero: int, to: DType) -> np.ndarray[Any, Any]:
+    """The quotients at which the integers of type ``to``, of few bits, change, where ``zero`` stands for 0."""
     return np.arange(int(to.min), int(to.max), dtype=np.float64) + 0.5 - zero
 
 

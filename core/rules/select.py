@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from luminal.core import ir, ops
-from luminal.core.rules.pattern import BOOL, FALSE, NUMBERS, TRUE, P, X, Y, Z, apply, rule
+from luminal.core.rules.match import FALSE, TRUE, P, X, Y, Z, apply
+from luminal.core.rules.pattern import BOOL, NUMBERS, rule
 
 SELECT = ops.SELECT
 _TYPES = NUMBERS + BOOL

@@ -114,8 +114,8 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
             {
                 "name": k.name,
                 "origins": list(k.origins),
-                "schedule": k.schedule.splitlines(),
-                **({"measured": {a.question: a.answer for a in k.asked}} if k.asked else {}),
+                "schedule": k.scheduled.lines,
+                **({"measured": {a.question: a.answer for a in k.scheduled.asked}} if k.scheduled.asked else {}),
                 **({"resources": built.resources[k.name]} if k.name in built.resources else {}),
             }
             for k in program.kernels

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Node
 from luminal.core.schedule.choose import cpu, grid
-from luminal.core.schedule.choose.scheduler import Chosen
 from luminal.core.schedule.fusion import chain, fuse, in_place, layout
-from luminal.core.schedule.fusion.cluster import Cluster, Fusion
-from luminal.core.schedule.fusion.layout import Layouts
+from luminal.core.schedule.fusion.cluster import Cluster
+from luminal.core.schedule.fusion.layout import Arrangement
 from luminal.core.schedule.lower import clusters
-from luminal.core.schedule.nest.ir import LoopNest
+from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.prepare.graph import Prepared
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    """Clusters with the layouts of what they store; ``refused`` says, by the number of its last cluster, why a chain
-    stays apart."""
+@dataclass
+class Arranged(Arrangement):
+    """An arrangement with the nests of its ``chains``, by the numbers of their clusters: whether a chain can run in one
+    pass is only known once it is scheduled. ``refused`` says why others stay apart."""
 
-    fusion: Fusion
-    layouts: Layouts
-    refused: dict[int, str]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    chains: Mapping[int, tuple[Lowered, Scheduled]] = field(default_factory=dict)
 
 
 def arrange(
@@ -35,33 +34,37 @@ def arrange(
     target: Target,
     loose: frozenset[Node] = frozenset(),
     measured: Mapping[Var, Node] | None = None,
-) -> Arrangement:
+) -> Arranged:
     """``roots`` in clusters, chains made one cluster each where they can run in one pass. Values that are ``loose`` lie
     at addresses that are multiples of an element alone; sizes that are ``measured`` are known after those nodes."""
-    fusion = fuse.fuse(roots, prepared.tiles, measured)
+    fusion = fuse.fuse(roots, prepared.contractions, measured)
     refused: dict[int, str] = {}
     while True:
-        linked = chain.link(fusion, frozenset(refused))
-        layouts = layout.assign(linked, loose)
-        chains = [c for c in linked.clusters if c.chain is not None]
-        reasons = {c.number: reason for c in chains if (reason := _refusal(c, linked, layouts, target))}
+        arranged = layout.assign(chain.link(fusion, frozenset(refused)), loose)
+        if target.grid is None:  # a store of a GPU reads no lines first: nothing would be gained there
+            arranged = in_place.in_place(arranged)
+        chains, reasons = _chains(arranged, target)
         if not reasons:
-            # A store of a GPU reads no lines first: nothing would be gained there.
-            return Arrangement(linked, in_place.in_place(linked, layouts) if target.grid is None else layouts, refused)
+            return Arranged(**vars(arranged), refused=refused, chains=chains)
         refused |= reasons
 
 
-def _refusal(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> str:
-    """Why a chain cannot run in one pass; empty where it can."""
-    try:
-        schedule(cluster, clusters.lower(cluster, fusion, layouts, target).nest, target)
-    except ScheduleError as refusal:
-        return str(refusal)
-    return ""
+def _chains(arranged: Arrangement, target: Target) -> tuple[dict[int, tuple[Lowered, Scheduled]], dict[int, str]]:
+    """The nests of the chains that can run in one pass, and why the others cannot."""
+    found: dict[int, tuple[Lowered, Scheduled]] = {}
+    reasons: dict[int, str] = {}
+    for cluster in arranged.fusion.clusters:
+        if cluster.chain is not None:
+            lowered = clusters.lower(cluster, arranged, target)
+            try:
+                found[cluster.number] = lowered, schedule(cluster, lowered, target)
+            except ScheduleError as refusal:
+                reasons[cluster.number] = str(refusal)
+    return found, reasons
 
 
-def schedule(cluster: Cluster, nest: LoopNest, target: Target) -> Chosen:
+def schedule(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The nest of a cluster with the schedule that suits the target."""
     if target.grid is None:
-        return cpu.choose(cluster, nest, target)
-    return grid.choose(cluster, nest, target)
+        return cpu.choose(cluster, lowered, target)
+    return grid.choose(cluster, lowered, target)

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, gain, stride
+from luminal.core.schedule.choose.scheduler import Scheduler, gain, stride
+from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.contraction.narrow import TILES
-from luminal.core.schedule.contraction.tile import Tile, step_depth
+from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.cost.blocking import Blocking, Product, blockings
 from luminal.core.schedule.cost.tasks import PART, THREADS, suffice
+from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import loaded, loops_of_b
 from luminal.core.schedule.nest.walk import accesses, statements
@@ -27,7 +29,7 @@ from luminal.core.schedule.transform.fetch import (
     contiguous,
     in_runs,
 )
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Split
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Scheduled
 from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
 from luminal.core.schedule.transform.transpose import StoreAlongRows, only_stores
 from luminal.core.schedule.transform.unpack import Unpack, unpackable
@@ -40,26 +42,27 @@ TERMS = 384  # products that one accumulator sums
 TILES_EACH = 3  # of rows, at least, that each sample of a batch fills where samples are kept apart
 
 
-def contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
+def contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
     """The schedule of the serial nest of a contraction in tiles, and the nest under it.
 
-    Raises ScheduleError where its operands are not linear in memory, or no axis tells them apart.
+    Raises ScheduleError where its operands are not linear in memory.
     """
-    state = Scheduler(nest, target, tile.asked)
-    only_a, only_b = _sides(state)
-    fixed = [loop.axis.name for loop in state.loops() if loop.axis not in only_a]
+    tile = found.tile
+    assert tile is not None
+    state = Scheduler(lowered.nest, target, tile.asked)
+    of_m, of_n = lowered.loops(found.m), lowered.loops(found.n)
+    fixed = frozenset(loop.axis.name for loop in state.loops() if loop.axis not in of_m)
     if tile.unit is None:
-        state.refine(frozenset(fixed))
+        state.refine(fixed)
     else:  # the index of B divides terms into groups, and a result may be one: neither may divide rows or runs
         a, *_ = loaded(_reduction(state))
-        state.refine(frozenset(fixed), of=(a.offset,))
+        state.refine(fixed, of=(a.offset,))
     reduction = _reduction(state)
-    _, b, computed = loaded(reduction)
-    only_a, only_b = _sides(state)
-    loops = [loop.axis for loop in state.loops()]
-    if not only_b:
-        raise ScheduleError("no axis indexes the second operand alone")
-    shared = [v for v in loops if v not in only_a and v not in only_b]
+    a, b, computed = loaded(reduction)
+    # A part of an axis of rows that does not move A, as where rows are repeated, is not one: a tile reads each once.
+    only_a = [v for v in state.parts_of(of_m) if v in sym.variables(a.offset)]
+    only_b = state.parts_of(of_n)
+    shared = [loop.axis for loop in state.loops() if loop.axis not in (*only_a, *only_b)]
     state.do(Reorder(tuple(v.name for v in (*shared, *only_a, *only_b))))
     n = state.join([v.name for v in only_b])
     order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -(stride(b.offset, v) or tile.group - 1))
@@ -74,12 +77,13 @@ def contraction(nest: ln.LoopNest, tile: Tile, target: Target) -> Chosen:
     depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _reduction(state).loops])
     if depth == 0:
         raise ScheduleError(f"no steps of {tile.unit} divide the terms that lie side by side")
-    state.do(Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth))
+    tiles = Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth)
+    state.do(tiles)
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
-    if _along_rows(state, m, n):
+    if _along_rows(state, tiles):
         state.do(StoreAlongRows())
-    _block(state, n, tile, even, apart)
+    _block(state, tiles, tile, even, apart)
     return state.finish()
 
 
@@ -110,11 +114,11 @@ def _bytes(state: Scheduler, name: str, offset: Int) -> int:
     return size * elements
 
 
-def _along_rows(state: Scheduler, m: str, n: str) -> bool:
-    """Whether the rows of a tile, numbered by ``m`` in all, lie better in memory where they are stored than its
-    columns, and nothing keeps vectors from going along them."""
+def _along_rows(state: Scheduler, tiles: Tensorise) -> bool:
+    """Whether the rows of a tile lie better in memory where they are stored than its columns, and nothing keeps vectors
+    from going along them."""
     found = {s.axis.name: s for s in statements(state.nest.body) if isinstance(s, ln.Loop | ln.Assign)}
-    row, rows, columns = (found.get(name) for name in (m, f"{m}_0", f"{n}_0"))
+    row, rows, columns = (found.get(name) for name in (tiles.m, tiles.row, tiles.column))
     if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
         return False
     near = frozenset({rows.axis, columns.axis})
@@ -131,14 +135,6 @@ def _even(state: Scheduler, rows: Sequence[str]) -> bool:
     )
 
 
-def _sides(state: Scheduler) -> tuple[list[Var], list[Var]]:
-    """The outer loops that index A alone, and those that index B alone."""
-    a, b, _ = loaded(_reduction(state))
-    in_a, in_b = sym.variables(a.offset), sym.variables(b.offset)
-    loops = [loop.axis for loop in state.loops()]
-    return [v for v in loops if v in in_a and v not in in_b], [v for v in loops if v in in_b and v not in in_a]
-
-
 def _reduction(state: Scheduler) -> ln.Reduction:
     return next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
 
@@ -151,7 +147,7 @@ def _sum_blocks(state: Scheduler, axes: list[Var], short: bool) -> int:
     if length is None:
         return 0
     if length > TERMS:
-        state.do(Split(last.name, _terms(last.hi + 1)))
+        state.split(last.name, _terms(last.hi + 1))
         return len(axes)
     outer = len(rest)
     while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS:
@@ -159,7 +155,7 @@ def _sum_blocks(state: Scheduler, axes: list[Var], short: bool) -> int:
     if outer and short and isinstance(extent := rest[outer - 1].hi + 1, int):
         count = next(n for n in range(max(1, TERMS // length), 0, -1) if extent % n == 0)
         if count > 1:
-            state.do(Split(rest[outer - 1].name, count))
+            state.split(rest[outer - 1].name, count)
     return outer
 
 
@@ -172,19 +168,19 @@ def _terms(length: Int) -> int:
     return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
 
 
-def _block(state: Scheduler, n: str, tile: Tile, even: bool, apart: Sequence[str]) -> None:
+def _block(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Sequence[str]) -> None:
     """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
     ``even`` says that the rows of A are equally far apart. The loops ``apart`` stay outside all others."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     contract = _contract(state)
     # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
-    panels = f"{n}_1"
+    panels = tiles.panels
     moving = {axis.name for axis in sym.variables(contract.b_offset)}.union(apart) - {panels}
     batch = [name for name in extents if name in moving]
     rows = [name for name in extents if name != panels and name not in batch]
     counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
     sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half, _least)]
-    products = [_product(state, contract, n, *size) for size in dict.fromkeys(sizes)]
+    products = [_product(state, contract, tiles, *size) for size in dict.fromkeys(sizes)]
     unpacks, kept, inside = False, 0, rows[-1:]
     samples = math.prod(typical(extents[name]) for name in batch)
     if rows and panels in extents:
@@ -268,9 +264,9 @@ def _divided(state: Scheduler, names: Sequence[str], count: int, at_most: bool =
         elif size == 1:
             outside.append(name)
         else:
-            state.do(Split(name, size))
-            outside.append(f"{name}_1")
-            inside.append(f"{name}_0")
+            split = state.split(name, size)
+            outside.append(split.outer)
+            inside.append(split.inner)
     return outside, inside
 
 
@@ -298,33 +294,33 @@ def _least(size: Int) -> int:
     return max(1, sym.lower(size) or 1)
 
 
-def _product(state: Scheduler, contract: ln.Contract, n: str, row_tiles: int, panels: int) -> Product:
+def _product(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles: int, panels: int) -> Product:
     depth = math.prod(typical(loop.extent) for loop in contract.loops)
     read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
     terms = {loop.axis for loop in contract.loops}
     own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - terms) - set(state.nest.dims)
     span = 1 + sum(abs(stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
-    tiles = row_tiles
+    spanned = row_tiles
     if not all(isinstance(axis.hi, int) for axis in own):  # of as many rows as the span is of
-        tiles = -(-math.prod(typical(axis.hi + 1) for axis in own - terms) // contract.max_rows)
+        spanned = -(-math.prod(typical(axis.hi + 1) for axis in own - terms) // contract.max_rows)
     apart = contract.loops[: contract.outer] if contract.prologue is None and not state.nest.checked else ()
     blocks = sym.product(loop.extent for loop in apart)
     return Product(
         row_tiles,
         panels,
-        slab=min(span, contract.max_rows * tiles * depth) * contract.a_type.itemsize // tiles,
+        slab=min(span, contract.max_rows * spanned * depth) * contract.a_type.itemsize // spanned,
         panel=contract.columns * read * contract.b_type.itemsize,
-        tile=_beside(state, contract, n),
+        tile=_beside(state, contract, tiles),
         sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
         blocks=blocks if isinstance(blocks, int) else 1,
         work=kernel.multiplying(contract),
     )
 
 
-def _beside(state: Scheduler, contract: ln.Contract, n: str) -> int:
+def _beside(state: Scheduler, contract: ln.Contract, tiles: Tensorise) -> int:
     """Bytes that are read and written where a tile is stored: of each array a tile, a row or a column of one, or an
-    element, whatever its offsets vary with. ``n`` is the axis of columns."""
-    columns = {f"{n}_0", f"{n}_1"}
+    element, whatever its offsets vary with."""
+    columns = {tiles.column, tiles.panels}
     counts: dict[str, int] = {}
     for store in statements(state.nest.body):
         if isinstance(store, ln.Store):

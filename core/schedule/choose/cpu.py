@@ -15,13 +15,14 @@ from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.contraction import contraction
 from luminal.core.schedule.choose.neighbours import MOST, Shared, clippable, regions, shared
-from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, by_stride, gain
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
+from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost.tasks import THREADS
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
+from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.walk import accesses, prefix, statements
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, Split, Vectorise
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transform.stream import Stream
 from luminal.core.schedule.transform.transpose import INTERLEAVED, Across, in_rows, in_turn, only_stores
@@ -64,18 +65,18 @@ class Block:
         return f"{self.columns} columns, {self.tiles} tiles of rows"
 
 
-def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
+def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The schedule of the serial nest of ``cluster``, and the nest under it.
 
     Raises ScheduleError where the cluster is a chain that cannot be one pass.
     """
     if cluster.chain is not None and cluster.tile is not None:
         chain, tile = cluster.chain, cluster.tile
-        return _decided(lambda by: _chain(nest, chain, tile, by), target)
-    return schedule(nest, cluster.tile, target)
+        return _decided(lambda by: _chain(lowered.nest, chain, tile, by), target)
+    return schedule(lowered, cluster.contraction, target)
 
 
-def _decided(scheduled: Callable[[Target], Chosen], target: Target) -> Chosen:
+def _decided(scheduled: Callable[[Target], Scheduled], target: Target) -> Scheduled:
     """What ``scheduled`` makes by the decisions of ``target``; by formula, where these give nothing legal."""
     try:
         return scheduled(target)
@@ -87,7 +88,7 @@ def _decided(scheduled: Callable[[Target], Chosen], target: Target) -> Chosen:
         return chosen
 
 
-def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chosen:
+def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Scheduled:
     """One pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
     state = Scheduler(nest, target)
     outer, (*_, columns) = prefix(nest.body)
@@ -120,26 +121,27 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Chose
     return state.finish()
 
 
-def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
-    """The schedule of a serial nest and the nest under it; ``tile`` is set for contractions.
+def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
+    """The schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is one.
 
     A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction, and the
     result says why. A nest over nothing stays as it is.
     """
+    nest = lowered.nest
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
-        return Chosen((), nest)
+        return Scheduled(nest, serial=nest)
     if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
         return _rows(nest, target)
-    if tile is None:
+    if found is None:
         ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
         return _in_order(nest, target) if ordered else _decided(lambda by: _pass(nest, by), target)
     try:
-        return _decided(lambda by: contraction(nest, tile, by), target)
+        return _decided(lambda by: contraction(lowered, found, by), target)
     except ScheduleError as refusal:
         return replace(_decided(lambda by: _pass(nest, by), target), refusal=str(refusal))
 
 
-def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
+def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
@@ -185,11 +187,9 @@ def _pass(nest: ln.LoopNest, target: Target) -> Chosen:
         if count > 1:
             return _columns(state, others, name, count, way.tasks)
         if (len(merged) == 1 and not inner) or few:
-            state.do(Split(name, CHUNK))
-            name = f"{name}_0"
+            name = state.split(name, CHUNK).inner
         elif inner and math.prod(extents[other] for other in others) < state.few and extents[name] > STRIP:
-            state.do(Split(name, STRIP))
-            name = f"{name}_0"
+            name = state.split(name, STRIP).inner
         if between is not None:
             state.do(between)
     else:
@@ -213,7 +213,7 @@ def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
     ]
 
 
-def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
+def _in_order(nest: ln.LoopNest, target: Target) -> Scheduled:
     """Loops whose iterations stay in order inside the others, of which vectors go along memory. Where the others are
     too few to divide among threads, strips of those vectors are tasks, each of which goes through all positions."""
     state = Scheduler(nest, target)
@@ -227,16 +227,15 @@ def _in_order(nest: ln.LoopNest, target: Target) -> Chosen:
     if along is not None:
         *outer, name = names
         if math.prod(typical(loop.extent) for loop in state.loops() if loop.axis.name in outer) < THREADS:
-            state.do(Split(name, STRIP))
-            strips = [loop.axis.name for loop in state.loops() if loop.axis.name == f"{name}_1"]
-            outer, name = [*outer, *strips], f"{name}_0"
+            split = state.split(name, STRIP)
+            outer, name = [*outer, *state.present(split.outer)], split.inner
         state.do(Reorder((*outer, *ordered, name)))
         state.do(Vectorise(name, _lanes(state)))
     state.parallelise()
     return state.finish()
 
 
-def _rows(nest: ln.LoopNest, target: Target) -> Chosen:
+def _rows(nest: ln.LoopNest, target: Target) -> Scheduled:
     """Rows that are sorted: each is a task of its own."""
     state = Scheduler(nest, target)
     state.refine()
@@ -260,35 +259,34 @@ def _vectors_together(state: Scheduler, along: str) -> int:
     return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
 
 
-def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Chosen:
+def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Scheduled:
     """Vectors ``along`` the columns, ``count`` of them side by side; ``others`` are the axes around."""
     lanes = _lanes(state)
-    state.do(Split(along, count * lanes))
-    order = [*others, *(name for loop in state.loops() if (name := loop.axis.name) == f"{along}_1")]
-    state.do(Split(f"{along}_0", lanes))
-    vectors, beside = f"{along}_0_0", f"{along}_0_1"
-    state.do(Reorder((*order, vectors, beside)))
-    state.do(Jam(beside))
-    state.do(Vectorise(vectors, lanes))
+    groups = state.split(along, count * lanes)
+    order = [*others, *state.present(groups.outer)]
+    vectors = state.split(groups.inner, lanes)
+    state.do(Reorder((*order, vectors.inner, vectors.outer)))
+    state.do(Jam(vectors.outer))
+    state.do(Vectorise(vectors.inner, lanes))
     state.parallelise(tasks)
     return state.finish()
 
 
-def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var], tasks: int) -> Chosen:
+def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var], tasks: int) -> Scheduled:
     """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes, of which
     as many are made tasks as give ``tasks``."""
     state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
     order = state.merge([v.name for v in others])
     name, tiles = together.axis.name, list[str]()
     if together.tiles > 1:
-        state.do(Split(name, together.count))
-        name, tiles = f"{name}_0", [f"{name}_1"]
+        split = state.split(name, together.count)
+        name, tiles = split.inner, [split.outer]
     vectors = along.name
     block = _block_of_vectors(along.hi + 1, _lanes(state))
     if block is not None:
-        state.do(Split(vectors, block))
-        order.append(f"{vectors}_1")
-        vectors = f"{vectors}_0"
+        split = state.split(vectors, block)
+        order.append(split.outer)
+        vectors = split.inner
     state.do(Reorder((*order, *tiles, vectors, name)))
     for tile in tiles:
         places = regions(state.nest, tile)
@@ -327,19 +325,19 @@ def _between(state: Scheduler, others: Sequence[str], along: str) -> Across | No
     return None
 
 
-def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Chosen:
+def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Scheduled:
     """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``.
     Where ``others`` do not give ``tasks``, each has some of the rows; where these are few, a part of each row."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     order, count = list(others), math.prod(typical(extents[name]) for name in others)
     if count < tasks and typical(extents[along]) > ROWS:
-        state.do(Split(along, ROWS))
-        order.append(f"{along}_1")
-        count, along = count * -(-typical(extents[along]) // ROWS), f"{along}_0"
+        split = state.split(along, ROWS)
+        order.append(split.outer)
+        count, along = count * -(-typical(extents[along]) // ROWS), split.inner
     if count < state.few and typical(extents[across]) > STRIP:
-        state.do(Split(across, STRIP))
-        order.append(f"{across}_1")
-        across = f"{across}_0"
+        split = state.split(across, STRIP)
+        order.append(split.outer)
+        across = split.inner
     # A block of as many registers as there are lanes stays in them.
     lanes = min(_lanes(state), *(state.target.lanes(array.dtype) for array in state.nest.arrays))
     state.do(Reorder((*order, along, across)))

@@ -12,18 +12,19 @@ from dataclasses import replace
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
-from luminal.core.schedule.choose.scheduler import Chosen, Scheduler, by_stride, gain
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
+from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.grid.divide import Divide, Share
 from luminal.core.schedule.grid.sort_rows import SortTogether
 from luminal.core.schedule.grid.stage import Stage
 from luminal.core.schedule.grid.stream import StreamStaged
 from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, Warps
+from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of, stored_type
 from luminal.core.schedule.nest.walk import accesses, prefix, statements
-from luminal.core.schedule.transform.loops import Parallelise, Reorder, Split, Vectorise
+from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -39,45 +40,45 @@ SIDE = 4  # rows and columns of them that a thread has
 IDLE = 4  # times longer that one pass may take because processors are idle
 
 
-def choose(cluster: Cluster, nest: ln.LoopNest, target: Target) -> Chosen:
+def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The default schedule of the serial nest of ``cluster``, and the nest under it.
 
     Raises ScheduleError where the cluster is a chain that cannot be one pass.
     """
     if cluster.chain is not None:
         assert target.grid is not None
-        return _chain(nest, cluster.chain, target, target.grid)
-    return schedule(nest, cluster.tile, target)
+        return _chain(lowered.nest, cluster.chain, target, target.grid)
+    return schedule(lowered, cluster.contraction, target)
 
 
-def schedule(nest: ln.LoopNest, tile: Tile | None, target: Target) -> Chosen:
-    """The default schedule of a serial nest and the nest under it; ``tile`` is set for contractions. A nest over
-    nothing stays as it is."""
+def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
+    """The default schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is
+    one. A nest over nothing stays as it is."""
+    nest = lowered.nest
     assert target.grid is not None
     if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
-        return Chosen((), nest)
+        return Scheduled(nest, serial=nest)
     if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
         return _rows(nest, target, target.grid)
-    if tile is None:
+    if found is None:
         ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
         return (_in_order if ordered else _pass)(nest, target, target.grid)
     try:
-        return _contraction(nest, tile, target, target.grid)
+        return _contraction(lowered, found, target, target.grid)
     except ScheduleError as refusal:
         return replace(_pass(nest, target, target.grid), refusal=str(refusal))
 
 
-def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> Chosen:
+def _contraction(lowered: Lowered, found: Contraction, target: Target, grid: Grid) -> Scheduled:
+    nest, tile = lowered.nest, found.tile
+    assert tile is not None
     state = Scheduler(nest, target)
     reduction = next(s for s in statements(nest.body) if isinstance(s, ln.Reduction))
     factors = product_of(reduction)
-    in_a, in_b = (sym.variables(x.offset).union(*(sym.variables(v) for v in x.valid)) for x in factors)
+    of_m, of_n = lowered.loops(found.m), lowered.loops(found.n)
     loops = [loop.axis for loop in state.loops()]
-    only_a = [v.name for v in loops if v in in_a and v not in in_b]
-    only_b = [v.name for v in loops if v in in_b and v not in in_a]
-    if not only_a or not only_b:
-        raise ScheduleError("the product has no rows, or no columns")
-    others = [v.name for v in loops if v.name not in (*only_a, *only_b)]
+    only_a, only_b = ([v.name for v in loops if v in axes] for axes in (of_m, of_n))
+    others = [v.name for v in loops if v not in (*of_m, *of_n)]
     state.do(Reorder((*others, *only_a, *only_b)))
     m, n = state.join(only_a), state.join(only_b)
     a, b = (stored_type(nest, x.array) for x in factors)
@@ -90,7 +91,7 @@ def _contraction(nest: ln.LoopNest, tile: Tile, target: Target, grid: Grid) -> C
     return state.finish()
 
 
-def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chosen:
+def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:
     """One pass over blocks of columns, in the tiles whose tasks, all processors working on them at once, are done
     first; of those that fit."""
     outer, (*_, columns) = prefix(nest.body)
@@ -122,7 +123,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Chose
 
 def _one_pass(
     nest: ln.LoopNest, chain: Chain, columns: ln.Loop, tile: tuple[int, int], m: str, target: Target, ahead: bool
-) -> Chosen:
+) -> Scheduled:
     """One pass in tiles of so many rows and columns. Raises ScheduleError where those are too large."""
     grid = target.grid
     assert grid is not None
@@ -169,7 +170,7 @@ def _warps(tile: Tile, fragment: Fragment) -> Warps:
     return Warps(tile.rows // 2, columns, fragment)
 
 
-def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
@@ -197,7 +198,7 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     return state.finish()
 
 
-def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """Loops whose iterations stay in order, by each thread for elements of its own."""
     state = Scheduler(nest, target)
     state.refine()
@@ -207,14 +208,13 @@ def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
     if others:
         state.do(Reorder((*(v.name for v in others), *ordered)))
         name = state.join([v.name for v in others])
-        state.do(Split(name, threads))
-        state.do(Divide(f"{name}_0", threads))
+        state.do(Divide(state.split(name, threads).inner, threads))
     state.do(Parallelise(sum(loop.kind == "serial" for loop in state.loops())))
     state.do(Share(threads, target.block))
     return state.finish()
 
 
-def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Chosen:
+def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """Rows that are sorted: each by a block, in half the memory that it may have, so that two run at once."""
     state = Scheduler(nest, target)
     sort = prefix(nest.body)[1][-1]
@@ -256,17 +256,17 @@ def _flat(state: Scheduler, name: str, threads: int) -> None:
     """Blocks of one loop, whose elements the threads divide, several neighbours at once where all accesses allow it."""
     axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
     wide = _width(axis, state) if typical(axis.hi + 1) > threads else 1  # a thread for each of a few elements
-    state.do(Split(name, threads * wide))
-    state.do(Divide(_groups(f"{name}_0", wide, state), threads))
+    block = state.split(name, threads * wide)
+    state.do(Divide(_groups(block.inner, wide, state), threads))
 
 
 def _groups(name: str, wide: int, state: Scheduler) -> str:
     """A loop over groups of ``wide`` neighbours, each of them a vector; its name."""
     if wide == 1:
         return name
-    state.do(Split(name, wide))
-    state.do(Vectorise(f"{name}_0", wide))
-    return f"{name}_1"
+    groups = state.split(name, wide)
+    state.do(Vectorise(groups.inner, wide))
+    return groups.outer
 
 
 def _width(axis: Var, state: Scheduler) -> int:

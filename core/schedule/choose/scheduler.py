@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import TypeVar
 
@@ -18,31 +18,13 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import substitute
 from luminal.core.schedule.nest.text import nest_text
 from luminal.core.schedule.nest.walk import Body, accesses, expressions, inside, prefix, statements, values
-from luminal.core.schedule.transform.loops import HoistLookups, Merge, Parallelise, Schedule, Split, Transform
+from luminal.core.schedule.transform.loops import HoistLookups, Merge, Parallelise, Scheduled, Split, Transform
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.types import f32
 
 C = TypeVar("C")
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A schedule and the nest under it; ``refusal`` says why a contraction was not tiled, where it was not. ``serial``
-    is the nest before, and ``asked`` what was decided by more than formula."""
-
-    schedule: Schedule
-    nest: ln.LoopNest
-    refusal: str = ""
-    asked: tuple[Asked, ...] = ()
-    serial: ln.LoopNest | None = None
-
-    @property
-    def text(self) -> str:
-        """The schedule, one transform a line, after what was decided by measurement."""
-        refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
-        return "\n".join([*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)])
 
 
 class Scheduler:
@@ -53,12 +35,27 @@ class Scheduler:
         self.target = target
         self.schedule: list[Transform] = []
         self.asked = [] if asked is None else [asked]
+        self.parts: dict[str, tuple[str, str]] = {}  # of loops that were split
         self.enough = enough_tasks(target)
         self.few = few_tasks(target)
 
     def do(self, transform: Transform) -> None:
         self.nest = transform(self.nest)
         self.schedule.append(transform)
+
+    def split(self, axis: str, factor: Int) -> Split:
+        """Split a loop; what is returned names its parts, of which those of one iteration are no loops."""
+        split = Split(axis, factor)
+        self.do(split)
+        self.parts[axis] = (split.outer, split.inner)
+        return split
+
+    def parts_of(self, axes: Collection[Var]) -> list[Var]:
+        """The loops around everything that ``axes`` of the serial nest have become, as far as they were split."""
+        names = [axis.name for axis in axes]
+        for name in names:
+            names += self.parts.get(name, ())
+        return [loop.axis for loop in self.loops() if loop.axis.name in names]
 
     def ask(self, kind: str, candidates: Sequence[C], *more: object) -> C:
         """One of ``candidates``, the first by formula; ``more`` are facts that count, besides the serial nest."""
@@ -70,6 +67,10 @@ class Scheduler:
 
     def loops(self) -> list[ln.Loop]:
         return prefix(self.nest.body)[0]
+
+    def present(self, name: str) -> list[str]:
+        """``name``, where there is such a loop: a part of one iteration is none."""
+        return [name] if any(loop.axis.name == name for loop in self.loops()) else []
 
     def inner_axes(self) -> list[Var]:
         """Axes of loops and reductions inside the perfectly nested ones, in order of first use."""
@@ -100,9 +101,9 @@ class Scheduler:
             at = cuts(axis, self.expressions() if of is None else of)
             if at and digits(axis, axis.hi + 1, at, "") is not None:
                 for cut in reversed(at):
-                    self.do(Split(axis.name, cut))
+                    split = self.split(axis.name, cut)
                     # The slower part keeps the coarser cuts; the faster one is split on by the finer.
-                    axis = next(a for a in self._axes() if a.name == f"{axis.name}_0")
+                    axis = next(a for a in self._axes() if a.name == split.inner)
 
     def _axes(self) -> list[Var]:
         return [loop.axis for loop in self.loops()] + self.inner_axes()
@@ -118,12 +119,11 @@ class Scheduler:
             except ScheduleError:
                 position -= 1
                 continue
-            name = f"{names[position]}{names[position + 1]}"
             before = _divided(self.expressions())
             after = Scheduler(merged, self.target).expressions()
             if _divided(after) <= before:
                 self.do(transform)
-                names[position : position + 2] = [name]
+                names[position : position + 2] = [transform.merged]
             position -= 1
         return names
 
@@ -131,8 +131,9 @@ class Scheduler:
         """Merge neighbouring loops (``names``, outermost first), whatever quotients that takes; the new one's name."""
         *outer, name = names
         for other in reversed(outer):
-            self.do(Merge(other, name))
-            name = f"{other}{name}"
+            merge = Merge(other, name)
+            self.do(merge)
+            name = merge.merged
         return name
 
     def parallelise(self, enough: int | None = None) -> None:
@@ -152,10 +153,10 @@ class Scheduler:
         if count:
             self.do(Parallelise(count))
 
-    def finish(self) -> Chosen:
+    def finish(self) -> Scheduled:
         if self.nest.checked:
             self.do(HoistLookups())
-        return Chosen(tuple(self.schedule), self.nest, asked=tuple(self.asked), serial=self.serial)
+        return Scheduled(self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial)
 
 
 def described(nest: ln.LoopNest, *more: object) -> str:

@@ -21,7 +21,8 @@ from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind, Op
-from luminal.core.schedule.contraction.roles import is_computed
+from luminal.core.schedule.contraction.contraction import Contraction
+from luminal.core.schedule.contraction.roles import is_computed, is_constant
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -134,6 +135,15 @@ def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]],
     if not isinstance(root, Computed) or bits * LEAST > whole or root.every != 1:
         return None
     return Prologue(root)
+
+
+def narrow_weights(found: Contraction) -> Prologue | None:
+    """What computes B where it is read, if that takes far fewer bytes than storing what it computes."""
+    b = found.b
+    if b.valid or b.source.dtype != found.dtype or not is_constant(b.source):
+        return None
+    along = [(found.axes[k], found.shape[k]) for k in found.k]
+    return find(b.source, b.index, along, found.count((*found.batch, *found.n)))
 
 
 class _Splitter:

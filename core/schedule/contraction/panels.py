@@ -11,27 +11,26 @@ from collections.abc import Set
 
 from luminal.core import interp, ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.ir import Node
-from luminal.core.schedule.contraction.roles import Operand, Roles, is_constant, run_of
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.ir import Node, Shape
+from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
+from luminal.core.schedule.contraction.roles import is_constant
 from luminal.core.symbolic import Int, Var
 
 
-def panels(b: Operand, product: Node, found: Roles, tile: Tile) -> Node:
+def panels(found: Contraction, tile: Tile) -> Node:
     """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``, or
     with neighbours along K side by side."""
-    packed = ir.unary(ops.CONTIGUOUS, in_panels(b, product, found, tile))
-    return interp.folded(packed) if is_constant(b.source) else packed
+    packed = ir.unary(ops.CONTIGUOUS, in_panels(found.b, found, tile))
+    return interp.folded(packed) if is_constant(found.b.source) else packed
 
 
-def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 1, first: int = 0) -> Node:
-    """The view of B in panels: of every so many positions along K the one that comes after ``first`` others."""
+def in_panels(b: Operand, found: Contraction, tile: Tile, every: int = 1, first: int = 0) -> Node:
+    """The view of ``b`` in panels, as B lies in them: of every so many positions along K the one that comes after
+    ``first`` others."""
     columns, group = tile.columns, tile.group
-    shape = product.shape
-    over = ir.axes(shape)
-    count = sym.product(shape[k] for k in found.n)
-    run = run_of(shape, found)
-    terms = _terms(shape, found, group)
+    shape, over, run = found.shape, found.axes, found.run
+    count = found.count(found.n)
+    terms = _terms(found, group)
     depth = sym.product(terms)
     batch = tuple(shape[k] for k in found.batch)
     result: tuple[Int, ...] = (*batch, sym.ceildiv(count, columns), sym.floordiv(depth, every), columns)
@@ -52,9 +51,9 @@ def in_panels(b: Operand, product: Node, found: Roles, tile: Tile, every: int = 
     return ir.view(b.source, result, index, valid, bytes(b.source.dtype.itemsize))
 
 
-def _terms(shape: tuple[Int, ...], found: Roles, group: int) -> list[Int]:
+def _terms(found: Contraction, group: int) -> list[Int]:
     """The terms along each axis of K: groups begin where a run does."""
-    run = run_of(shape, found)
+    shape, run = found.shape, found.run
     return [sym.ceildiv(shape[k], group) * group if k == run else shape[k] for k in found.k]
 
 
@@ -74,33 +73,33 @@ def _digits(
             by[variable] = digit
 
 
-def read_panels(packed: Node, product: Node, found: Roles, tile: Tile, every: int = 1) -> Node:
-    """The view of packed panels that has the product's shape, but for axes that only A has: these are 1 long."""
-    columns, group = tile.columns, tile.group
-    shape = tuple(1 if k in found.m else extent for k, extent in enumerate(product.shape))
-    over = ir.axes(shape)
+def read_panels(packed: Node, found: Contraction, tile: Tile, every: int = 1) -> Operand:
+    """``packed`` panels as B: which of their elements a product reads, or which holds it, where each is for ``every``
+    so many positions along K."""
+    columns, group, shape, over = tile.columns, tile.group, found.shape, found.axes
     column: Int = 0
     for k in found.n:
         column = column * shape[k] + over[k]
     depth: Int = 0
-    for k, extent in zip(found.k, _terms(shape, found, group), strict=True):
+    for k, extent in zip(found.k, _terms(found, group), strict=True):
         depth = depth * extent + over[k]
     batch = [over[k] for k in found.batch]
     panel, row, inner = sym.floordiv(column, columns), sym.floordiv(depth, every), sym.mod(column, columns)
     if tile.unit is None:
-        return ir.view(packed, shape, [*batch, panel, row, inner])
-    return ir.view(packed, shape, [*batch, panel, sym.floordiv(row, group), inner, sym.mod(row, group)])
+        return Operand(packed, (*batch, panel, row, inner))
+    return Operand(packed, (*batch, panel, sym.floordiv(row, group), inner, sym.mod(row, group)))
 
 
-def without_mask(a: Operand, product: Node) -> Node | None:
-    """A with its padding made real: the masked dimensions are copied into a larger array, zero around the border.
+def without_mask(a: Operand, shape: Shape) -> Operand | None:
+    """``a``, of a product of that ``shape``, with its padding made real: the masked dimensions are copied into a larger
+    array, zero around the border.
 
     None where masks are neither ranges of dimensions nor of positions that axes of the product number together.
     """
-    return _padded(a, product) or _padded_positions(a, product)
+    return _padded(a) or _padded_positions(a, shape)
 
 
-def _padded(a: Operand, product: Node) -> Node | None:
+def _padded(a: Operand) -> Operand | None:
     """``without_mask`` where every mask is the range of one dimension."""
     before: list[Int] = [0] * len(a.index)
     shape: list[Int] = list(a.source.shape)
@@ -120,13 +119,13 @@ def _padded(a: Operand, product: Node) -> Node | None:
     moved = [e - b for e, b in zip(at, before, strict=True)]
     valid = [c for e, d in zip(moved, a.source.shape, strict=True) for c in (e, d - 1 - e)]
     padded = ir.unary(ops.CONTIGUOUS, ir.view(a.source, shape, moved, valid, a.fill))
-    return ir.view(padded, product.shape, [e + b for e, b in zip(a.index, before, strict=True)])
+    return Operand(padded, tuple(e + b for e, b in zip(a.index, before, strict=True)))
 
 
-def _padded_positions(a: Operand, product: Node) -> Node | None:
+def _padded_positions(a: Operand, product: Shape) -> Operand | None:
     """``without_mask`` where a dimension holds several things, or steps are taken along it, as in an image that is seen
     in rows of tokens, or whose every other row is: the positions that are masked become dimensions of the copy."""
-    over = ir.axes(product.shape)
+    over = ir.axes(product)
     own = {v: k for k, axis in enumerate(over) if (v := sym.as_var(axis)) is not None}
     steps: list[dict[Var, int]] = []  # of each kind of position, by the axes that move it
     for condition in a.valid:
@@ -145,7 +144,7 @@ def _padded_positions(a: Operand, product: Node) -> Node | None:
     beside = {v for d in moved for v in sym.variables(a.index[d]) if v in own} - masked
     axes = [k for v, k in own.items() if v in beside]
     counts = [sum((v.hi * step for v, step in position.items()), start=1) for position in steps]
-    shape = (*(a.source.shape[d] for d in kept), *(product.shape[k] for k in axes), *counts)
+    shape = (*(a.source.shape[d] for d in kept), *(product[k] for k in axes), *counts)
     at = ir.axes(shape)
     by: dict[Var, Int] = dict.fromkeys(masked, 0)
     by |= dict(zip((v for v in own if v in beside), at[len(kept) :], strict=False))
@@ -169,7 +168,7 @@ def _padded_positions(a: Operand, product: Node) -> Node | None:
         return None
     padded = ir.unary(ops.CONTIGUOUS, ir.view(a.source, shape, *known, a.fill))
     places = [sum(step * sym.expr(v) for v, step in position.items()) for position in steps]
-    return ir.view(padded, product.shape, [*(a.index[d] for d in kept), *(over[k] for k in axes), *places])
+    return Operand(padded, (*(a.index[d] for d in kept), *(over[k] for k in axes), *places))
 
 
 def _slopes(value: Int, axes: Set[Var]) -> dict[Var, int] | None:
@@ -192,12 +191,13 @@ def _highest(index: Int) -> Int | None:
     return total
 
 
-def direct(b: Operand, product: Node, found: Roles, columns: int) -> bool:
+def direct(found: Contraction, columns: int) -> bool:
     """Whether B can be read in place: one N axis, running along the last dimension, filling whole tiles."""
+    b = found.b
     if len(found.n) != 1 or b.valid or is_constant(b.source):
         return False
-    size = product.shape[found.n[0]]
-    variable = sym.as_var(ir.axes(product.shape)[found.n[0]])
+    size = found.shape[found.n[0]]
+    variable = sym.as_var(found.axes[found.n[0]])
     if sym.mod(size, columns) != 0 or variable is None:
         return False
     *outer, last = (sym.coefficient(e, variable) for e in b.index)

@@ -1,4 +1,4 @@
-"""Contractions, found by the roles of axes.
+"""Contractions: sums over products of two operands, found by the roles of their axes.
 
 ``SumReduce(Mul(a, b))`` is a contraction where some reduced axis indexes both operands and some kept axis indexes only
 one of them. A kept axis in both operands is *batch*; in A alone, *M*; in B alone, *N*; a reduced axis is *K*. Two axes
@@ -8,6 +8,7 @@ that index one operand dimension together are a window, so a convolution is a co
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -15,68 +16,13 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
+from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
 from luminal.core.symbolic import Int, Var
 
 
-@dataclass(frozen=True)
-class Operand:
-    """An operand of the product: element ``index`` of ``source`` under ``valid``, over the product's axes; elsewhere
-    ``fill`` (the bytes of one element of ``source``). ``source`` may be stored in a narrower type than the product's.
-    """
-
-    source: Node
-    index: tuple[Int, ...]
-    valid: tuple[Int, ...]
-    fill: bytes
-
-    @property
-    def variables(self) -> set[Var]:
-        return {v for e in self.index for v in sym.variables(e)}
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The axes of a contraction by role, as positions in the product's shape. ``along_rows`` says that its result, or
-    what becomes of it, is an output that lies in memory along one of M."""
-
-    batch: tuple[int, ...]
-    m: tuple[int, ...]
-    n: tuple[int, ...]
-    k: tuple[int, ...]
-    a: Operand
-    b: Operand
-    along_rows: bool = False
-
-
-def operand(node: Node) -> Operand:
-    """``node`` seen through its view, and through a widening cast of what it views."""
-    index, valid, fill = ir.axes(node.shape), (), b""
-    if node.op is ops.VIEW:
-        attr = node.attr
-        node, index, valid, fill = node.inputs[0], attr.index, attr.valid, attr.fill
-    if node.op is ops.CAST and _widens(node) and not any(fill):
-        inner = operand(node.inputs[0])
-        by = ir.rename(node.shape, index)
-        filled = inner.source.dtype.has_zero or not valid
-        if not inner.valid and filled:
-            index = tuple(sym.substitute(e, by) for e in inner.index)
-            return Operand(inner.source, index, valid, bytes(inner.source.dtype.itemsize) if valid else b"")
-    return Operand(node, index, valid, fill)
-
-
-def _widens(node: Node) -> bool:
-    """Whether a cast gives every value in a wider type of the same kind; memory is read as integers of whole bytes."""
-    wide, narrow = node.dtype, node.inputs[0].dtype
-    if narrow.bits >= wide.bits:
-        return False
-    if wide.is_float:
-        return narrow.is_float
-    whole = wide.is_integer and narrow.is_integer and narrow.compute == narrow
-    return whole and wide.min <= narrow.min
-
-
-def roles(node: Node) -> Roles | None:
-    """The roles of the axes of ``node`` where it is a contraction, else None."""
+def contraction_of(node: Node) -> Contraction | None:
+    """The contraction that ``node`` is, None where it is none. B is the operand that is constant; else the one that
+    the innermost axis of the result indexes."""
     if node.op is not ops.SUM_REDUCE or node.inputs[0].op is not ops.MUL:
         return None
     product = node.inputs[0]
@@ -90,27 +36,20 @@ def roles(node: Node) -> Roles | None:
         ((left, right), (right, left)),
         key=lambda pair: (not is_constant(pair[1].source), not _depends(pair[1], product, innermost)),
     )
-    for a, b in ranked:
-        found = _assign(node, product, a, b)
-        if found is not None:
-            return found
-    return None
+    return next((found for a, b in ranked if (found := _assigned(node, product, a, b)) is not None), None)
 
 
-def prepared_roles(node: Node) -> Roles | None:
-    """The roles of the axes of a contraction that is prepared: A is the first factor, B the second. What was padded or
-    packed may suggest the other order: a window that moves by its own length is a number of its axes, without a border.
-    """
-    product = node.inputs[0]
-    a, b = (operand(x) for x in product.inputs)
-    return _assign(node, product, a, b)
+def find(roots: Iterable[Node]) -> dict[Node, Contraction]:
+    """All contractions that ``roots`` depend on, in the bodies of loops and branches too."""
+    return {node: found for node in ir.everything(roots) if (found := contraction_of(node)) is not None}
 
 
 def _depends(x: Operand, product: Node, axis: int) -> bool:
     return axis >= 0 and sym.as_var(ir.axes(product.shape)[axis]) in x.variables
 
 
-def _assign(node: Node, product: Node, a: Operand, b: Operand) -> Roles | None:
+def _assigned(node: Node, product: Node, a: Operand, b: Operand) -> Contraction | None:
+    """The contraction of A and B, where the axes have roles with the two in this order."""
     groups: dict[str, list[int]] = {"batch": [], "m": [], "n": [], "k": []}
     for position, axis in enumerate(ir.axes(product.shape)):
         variable = sym.as_var(axis)
@@ -135,7 +74,8 @@ def _assign(node: Node, product: Node, a: Operand, b: Operand) -> Roles | None:
     zero = not any(a.fill) and not any(b.fill)
     if windowed or not zero:
         return None
-    return Roles(tuple(groups["batch"]), tuple(groups["m"]), tuple(groups["n"]), tuple(groups["k"]), a, b)
+    batch, m, n_axes, k_axes = (tuple(groups[role]) for role in ("batch", "m", "n", "k"))
+    return Contraction(product.shape, product.dtype, batch, m, n_axes, k_axes, a, b)
 
 
 def _in_window(a: Operand, over: tuple[Int, ...], axis: int, others: set[Var | None]) -> bool:
@@ -157,15 +97,10 @@ def _separates(index: Int) -> bool:
     return True
 
 
-def run_of(shape: tuple[Int, ...], found: Roles) -> int:
-    """The axis of K, of a product of this ``shape``, along which terms lie side by side."""
-    return next(k for k in reversed(found.k) if shape[k] != 1)
-
-
-def run_axes(product: Node, found: Roles) -> tuple[int, ...]:
+def run_axes(found: Contraction) -> tuple[int, ...]:
     """The axes of A's source, the innermost last, along which a matrix unit reads terms that lie side by side: one;
     two, where the terms are all those of some positions of a window; none, where there is no such axis."""
-    over = ir.axes(product.shape)[run_of(product.shape, found)]
+    over = found.axes[found.run]
     term = sym.as_var(over)
     if term is None:
         return ()
@@ -177,12 +112,12 @@ def run_axes(product: Node, found: Roles) -> tuple[int, ...]:
     return tuple(axis for axis, x in enumerate(linear) if x is not None and x[0] == 1)[:1]
 
 
-def apart(product: Node, found: Roles) -> int:
+def row_stride(found: Contraction) -> int:
     """The bytes between rows of A that follow each other, 0 where that is not known before there are layouts.
 
     Inputs are row-major; of what is computed, and has a buffer of its own, what K alone indexes comes to lie innermost.
     """
-    source, over = found.a.source, ir.axes(product.shape)
+    source, over = found.a.source, found.axes
     rows = [v for k in found.m if (v := sym.as_var(over[k])) is not None]
     summed = {sym.as_var(over[k]) for k in found.k}
     along = [d for d, index in enumerate(found.a.index) if rows and rows[-1] in sym.variables(index)]

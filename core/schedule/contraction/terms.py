@@ -9,95 +9,82 @@ and may then have another channel of zeros beside them; else it is where no step
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.matrix import MatrixUnit
 from luminal.core.movement import permute
+from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
 from luminal.core.schedule.contraction.panels import without_mask
-from luminal.core.schedule.contraction.roles import Operand, Roles, operand, run_of
-from luminal.core.schedule.contraction.tile import Tile, step_depth, unit_tile
+from luminal.core.schedule.contraction.tile import step_depth, unit_tile
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
-from luminal.core.types import DType
 
 
-@dataclass(frozen=True)
-class OnUnit:
-    """A contraction for a matrix unit: its ``product`` with the axes that its terms have for it, their ``roles``, and
-    the ``tile`` that the unit computes."""
-
-    roles: Roles
-    product: Node
-    tile: Tile
-
-
-def on_unit(target: Target, node: Node, found: Roles, columns_of_b: int | None) -> OnUnit | None:
-    """``node`` for the fastest unit that multiplies its operands in equal steps, where there is one; in as many columns
-    as B was packed in, if it was."""
-    for unit in target.units_of(found.a.source.dtype, found.b.source.dtype, node.dtype):
-        suited, product = (_for_vectors if unit.in_vectors else _for_matrices)(found, node.inputs[0], unit, target)
-        total = ir.reduce(ops.SUM_REDUCE, product, node.attr.axes)
-        tile = unit_tile(target, unit, total, suited, columns_of_b)
+def on_unit(target: Target, found: Contraction, columns_of_b: int | None) -> tuple[Contraction, Tile] | None:
+    """The contraction with its terms as the fastest unit that multiplies its operands takes them in equal steps, where
+    there is one, and the tile of that unit; in as many columns as B was packed in, if it was."""
+    for unit in target.units_of(found.a.source.dtype, found.b.source.dtype, found.dtype):
+        suited = (_for_vectors if unit.in_vectors else _for_matrices)(found, unit, target)
+        tile = unit_tile(target, unit, suited, columns_of_b)
         if tile is not None:
-            return OnUnit(suited, product, tile)
+            return suited, tile
     return None
 
 
-def _for_vectors(found: Roles, product: Node, unit: MatrixUnit, target: Target) -> tuple[Roles, Node]:
+def _for_vectors(found: Contraction, unit: MatrixUnit, target: Target) -> Contraction:
     """Longer runs where steps of a group are then fewer: seven positions of three channels are 11 pairs, not 14; and no
     run shorter than a step."""
-    longer = _merged(found, product, target) if found.a.valid else None
-    if longer is not None and _steps(unit, *longer) < _steps(unit, found, product):
-        found, product = longer
-    extent = product.shape[run_of(product.shape, found)]
+    longer = _merged(found, target) if found.a.valid else None
+    if longer is not None and _steps(unit, longer) < _steps(unit, found):
+        found = longer
+    extent = found.shape[found.run]
     short = isinstance(extent, int) and extent < unit.group
-    return (_lengthened(found, product, unit.group, target) if short else None) or (found, product)
+    return (_lengthened(found, unit.group, target) if short else None) or found
 
 
-def _for_matrices(found: Roles, product: Node, unit: MatrixUnit, target: Target) -> tuple[Roles, Node]:
+def _for_matrices(found: Contraction, unit: MatrixUnit, target: Target) -> Contraction:
     """The runs that take the fewest steps: as they are, longer, of whole groups, or both; if A is not copied anyway, as
     they are, unless the unit cannot take these."""
     copied = found.a.valid or found.a.source.op is ops.CONTIGUOUS
-    if not copied and _steps(unit, found, product) < math.inf:
-        return found, product
-    whole = _lengthened(found, product, unit.group, target)
-    ways = [(found, product), _merged(found, product, target), whole, whole and _merged(*whole, target)]
-    return min((way for way in ways if way), key=lambda way: _steps(unit, *way))
+    if not copied and _steps(unit, found) < math.inf:
+        return found
+    whole = _lengthened(found, unit.group, target)
+    ways = [found, _merged(found, target), whole, whole and _merged(whole, target)]
+    return min((way for way in ways if way), key=lambda way: _steps(unit, way))
 
 
-def _steps(unit: MatrixUnit, found: Roles, product: Node) -> float:
+def _steps(unit: MatrixUnit, found: Contraction) -> float:
     """The steps of ``unit`` through all terms; infinitely many where it cannot take them."""
-    sizes = [product.shape[k] for k in found.k if product.shape[k] != 1]
+    sizes = [found.shape[k] for k in found.k if found.shape[k] != 1]
     depth = step_depth(unit, sizes)
     *outer, run = map(typical, sizes)
     return math.prod(outer) * -(-run // depth) if depth else math.inf
 
 
-def _merged(found: Roles, product: Node, target: Target) -> tuple[Roles, Node] | None:
-    """The product with the last axis of a window and the run inside it as one axis of K, None where there is no such
-    window. A is a copy then, in which positions lie one after the other, inside a border where it has a mask."""
+def _merged(found: Contraction, target: Target) -> Contraction | None:
+    """The contraction with the last axis of a window and the run inside it as one axis of K, None where there is no
+    such window. A is a copy then, in which positions lie one after the other, inside a border where it has a mask."""
     if masked := bool(found.a.valid):
-        copied = without_mask(found.a, product) if target.pads else None
+        copied = without_mask(found.a, found.shape) if target.pads else None
         if copied is None:
             return None
-        found = replace(found, a=operand(copied))
-    window, run = _window_of_run(found, product)
-    shape = product.shape
+        found = replace(found, a=copied)
+    window, run = _window_of_run(found)
+    shape = found.shape
     width, terms = shape[window], shape[run]
     if window == run or not isinstance(width, int) or not isinstance(terms, int):
         return None
     if not masked:
-        over = ir.axes(shape)
+        over = found.axes
         found = replace(found, a=copied_along(found.a, (*_places(found.a, over[window]), *_places(found.a, over[run]))))
     merged = tuple(width * terms if k == window else 1 if k == run else size for k, size in enumerate(shape))
     at = list(ir.axes(merged))
     at[window], at[run] = sym.floordiv(at[window], terms), sym.mod(at[window], terms)
-    return _over(merged, ir.rename(shape, at), found, product)
+    return _over(merged, ir.rename(shape, at), found)
 
 
 def copied_along(x: Operand, axes: tuple[int, ...]) -> Operand:
@@ -111,16 +98,16 @@ def copied_along(x: Operand, axes: tuple[int, ...]) -> Operand:
     return Operand(copied, tuple(x.index[k] for k in order), x.valid, x.fill)
 
 
-def copied_apart(x: Operand, product: Node, run: int) -> Operand:
-    """The operand, which has no mask, with a copy of its source in which terms of the axis ``run`` of ``product`` have
+def copied_apart(x: Operand, found: Contraction) -> Operand:
+    """The operand, which has no mask, with a copy of its source in which the terms of a run have
     an axis of their own: every other one of a row, the taps of a window, digits of what was one axis. Axes of the
     source that they do not move are as they were."""
-    over, source = ir.axes(product.shape), x.source
+    over, run, source = found.axes, found.run, x.source
     moved = _places(x, over[run])
     kept = [d for d in range(source.rank) if d not in moved]
     within = {v for d in moved for v in sym.variables(x.index[d])}
     axes = [*(k for k, axis in enumerate(over) if sym.as_var(axis) in within and k != run), run]
-    shape = (*(source.shape[d] for d in kept), *(product.shape[k] for k in axes))
+    shape = (*(source.shape[d] for d in kept), *(found.shape[k] for k in axes))
     where = ir.axes(shape)
     by = {v: at for k, at in zip(axes, where[len(kept) :], strict=True) if (v := sym.as_var(over[k])) is not None}
     index = [where[kept.index(d)] if d in kept else sym.substitute(e, by) for d, e in enumerate(x.index)]
@@ -129,11 +116,11 @@ def copied_apart(x: Operand, product: Node, run: int) -> Operand:
     return Operand(copied, (*(x.index[d] for d in kept), *(over[k] for k in axes)), x.valid, x.fill)
 
 
-def _window_of_run(found: Roles, product: Node) -> tuple[int, int]:
+def _window_of_run(found: Contraction) -> tuple[int, int]:
     """The axis of K outside the run, as the last one of a window is, where it moves A by one position and each of these
     has all terms of the run; and the run, which is given for both where there is no such axis."""
-    over, run = ir.axes(product.shape), run_of(product.shape, found)
-    outer = [k for k in found.k if k != run and product.shape[k] != 1]
+    over, run = found.axes, found.run
+    outer = [k for k in found.k if k != run and found.shape[k] != 1]
     if not outer or found.b.valid:
         return run, run
     window = outer[-1]
@@ -143,15 +130,15 @@ def _window_of_run(found: Roles, product: Node) -> tuple[int, int]:
     ((position,), (term,)) = ends
     variable = sym.as_var(over[window])
     step = sym.coefficient(found.a.index[position], variable) if variable is not None else None
-    whole = (found.a.index[term], found.a.source.shape[term]) == (over[run], product.shape[run])
+    whole = (found.a.index[term], found.a.source.shape[term]) == (over[run], found.shape[run])
     return (window if whole and step is not None and step[0] == 1 else run), run
 
 
-def _lengthened(found: Roles, product: Node, group: int, target: Target) -> tuple[Roles, Node] | None:
-    """The product with a run that is not of whole groups lengthened to such, by zeros of B, where A is copied anyway: a
-    first convolution's three channels. None where that is not so."""
-    run = run_of(product.shape, found)
-    extent, term = product.shape[run], ir.axes(product.shape)[run]
+def _lengthened(found: Contraction, group: int, target: Target) -> Contraction | None:
+    """The contraction with a run that is not of whole groups lengthened to such, by zeros of B, where A is copied
+    anyway: a first convolution's three channels. None where that is not so."""
+    run = found.run
+    extent, term = found.shape[run], found.axes[run]
     copied = (found.a.valid and target.pads) or found.a.source.op is ops.CONTIGUOUS
     if not isinstance(extent, int) or extent % group == 0 or not copied or found.b.valid:
         return None
@@ -164,8 +151,8 @@ def _lengthened(found: Roles, product: Node, group: int, target: Target) -> tupl
     )
     if not whole:
         return None
-    shape = tuple(longer if k == run else size for k, size in enumerate(product.shape))
-    found, _ = _over(shape, ir.rename(product.shape, ir.axes(shape)), found, product)
+    shape = tuple(longer if k == run else size for k, size in enumerate(found.shape))
+    found = _over(shape, ir.rename(found.shape, ir.axes(shape)), found)
     a, b = found.a, found.b
     ((place,), (other,)) = places
     if a.valid:
@@ -173,7 +160,7 @@ def _lengthened(found: Roles, product: Node, group: int, target: Target) -> tupl
     else:
         a = replace(a, source=_filled_up(a.source.inputs[0], place, longer))
     b = replace(b, source=_filled_up(b.source, other, longer))
-    return replace(found, a=a, b=b), _product(shape, a, b, product.dtype)
+    return replace(found, a=a, b=b)
 
 
 def _filled_up(source: Node, axis: int, extent: int) -> Node:
@@ -191,17 +178,6 @@ def _places(x: Operand, axis: Int) -> list[int]:
     return [k for k, index in enumerate(x.index) if sym.variables(index) & sym.variables(axis)]
 
 
-def _over(shape: ir.Shape, by: Mapping[sym.Var, Int], found: Roles, product: Node) -> tuple[Roles, Node]:
-    """The product over other axes, in which ``by`` says what those that it had are."""
-    a, b = (
-        replace(
-            x, index=tuple(sym.substitute(e, by) for e in x.index), valid=tuple(sym.substitute(v, by) for v in x.valid)
-        )
-        for x in (found.a, found.b)
-    )
-    return replace(found, a=a, b=b), _product(shape, a, b, product.dtype)
-
-
-def _product(shape: ir.Shape, a: Operand, b: Operand, dtype: DType) -> Node:
-    factors = (ir.view(x.source, shape, x.index, x.valid, x.fill) for x in (a, b))
-    return ir.elementwise(ops.MUL, *(ir.cast(x, dtype) for x in factors))
+def _over(shape: ir.Shape, by: dict[sym.Var, Int], found: Contraction) -> Contraction:
+    """The contraction with a product of another ``shape``, ``by`` being what the axes that it had are of the new."""
+    return replace(found, shape=shape, a=found.a.over(by), b=found.b.over(by))

@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from luminal.core import ir
 from luminal.core import symbolic as sym
-from luminal.core.decisions import Asked
 from luminal.core.grid import Grid
-from luminal.core.ir import Node, Shape
 from luminal.core.matrix import MatrixUnit
-from luminal.core.printer import brief
+from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.contraction.narrow import Prologue
-from luminal.core.schedule.contraction.roles import Roles, apart, is_constant
+from luminal.core.schedule.contraction.roles import is_constant, row_stride
 from luminal.core.schedule.cost.blocking import FROM_L3
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -32,49 +29,16 @@ LEAST = 8  # steps of less than such a part of a unit's terms, one after the oth
 FEW = 4  # a lower tile reads B as fast as it multiplies, and is for as many rows as it has
 
 
-@dataclass(frozen=True, repr=False)
-class Tile:
-    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
-    ``unit`` computes it, ``depth`` terms of the sum at a time. ``unpacked`` says that a panel of B which is computed is
-    so before the tiles of rows that share it. ``asked`` is the question that the tile answers, where that is to be
-    noted."""
-
-    rows: int
-    vectors: int
-    lanes: int
-    unit: MatrixUnit | None = None
-    depth: int = 1
-    unpacked: bool = False
-    asked: Asked | None = field(default=None, compare=False, repr=False)
-
-    __repr__ = brief
-
-    def __str__(self) -> str:
-        unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
-        computed = ", panels computed before" if self.unpacked else ""
-        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}"
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-    @property
-    def group(self) -> int:
-        """Elements of a column that lie side by side in panels."""
-        return 1 if self.unit is None else self.unit.group
-
-
 def choose_tile(
     target: Target,
-    node: Node,
-    found: Roles,
+    found: Contraction,
     columns_of_b: int | None = None,
     prologue: Prologue | None = None,
     widest: int = 1 << 30,
     unit: MatrixUnit | None = None,
 ) -> Tile:
-    """The register tile for the sizes of ``node``, of as many columns as B was packed in, if it was: the one with the
-    least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
+    """The register tile for the sizes of a contraction, of as many columns as B was packed in, if it was: the one with
+    the least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
     packed, ``unit`` one of vectors that multiplies. It has ``widest`` columns at most, but for a vector.
 
     A step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads, two of each a
@@ -92,15 +56,14 @@ def choose_tile(
     have fewer ways, and every step then waits for the second: 14 x 2 takes 1.3 times as long. So a tile has no more
     rows than there are ways.
     """
-    lanes = target.lanes(node.dtype) if unit is None else unit.columns
+    lanes = target.lanes(found.dtype) if unit is None else unit.columns
     group, latency = (1, LATENCY) if unit is None else (unit.group, unit.latency)
-    size = node.dtype.itemsize if unit is None else group * unit.right.itemsize
+    size = found.dtype.itemsize if unit is None else group * unit.right.itemsize
     stored = size if prologue is None else prologue.bytes
-    shape = node.inputs[0].shape
-    rows = max(1, typical(sym.product(shape[k] for k in found.m)))
-    lengths = lines(shape, found)
-    columns = typical(sym.product(shape[k] for k in found.n))
-    steps = -(-typical(sym.product(shape[k] for k in found.k)) // group)
+    rows = max(1, typical(found.count(found.m)))
+    lengths = lines(found)
+    columns = typical(found.count(found.n))
+    steps = -(-typical(found.count(found.k)) // group)
 
     def cycles(tile: Tile) -> float:
         """Of all rows, as far as A has them one after the other, and line by line."""
@@ -121,7 +84,7 @@ def choose_tile(
         store = TURN * tile.columns if found.along_rows else height * (6 + 4 * tile.vectors)
         return count * -(-columns // tile.columns) * (steps * step + store)
 
-    ways = target.l1 // math.gcd(apart(node.inputs[0], found) or 1, WAY)  # of all sets that rows fall into
+    ways = target.l1 // math.gcd(row_stride(found) or 1, WAY)  # of all sets that rows fall into
     budget = target.registers - (1 if prologue is None else 3)
     per_vector = 1 if prologue is None else 1 + prologue.held
     tiles = [
@@ -132,21 +95,20 @@ def choose_tile(
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
     about = (f"packed in {columns_of_b}", f"at most {widest}")
-    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, prologue, about), fitting)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(found, prologue, about), fitting)
     return replace(chosen, asked=asked)
 
 
-def _described(node: Node, found: Roles, prologue: Prologue | None, about: tuple[str, ...]) -> str:
+def _described(found: Contraction, prologue: Prologue | None, about: tuple[str, ...]) -> str:
     """What the steps of a contraction take to compute: its axes by role, how they read A and B, and what else there is
     to say ``about`` the columns of its tiles."""
-    product = node.inputs[0]
     dims: dict[Var, Int] = {}
 
     def text(value: Int) -> str:
         return str(sym.substitute(value, _numbered(dims, sym.variables(value) - axes)))
 
-    axes = {v for axis in ir.axes(product.shape) if (v := sym.as_var(axis)) is not None}
-    parts = [f"{role} {[text(product.shape[k]) for k in getattr(found, role)]}" for role in ("batch", "m", "n", "k")]
+    axes = {v for axis in found.axes if (v := sym.as_var(axis)) is not None}
+    parts = [f"{role} {[text(found.shape[k]) for k in getattr(found, role)]}" for role in ("batch", "m", "n", "k")]
     for name, operand in (("A", found.a), ("B", found.b)):
         where = "constant" if is_constant(operand.source) else "computed"
         index = [text(e) for e in (*operand.source.shape, *operand.index, *operand.valid)]
@@ -157,7 +119,7 @@ def _described(node: Node, found: Roles, prologue: Prologue | None, about: tuple
     if found.along_rows:
         parts.append("stored along rows")
     return "\n".join(
-        [str(node.dtype), *parts, *about, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())]
+        [str(found.dtype), *parts, *about, *(f"{dim} {v.lo}..{sym.upper(v.hi)}" for v, dim in dims.items())]
     )
 
 
@@ -168,28 +130,23 @@ def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
     return dims
 
 
-def unit_tile(
-    target: Target, unit: MatrixUnit, node: Node, found: Roles, columns_of_b: int | None = None
-) -> Tile | None:
-    """The tile of a matrix ``unit`` for the operands of ``node``, as ``choose_tile`` gives that of vectors; None where
+def unit_tile(target: Target, unit: MatrixUnit, found: Contraction, columns_of_b: int | None = None) -> Tile | None:
+    """The tile of a matrix ``unit`` for a contraction, as ``choose_tile`` gives that of vectors; None where
     the terms of a sum lie in runs that it cannot take in equal steps, where matrices would be of one row, or where
     packing B would cost more than the one row that reads it."""
-    depth = step_depth(unit, [size for k in found.k if (size := node.inputs[0].shape[k]) != 1])
+    depth = step_depth(unit, [size for k in found.k if (size := found.shape[k]) != 1])
     if not depth or not (found.m or (unit.in_vectors and is_constant(found.b.source))):
         return None
     if unit.in_vectors:
-        return choose_tile(target, node, found, columns_of_b, unit=unit)
-    return _matrix_tile(target, unit, depth, node, found, columns_of_b)
+        return choose_tile(target, found, columns_of_b, unit=unit)
+    return _matrix_tile(target, unit, depth, found, columns_of_b)
 
 
-def _matrix_tile(
-    target: Target, unit: MatrixUnit, depth: int, node: Node, found: Roles, columns_of_b: int | None
-) -> Tile:
+def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contraction, columns_of_b: int | None) -> Tile:
     """Each product of two registers reads one of each, of which those of the shorter side of the tile stay."""
-    shape = node.inputs[0].shape
-    lengths = lines(shape, found)
-    fixed = all(isinstance(shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
-    columns = typical(sym.product(shape[k] for k in found.n))
+    lengths = lines(found)
+    fixed = all(isinstance(found.shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
+    columns = typical(found.count(found.n))
 
     def products(tile: Tile) -> float:
         """Products of registers that it takes, a load counted as a half."""
@@ -204,7 +161,7 @@ def _matrix_tile(
     ]
     fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=products)
     about = (f"packed in {columns_of_b}",)
-    chosen, asked = target.decisions.ask("tile", lambda: _described(node, found, None, about), fitting)
+    chosen, asked = target.decisions.ask("tile", lambda: _described(found, None, about), fitting)
     return replace(chosen, asked=asked)
 
 
@@ -230,11 +187,10 @@ def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
 RATES = {4: 0.7, 8: 1.0}
 
 
-def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
+def block_tile(grid: Grid, found: Contraction) -> Tile:
     """The tile of a block of threads: the one whose blocks, all processors working on them at once, are done first.
     Each thread has ``lanes`` rows and as many columns of it."""
-    shape = node.inputs[0].shape
-    batch, rows, columns = (typical(sym.product(shape[k] for k in axes)) for axes in (found.batch, found.m, found.n))
+    batch, rows, columns = (typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
 
     def time(tile: Tile) -> float:
         blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
@@ -243,12 +199,13 @@ def block_tile(grid: Grid, node: Node, found: Roles) -> Tile:
     return min((Tile(64, 16, 4), Tile(128, 16, 8), Tile(32, 8, 4)), key=time)
 
 
-def lines(shape: Shape, found: Roles) -> tuple[int, int]:
+def lines(found: Contraction) -> tuple[int, int]:
     """How many rows tiles divide: those of the innermost axis of M, and of all that A has whole, which most layouts put
     one after the other. Which of the two depends on where the result is stored, too: one with a border has gaps between
     its lines, as the operand of windows has."""
     held = list(zip(found.a.index, found.a.source.shape, strict=True))
-    over, axes = ir.axes(shape), [k for k in reversed(found.m) if shape[k] != 1]
+    shape, over = found.shape, found.axes
+    axes = [k for k in reversed(found.m) if shape[k] != 1]
     whole = itertools.takewhile(lambda k: (over[k], shape[k]) in held, axes)
     innermost = max(1, typical(shape[axes[0]])) if axes else 1
     return innermost, max(innermost, math.prod(typical(shape[k]) for k in whole))

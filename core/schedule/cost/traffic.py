@@ -1,4 +1,4 @@
-"""How much of its arrays a kernel touches, counted in its nest."""
+"""How much of its arrays a kernel touches, counted in its nest, and which elements a view touches again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
+from luminal.core import ops
 from luminal.core import symbolic as sym
+from luminal.core.ir import Node
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
 from luminal.core.schedule.nest.walk import inside
@@ -22,6 +24,11 @@ def accesses(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
     found: Counter[str] = Counter({array.name: 0 for array in nest.arrays})
     _body(nest.body, 1, {dim: sizes[dim.name] for dim in nest.dims}, found)
     return {array.name: found[array.name] for array in nest.arrays}
+
+
+def reads_again(node: Node) -> bool:
+    """Whether ``node`` is a view with more elements than what it views: windows that overlap."""
+    return node.op is ops.VIEW and sym.always(node.size - node.inputs[0].size - 1)
 
 
 def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], found: Counter[str]) -> None:

@@ -26,7 +26,7 @@ def link(fusion: Fusion, without: frozenset[int] = frozenset()) -> Fusion:
     replaced: dict[int, Cluster] = {}
     gone: set[int] = set()
     for last in fusion.clusters:
-        if last.tile is not None and last.number not in without:
+        if last.contraction is not None and last.number not in without:
             found = _chain(fusion, readers, last)
             if found is not None:
                 first, middle, cluster = found
@@ -64,7 +64,7 @@ def _chain(fusion: Fusion, readers: Mapping[Node, set[int]], last: Cluster) -> t
     if len(axes) != 1 or middle is None or middle.kind != "row":
         return None
     first = _only_source(fusion, middle)
-    if first is None or first.tile is None or first is last:
+    if first is None or first.contraction is None or first is last:
         return None
     for cluster, allowed in ((middle, {middle.number, last.number}), (first, {first.number, middle.number})):
         if any(readers.get(n, set()) - allowed or n in fusion.roots for n in cluster.index if n in fusion.stored):
@@ -81,7 +81,7 @@ def _chain(fusion: Fusion, readers: Mapping[Node, set[int]], last: Cluster) -> t
     rows = [n for n in first.index if n in fusion.stored]
     if len(rows) != 1:
         return None
-    chain = Chain(tuple(first.index), rows[0], tuple(middle.index), tuple(last.index), along, first.tile)
+    chain = Chain(tuple(first.index), rows[0], tuple(middle.index), tuple(last.index), along, first.contraction)
     return first, middle, replace(last, kind="chain", index=index, chain=chain)
 
 
@@ -100,7 +100,7 @@ def _only_source(fusion: Fusion, cluster: Cluster) -> Cluster | None:
         for x in _sources(n.inputs, fusion)
         if (home := fusion.stored.get(x)) is not None and home is not cluster
     }
-    tiled = [home for home in found.values() if home.tile is not None]
+    tiled = [home for home in found.values() if home.contraction is not None]
     return tiled[0] if len(tiled) == 1 else None
 
 

@@ -25,7 +25,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.symbolic import Int, Var
 
 
@@ -33,14 +33,20 @@ from luminal.core.symbolic import Int, Var
 class Chain:
     """The parts of a chain: the ``first`` contraction with its epilogue, whose result is the ``row``, the ``middle``, a
     row cluster that reads it, and the ``last``, a contraction that sums what the middle gives ``along`` its axis.
-    ``tile`` is the register tile of the first; the last's is the cluster's."""
+    ``contraction`` is the first; the last is the cluster's."""
 
     first: tuple[Node, ...]
     row: Node
     middle: tuple[Node, ...]
     last: tuple[Node, ...]
     along: Var
-    tile: Tile
+    contraction: Contraction
+
+    @property
+    def tile(self) -> Tile:
+        """The tile of the first contraction."""
+        assert self.contraction.tile is not None
+        return self.contraction.tile
 
 
 @dataclass
@@ -53,7 +59,7 @@ class Cluster:
     row: frozenset[Var] = frozenset()
     index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)
     operand_index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)  # of what a reduction in a row reads
-    tile: Tile | None = None
+    contraction: Contraction | None = None  # the only one, or the last of a chain
     chain: Chain | None = None
     measures: tuple[Var, Node] | None = None
 
@@ -62,16 +68,21 @@ class Cluster:
         return self.kind not in ("steps", "host", "measure")
 
     @property
+    def tile(self) -> Tile | None:
+        """The tile of its only contraction, or of the last of a chain."""
+        return None if self.contraction is None else self.contraction.tile
+
+    @property
     def axes(self) -> tuple[Int, ...]:
         """The domain's axes ``a0, a1, ..``."""
         return domain_axes(self.extents)
 
     @property
-    def contractions(self) -> tuple[Node, ...]:
+    def contractions(self) -> tuple[Contraction, ...]:
         """The sums that tile operations compute, in order; the last gives the domain."""
-        if self.chain is not None:
-            return (self.chain.first[0], self.chain.last[0])
-        return (next(iter(self.index)),) if self.kind == "contraction" else ()
+        if self.contraction is None:
+            return ()
+        return (self.contraction,) if self.chain is None else (self.chain.contraction, self.contraction)
 
     @property
     def outer(self) -> tuple[Int, ...]:

@@ -15,7 +15,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction import roles
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read, domain_axes, resolve
 from luminal.core.schedule.fusion.matching import invert
 from luminal.core.schedule.prepare import loops
@@ -55,10 +55,12 @@ class _Pass:
 class Fuser:
     """State of one fusion run."""
 
-    def __init__(self, roots: tuple[Node, ...], tiles: Mapping[Node, Tile], measured: Mapping[Var, Node]) -> None:
+    def __init__(
+        self, roots: tuple[Node, ...], contractions: Mapping[Node, Contraction], measured: Mapping[Var, Node]
+    ) -> None:
         self.roots = roots
         self.kept = loops.kept(roots)
-        self.tiles = tiles
+        self.contractions = contractions
         self.measured = measured
         self.order = ir.topological(roots, measured)
         self.consumers = _consumers(self.order)
@@ -115,7 +117,7 @@ class Fuser:
         if not sources and node.op not in COSTLY:
             return True
         users = self.consumers[node]
-        if users and all(user in self.tiles for user in users):
+        if users and all(user in self.contractions for user in users):
             return True  # the product of a contraction exists only inside its tile operation
         if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
             return True  # operands of tile operations convert as they are loaded
@@ -128,7 +130,7 @@ class Fuser:
         (user,) = users
         if self._spreads(node, user, sources):
             return True  # one operation instead of a value larger than all that it comes from
-        if user.op.kind is not Kind.REDUCE or user in self.tiles or self._is_in_parts(node, sources):
+        if user.op.kind is not Kind.REDUCE or user in self.contractions or self._is_in_parts(node, sources):
             return False
         # A reduction over overlapping windows would compute the value once for each window.
         return user.inputs[0].size == node.size
@@ -163,7 +165,7 @@ class Fuser:
 
     def _is_multiplied(self, node: Node) -> bool:
         """Whether ``node`` is a product that exists only inside tile operations."""
-        return node.op is ops.MUL and all(user in self.tiles for user in self.consumers[node])
+        return node.op is ops.MUL and all(user in self.contractions for user in self.consumers[node])
 
     def _is_loaded(self, node: Node) -> bool:
         """Whether a tile operation loads ``node``."""
@@ -189,7 +191,7 @@ class Fuser:
     # ---- where a node goes -----------------------------------------------------------------------------------------
 
     def _place(self, node: Node) -> None:
-        if node in self.tiles:
+        if node in self.contractions:
             self._begin(node, "contraction", node.shape)
             return
         if loops.is_steps(node):
@@ -263,7 +265,7 @@ class Fuser:
         row: frozenset[Var] = frozenset(),
         index: tuple[Int, ...] | None = None,
     ) -> None:
-        cluster = Cluster(len(self.clusters), kind, extents, row, tile=self.tiles.get(node))
+        cluster = Cluster(len(self.clusters), kind, extents, row, contraction=self.contractions.get(node))
         self.clusters.append(cluster)
         self.sources.append(set())
         self.ancestors.append(0)
@@ -544,7 +546,9 @@ def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
     return {n: list(dict.fromkeys(users)) for n, users in direct.items()}
 
 
-def fuse(roots: tuple[Node, ...], tiles: Mapping[Node, Tile], measured: Mapping[Var, Node] | None = None) -> Fusion:
-    """Group the nodes that ``roots`` depend on into clusters; ``tiles`` names the contractions among them, ``measured``
-    the nodes that say how large dimensions are."""
-    return Fuser(roots, tiles, measured or {}).run()
+def fuse(
+    roots: tuple[Node, ...], contractions: Mapping[Node, Contraction], measured: Mapping[Var, Node] | None = None
+) -> Fusion:
+    """Group the nodes that ``roots`` depend on into clusters; ``contractions`` are those among them that tiles compute,
+    ``measured`` the nodes that say how large dimensions are."""
+    return Fuser(roots, contractions, measured or {}).run()

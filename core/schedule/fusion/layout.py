@@ -16,7 +16,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
-from luminal.core.schedule.contraction.roles import Roles, prepared_roles, run_axes
+from luminal.core.schedule.contraction.roles import run_axes
 from luminal.core.schedule.fusion import assemblies as assemble
 from luminal.core.schedule.fusion.assemblies import Assemblies
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read
@@ -26,16 +26,23 @@ from luminal.core.symbolic import Int, Var
 
 
 @dataclass
-class Layouts:
-    """The order of axes, slowest first, of every value that is not row-major; and the values that lie inside others."""
+class Arrangement:
+    """The clusters of a graph, and where everything lies that they store. ``orders`` has the axes, slowest first, of
+    every value that is not row-major, ``assemblies`` the values inside others. What is ``loose`` begins anywhere, not
+    where the widest access could."""
 
+    fusion: Fusion
     assemblies: Assemblies
-    loose: frozenset[Node] = frozenset()  # begin anywhere, not where the widest access could
+    loose: frozenset[Node] = frozenset()
     orders: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+
+    def owner(self, node: Node) -> Node:
+        """The value whose buffer holds ``node``."""
+        return self.assemblies.owner(node)
 
     def order(self, node: Node) -> tuple[int, ...]:
         """The axes of ``node`` from slowest to fastest in memory."""
-        node = self.assemblies.owner(node)
+        node = self.owner(node)
         return self.orders.get(node, tuple(range(node.rank)))
 
     def offset(self, node: Node, index: tuple[Int, ...]) -> Int:
@@ -47,23 +54,23 @@ class Layouts:
         return total
 
 
-def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
+def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Arrangement:
     """Choose a place and a layout for every stored value; those that are ``loose`` begin anywhere."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
-    layouts = Layouts(assemble.find(fusion, panels | fusion.kept), loose)
-    held = {layouts.assemblies.owner(node) for node in read_by_contraction}  # which other rules place
+    arranged = Arrangement(fusion, assemble.find(fusion, panels | fusion.kept), loose)
+    held = {arranged.owner(node) for node in read_by_contraction}  # which other rules place
     beside = {node: (axis,) for node, axis in _beside_products(fusion, home).items() if node not in held}
     runs = {**beside, **_runs(fusion)}
     # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
-    owners = {layouts.assemblies.owner(node) for node in fusion.kept}
-    sorted_ = {layouts.assemblies.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    owners = {arranged.owner(node) for node in fusion.kept}
+    sorted_ = {arranged.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
     settled = owners | fusion.kept | panels | sorted_
     copy_reads = _copy_reads(fusion, home, settled.union(read_by_contraction))
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
-            owner, at = layouts.assemblies.within(node, index)
+            owner, at = arranged.assemblies.within(node, index)
             at = index if owner.rank == node.rank else at
             if node not in fusion.stored or owner.rank < 2 or owner in settled:
                 continue
@@ -71,21 +78,23 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Layouts:
             if cluster.kind == "contraction":
                 order = _contraction_order(cluster, owner, at, read_by_contraction.get(node))
             else:
-                order = _followed_order(cluster, owner, at, fusion, home, layouts)
+                order = _followed_order(cluster, owner, at, fusion, home, arranged)
                 order = _copied_order(order, copy_reads.get(owner, []))
             if owner in runs:
                 order = (*(axis for axis in order if axis not in runs[owner]), *runs[owner])
             if order != tuple(range(owner.rank)):
-                layouts.orders[owner] = order
-    _order_constants(fusion, home, layouts, fusion.kept.union(read_by_contraction))
-    return layouts
+                arranged.orders[owner] = order
+    _order_constants(fusion, home, arranged, fusion.kept.union(read_by_contraction))
+    return arranged
 
 
-def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
+def _order_constants(
+    fusion: Fusion, home: Mapping[Node, Cluster], arranged: Arrangement, settled: frozenset[Node]
+) -> None:
     """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
     votes: dict[Node, dict[tuple[int, ...], int]] = {}
     for cluster in (c for c in fusion.clusters if c.is_kernel):
-        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
+        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, arranged)
         size = typical(sym.product(cluster.extents))
         for read in reads(cluster, fusion, home):
             node = read.source
@@ -96,14 +105,14 @@ def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layo
     for node, count in votes.items():
         order = max(count, key=lambda order: count[order])
         if order != tuple(range(node.rank)):
-            layouts.orders[node] = order
+            arranged.orders[node] = order
 
 
-def _fast_axis(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Var | None:
+def _fast_axis(cluster: Cluster, fusion: Fusion, arranged: Arrangement) -> Var | None:
     """The axis of the domain along which the cluster's largest result lies in memory."""
     stored = [n for n in cluster.index if n in fusion.stored]
     largest = max(stored or cluster.index, key=lambda n: typical(n.size))
-    offset = layouts.offset(largest, cluster.index[largest])
+    offset = arranged.offset(largest, cluster.index[largest])
     axes = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
     return next((v for v in axes if (linear := sym.coefficient(offset, v)) is not None and linear[0] == 1), None)
 
@@ -124,14 +133,12 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     must keep its last axis innermost."""
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
-        for total in cluster.contractions:
-            contraction = prepared_roles(total)
-            if contraction is not None:
-                for x, as_b in ((contraction.a, False), (contraction.b, True)):
-                    first, before = found.get(x.source, (x.index, False))
-                    found[x.source] = (first, before or as_b)
-                for packed, index in narrow.constants(contraction.b.source, contraction.b.index).items():
-                    found.setdefault(packed, (index, True))
+        for contraction in cluster.contractions:
+            for x, as_b in ((contraction.a, False), (contraction.b, True)):
+                first, before = found.get(x.source, (x.index, False))
+                found[x.source] = (first, before or as_b)
+            for packed, index in narrow.constants(contraction.b.source, contraction.b.index).items():
+                found.setdefault(packed, (index, True))
     return found
 
 
@@ -139,9 +146,8 @@ def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
     """For each value that matrix units read as A, the axes along which they read terms that lie side by side."""
     found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
-        for total in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
-            contraction = prepared_roles(total)
-            if contraction is not None and (axes := run_axes(total.inputs[0], contraction)):
+        for contraction in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
+            if axes := run_axes(contraction):
                 source = contraction.a.source
                 found[source] = max(found.get(source, ()), axes, key=len)
     return found
@@ -152,10 +158,9 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
     along which their columns lie: reading across it would cost more than the product."""
     found: dict[Node, int] = {}
     for cluster in fusion.clusters:
-        contraction = prepared_roles(cluster.contractions[-1]) if cluster.kind == "contraction" else None
-        if contraction is None or contraction.along_rows:
+        if cluster.kind != "contraction" or cluster.contractions[-1].along_rows:
             continue
-        columns = _columns(cluster, contraction)
+        columns = _columns(cluster)
         domain = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
         for x in reads(cluster, fusion, home):
             moves = {v for e in x.index for v in sym.variables(e)}
@@ -165,19 +170,17 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
     return found
 
 
-def _columns(cluster: Cluster, contraction: Roles) -> set[Var | None]:
+def _columns(cluster: Cluster) -> set[Var | None]:
     """The axes of the domain that are columns of the cluster's last product."""
-    total = cluster.contractions[-1]
-    kept = [k for k in range(total.inputs[0].rank) if k not in total.attr.axes]
+    contraction = cluster.contractions[-1]
+    kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
     return {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
 
 
 def _contraction_order(
     cluster: Cluster, node: Node, index: tuple[Int, ...], read: tuple[tuple[Int, ...], bool] | None
 ) -> tuple[int, ...]:
-    contraction = prepared_roles(cluster.contractions[-1])
-    assert contraction is not None
-    columns = _columns(cluster, contraction)
+    columns = _columns(cluster)
     inner = [d for d in range(node.rank) if sym.variables(index[d]) & columns]
     outer = [d for d in range(node.rank) if d not in inner]
     if read is not None and len(read[0]) == node.rank:
@@ -198,7 +201,7 @@ def _followed_order(
     index: tuple[Int, ...],
     fusion: Fusion,
     home: Mapping[Node, Cluster],
-    layouts: Layouts,
+    arranged: Arrangement,
 ) -> tuple[int, ...]:
     """The order in which the largest operand holds the same axes."""
     found = [
@@ -210,7 +213,7 @@ def _followed_order(
     if not found or max(spans) < 2:
         return tuple(range(node.rank))
     main = found[spans.index(max(spans))]
-    offset = layouts.offset(main.source, main.index)
+    offset = arranged.offset(main.source, main.index)
     strides: list[int] = []
     domain = {sym.as_var(a) for a in cluster.axes}
     for e in index:

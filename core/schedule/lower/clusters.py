@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from luminal.core import symbolic as sym
 from luminal.core.grid import aligned
 from luminal.core.ir import Node, rename, topological
 from luminal.core.ops import COSTLY, Kind
+from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.assemblies import Part
-from luminal.core.schedule.fusion.cluster import Chain, Cluster, Fusion, is_literal
-from luminal.core.schedule.fusion.layout import Layouts
+from luminal.core.schedule.fusion.cluster import Chain, Cluster, is_literal
+from luminal.core.schedule.fusion.layout import Arrangement
 from luminal.core.schedule.fusion.matching import flatten
 from luminal.core.schedule.fusion.reads import merged_index
 from luminal.core.schedule.nest import ir as ln
@@ -26,17 +27,22 @@ from luminal.core.target import Target
 
 @dataclass(frozen=True)
 class Lowered:
-    """A nest, and the stored value that each of its array arguments is."""
+    """A nest, and the stored value that each of its array arguments is. Of a contraction, ``product`` has the loop over
+    each axis of its product; an axis of extent 1 has none."""
 
     nest: ln.LoopNest
     arguments: tuple[Node, ...]
+    product: tuple[Var | None, ...] = ()
+
+    def loops(self, axes: Iterable[int]) -> list[Var]:
+        """The loops over ``axes`` of the product."""
+        return [v for k in axes if (v := self.product[k]) is not None]
 
 
 @dataclass
 class _Lowering:
     cluster: Cluster
-    fusion: Fusion
-    layouts: Layouts
+    arranged: Arrangement
     target: Target
     arrays: dict[Node, str] = field(default_factory=dict)
     written: set[Node] = field(default_factory=set)
@@ -73,10 +79,10 @@ class _Lowering:
             return ln.load(self.kept_rows[node], self.row_offset(), node.dtype)
         if node in self.finished:
             return ln.temporary(self.finished[node], node.dtype)
-        if node in self.cluster.index or node in self.fusion.inline or node in self.body:
+        if node in self.cluster.index or node in self.arranged.fusion.inline or node in self.body:
             return self._computed(node, index, valid)
         return ln.load(
-            self.array(node), self.layouts.offset(node, index), node.dtype, valid, bytes(node.dtype.itemsize)
+            self.array(node), self.arranged.offset(node, index), node.dtype, valid, bytes(node.dtype.itemsize)
         )
 
     def _view(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
@@ -125,7 +131,7 @@ class _Lowering:
         return sym.expr(let.axis)
 
     def array(self, node: Node) -> str:
-        node = self.layouts.assemblies.owner(node)
+        node = self.arranged.owner(node)
         return self.arrays.setdefault(node, f"x{len(self.arrays)}")
 
     def row_offset(self) -> Int:
@@ -141,12 +147,12 @@ class _Lowering:
 
     def store(self, node: Node) -> ln.Store:
         index = self.cluster.index[node]
-        self.written.add(self.layouts.assemblies.owner(node))
+        self.written.add(self.arranged.owner(node))
         value = self.value(node, index)
-        return ln.Store(self.array(node), self.layouts.offset(node, index), value)
+        return ln.Store(self.array(node), self.arranged.offset(node, index), value)
 
     def stored(self) -> list[Node]:
-        return [n for n in self.cluster.index if n in self.fusion.stored]
+        return [n for n in self.cluster.index if n in self.arranged.fusion.stored]
 
     def reduction(self, node: Node, name: str, axes: list[Var], keep: list[Node]) -> tuple[ln.Statement, ...]:
         operand = node.inputs[0]
@@ -181,9 +187,9 @@ def _variables(axes: tuple[Int, ...]) -> list[Var]:
     return [v for a in axes if (v := sym.as_var(a)) is not None]
 
 
-def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) -> Lowered:
+def lower(cluster: Cluster, arranged: Arrangement, target: Target) -> Lowered:
     """The nest that computes ``cluster``, every loop serial; ``target`` says how much of a row may be kept."""
-    state = _Lowering(cluster, fusion, layouts, target)
+    state = _Lowering(cluster, arranged, target)
     body: tuple[ln.Statement, ...]
     if cluster.chain is not None:
         body = _chain(state, cluster.chain)
@@ -200,21 +206,34 @@ def lower(cluster: Cluster, fusion: Fusion, layouts: Layouts, target: Target) ->
     else:
         stores = [state.store(n) for n in state.stored()]
         body = _loops(_variables(cluster.axes), state.with_lets(*stores))
-    return _lowered(state, body)
+    lowered = _lowered(state, body)
+    if cluster.contraction is None or cluster.chain is not None:
+        return lowered
+    return replace(lowered, product=_axes_of_product(cluster, cluster.contraction))
 
 
-def lower_part(whole: Node, part: Part, fusion: Fusion, layouts: Layouts, target: Target) -> Lowered:
+def _axes_of_product(cluster: Cluster, found: Contraction) -> tuple[Var | None, ...]:
+    """The loop over each axis of the product that a cluster sums, as ``_contraction`` makes them."""
+    summed = iter(_summed_axes([found.shape[k] for k in sorted(found.k)], 0))
+    kept = iter(cluster.axes)
+    return tuple(
+        (next(summed) if size != 1 else None) if k in found.k else sym.as_var(next(kept))
+        for k, size in enumerate(found.shape)
+    )
+
+
+def lower_part(whole: Node, part: Part, arranged: Arrangement, target: Target) -> Lowered:
     """The nest that writes one box of an assembly."""
     cluster = Cluster(0, "map", part.extents)
-    state = _Lowering(cluster, fusion, layouts, target)
+    state = _Lowering(cluster, arranged, target)
     index = tuple(low + axis for (low, _), axis in zip(part.bounds, cluster.axes, strict=True))
     by = rename(whole.shape, index)
     if part.source is None:
         value = ln.literal(part.fill, whole.dtype)
     else:
         value = state.value(part.source, tuple(sym.substitute(e, by) for e in part.index))
-    state.written.add(layouts.assemblies.owner(whole))
-    store = ln.Store(state.array(whole), layouts.offset(whole, index), value)
+    state.written.add(arranged.owner(whole))
+    store = ln.Store(state.array(whole), arranged.offset(whole, index), value)
     return _lowered(state, _loops(_variables(cluster.axes), state.with_lets(store)))
 
 
@@ -223,7 +242,7 @@ def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
     arrays = tuple(
         ln.Array(
             name, node.dtype, node in state.written, _is_finite(node) and _bears_masks(name, reductions),
-            node not in state.layouts.loose,
+            node not in state.arranged.loose,
         )
         for node, name in state.arrays.items()
     )  # fmt: skip
@@ -256,8 +275,8 @@ def _scatter(state: _Lowering) -> tuple[ln.Statement, ...]:
     between = axes[axis : axis + positions.rank]
     at = state.look_up(state.value(positions, between), old.shape[axis], node.attr.failure)
     index = (*axes[:axis], at, *axes[axis + positions.rank :])
-    state.written.add(state.layouts.assemblies.owner(node))
-    place, value = state.layouts.offset(node, index), state.value(new, axes)
+    state.written.add(state.arranged.owner(node))
+    place, value = state.arranged.offset(node, index), state.value(new, axes)
     if by is not None:
         value = ln.apply(by, (ln.load(state.array(node), place, node.dtype), value), None, node.dtype)
     room = () if sym.always(old.shape[axis] - 1) else (old.shape[axis] - 1,)
@@ -282,7 +301,7 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
             node, first = members[number], state.value(inputs[number], index, valid)
             if place == 0:
                 return first
-            array, offset, known = state.array(node), state.layouts.offset(node, index), valid + began
+            array, offset, known = state.array(node), state.arranged.offset(node, index), valid + began
             if isinstance(first.leaf, ln.Literal):
                 return ln.load(array, offset, node.dtype, known, first.leaf.bits)
             before = ln.load(array, offset, node.dtype, known, bytes(node.dtype.itemsize))
@@ -304,9 +323,9 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
     names: dict[ln.Scalar, str] = {}
     stores: list[ln.Statement] = []
     for number, node in members.items():
-        state.written.add(state.layouts.assemblies.owner(node))
+        state.written.add(state.arranged.owner(node))
         name = names.setdefault(state.value(step.results[number], element), f"s{len(names)}")
-        offset = state.layouts.offset(node, cluster.index[node])
+        offset = state.arranged.offset(node, cluster.index[node])
         stores.append(ln.Store(state.array(node), offset, ln.temporary(name, node.dtype)))
     values = [ln.Define(name, value) for value, name in names.items()]
     inner = _loops(_variables(element), state.with_lets(*values, *stores))
@@ -318,9 +337,9 @@ def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
     (node,) = state.cluster.index
     (operand,) = node.inputs
     *outer, last = state.cluster.axes
-    state.written.add(state.layouts.assemblies.owner(node))
+    state.written.add(state.arranged.owner(node))
     array, count = state.array(node), node.shape[-1]
-    start = state.layouts.offset(node, (*outer, 0))
+    start = state.arranged.offset(node, (*outer, 0))
     body: tuple[ln.Statement, ...] = (ln.Sort(array, start, count),)
     if node.shape != operand.shape:
         place = sym.axis("e0", count)
@@ -334,9 +353,12 @@ def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
 
 def _reduced_axes(node: Node, first: int) -> list[Var]:
     """The axes that a contraction sums over, named ``k`` and numbers from ``first`` on."""
-    shape = node.inputs[0].shape
-    extents = [shape[k] for k in node.attr.axes if shape[k] != 1]
-    return [sym.Var(f"k{number}", 0, extent - 1) for number, extent in enumerate(extents, first)]
+    return _summed_axes([node.inputs[0].shape[k] for k in node.attr.axes], first)
+
+
+def _summed_axes(extents: Sequence[Int], first: int) -> list[Var]:
+    longer = (extent for extent in extents if extent != 1)
+    return [sym.Var(f"k{number}", 0, extent - 1) for number, extent in enumerate(longer, first)]
 
 
 def _chain(state: _Lowering, chain: Chain) -> tuple[ln.Statement, ...]:
@@ -421,7 +443,7 @@ def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> d
 
 def _purpose(node: Node, state: _Lowering, readers: Mapping[Node, list[Node]]) -> Node:
     """The value that ``node`` is computed for, itself where there are several: of as many elements and bytes."""
-    while node not in state.fusion.stored and len(readers[node]) == 1:
+    while node not in state.arranged.fusion.stored and len(readers[node]) == 1:
         (reader,) = readers[node]
         index = state.cluster.index
         if reader.op.kind is not Kind.ELEMENTWISE or index.get(reader) != index[node]:
@@ -447,7 +469,7 @@ def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
     stack = [root]
     while stack:
         node = stack.pop()
-        computed = node.op is ops.VIEW or node in state.cluster.index or node in state.fusion.inline
+        computed = node.op is ops.VIEW or node in state.cluster.index or node in state.arranged.fusion.inline
         if computed and node not in found and node not in finished:
             found.add(node)
             stack.extend(node.inputs)
@@ -455,7 +477,7 @@ def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
 
 
 def _row_is_contiguous(state: _Lowering, reduction: Node, row: list[Var]) -> bool:
-    probe = _Lowering(state.cluster, state.fusion, state.layouts, state.target, row=tuple(row))
+    probe = _Lowering(state.cluster, state.arranged, state.target, row=tuple(row))
     (statement,) = probe.reduction(reduction, "r", row, [])
     assert isinstance(statement, ln.Reduction)
     slopes = [sym.coefficient(a.offset, row[-1]) for a in accesses(statement.value)]

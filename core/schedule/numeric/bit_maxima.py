@@ -1,20 +1,23 @@
-"""Maxima of overlapping windows, taken of the bits of their floats where none is below zero.
+"""Maxima of floats without a sign, taken of their bits.
 
 The bits of such floats, but for the sign, are integers in the same order, and those of a NaN are above all others. The
 larger of two integers is one instruction where that of two floats, of which either may be NaN, is several; and a vector
-holds as many narrow ones as it has bytes for.
+holds as many narrow ones as it has bytes for. Whether it pays is another question: ``cost.traffic.reads_again``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node, Origins
-from luminal.core.ops import Kind
+from luminal.core.movement import pad
+from luminal.core.rewrite import remade
+from luminal.core.rules.pattern import Real, Rule
+from luminal.core.schedule.cost.traffic import reads_again
 from luminal.core.schedule.numeric import signs
 from luminal.core.types import bf16, f16, f32, f64, u16, u32, u64
 
@@ -24,47 +27,41 @@ _BITS = {f16: u16, bf16: u16, f32: u32, f64: u64}
 
 
 def of_bits(graph: Graph) -> Graph:
-    """``graph`` with such maxima; those are 0 where they were -0, and a NaN may be another."""
+    """``graph`` with maxima by ``RULE`` where windows share elements, in the bodies of loops and branches too."""
+
+    def made(node: Node, operands: Sequence[Node]) -> Node:
+        if node.op is ops.MAX_REDUCE and reads_again(node.inputs[0]) and _has_no_sign(node):
+            return _largest_bits(operands[0], node.attr.axes)
+        return ir.rebuild(node, operands)
+
     origins: Origins = dict(graph.origins)
-    return graph.computing(_of_bits(graph.roots, origins), origins=origins)
+    return graph.computing(remade(graph.roots, origins, made), origins=origins)
 
 
-def _of_bits(roots: Iterable[Node], origins: Origins) -> tuple[Node, ...]:
-    roots = tuple(roots)
-    order = ir.topological(roots)
-    known = signs.not_negative(order)
-    made: dict[Node, Node] = {}
-    for node in order:
-        operands = [made[x] for x in node.inputs]
-        with ir.originating(origins, *origins.get(node, ())):
-            if node.op.kind is Kind.STRUCTURED:
-                bodies = (_of_bits(body, origins) for body in node.attr.bodies)
-                made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
-            elif _is_of_windows(node) and node.inputs[0].inputs[0] in known:
-                made[node] = _largest_bits(operands[0], node.attr.axes)
-            else:
-                made[node] = ir.rebuild(node, operands)
-    return tuple(made[root] for root in roots)
-
-
-def _is_of_windows(node: Node) -> bool:
-    """Whether ``node`` is the largest of windows that share elements, each with one at least that is no padding."""
-    if node.op is not ops.MAX_REDUCE or node.dtype not in _BITS or node.inputs[0].op is not ops.VIEW:
+def _has_no_sign(node: Node) -> bool:
+    """Whether ``node`` is the largest of floats of which none is below zero, and one at least is no padding."""
+    if node.op is not ops.MAX_REDUCE or node.dtype not in _BITS:
         return False
-    windows = node.inputs[0]
-    shares = sym.always(windows.size - windows.inputs[0].size - 1)
-    return shares and _never_wins(windows) and _reaches_inside(windows, node.attr.axes)
+    x, axes = node.inputs[0], node.attr.axes
+    if not (all(sym.always(x.shape[k] - 1) for k in axes) and _never_wins(x) and _reaches_inside(x, axes)):
+        return False  # the largest of nothing is -inf
+    return _source(x) in signs.not_negative(ir.topological([_source(x)]))
 
 
-def _never_wins(windows: Node) -> bool:
-    """Whether what ``windows`` have outside is no larger than zero, which takes its place, and no NaN."""
-    view = windows.attr
-    return not view.valid or bool(np.frombuffer(view.fill, windows.dtype.numpy).astype(np.float64)[0] <= 0)
+def _source(x: Node) -> Node:
+    """What ``x`` has elements of, padding aside."""
+    return x.inputs[0] if x.op is ops.VIEW else x
 
 
-def _reaches_inside(windows: Node, axes: tuple[int, ...]) -> bool:
-    """Whether a tap is known that is no padding in any of the ``windows``, which lie along ``axes``."""
-    over, masks = ir.axes(windows.shape), set(windows.attr.valid)
+def _never_wins(x: Node) -> bool:
+    """Whether the padding of ``x`` is no larger than zero, which takes its place, and no NaN."""
+    padded = x.op is ops.VIEW and x.attr.valid
+    return not padded or bool(np.frombuffer(x.attr.fill, x.dtype.numpy).astype(np.float64)[0] <= 0)
+
+
+def _reaches_inside(x: Node, axes: tuple[int, ...]) -> bool:
+    """Whether a tap is known that is no padding in any of the windows of ``x``, which lie along ``axes``."""
+    over, masks = ir.axes(x.shape), set(x.attr.valid if x.op is ops.VIEW else ())
     for axis in map(sym.as_var, (over[k] for k in axes)):
         if axis is None:
             continue
@@ -76,15 +73,33 @@ def _reaches_inside(windows: Node, axes: tuple[int, ...]) -> bool:
     return not masks
 
 
-def _largest_bits(windows: Node, axes: tuple[int, ...]) -> Node:
-    """The largest of ``windows`` over ``axes``, by their bits."""
-    whole = windows.inputs[0]
+def _largest_bits(x: Node, axes: tuple[int, ...]) -> Node:
+    """The largest of ``x`` over ``axes``, by the bits of what it has elements of."""
+    whole = _source(x)
     narrow = whole.inputs[0] if whole.op is ops.CAST and _widens(whole) else whole
     bits = _BITS[narrow.dtype]
-    taps = ir.view(narrow, windows.shape, windows.attr.index, windows.attr.valid, bytes(bits.itemsize))
-    magnitudes = ir.binary(ops.AND, ir.bitcast(taps, bits), int(bits.max) // 2)
-    return ir.cast(ir.bitcast(ir.reduce(ops.MAX_REDUCE, magnitudes, axes), narrow.dtype), windows.dtype)
+    if x is not whole:
+        narrow = ir.view(narrow, x.shape, x.attr.index, x.attr.valid, bytes(bits.itemsize))
+    magnitudes = ir.binary(ops.AND, ir.bitcast(narrow, bits), int(bits.max) // 2)
+    return ir.cast(ir.bitcast(ir.reduce(ops.MAX_REDUCE, magnitudes, axes), narrow.dtype), x.dtype)
 
 
 def _widens(cast: Node) -> bool:
     return cast.inputs[0].dtype in _BITS and cast.inputs[0].dtype.bits < cast.dtype.bits
+
+
+def _examples() -> Iterator[Node]:
+    x = ir.input_("x", (4, 9), f32)
+    positive = ir.binary(ops.MAX, x, 0.0)
+    yield ir.reduce(ops.MAX_REDUCE, positive, [1])
+    yield ir.reduce(ops.MAX_REDUCE, pad(positive, [0, 1], [0, 0], -1), [0, 1])
+    yield ir.reduce(ops.MAX_REDUCE, ir.cast(ir.cast(positive, bf16), f32), [0])
+
+
+RULE = Rule(
+    "MaxReduce(x) = float(MaxReduce(bits(x))), no x below zero",
+    (ops.MAX_REDUCE,),
+    lambda node: _largest_bits(node.inputs[0], node.attr.axes) if _has_no_sign(node) else None,
+    _examples,
+    Real("schedule.numeric.bit_maxima, where windows share elements; a result of -0 is 0, and which NaN it is is open"),
+)

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from luminal.core import ir, ops
-from luminal.core.decompose.common import SHORT_DIGITS
-from luminal.core.decompose.error_function import times_normal, times_normal_short
-from luminal.core.decompose.hyperbolic import one_plus_tanh, one_plus_tanh_short
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.ops import Kind
-from luminal.core.rules.pattern import uniform
+from luminal.core.rules.functions import IDENTITIES
+from luminal.core.rules.pattern import NODES, uniform
 from luminal.core.schedule.numeric import signs
 from luminal.core.schedule.numeric.rounding import significant
-from luminal.core.schedule.numeric.spelled_out import operand
 from luminal.core.types import f32
 
 ALL = 1 << 10  # bits: as many as there are
@@ -32,24 +28,8 @@ _PRODUCTS = (ops.MUL, ops.DIV)  # those of the operands add up
 _SUMS = (ops.ADD, ops.SUM_REDUCE)  # they stay as large where no term is negative; else terms may cancel
 
 
-@dataclass(frozen=True)
-class Shorter:
-    """A function of a float32, and a shorter form where ``digits`` significant bits are enough: of the real function,
-    whatever the roundings of ``function`` leave of it."""
-
-    function: Callable[[Node], Node]
-    short: Callable[[Node], Node]
-    digits: int
-
-
-SHORTER = (
-    Shorter(times_normal, times_normal_short, SHORT_DIGITS),
-    Shorter(one_plus_tanh, one_plus_tanh_short, SHORT_DIGITS),
-)
-
-
 def eased(graph: Graph) -> Graph:
-    """``graph`` with its float32 exponentials, and the functions of ``SHORTER``, of as many digits as can be told."""
+    """``graph`` with its float32 exponentials, and functions of ``IDENTITIES``, of as many digits as can be told."""
     origins: Origins = dict(graph.origins)
     return graph.computing(_eased(graph.roots, origins), origins=origins)
 
@@ -84,11 +64,12 @@ def _eased(roots: Iterable[Node], origins: Origins) -> tuple[Node, ...]:
 def _short(node: Node, digits: int, readers: Mapping[Node, int]) -> tuple[Callable[[Node], Node], Node] | None:
     """The short form of the function that ``node`` is, and of what, where that has as many as ``digits`` and nobody
     else reads what ``node`` is computed from."""
-    for row in SHORTER:
-        if digits <= row.digits and (x := operand(row.function, node)) is not None:
-            own = [part for part in node.inputs if part is not x and uniform(part) is None]
-            if all(readers[part] == 1 for part in own):
-                return row.short, x
+    for row in IDENTITIES:
+        if row.real.digits is None or digits > row.real.digits:
+            continue
+        x = row.argument(node, NODES)
+        if x is not None and all(readers[part] == 1 for part in node.inputs if part is not x and uniform(part) is None):
+            return row.right, x
     return None
 
 

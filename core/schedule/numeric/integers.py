@@ -36,9 +36,10 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import once, squeeze, varies
 from luminal.core.rewrite import simplify
-from luminal.core.rules.pattern import Rule
+from luminal.core.rules.pattern import Real, Rule
+from luminal.core.schedule.contraction.contraction import operand
 from luminal.core.schedule.contraction.panels import without_mask
-from luminal.core.schedule.contraction.roles import is_constant, operand, roles
+from luminal.core.schedule.contraction.roles import contraction_of, is_constant
 from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, i32, u8
 
@@ -116,7 +117,7 @@ def _integral(node: Node) -> Node | None:
     if node.dtype == f32 and not (_fits(factors, product, axes) and _are_scales(factors)):
         return None
     plain = [_widened(_blank(x.whole)) for x in factors]
-    found = roles(ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *plain), axes))
+    found = contraction_of(ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *plain), axes))
     if found is None:
         return _scaled_later(product, factors, axes) if node.dtype == f32 else None
     is_left = [operand(x) == found.a for x in plain]
@@ -341,7 +342,8 @@ def _unmasked(whole: Node, product: Node) -> Node | None:
     """A view that has zeros where its mask does not hold: a border of other numbers is made real."""
     if whole.op is not ops.VIEW or not any(whole.attr.fill):
         return whole
-    return without_mask(operand(whole), product)
+    padded = without_mask(operand(whole), product.shape)
+    return None if padded is None else padded.read(product.shape)
 
 
 def _sum(whole: Node, axes: tuple[int, ...]) -> Node:
@@ -357,7 +359,13 @@ def _examples() -> Iterator[Node]:
     yield ir.reduce(ops.SUM_REDUCE, (ir.expand(ir.cast(a, i32) + zero, (5, 3, 7))) * (right + 3), [2])
 
 
-RULE = Rule("sum (a + o) s (b + p) t = s t sum (a + o) (b + p)", (ops.SUM_REDUCE,), _integral, _examples)
+RULE = Rule(
+    "sum (a + o) s (b + p) t = s t sum (a + o) (b + p)",
+    (ops.SUM_REDUCE,),
+    _integral,
+    _examples,
+    Real("schedule.numeric.integers, where sums of integers are known to stay within int32"),
+)
 
 
 def integral(graph: Graph, target: Target) -> Graph:

@@ -17,7 +17,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.rewrite import readers, remade
-from luminal.core.schedule.contraction.roles import roles
+from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
@@ -40,7 +40,7 @@ def in_parts(graph: Graph, target: Target) -> Graph:
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
         new = ir.rebuild(node, operands)
-        if node.op.kind is not Kind.REDUCE or roles(node) is not None:
+        if node.op.kind is not Kind.REDUCE or contraction_of(node) is not None:
             return new
         return _reduced(new, node, read_by, target)
 

@@ -26,7 +26,8 @@ from luminal.core.errors import InputError
 from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import reshape, transpose
 from luminal.core.rewrite import remade
-from luminal.core.schedule.contraction.roles import Operand, operand, roles
+from luminal.core.schedule.contraction.contraction import Operand, operand
+from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.types import DType
 
 LEAST = 1 << 16  # elements
@@ -107,12 +108,11 @@ class _Rewriter:
 
     def _contraction(self, node: Node) -> Node | None:
         """``node`` with its weight rounded, where it is a contraction that has one."""
-        found = roles(node)
+        found = contraction_of(node)
         if found is None or node.dtype != types.f32 or found.b.valid:
             return None
         product = node.inputs[0]
-        over = ir.axes(product.shape)
-        along = {v for k in found.k if (v := sym.as_var(over[k])) is not None}
+        along = {v for k in found.k if (v := sym.as_var(found.axes[k])) is not None}
         depth = _depth_axis(found.b, along)
         weight = None if depth is None else self._weight(found.b.source, depth)
         if weight is None:

@@ -16,8 +16,9 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
-from luminal.core.schedule.contraction.roles import Operand, is_constant, operand, roles
-from luminal.core.schedule.prepare.graph import narrow_weights
+from luminal.core.schedule.contraction.contraction import Operand, operand
+from luminal.core.schedule.contraction.narrow import narrow_weights
+from luminal.core.schedule.contraction.roles import contraction_of, is_constant
 from luminal.core.types import DType, bf16, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
@@ -27,7 +28,7 @@ def is_rounded(node: Node, precision: Precision) -> bool:
     """Whether operands of ``node`` are rounded: it is a contraction of float32; or, where operands are stored, another
     sum that constants weigh, a depthwise convolution for one."""
     return node.dtype == f32 and (
-        roles(node) is not None or (precision.stored is not None and _weights(node) is not None)
+        contraction_of(node) is not None or (precision.stored is not None and _weights(node) is not None)
     )
 
 
@@ -121,11 +122,11 @@ def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
 def _product(node: Node, product: Node, precision: Precision, wide: bool) -> Node:
     """The ``product`` that ``node`` sums, of rounded operands. Weights are exact that stay narrow, and those of a sum
     that is no contraction: no unit multiplies them, and they are few."""
-    found = roles(node)
+    found = contraction_of(node)
     if found is None:
         exact, rounded = _weights(node), _padded_operand
     else:
-        exact, rounded = found.b if narrow_weights(node.inputs[0], found) is not None else None, _operand
+        exact, rounded = found.b if narrow_weights(found) is not None else None, _operand
     factors = [
         x if operand(before) == exact else rounded(x, precision, wide)
         for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)

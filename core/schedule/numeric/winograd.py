@@ -32,7 +32,8 @@ from luminal.core.ir import Approximation, Graph, Node
 from luminal.core.movement import concatenate, varies
 from luminal.core.ops import Kind
 from luminal.core.rewrite import remade
-from luminal.core.schedule.contraction.roles import Roles, is_constant, roles
+from luminal.core.schedule.contraction.contraction import Contraction
+from luminal.core.schedule.contraction.roles import contraction_of, is_constant
 from luminal.core.schedule.numeric.toom_cook import Array, Filtering, Matrix, along_axes, filtering
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
@@ -91,7 +92,7 @@ class Windowed:
     ``[batch, N, K, *taps]`` in float64, each role's axes made one."""
 
     total: Node
-    found: Roles
+    found: Contraction
     windows: tuple[Window, ...]
     filters: Array
 
@@ -105,24 +106,22 @@ class Windowed:
 
 def windowed(node: Node) -> Windowed | None:
     """``node`` as a convolution that minimal filtering computes, or None."""
-    found = roles(node)
+    found = contraction_of(node)
     if found is None or node.dtype != types.f32 or found.a.source.dtype != types.f32:
         return None
-    windows = _windows(node.inputs[0], found)
+    windows = _windows(found)
     if not 1 <= len(windows) <= 2 or not is_constant(found.b.source):
         return None
     rows, depth = {w.rows for w in windows}, {w.depth for w in windows}
     rest = replace(found, m=tuple(k for k in found.m if k not in rows), k=tuple(k for k in found.k if k not in depth))
-    shape = node.inputs[0].shape
+    shape = found.shape
     order = (*found.batch, *found.n, *rest.k, *(w.depth for w in windows))
     sizes = [shape[k] for k in order]
     if not all(isinstance(size, int) for size in sizes):
         return None
-    over, at = ir.axes(shape), ir.axes(tuple(sizes))
+    over, at = found.axes, ir.axes(tuple(sizes))
     by = {v: at[order.index(k)] for k, axis in enumerate(over) if k in order and (v := sym.as_var(axis)) is not None}
-    b = found.b
-    index, valid = ([sym.substitute(e, by) for e in part] for part in (b.index, b.valid))
-    read = ir.view(b.source, sizes, index, valid, b.fill)
+    read = found.b.over(by).read(tuple(sizes))
     (filters,) = interp.evaluate([ir.cast(read, types.f64)])
     if not np.isfinite(filters).all():
         return None
@@ -130,12 +129,12 @@ def windowed(node: Node) -> Windowed | None:
     return Windowed(node, rest, windows, filters.reshape(batch, n, k, *(w.taps for w in windows)))
 
 
-def _windows(product: Node, found: Roles) -> tuple[Window, ...]:
+def _windows(found: Contraction) -> tuple[Window, ...]:
     """The axes of M and K that A's index and masks have in sums alone, each pair in one place of the index."""
-    over = ir.axes(product.shape)
+    over = found.axes
     windows: list[Window] = []
     for rows, depth in itertools.product(found.m, found.k):
-        count, taps = product.shape[rows], product.shape[depth]
+        count, taps = found.shape[rows], found.shape[depth]
         row, tap = sym.as_var(over[rows]), sym.as_var(over[depth])
         if row is None or tap is None or not isinstance(count, int) or not isinstance(taps, int) or taps not in TAPS:
             continue

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from luminal.core import ir, ops
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
+from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.structured import MARK, outside
-
-_T = TypeVar("_T")
 
 
 def is_steps(node: Node) -> bool:
@@ -103,9 +101,9 @@ def in_memory(node: Node, taken: set[Node], carried: set[Node]) -> Node:
     return ir.made(node.op, tuple(inputs), node.attr, node.shape, node.dtype)
 
 
-def hoisted(node: Node, by_node: Mapping[Node, _T]) -> tuple[Node, dict[Node, _T]]:
-    """A loop whose bodies compute nothing that no round changes: that became operands. ``by_node`` says something of
-    nodes; what it says of those that were made anew is returned with it."""
+def hoisted(node: Node, contractions: Mapping[Node, Contraction]) -> tuple[Node, dict[Node, Contraction]]:
+    """A loop whose bodies compute nothing that no round changes: that became operands. With it, those of the
+    ``contractions`` whose nodes were made anew."""
     attr = node.attr
     if node.op is ops.COND:  # what a branch computes, only that branch should
         return node, {}
@@ -118,12 +116,15 @@ def hoisted(node: Node, by_node: Mapping[Node, _T]) -> tuple[Node, dict[Node, _T
     prefix = name[: len(name) - len(name.lstrip(MARK))]
     shared = tuple(ir.input_(f"{prefix}shared {k}", x.shape, x.dtype) for k, x in enumerate(found))
     by = dict(zip(found, shared, strict=True))
-    known = [n for n in ir.topological(roots) if n in by_node]
-    closed = ir.substitute([*roots, *known], by)
-    outer = ir.substitute([*found, *known], operands)
+    known = [n for n in ir.topological(roots) if n in contractions]
+    read = [x.source for n in known for x in (contractions[n].a, contractions[n].b)]
+    closed = ir.substitute([*roots, *known, *read], by)
+    outer = ir.substitute([*found, *known, *read], operands)
     results = iter(closed[: len(roots)])
     bodies = [tuple(next(results) for _ in body) for body in attr.bodies]
-    said = dict(zip(closed[len(roots) :], (by_node[n] for n in known), strict=True))
-    said |= dict(zip(outer[len(found) :], (by_node[n] for n in known), strict=True))
+    moved: dict[Node, Contraction] = {}
+    for new in (closed[len(roots) :], outer[len(found) :]):
+        now = dict(zip(read, new[len(known) :], strict=True))
+        moved |= {to: contractions[n].moved(now.__getitem__) for n, to in zip(known, new, strict=False)}
     inputs = (*node.inputs[:first], *outer[: len(found)])
-    return ir.structured(node.op, inputs, replace(attr.over(*bodies), shared=shared)), said
+    return ir.structured(node.op, inputs, replace(attr.over(*bodies), shared=shared)), moved

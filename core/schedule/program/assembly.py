@@ -18,8 +18,7 @@ from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
 from luminal.core.ir import State as Kept
 from luminal.core.schedule.choose import arrangement
-from luminal.core.schedule.choose.arrangement import Arrangement
-from luminal.core.schedule.choose.scheduler import Chosen
+from luminal.core.schedule.choose.arrangement import Arranged
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.fusion.cluster import Cluster
 from luminal.core.schedule.lower import clusters
@@ -49,6 +48,7 @@ from luminal.core.schedule.program.ir import (
     TensorSpec,
     aligned,
 )
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.texts import strings
@@ -61,7 +61,7 @@ class Source:
     entry: str
     graph: Graph
     prepared: Prepared
-    arranged: Arrangement
+    arranged: Arranged
 
 
 def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
@@ -173,12 +173,12 @@ class _Tables:
         self.loops += 1
         return Var(f"round{self.loops - 1}", 0, (1 << 62) if rounds is None else rounds - 1)
 
-    def kernel(self, cluster: Cluster, chosen: Chosen, origins: tuple[str, ...]) -> int:
+    def kernel(self, cluster: Cluster, chosen: Scheduled, origins: tuple[str, ...]) -> int:
         """The number of the kernel of a nest; equal nests are one kernel."""
         if chosen.nest not in self.kernels:
             _check_axes(chosen.nest)
             name = f"{cluster.kind}{len(self.kernels)}"
-            self.kernels[chosen.nest] = Kernel(name, chosen.nest, origins, chosen.text, chosen.asked, chosen.serial)
+            self.kernels[chosen.nest] = Kernel(name, chosen, origins)
         return list(self.kernels).index(chosen.nest)
 
     def used(self) -> Iterator[Buffer]:
@@ -191,7 +191,7 @@ class _Region:
 
     tables: _Tables
     source: Source
-    arranged: Arrangement
+    arranged: Arranged
     names: dict[Node, str]
     own: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -213,8 +213,7 @@ class _Region:
         wanted = {node: self.names[node] for node in texts}
         for node, name in wanted.items():
             self.names[node] = self._new(f"{name} in numbers", node)
-        fusion, layouts = self.arranged.fusion, self.arranged.layouts
-        there = {node for state, node in left if keep.is_free(node, state.input, fusion, layouts)}
+        there = {node for state, node in left if keep.is_free(node, state.input, self.arranged)}
         for state, node in left:
             if node not in self.names:
                 self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
@@ -255,39 +254,51 @@ class _Region:
 
     def _copy(self, node: Node, state: Node) -> None:
         """A step that copies ``node`` to where ``state`` lies."""
-        cluster, lowered = keep.copy(node, state, self.arranged.fusion, self.arranged.layouts, self.tables.target)
-        chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+        cluster, lowered = keep.copy(node, state, self.arranged, self.tables.target)
+        chosen = arrangement.schedule(cluster, lowered, self.tables.target)
         self._run(cluster, lowered.arguments, chosen, self._origins([node]))
 
     def _run(
-        self, cluster: Cluster, arguments: Sequence[Node], chosen: Chosen, origins: tuple[str, ...], operations: Int = 0
+        self,
+        cluster: Cluster,
+        arguments: Sequence[Node],
+        chosen: Scheduled,
+        origins: tuple[str, ...],
+        operations: Int = 0,
     ) -> None:
         number = self.tables.kernel(cluster, chosen, origins)
         names = tuple(self._named(node) for node in arguments)
         self._add(Launch(number, names, origins, kernel.grain(chosen.nest), operations), names)
 
-    def _nests(self, cluster: Cluster) -> list[tuple[tuple[Node, ...], Chosen]]:
+    def _nests(self, cluster: Cluster) -> list[tuple[tuple[Node, ...], Scheduled]]:
         """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
-        result: list[tuple[tuple[Node, ...], Chosen]] = []
-        for lowered in self._lowered(cluster):
-            chosen = arrangement.schedule(cluster, lowered.nest, self.tables.target)
+        result: list[tuple[tuple[Node, ...], Scheduled]] = []
+        for lowered, chosen in self._scheduled(cluster):
             if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
                 before = result.pop()[1]
-                chosen = Chosen(before.schedule + chosen.schedule, one_after_the_other(before.nest, chosen.nest))
+                nest = one_after_the_other(before.nest, chosen.nest)
+                chosen = Scheduled(nest, before.schedule + chosen.schedule)
             result.append((lowered.arguments, chosen))
         return result
+
+    def _scheduled(self, cluster: Cluster) -> Iterator[tuple[clusters.Lowered, Scheduled]]:
+        if cluster.number in self.arranged.chains:
+            yield self.arranged.chains[cluster.number]
+            return
+        for lowered in self._lowered(cluster):
+            yield lowered, arrangement.schedule(cluster, lowered, self.tables.target)
 
     def _lowered(self, cluster: Cluster) -> Iterator[clusters.Lowered]:
         """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere, and last the
         scatter that writes over them, or the sort of what they are."""
-        fusion, layouts, target = self.arranged.fusion, self.arranged.layouts, self.tables.target
-        parts = layouts.assemblies.parts
+        arranged, target = self.arranged, self.tables.target
+        parts = arranged.assemblies.parts
         whole = next((n for n in cluster.index if n in parts), None)
         if whole is not None and not self._is_in_place(whole):
             for part in parts[whole]:
-                yield clusters.lower_part(whole, part, fusion, layouts, target)
+                yield clusters.lower_part(whole, part, arranged, target)
         if whole is None or cluster.kind in ("scatter", "sort"):
-            yield clusters.lower(cluster, fusion, layouts, target)
+            yield clusters.lower(cluster, arranged, target)
 
     def _is_in_place(self, node: Node) -> bool:
         """Whether ``node`` is a scatter into a value that lies where it does."""
@@ -324,7 +335,7 @@ class _Region:
         carried: list[tuple[str, str]] = []
         for result, x in changed.items():
             into = result.op is ops.SCATTER and result.inputs[0] is x
-            if into and keep.is_free(result, x, arranged.fusion, arranged.layouts):
+            if into and keep.is_free(result, x, arranged):
                 written[result] = read[x]
             else:
                 written[result] = self._new(f"{read[x]}.next", result)
@@ -355,15 +366,13 @@ class _Region:
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _arranged(
-        self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]
-    ) -> Arrangement:
+    def _arranged(self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]) -> Arranged:
         """What computes ``roots`` inside a step, ``names`` being buffers of values there, and sizes being measured."""
         loose = frozenset(node for node, name in names.items() if self._is_loose(name))
         every = (*roots, *measured.values())
         return arrangement.arrange(every, self.source.prepared, self.tables.target, loose, measured)
 
-    def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
+    def _inner(self, arranged: Arranged, names: dict[Node, str]) -> tuple[_Region, Region]:
         """A region that computes what is arranged, ``names`` being the buffers of what it reads and leaves."""
         inner = _Region(self.tables, self.source, arranged, names)
         return inner, inner.assemble()
@@ -378,10 +387,10 @@ class _Region:
 
     def _named(self, node: Node) -> str:
         """The buffer that holds ``node``."""
-        node = self.arranged.layouts.assemblies.owner(node)
+        node = self.arranged.owner(node)
         if node in self.names:
             return self.names[node]
-        order = self.arranged.layouts.order(node)
+        order = self.arranged.order(node)
         if node.op is ops.CONSTANT:
             self.names[node] = self.tables.constant(node, order, self.source)
         else:

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from luminal.core import symbolic as sym
-from luminal.core.decisions import Asked
 from luminal.core.schedule.nest.ir import LoopNest
+from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
@@ -218,17 +218,17 @@ class State:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A loop nest with its name (an identifier), the source operators that it first was made for, and its schedule as
-    text. ``asked`` are the questions that decided on it by more than formula, and ``serial`` the nest without a
-    schedule, where they are known. ``fetches``: a launch may have it fetch something."""
+    """A scheduled nest with its name (an identifier) and the source operators that it first was made for. ``fetches``:
+    a launch may have it fetch something."""
 
     name: str
-    nest: LoopNest
+    scheduled: Scheduled
     origins: tuple[str, ...] = ()
-    schedule: str = ""
-    asked: tuple[Asked, ...] = ()
-    serial: LoopNest | None = None
     fetches: bool = False
+
+    @property
+    def nest(self) -> LoopNest:
+        return self.scheduled.nest
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ def _lines(program: Program) -> Iterator[str]:
     for number, kernel in enumerate(program.kernels):
         arrays = ", ".join(f"{a.name}:{a.dtype}{'*' if a.written else ''}" for a in kernel.nest.arrays)
         yield f"  kernel {number} {kernel.name}({arrays})"
-        yield from (f"    {line}" for line in kernel.schedule.splitlines())
+        yield from (f"    {line}" for line in kernel.scheduled.lines)
     for buffer in program.buffers:
         place = {
             "arena": f"arena+{buffer.offset}",

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from luminal.core import symbolic as sym
-from luminal.core.errors import ScheduleError
+from luminal.core.decisions import Asked
+from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements, substitute, wrap
 from luminal.core.schedule.nest.walk import Body, expressions, prefix, statements
@@ -23,6 +24,45 @@ class Transform(Protocol):
     dataclasses, so that a schedule can be compared, hashed and printed."""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest: ...
+
+
+Schedule: TypeAlias = tuple[Transform, ...]
+
+
+def apply(nest: ln.LoopNest, schedule: Schedule) -> ln.LoopNest:
+    """``nest`` after every transform in order; raises ScheduleError from the first that is not legal."""
+    for transform in schedule:
+        nest = transform(nest)
+    return nest
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A nest and the schedule that it has: ``nest`` is what ``schedule`` makes of ``serial``, where that is known.
+    ``refusal`` says why a contraction was not tiled, where it was not; ``asked`` what was decided by more than formula.
+    """
+
+    nest: ln.LoopNest
+    schedule: Schedule = ()
+    refusal: str = ""
+    asked: tuple[Asked, ...] = ()
+    serial: ln.LoopNest | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """The schedule, one transform a line, after what was decided by measurement."""
+        refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
+        return [*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def replayed(self) -> ln.LoopNest:
+        """The nest made anew. Raises SpecError where the nest before the schedule is not known."""
+        if self.serial is None:
+            raise SpecError("the nest before the schedule is not known")
+        return apply(self.serial, self.schedule)
 
 
 def find(body: Body, name: str) -> ln.Loop:
@@ -49,13 +89,23 @@ class Split:
     axis: str
     factor: Int
 
+    @property
+    def outer(self) -> str:
+        """The loop over parts."""
+        return f"{self.axis}_1"
+
+    @property
+    def inner(self) -> str:
+        """The loop inside a part."""
+        return f"{self.axis}_0"
+
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loop = find(nest.body, self.axis)
         if isinstance(self.factor, int) and self.factor < 1:
             raise ScheduleError(f"split: parts of {self.factor} iterations of {self.axis!r}")
         count = sym.ceildiv(loop.extent, self.factor)
-        outer = sym.axis(f"{self.axis}_1", count)
-        full = sym.axis(f"{self.axis}_0", self.factor)
+        outer = sym.axis(self.outer, count)
+        full = sym.axis(self.inner, self.factor)
         exact = sym.mod(loop.extent, self.factor) == 0
         size = self.factor if exact else sym.minimum(self.factor, loop.extent - outer * self.factor)
         by = {loop.axis: outer * self.factor + full}
@@ -99,12 +149,17 @@ class Merge:
     outer: str
     inner: str
 
+    @property
+    def merged(self) -> str:
+        """The loop that the two become."""
+        return f"{self.outer}{self.inner}"
+
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         first, second = find(nest.body, self.outer), find(nest.body, self.inner)
         if first.axis in sym.variables(second.extent):
             raise ScheduleError(f"merge: the extent of {self.inner!r} depends on {self.outer!r}")
         extent = first.extent * second.extent
-        merged = Var(f"{self.outer}{self.inner}", 0, extent - 1)
+        merged = Var(self.merged, 0, extent - 1)
         by = {
             first.axis: sym.floordiv(sym.expr(merged), second.extent),
             second.axis: sym.mod(sym.expr(merged), second.extent),
@@ -278,13 +333,3 @@ class HoistLookups:
             else:
                 result.append(statement)
         return tuple(result)
-
-
-Schedule: TypeAlias = tuple[Transform, ...]
-
-
-def apply(nest: ln.LoopNest, schedule: Schedule) -> ln.LoopNest:
-    """``nest`` after every transform in order; raises ScheduleError from the first that is not legal."""
-    for transform in schedule:
-        nest = transform(nest)
-    return nest

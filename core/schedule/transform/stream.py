@@ -10,7 +10,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
-from luminal.core.schedule.contraction.tile import Tile
+from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import factors_of, stored_type
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap

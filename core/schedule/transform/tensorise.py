@@ -53,6 +53,26 @@ class Tensorise:
 
     __repr__ = brief
 
+    @property
+    def panels(self) -> str:
+        """The loop over panels of columns."""
+        return f"{self.n}_1"
+
+    @property
+    def column(self) -> str:
+        """The loop over the columns of a tile."""
+        return f"{self.n}_0"
+
+    @property
+    def tiles(self) -> str:
+        """The loop over tiles of rows."""
+        return f"{self.m}_1"
+
+    @property
+    def row(self) -> str:
+        """The loop over the rows of a tile."""
+        return f"{self.m}_0"
+
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         loops, inside = prefix(nest.body)
         reduction, *rest = inside
@@ -63,8 +83,8 @@ class Tensorise:
         a, b, computed = loaded(reduction)
         if computed is None:
             a, b = factors_of(reduction, n_loop.axis)
-        column = sym.axis(f"{self.n}_0", self.columns)
-        panel = sym.axis(f"{self.n}_1", sym.ceildiv(n_loop.extent, self.columns))
+        column = sym.axis(self.column, self.columns)
+        panel = sym.axis(self.panels, sym.ceildiv(n_loop.extent, self.columns))
         by = {n_loop.axis: panel * self.columns + column}
         b_offset = sym.substitute(b.offset, by)
         reduced = [loop.axis for loop in reduction.loops]
@@ -126,10 +146,10 @@ class Tensorise:
     def _rows(self, m_loop: ln.Loop | None) -> tuple[Int, Int, Int, Body]:
         """First row and height of a tile, the row within it, and the statements that name the two."""
         if m_loop is None or self.max_rows == 1:
-            first: Int = 0 if m_loop is None else sym.axis(f"{self.m}_1", m_loop.extent)
+            first: Int = 0 if m_loop is None else sym.axis(self.tiles, m_loop.extent)
             return first, 1, 0, ()
         tiles = sym.ceildiv(m_loop.extent, self.max_rows)
-        number = sym.axis(f"{self.m}_1", tiles)
+        number = sym.axis(self.tiles, tiles)
         if self.unit is None or self.unit.in_vectors:
             start = sym.floordiv(number * m_loop.extent, tiles)
             end = sym.floordiv((number + 1) * m_loop.extent, tiles)
@@ -139,7 +159,7 @@ class Tensorise:
             end = sym.minimum(start + highest, m_loop.extent)
         first_row = Var(f"{self.m}_first", 0, m_loop.axis.hi)
         height = Var(f"{self.m}_rows", 1, self.max_rows)
-        row = sym.axis(f"{self.m}_0", sym.expr(height))
+        row = sym.axis(self.row, sym.expr(height))
         named = (ln.Assign(first_row, start), ln.Assign(height, end - start))
         return sym.expr(first_row), sym.expr(height), row, named
 
@@ -155,7 +175,7 @@ class Tensorise:
         grid += [loop for loop in others if loop.axis not in of_b]
         if m_loop is not None:
             tiles = sym.ceildiv(m_loop.extent, self.max_rows)
-            number = sym.as_var(sym.axis(f"{self.m}_1", tiles))
+            number = sym.as_var(sym.axis(self.tiles, tiles))
             if number is not None:
                 grid.append(ln.Loop(number, tiles, "serial", ()))
         return grid

@@ -138,7 +138,7 @@ class Bench:
         entries = []
         for part in candidate.parts:
             of = subject.of(candidate.program, part.kernel, part.launch, compiled.numbers[part.kernel.nest])
-            serial = part.kernel.serial
+            serial = part.kernel.scheduled.serial
             assert serial is not None, part.kernel.name
             key = serial, (of.arguments, of.sizes)
             if key not in self._expected:

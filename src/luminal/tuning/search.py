@@ -260,8 +260,8 @@ def _asking(program: Program, kinds: tuple[str, ...]) -> dict[str, tuple[Part, .
             launches.setdefault(launch.kernel, []).append(launch)
     found: dict[str, list[Part]] = {}
     for number, kernel in enumerate(program.kernels):
-        can_run = kernel.serial is not None and not any(array.dtype.is_text for array in kernel.nest.arrays)
-        for asked in kernel.asked if can_run else ():
+        can_run = kernel.scheduled.serial is not None and not any(array.dtype.is_text for array in kernel.nest.arrays)
+        for asked in kernel.scheduled.asked if can_run else ():
             if asked.kind in kinds and number in launches:
                 part = Part(kernel, launches[number][0], len(launches[number]))
                 found.setdefault(asked.question, []).append(part)

@@ -1,0 +1,40 @@
+"""How models quantise, and go on with what that stands for: both forms, of nodes and of scalars.
+
+    cast(round(x) + zero)     numbers as integers of few bits, ``x`` being what was divided by a scale
+    float32(q - zero)         integers as numbers again, to be multiplied with a scale
+
+Zero points are one number here. ``schedule.numeric.integers`` reads the second form with one for each row or column.
+"""
+
+from __future__ import annotations
+
+from luminal.core import ops
+from luminal.core.rules.match import Matcher, Shifted, T, X, apply
+from luminal.core.types import f32, i32
+
+BITS = 16  # of such integers, at most
+
+_QUANTISED = apply(ops.CAST, Shifted("zero", apply(ops.ROUND, X, attr=ops.Rounding("even"))))
+_RESTORED = apply(ops.CAST, Shifted("less", apply(ops.CAST, X)))
+
+
+def quantised(term: T, matcher: Matcher[T]) -> tuple[T, int] | None:
+    """``x``, float32, and the zero point, an integer of the type of ``term``, where ``term`` is quantised."""
+    if term.op is not ops.CAST or not term.dtype.is_integer or term.dtype.bits > BITS:
+        return None
+    (number,) = matcher.operands(term)
+    for found in matcher.match(_QUANTISED, term) if number.dtype == f32 else ():
+        zero: float = found["zero"]
+        if zero.is_integer() and term.dtype.min <= zero <= term.dtype.max:
+            return found["x"], int(zero)
+    return None
+
+
+def restored(term: T, matcher: Matcher[T]) -> tuple[T, int] | None:
+    """``q`` and the zero point that is subtracted, in int32, which holds all, where ``term`` is a float32 again."""
+    if term.op is not ops.CAST or term.dtype != f32:
+        return None
+    (number,) = matcher.operands(term)
+    if number.dtype != i32:
+        return number, 0
+    return next(((found["x"], -int(found["less"])) for found in matcher.match(_RESTORED, term)), None)

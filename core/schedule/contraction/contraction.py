@@ -1,0 +1,149 @@
+"""What a contraction is made of: its operands, the axes by role, and the tile that computes it.
+
+A contraction is found once (``roles.contraction_of``). This value travels with its node from then on: a pass that
+changes the node hands on an explicit ``replace`` of it, and nobody finds it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from luminal.core import ir, ops
+from luminal.core import symbolic as sym
+from luminal.core.decisions import Asked
+from luminal.core.ir import Node, Shape
+from luminal.core.matrix import MatrixUnit
+from luminal.core.printer import brief
+from luminal.core.symbolic import Int, Var
+from luminal.core.types import DType
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of the product: element ``index`` of ``source`` under ``valid``, over the product's axes; elsewhere
+    ``fill`` (the bytes of one element of ``source``). ``source`` may be stored in a narrower type than the product's.
+    """
+
+    source: Node
+    index: tuple[Int, ...]
+    valid: tuple[Int, ...] = ()
+    fill: bytes = b""
+
+    @property
+    def variables(self) -> set[Var]:
+        return {v for e in self.index for v in sym.variables(e)}
+
+    def over(self, by: dict[Var, Int]) -> Operand:
+        """The operand over other axes, ``by`` being what its axes are of those."""
+        index, valid = (tuple(sym.substitute(e, by) for e in part) for part in (self.index, self.valid))
+        return replace(self, index=index, valid=valid)
+
+    def read(self, shape: Shape) -> Node:
+        """The view of the source that a product of that ``shape`` reads, in the source's type."""
+        return ir.view(self.source, shape, self.index, self.valid, self.fill)
+
+    def through_casts(self) -> Operand:
+        """The operand with what a widening cast widens for its source, where that is one; outside, it stays zero."""
+        cast = self.source
+        if cast.op is not ops.CAST or not _widens(cast) or any(self.fill):
+            return self
+        inner = operand(cast.inputs[0])
+        if inner.valid or not (inner.source.dtype.has_zero or not self.valid):
+            return self
+        index = inner.over(ir.rename(cast.shape, self.index)).index
+        return Operand(inner.source, index, self.valid, bytes(inner.source.dtype.itemsize) if self.valid else b"")
+
+
+def operand(node: Node) -> Operand:
+    """``node`` seen through its view, and through a widening cast of what it views."""
+    if node.op is ops.VIEW:
+        return Operand(node.inputs[0], node.attr.index, node.attr.valid, node.attr.fill).through_casts()
+    return Operand(node, ir.axes(node.shape)).through_casts()
+
+
+def _widens(node: Node) -> bool:
+    """Whether a cast gives every value in a wider type of the same kind; memory is read as integers of whole bytes."""
+    wide, narrow = node.dtype, node.inputs[0].dtype
+    if narrow.bits >= wide.bits:
+        return False
+    if wide.is_float:
+        return narrow.is_float
+    whole = wide.is_integer and narrow.is_integer and narrow.compute == narrow
+    return whole and wide.min <= narrow.min
+
+
+@dataclass(frozen=True, repr=False)
+class Tile:
+    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
+    ``unit`` computes it, ``depth`` terms of the sum at a time. ``unpacked`` says that a panel of B which is computed is
+    so before the tiles of rows that share it. ``asked`` is the question that the tile answers, where that is to be
+    noted."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    unit: MatrixUnit | None = None
+    depth: int = 1
+    unpacked: bool = False
+    asked: Asked | None = field(default=None, compare=False, repr=False)
+
+    __repr__ = brief
+
+    def __str__(self) -> str:
+        unit = "" if self.unit is None else f" on {self.unit}, {self.depth} terms at a time"
+        computed = ", panels computed before" if self.unpacked else ""
+        return f"{self.rows} rows by {self.vectors} vectors of {self.lanes}{unit}{computed}"
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def group(self) -> int:
+        """Elements of a column that lie side by side in panels."""
+        return 1 if self.unit is None else self.unit.group
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum over the product of ``a`` and ``b``, of this ``shape`` and ``dtype``. ``batch``, ``m``, ``n`` and ``k`` are
+    the axes by role, as positions in the shape; ``k`` are those that are summed. ``along_rows`` says that the result,
+    or what becomes of it, is an output that lies in memory along one of M. ``tile`` is what computes it, once chosen.
+    """
+
+    shape: Shape
+    dtype: DType
+    batch: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    a: Operand
+    b: Operand
+    along_rows: bool = False
+    tile: Tile | None = None
+
+    @property
+    def axes(self) -> tuple[Int, ...]:
+        """The axes of the product (the constant 0 for extent 1)."""
+        return ir.axes(self.shape)
+
+    def count(self, axes: Iterable[int]) -> Int:
+        """How many elements there are along ``axes``."""
+        return sym.product(self.shape[k] for k in axes)
+
+    @property
+    def run(self) -> int:
+        """The axis of K along which terms lie side by side."""
+        return next(k for k in reversed(self.k) if self.shape[k] != 1)
+
+    def moved(self, now: Callable[[Node], Node]) -> Contraction:
+        """The same contraction, ``now`` being what each source has become."""
+        a, b = (replace(x, source=now(x.source)).through_casts() for x in (self.a, self.b))
+        return replace(self, a=a, b=b)
+
+    def node(self) -> Node:
+        """The sum in primitives."""
+        factors = (x.read(self.shape) for x in (self.a, self.b))
+        product = ir.elementwise(ops.MUL, *(x if x.dtype == self.dtype else ir.cast(x, self.dtype) for x in factors))
+        return ir.reduce(ops.SUM_REDUCE, product, sorted(self.k))
