@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +12,20 @@ import torch
 from torch import nn
 
 import luminal
-from luminal.core import config, interp, types
+from luminal.core import interp, types
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph
+from luminal.core.target import Target
 from luminal.core.types import from_numpy
 from luminal.module import Module
 
 Array = np.ndarray[Any, Any]
 
 
-@contextlib.contextmanager
-def passing_cache() -> Iterator[Path]:
-    """A cache for models that are too large to be kept: their kernels stay, the models go."""
-    kept = config.CACHE.value
-    with tempfile.TemporaryDirectory(prefix="luminal-models-") as name:
-        for part in ("objects", "libraries"):
-            (kept / part).mkdir(parents=True, exist_ok=True)
-            (Path(name) / part).symlink_to(kept / part)
-        before = os.environ.get(config.CACHE.variable)
-        os.environ[config.CACHE.variable] = name
-        try:
-            yield Path(name)
-        finally:
-            if before is None:
-                del os.environ[config.CACHE.variable]
-            else:
-                os.environ[config.CACHE.variable] = before
+def compiled_graph(graph: Graph, target: Target) -> Module:
+    module = luminal.compile(graph, target=target)
+    assert isinstance(module, Module)
+    return module
 
 
 # ---- comparing ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
-"""Options of the test suite."""
+"""Options and fixtures of the test suite."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from luminal.core import config
 
 # What this machine's user has tuned must not change what the tests compile.
 os.environ["LUMINAL_NO_RECORDS"] = "1"
@@ -34,3 +38,15 @@ class Golden:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="module")
+def passing_cache() -> Iterator[Path]:
+    """A cache for models that are too large to be kept: their kernels stay, the models go."""
+    kept = config.CACHE.value
+    with tempfile.TemporaryDirectory(prefix="luminal-models-") as name, pytest.MonkeyPatch.context() as patch:
+        for part in ("objects", "libraries"):
+            (kept / part).mkdir(parents=True, exist_ok=True)
+            (Path(name) / part).symlink_to(kept / part)
+        patch.setenv(config.CACHE.variable, name)
+        yield Path(name)

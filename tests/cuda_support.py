@@ -25,6 +25,7 @@ from luminal.core.schedule.program.ir import Buffer, Entry, Kernel, Launch, Prog
 from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
+from tests.abi_support import LM_CUDA, LM_FLOAT32, LM_INT64, Value, value_at
 from tests.codegen_support import array, axis, of, output
 from tests.runtime_example import NATIVE
 
@@ -303,18 +304,7 @@ class Array:
 
 # ---- the C interface -------------------------------------------------------------------------------------------------
 
-LM_CPU, LM_CUDA = 0, 2
-_DTYPES = {np.dtype(np.int64): 5, np.dtype(np.float32): 12}
-
-
-class Value(ctypes.Structure):
-    """``lm_value`` of abi.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p),
-        ("device", ctypes.c_int32), ("device_id", ctypes.c_int32),
-    )  # fmt: skip
+_DTYPES = {np.dtype(np.int64): LM_INT64, np.dtype(np.float32): LM_FLOAT32}
 
 
 class Options(ctypes.Structure):
@@ -329,15 +319,11 @@ class Options(ctypes.Structure):
 
 
 def on_host(values: NDArray[Any]) -> Value:
-    return _value(values.ctypes.data, _DTYPES[values.dtype], values.shape, LM_CPU)
+    return value_at(values.ctypes.data, _DTYPES[values.dtype], values.shape)
 
 
 def on_device(address: int, shape: tuple[int, ...], dtype: type = np.float32, device_id: int = 0) -> Value:
-    return _value(address, _DTYPES[np.dtype(dtype)], shape, LM_CUDA, device_id)
-
-
-def _value(data: int, dtype: int, shape: tuple[int, ...], device: int, device_id: int = 0) -> Value:
-    return Value(data, dtype, len(shape), (ctypes.c_int64 * len(shape))(*shape), None, device, device_id)
+    return value_at(address, _DTYPES[np.dtype(dtype)], shape, LM_CUDA, device_id)
 
 
 class Abi:

@@ -4,6 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.vector_support import INCLUDE, NATIVE
 
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/bin:/usr/local/cuda/bin")
@@ -14,9 +16,9 @@ FLAGS = (
 )  # fmt: skip
 
 
-def without_nvcc() -> str:
-    """Why CUDA cannot be compiled here; empty where it can."""
-    return "" if NVCC else "needs nvcc: install NVIDIA's CUDA toolkit, or put its bin folder on PATH"
+needs_nvcc = pytest.mark.skipif(
+    NVCC is None, reason="needs nvcc: install NVIDIA's CUDA toolkit, or put its bin folder on PATH"
+)
 
 
 def cuda_include() -> Path | None:

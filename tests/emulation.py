@@ -24,6 +24,9 @@ Array = np.ndarray[Any, Any]
 NATIVE = Path(__file__).parent / "native"
 # Of targets that are compiled with the same flags the first: the others differ in what the scheduler chooses.
 INSTRUCTION_SETS = tuple({target.flags: target for target in reversed(targets.ALL.values())}.values())[::-1]
+# This machine, and the others among them whose code it runs as well.
+HOST = targets.detect()
+OTHERS = [target for target in INSTRUCTION_SETS if target.flags != HOST.flags and targets.supported(target)]
 
 
 def missing(target: Target) -> str:

@@ -17,6 +17,15 @@ Array = np.ndarray[Any, Any]
 CONTRIBUTED = "com.microsoft"
 
 
+def floats(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    """A node by the names of its inputs and outputs, which blanks part."""
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
 def element(array: Array) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 

@@ -1,9 +1,10 @@
-"""The ONNX project's own suites for back ends: whether each case passes, and the page and lists that say so.
+"""The ONNX project's own suites for back ends: whether each case passes, and the page and list that say so.
 
 ``python -m tests.onnx_suite`` runs all cases through the interpreter, and with ``--compiled`` those that pass as
-compiled libraries, too, many in one; with ``--new`` only those that ``tests/onnx_compiled_passed.txt`` does not name.
-It writes its part of ``docs/coverage.md``, ``tests/onnx_backend_passed.txt`` and that list; with ``--only text``, for
-cases whose name holds the text, nothing.
+compiled libraries, too, many in one; with ``--new`` only those that the list does not name as compiled. It writes its
+part of ``docs/coverage.md`` and the list, ``tests/onnx_passed.txt``: the cases that pass through the interpreter, with
+``interpreted`` behind those that pass nowhere else. With ``--only text``, for cases whose name holds the text, it
+writes nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ from tests.workers import Lost, Progress, Worker, each
 
 Array = np.ndarray[Any, Any]
 
-INTERPRETED = Path(__file__).with_name("onnx_backend_passed.txt")
-COMPILED = Path(__file__).with_name("onnx_compiled_passed.txt")
+LIST = Path(__file__).with_name("onnx_passed.txt")
 
 # The elements of a value that may decide shapes or axes.
 DECIDES = 64
@@ -47,8 +47,10 @@ MEMORY = 16 << 30
 DRAWS = "it expects the numbers that numpy's generator draws; tests/test_random.py tests the distributions instead"
 
 
-def listed(path: Path = INTERPRETED) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+def listed(compiled: bool = False) -> list[str]:
+    """The cases that pass through the interpreter; where ``compiled``, those of them that pass compiled, too."""
+    rows = [line.split() for line in LIST.read_text().splitlines()]
+    return [name for name, *mark in rows if not (compiled and mark)]
 
 
 # ---- one case ------------------------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def main() -> int:
     names = [name for name in sorted(everything()) if options.only in name]
     interpreted = run_all(names)
     passed = [name for name in names if name not in interpreted]
-    known = [] if options.compiled else listed(COMPILED)
+    known = [] if options.compiled else listed(compiled=True)
     left = [name for name in passed if name not in known]
     if options.compiled or options.new:
         compiled = compile_all(left, options.jobs)
@@ -265,16 +267,11 @@ def main() -> int:
     for name, reason in failed.items():
         print(f"{name}: {reason}")
     if not options.only:
-        write(INTERPRETED, passed)
-        write(COMPILED, [name for name in passed if name not in compiled])
+        LIST.write_text("".join(f"{name} interpreted\n" if name in compiled else f"{name}\n" for name in passed))
         coverage_page.write(onnx_page.page(interpreted, compiled))
     print(f"{len(passed)} of {len(names)} pass through the interpreter, {len(names) - len(failed)} compiled")
     print(f"{seconds():.0f} s of CPU time")
     return int((options.compiled or options.new) and bool(compiled))
-
-
-def write(path: Path, names: Iterable[str]) -> None:
-    path.write_text("".join(f"{name}\n" for name in names))
 
 
 def seconds() -> float:

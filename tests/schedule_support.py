@@ -1,22 +1,26 @@
-"""Runs whole programs in the interpreter of loop nests: the oracle between the graph and the compiled library."""
+"""What tests of the scheduler share: programs run in the interpreter of loop nests, the oracle between the graph and
+the compiled library, and questions to their schedules and nests."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from luminal.core import symbolic as sym
 from luminal.core import types
 from luminal.core.ir import Graph
-from luminal.core.schedule.nest import interpreter
+from luminal.core.schedule.nest import interpreter, walk
+from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.program import interpreter as programs
-from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.target import Target
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 
 def with_costs(target: Target, **themes: Mapping[str, Any]) -> Target:
@@ -51,3 +55,48 @@ def run_program(
             if variable is not None:
                 sizes[variable.name] = size
     return programs.run(program, inputs, sizes, seed=seed, run_kernel=run_kernel)
+
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+
+def transforms(kernel: Kernel, kind: type[T]) -> list[T]:
+    """The transforms of a kind in the schedule of ``kernel``, in their order."""
+    return [transform for transform in kernel.scheduled.schedule if isinstance(transform, kind)]
+
+
+def transformed(program: Program, kind: type[Any]) -> list[Kernel]:
+    """The kernels whose schedule has a transform of a kind."""
+    return [kernel for kernel in program.kernels if transforms(kernel, kind)]
+
+
+def refusals(program: Program) -> dict[str, str]:
+    """Why contractions are not tiled, by the names of their kernels."""
+    return {kernel.name: kernel.scheduled.refusal for kernel in program.kernels if kernel.scheduled.refusal}
+
+
+def schedule_text(program: Program) -> str:
+    """The schedules of all kernels, for golden files."""
+    lines = ((f"  {kernel.name}", *(f"    {line}" for line in kernel.scheduled.lines)) for kernel in program.kernels)
+    return "\n".join(itertools.chain(*lines)) + "\n"
+
+
+# ---- nests -----------------------------------------------------------------------------------------------------------
+
+
+def changed(kernel: Kernel, **changes: Any) -> Kernel:
+    """``kernel`` with other fields of its nest, which are not what its schedule makes."""
+    return replace(kernel, scheduled=replace(kernel.scheduled, nest=replace(kernel.nest, **changes)))
+
+
+def contracts(program: Program) -> list[ln.Contract]:
+    """The tile operations of all kernels."""
+    found = (statement for kernel in program.kernels for statement in walk.statements(kernel.nest.body))
+    return [statement for statement in found if isinstance(statement, ln.Contract)]
+
+
+def is_masked(nest: ln.LoopNest) -> bool:
+    """Whether something is loaded, stored or done under a condition."""
+    found = walk.statements(nest.body)
+    loads = (access for s in found for value in walk.values(s) for access in walk.accesses(value))
+    return any(x.valid for x in (*loads, *(s for s in found if isinstance(s, ln.Store | ln.If))))

@@ -27,10 +27,8 @@ from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
-from tests.emulation import INSTRUCTION_SETS
+from tests.emulation import HOST, OTHERS
 
-HOST = targets.detect()
-OTHERS = [target for target in INSTRUCTION_SETS if target.flags != HOST.flags and targets.supported(target)]
 AVX512 = replace(targets.AVX512, threads=2, l3=32 << 20)
 WIDTH = 512
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,8 @@ from torch import nn
 
 import luminal
 from luminal.core.errors import InputError
-from tests.compiled_support import passing_cache
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cache() -> Iterator[Path]:
-    with passing_cache() as folder:
-        yield folder
+pytestmark = pytest.mark.usefixtures("passing_cache")
 
 
 class Optional(nn.Module):

@@ -26,6 +26,7 @@ from luminal.core.errors import BuildError, InputError, LuminalError, ModelError
 from luminal.core.pipeline import compile_graph
 from luminal.module import Module
 from tests import compiled_support
+from tests.abi_support import LM_FLOAT32, LM_FLOAT64, LM_INT64, Value, value_at
 from tests.comparison_models import classifier, saved
 from tests.compiled_support import SmallEncoder, arguments
 
@@ -84,17 +85,6 @@ def test_values_that_are_not_numbers_pass_through(module: Module) -> None:
 # ---- the C ABI -------------------------------------------------------------------------------------------------------
 
 
-class Value(ctypes.Structure):
-    """``lm_value`` of abi.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("device", ctypes.c_int32), ("device_id", ctypes.c_int32),
-    )  # fmt: skip
-
-
-INT64, FLOAT32, FLOAT64 = 5, 12, 13  # enum lm_dtype
 OK, INVALID_ARGUMENT, BAD_WEIGHTS = 0, 1, 5  # enum lm_status
 NULL = None
 
@@ -114,8 +104,7 @@ class Native:
         self.arrays = [IDS.numpy().copy(), WEIGHT.numpy().copy()]
         self.arrays += [np.zeros((2, 5, 24), np.float32), np.zeros((2, 24), np.float32), np.zeros(2, np.int64)]
         values = [
-            Value(a.ctypes.data, INT64 if a.dtype == np.int64 else FLOAT32, a.ndim, sizes(*a.shape), None, 0, 0)
-            for a in self.arrays
+            value_at(a.ctypes.data, LM_INT64 if a.dtype == np.int64 else LM_FLOAT32, a.shape) for a in self.arrays
         ]
         self.inputs, self.outputs = (Value * 2)(*values[:2]), (Value * 3)(*values[2:])
 
@@ -156,9 +145,9 @@ def put(side: str, number: int, **fields: Any) -> Callable[[Native], None]:
         (put("inputs", 1, shape=None), 'input "weight" has no shape (a null pointer)'),
         (put("outputs", 2, data=None), 'output "pooled_1" has no data (a null pointer)'),
         (put("outputs", 0, shape=None), 'output "tokens" has no shape (a null pointer)'),
-        (put("inputs", 0, dtype=FLOAT64), 'input "ids" has element type float64, expected int64'),
+        (put("inputs", 0, dtype=LM_FLOAT64), 'input "ids" has element type float64, expected int64'),
         (put("inputs", 0, dtype=99), 'input "ids" has element type unknown (99), expected int64'),
-        (put("outputs", 0, dtype=FLOAT64), 'output "tokens" has element type float64'),
+        (put("outputs", 0, dtype=LM_FLOAT64), 'output "tokens" has element type float64'),
         (put("inputs", 1, rank=1), 'input "weight" has rank 1, expected rank 2: [batch, length]'),
         (put("inputs", 1, rank=-1), 'input "weight" has rank -1'),
         (put("inputs", 0, shape=sizes(33, 5)), 'has size 33, outside the bounds 1..4 of "batch"'),

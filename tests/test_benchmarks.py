@@ -150,19 +150,23 @@ def test_a_file_is_quantised_as_its_users_would(tmp_path: Path) -> None:
     assert integers.quantised(tmp_path / "model.onnx", []) == path  # made once
 
 
-def test_errors_are_the_worst_of_the_outputs() -> None:
-    """Relative to the largest magnitude of an output, of results in any of the forms that contenders return."""
+def two() -> zoo.Model:
+    """A model that gives its input, and twice that."""
 
     class Two(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x, 2 * x
 
-    model = zoo.Model(Two(), (torch.tensor([1.0, -4.0]),), {})
+    return zoo.Model(Two(), (torch.tensor([1.0, -4.0]),), {})
+
+
+def test_errors_are_the_worst_of_the_outputs() -> None:
+    """Relative to the largest magnitude of an output, of results in any of the forms that contenders return."""
     runs = {
         "near": lambda: [np.float32([1, -4]), np.float32([2, -7])],
         "exact": lambda: (torch.tensor([1, -4]).bfloat16(), torch.tensor([2, -8]).bfloat16()),
     }
-    assert measure._errors(model, runs) == {"near": 0.125, "exact": 0.0}
+    assert measure._errors(two(), runs) == {"near": 0.125, "exact": 0.0}
 
 
 def test_verdicts() -> None:
@@ -247,12 +251,7 @@ def test_a_nan_is_the_largest_error() -> None:
     assert np.isnan(errors.relative(np.float32([np.nan, -4]), expected))
     assert errors.relative(np.float32([1]), expected) == np.inf
 
-    class Two(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return x, 2 * x
-
-    model = zoo.Model(Two(), (torch.tensor([1.0, -4.0]),), {})
-    assert np.isnan(measure._errors(model, {"second": lambda: [expected, 2 * expected * np.nan]})["second"])
+    assert np.isnan(measure._errors(two(), {"second": lambda: [expected, 2 * expected * np.nan]})["second"])
     rows = [products.Row(64, 128, 256, 1e-3, 2e-3, 0.8, error) for error in (1e-7, np.nan)]
     assert products.summary("matrices", "fp32", 2, rows).endswith("the largest error nan.")
 
@@ -503,8 +502,6 @@ def test_a_run_waits_for_threads_that_still_work() -> None:
 
 # ---- kernels for GPUs ------------------------------------------------------------------------------------------------
 
-needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
-
 
 def line(**changes: Any) -> devices.Line:
     return devices.Line(**{**asdict(devices.Line("net", "cuda:sm_90", 3, 64, 2048, 0, (), 7.4)), **changes})
@@ -520,7 +517,7 @@ def test_the_page_of_kernels_names_compiler_and_machine() -> None:
     assert "| net | cuda:sm_90 | 3 | 64 | 2048 B | 0 B | 0 | 7 s |" in page and "| 0 B | 2 | 7 s |" in page
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 def test_kernels_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LUMINAL_NO_CACHE", "1")
     module, x = nn.Sequential(nn.Linear(8, 16), nn.Softmax(-1)), torch.zeros(4, 8)

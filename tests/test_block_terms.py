@@ -21,18 +21,19 @@ from luminal.core.schedule.cost.blocking import Blocking
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
 from luminal.core.schedule.nest.rewrite import replace_statements
+from luminal.core.schedule.program.ir import Kernel
 from luminal.core.schedule.transform import loops
 from luminal.core.schedule.transform.block_terms import BlockTerms
 from luminal.core.schedule.transform.fetch import FetchAhead
-from luminal.core.schedule.transform.tensorise import SumInBlocks
+from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
+from luminal.core.schedule.transform.transpose import StoreAlongRows
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
-from tests.emulation import INSTRUCTION_SETS
+from tests.emulation import HOST, OTHERS
+from tests.schedule_support import transformed, transforms
 from tests.test_blocking import TILED, busy, run_product, serial_product
 
-HOST = targets.detect()
-OTHERS = [target for target in INSTRUCTION_SETS if target.flags != HOST.flags and targets.supported(target)]
 IN_BLOCKS = (*TILED, SumInBlocks(1))  # three panels, three tiles of rows, three blocks of terms
 LARGE = replace(targets.AVX512, l2=2 << 20, threads=2)
 DEPTH = 3001  # of blocks of 376 terms, the last of 369
@@ -145,9 +146,10 @@ def batched(rows: Int, columns: int, depth: int) -> ir.Graph:
     return ir.Graph("batched", (x,), (("y", y),), tuple(sym.variables(rows)))
 
 
-def schedule(graph: ir.Graph, target: Target) -> str:
-    (text,) = (k.scheduled.text for k in compile_graph(graph, target).kernels if "Tensorise(" in k.scheduled.text)
-    return text
+def tiled(graph: ir.Graph, target: Target) -> Kernel:
+    """The only kernel in tiles."""
+    (kernel,) = transformed(compile_graph(graph, target), Tensorise)
+    return kernel
 
 
 @pytest.mark.parametrize(
@@ -169,19 +171,17 @@ def schedule(graph: ir.Graph, target: Target) -> str:
 def test_terms_are_blocked_where_slabs_do_not_stay_in_the_cache(
     shape: tuple[int, int, int], l2: int, blocked: bool
 ) -> None:
-    assert ("BlockTerms(" in schedule(linear(*shape), replace(LARGE, l2=l2))) == blocked
+    assert bool(transforms(tiled(linear(*shape), replace(LARGE, l2=l2)), BlockTerms)) == blocked
 
 
 def test_terms_are_blocked_where_the_number_of_rows_is_not_known() -> None:
     rows = sym.var("rows", 1, 32 * 256)
-    assert "BlockTerms(" in schedule(linear(rows, 768, 6144), LARGE)
+    assert transforms(tiled(linear(rows, 768, 6144), LARGE), BlockTerms)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 12])
 def test_threads_have_equal_shares_of_what_passes_together(threads: int) -> None:
-    program = compile_graph(linear(128, 768, 6144), replace(LARGE, threads=threads))
-    (nest,) = (k.nest for k in program.kernels if "Tensorise(" in k.scheduled.text)
-    assert busy(nest, threads) >= 0.85
+    assert busy(tiled(linear(128, 768, 6144), replace(LARGE, threads=threads)).nest, threads) >= 0.85
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,8 @@ def test_threads_have_equal_shares_of_what_passes_together(threads: int) -> None
 def test_threads_have_equal_shares_of_few_rows(
     rows: Int, columns: int, depth: int, l2: int, sizes: dict[str, int]
 ) -> None:
-    program = compile_graph(linear(rows, columns, depth), replace(LARGE, l2=l2))
-    (nest,) = (k.nest for k in program.kernels if "BlockTerms(" in k.scheduled.text)
-    assert busy(nest, 2, **sizes) >= 0.9
+    (kernel,) = transformed(compile_graph(linear(rows, columns, depth), replace(LARGE, l2=l2)), BlockTerms)
+    assert busy(kernel.nest, 2, **sizes) >= 0.9
 
 
 # ---- the code --------------------------------------------------------------------------------------------------------
@@ -228,8 +227,8 @@ def test_blocks_compute_the_same_bits(
     expected = computed(fixed, target, x)
     assert_computes(fixed, {"x": x}, expected, DEPTH)
     monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", count, kept)])
-    blocked = schedule(fixed, target)
-    assert "BlockTerms(" in blocked and ("StoreAlongRows(" in blocked) == (make is turned)
+    blocked = tiled(fixed, target)
+    assert transforms(blocked, BlockTerms) and bool(transforms(blocked, StoreAlongRows)) == (make is turned)
     for threads in (1, 2):
         assert_same_bits(computed(fixed, target, x, threads), expected)
     assert_same_bits(computed(make(rows, 345, DEPTH), target, x), expected)

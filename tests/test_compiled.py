@@ -10,7 +10,6 @@ import pytest
 import luminal
 from luminal.core import interp, ir, movement, ops, types
 from luminal.core import symbolic as sym
-from luminal.core import target as targets
 from luminal.core.decompose import (
     activation,
     compare,
@@ -25,26 +24,17 @@ from luminal.core.errors import ModelError
 from luminal.core.ir import Graph, Node
 from luminal.core.target import Target
 from luminal.core.types import DType
-from luminal.module import Module
-from tests.compiled_support import Array, assert_computes, assert_same_bits, resized
-from tests.emulation import INSTRUCTION_SETS
+from tests.compiled_support import Array, assert_computes, assert_same_bits, compiled_graph, resized
+from tests.emulation import HOST, OTHERS
 from tests.schedule_graphs import GRAPHS, SIZES
 
-BEST = targets.detect()
-OTHERS = [target for target in INSTRUCTION_SETS if target.flags != BEST.flags and targets.supported(target)]
 # Graphs that between them hold every kind of kernel: these are compiled for the lesser targets, too.
 REPRESENTATIVE = ("attention_block", "convolution_chain", "lookups", "integers", "half_precision")
 
 
-def compiled(graph: Graph, target: Target) -> Module:
-    module = luminal.compile(graph, target=target)
-    assert isinstance(module, Module)
-    return module
-
-
 def agrees(graph: Graph, target: Target, runs: list[dict[str, Array]], terms: int) -> None:
     """The library computes what the graph says, to the same bits with one thread and with two."""
-    folder = compiled(graph, target).folder
+    folder = compiled_graph(graph, target).folder
     one, two = (luminal.load(folder, threads=threads) for threads in (1, 2))
     assert one.library.metadata["target"]["name"] == target.name
     for inputs in runs:
@@ -55,7 +45,7 @@ def agrees(graph: Graph, target: Target, runs: list[dict[str, Array]], terms: in
 
 @pytest.mark.parametrize(
     ("name", "target"),
-    [(name, BEST) for name in GRAPHS] + [(name, target) for target in OTHERS for name in REPRESENTATIVE],
+    [(name, HOST) for name in GRAPHS] + [(name, target) for target in OTHERS for name in REPRESENTATIVE],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_graph(name: str, target: Target) -> None:
@@ -65,7 +55,7 @@ def test_graph(name: str, target: Target) -> None:
     agrees(case.graph, target, runs, case.depth)
 
 
-@pytest.mark.parametrize("target", [BEST, *OTHERS], ids=lambda target: target.name)
+@pytest.mark.parametrize("target", [HOST, *OTHERS], ids=lambda target: target.name)
 def test_sums_of_integers_of_every_length(target: Target) -> None:
     """GCC 12.2 sums several interleaved accumulators wrongly where a vector holds more than one of each."""
     count = sym.var("count", 0, 70)
@@ -75,7 +65,7 @@ def test_sums_of_integers_of_every_length(target: Target) -> None:
         (f"{op}{k}", ir.reduce(op, x, [0])) for k, x in enumerate(nodes) for op in (ops.SUM_REDUCE, ops.MAX_REDUCE)
     ]
     graph = Graph("integer_sums", tuple(nodes), tuple(outputs), tuple(sym.variables(count)))
-    module = compiled(graph, target)
+    module = compiled_graph(graph, target)
     for size in range(71):
         inputs = {f"x{k}": np.arange(size).astype(dtype.numpy) % 7 + 1 for k, dtype in enumerate(kinds)}
         expected = interp.run(graph, inputs).outputs
@@ -117,7 +107,7 @@ def test_float_types(dtype: DType) -> None:
     x, y = (np.ascontiguousarray(part) for part in np.broadcast_arrays(special[:, None], special[None, :]))
     w = np.random.default_rng(3).standard_normal((13, 21)).astype(dtype.numpy)
     inputs = {"x": x, "y": y, "w": w}
-    agrees(graph_of(f"floats_{dtype}", inputs, float_graph), BEST, [inputs], 64)
+    agrees(graph_of(f"floats_{dtype}", inputs, float_graph), HOST, [inputs], 64)
 
 
 INTEGERS = (types.i8, types.i32, types.i64, types.u8, types.u64)
@@ -145,7 +135,7 @@ def test_integers_at_their_limits(dtype: DType) -> None:
     values = np.array(limits, dtype.numpy)
     x, y = (np.ascontiguousarray(part) for part in np.broadcast_arrays(values[:, None], values[None, :]))
     inputs = {"x": x, "y": y}
-    agrees(graph_of(f"integers_{dtype}", inputs, integer_graph), BEST, [inputs], 1)
+    agrees(graph_of(f"integers_{dtype}", inputs, integer_graph), HOST, [inputs], 1)
 
 
 def test_orders_of_types() -> None:
@@ -162,7 +152,7 @@ def test_orders_of_types() -> None:
             outputs[f"{x.dtype} sorted"], outputs[f"{x.dtype} order"] = sorting.sort(x, 1, x.dtype.is_float)
         return outputs
 
-    agrees(graph_of("orders", inputs, build), BEST, [inputs], 1)
+    agrees(graph_of("orders", inputs, build), HOST, [inputs], 1)
 
 
 def test_axes_of_size_zero_and_one() -> None:
@@ -177,7 +167,7 @@ def test_axes_of_size_zero_and_one() -> None:
         }
 
     inputs = {"none": np.zeros((3, 0), np.float32), "one": np.full((1, 1), 2, np.float32)}
-    agrees(graph_of("empty", inputs, build), BEST, [inputs], 1)
+    agrees(graph_of("empty", inputs, build), HOST, [inputs], 1)
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------------
@@ -199,11 +189,11 @@ def test_sizes_that_occur_in_expressions_alone_are_solved() -> None:
     for sizes in ({"h": 3, "past": 4, "rest": 2}, {"h": 1, "past": 0, "rest": 5}, {"h": 8, "past": 9, "rest": 0}):
         shapes = [[int(sym.evaluate(extent, sizes)) for extent in node.shape] for node in graph.inputs]
         runs.append({f"x{k}": np.arange(shape[0], dtype=np.float32) for k, shape in enumerate(shapes)})
-    agrees(graph, BEST, runs, 1)
+    agrees(graph, HOST, runs, 1)
 
 
 def test_sizes_that_no_solution_fits_are_refused() -> None:
-    module = compiled(sized((2 * sym.var("h", 1, 8),)), BEST)
+    module = compiled_graph(sized((2 * sym.var("h", 1, 8),)), HOST)
     assert module.run({"x0": np.ones(16, np.float32)})["y"].shape == (16,)
     with pytest.raises(ValueError, match=r"has size 7, expected 6: the shape is \[2\*h\]"):
         module.run({"x0": np.ones(7, np.float32)})

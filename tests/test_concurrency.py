@@ -17,10 +17,11 @@ from luminal.codegen import render
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.transform.stream import Stream
 from luminal.module import Module
 from tests.compiled_support import assert_same_bits
 from tests.runtime_example import LINK_LIBRARIES, NATIVE, WARNINGS, run
-from tests.schedule_support import with_costs
+from tests.schedule_support import transformed, with_costs
 from tests.test_runtime_native import without_randomisation
 
 ROWS = 168  # full tiles of every target
@@ -80,7 +81,7 @@ def chains() -> Module:
     inputs = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1)).unbind()
     compiled = luminal.compile(Scores().eval(), inputs, name="scores", target=DIVIDED)
     assert isinstance(compiled, Module) and compiled.program is not None
-    kernels = [kernel for kernel in compiled.program.kernels if "Stream(" in kernel.scheduled.text]
+    kernels = transformed(compiled.program, Stream)
     assert len(kernels) == 2 and all(sym.always(kernel.nest.task_count - 8) for kernel in kernels)
     return compiled
 

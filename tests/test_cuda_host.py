@@ -39,8 +39,6 @@ from tests.cuda_support import (
 )
 from tests.runtime_example import INCLUDE, run
 
-needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -544,7 +542,7 @@ def test_the_nvcc_of_the_package_index_is_found(tmp_path: Path, monkeypatch: pyt
     assert found.command[0] == str(program) and found.version == "release 13.5"
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 def test_nvcc_compiles_the_kernels_into_the_library(path: Path, tmp_path: Path) -> None:
     real = cuda_support.build_library(tmp_path, made=cuda_support.bundle())
     data = real.read_bytes()
@@ -553,7 +551,7 @@ def test_nvcc_compiles_the_kernels_into_the_library(path: Path, tmp_path: Path) 
         loader.load(real)
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 def test_a_kernel_that_nvcc_rejects_is_named_with_its_operators(tmp_path: Path) -> None:
     bundle = cuda_support.bundle()
     files = {**bundle.files, "kernels/lookup.cu": "int broken = ;\n"}
@@ -561,7 +559,7 @@ def test_a_kernel_that_nvcc_rejects_is_named_with_its_operators(tmp_path: Path) 
         build.build(replace(bundle, files=MappingProxyType(files)), tmp_path)
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 def test_the_declarations_of_the_driver_are_those_of_its_header(tmp_path: Path) -> None:
     folder = device_support.cuda_include()
     if folder is None:

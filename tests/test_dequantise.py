@@ -24,8 +24,8 @@ from luminal.core.schedule.contraction import narrow as dequantise
 from luminal.core.schedule.contraction.narrow import narrowest
 from luminal.core.schedule.contraction.roles import is_constant
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.walk import statements
 from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.schedule.transform.unpack import Unpack
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
@@ -33,7 +33,7 @@ from luminal.frontends.fx import importer as fx
 from luminal.frontends.onnx import importer
 from luminal.module import Module
 from tests import onnx_models
-from tests.schedule_support import run_program
+from tests.schedule_support import contracts, run_program, transforms
 
 Array = np.ndarray
 
@@ -69,8 +69,7 @@ def arrays(program: Program) -> dict[str, tuple[DType, int]]:
 
 
 def prologues(program: Program) -> list[ln.Prologue]:
-    found = [s for kernel in program.kernels for s in statements(kernel.nest.body) if isinstance(s, ln.Contract)]
-    return [s.prologue for s in found if s.prologue is not None]
+    return [tile.prologue for tile in contracts(program) if tile.prologue is not None]
 
 
 def check(graph: Graph, program: Program, weight: Node) -> None:
@@ -294,7 +293,7 @@ def test_several_tiles_of_rows_read_a_panel_that_is_computed_once() -> None:
     graph = product(61, weight)
     program = compile_graph(graph, targets.AVX512)
     assert not prologues(program)
-    assert "Unpack()" in program.kernels[0].scheduled.text
+    assert transforms(program.kernels[0], Unpack)
     assert sum(size for _, size in arrays(program).values()) < 160 * 128
     check(graph, program, weight)
 
@@ -401,19 +400,17 @@ def test_a_chain_of_more_operations_than_functions_may_call_each_other() -> None
 def test_panels_of_deep_sums_are_narrow_enough_for_the_cache() -> None:
     for depth, columns in ((2048, 48), (3072, 32), (5632, 16)):
         program = compile_graph(product(61, dequantised(integers(types.i8, 96, depth), depth)), targets.AVX512)
-        assert (
-            f"columns={columns}" in program.kernels[0].scheduled.text
-            and "Unpack()" in program.kernels[0].scheduled.text
-        )
+        assert [tile.columns for tile in transforms(program.kernels[0], Tensorise)] == [columns]
+        assert transforms(program.kernels[0], Unpack)
     program = compile_graph(product(61, dequantised(integers(types.i8, 96, 8192), 8192)), targets.AVX512)
-    assert "Unpack()" not in program.kernels[0].scheduled.text and len(prologues(program)) == 1
+    assert not transforms(program.kernels[0], Unpack) and len(prologues(program)) == 1
 
 
 def test_panels_whose_blocks_of_terms_are_unlike_are_unpacked_too() -> None:
     """781 terms have no divisor that makes blocks: the last one is shorter."""
     graph = product(64, dequantised(integers(types.i8, 96, 781), 781))
     program = compile_graph(graph, targets.AVX512)
-    assert "Tensorise(" in program.kernels[0].scheduled.text and "Unpack()" in program.kernels[0].scheduled.text
+    assert transforms(program.kernels[0], Tensorise) and transforms(program.kernels[0], Unpack)
     x = np.random.default_rng(0).standard_normal((64, 781)).astype(np.float32)
     onnx_models.assert_close([run_program(program, {"x": x})["y"]], interp.run(graph, {"x": x}).outputs, 1e-5)
 
@@ -424,5 +421,5 @@ def test_rows_of_a_batch_share_a_panel_as_those_of_one_sample_do() -> None:
     for shape, unpacked in (((64, 512), True), ((8, 8, 512), True), ((2, 16, 512), True), ((16, 512), False)):
         x = ir.input_("x", shape, types.f32)
         graph = Graph("rows", (x,), (("y", contraction.linear(x, weight, None)),))
-        schedule = compile_graph(graph, targets.AVX512).kernels[0].scheduled.text
-        assert "Tensorise(" in schedule and ("Unpack()" in schedule) == unpacked
+        kernel = compile_graph(graph, targets.AVX512).kernels[0]
+        assert transforms(kernel, Tensorise) and bool(transforms(kernel, Unpack)) == unpacked

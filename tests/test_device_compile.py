@@ -8,13 +8,12 @@ import pytest
 from tests import device_support, metal_check
 from tests.vector_support import NATIVE
 
-needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
 needs_clang = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="needs clang of the package index: pip install ziglang"
 )
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 @pytest.mark.parametrize("compute", ["sm_80", "sm_90", "sm_100"])
 def test_every_function_compiles_as_cuda(compute: str, tmp_path: Path) -> None:
     said, binary = device_support.compile_cuda(NATIVE / "device_every.cu", compute, tmp_path)

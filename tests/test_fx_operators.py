@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 import luminal
 from luminal.frontends.fx import importer
-from tests.fx_support import Family, check, difference, floats, integers, run, together
+from tests.fx_support import Call, Family, check, difference, floats, integers, run, together
 from tests.torch_page import core_operators, taken_by
 
 SPECIAL = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5])
@@ -942,18 +942,9 @@ BY_RULES = {
 }
 
 
-class Function(torch.nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(*inputs)
-
-
 @pytest.mark.parametrize("name", BY_RULES)
 def test_what_pytorch_s_rules_decompose(name: str) -> None:
     function, inputs = BY_RULES[name]
-    found = run(luminal.read(Function(function), inputs), inputs)
+    found = run(luminal.read(Call(function), inputs), inputs)
     for value, reference in zip(found, pytree.tree_leaves(function(*inputs)), strict=True):
         assert not difference(value, reference.numpy(), 4e-6)

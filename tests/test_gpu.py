@@ -34,7 +34,6 @@ from tests.cuda_support import Array, ArrayLibrary, Caller, FakeDriver
 from tests.runtime_example import run
 
 GPUS = ("cuda:sm_90", "metal")
-needs_nvcc = pytest.mark.skipif(bool(device_support.without_nvcc()), reason=device_support.without_nvcc())
 NO_GPU = device.missing("cuda", ("sm_80",))
 needs_gpu = pytest.mark.skipif(bool(NO_GPU), reason=NO_GPU)
 needs_none = pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
@@ -369,7 +368,7 @@ def test_a_fault_of_a_kernel_is_the_error_of_the_run(target: str, wrong: str, fa
 # ---- for the GPU -----------------------------------------------------------------------------------------------------
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 def test_a_library_holds_machine_code_and_says_what_its_kernels_take(tmp_path: Path) -> None:
     module, _, _ = compiled("cuda:sm_90", CASES["classifier"])
     assert module.manifest["device"] == "cuda" and module.manifest["emulated"] is False
@@ -383,7 +382,7 @@ def test_a_library_holds_machine_code_and_says_what_its_kernels_take(tmp_path: P
     assert not [path for path in folder.iterdir() if path.name.startswith("emulated")]
 
 
-@needs_nvcc
+@device_support.needs_nvcc
 def test_the_exported_project_builds(tmp_path: Path) -> None:
     cmake, ninja = pytest.importorskip("cmake"), pytest.importorskip("ninja")
     module, _, _ = compiled("cuda:sm_90", CASES["classifier"])
@@ -418,7 +417,7 @@ def test_what_the_assembler_says_is_read() -> None:
 
 
 @needs_gpu
-@needs_nvcc
+@device_support.needs_nvcc
 @pytest.mark.parametrize("name", CASES)
 def test_a_gpu_agrees_with_pytorch(name: str) -> None:
     case = CASES[name]
@@ -461,7 +460,7 @@ def test_without_nvcc_the_user_learns_what_to_install(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        pytest.param("cuda:sm_90", r"no CUDA driver \(libcuda.so.1", marks=needs_nvcc),
+        pytest.param("cuda:sm_90", r"no CUDA driver \(libcuda.so.1", marks=device_support.needs_nvcc),
         ("metal", "no Metal: it runs Linux"),
     ],
 )

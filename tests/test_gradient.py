@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 import luminal
@@ -16,6 +15,7 @@ from luminal.core import gradient, interp, ir, ops, types
 from luminal.core.errors import UnsupportedError
 from luminal.core.gradient import gradients
 from luminal.frontends.onnx import importer
+from tests.fx_support import Call
 
 Function = Callable[..., torch.Tensor]
 
@@ -65,19 +65,10 @@ FUNCTIONS |= {
 }
 
 
-class Model(nn.Module):
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        return self.function(*given)
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_are_those_of_pytorch(name: str) -> None:
     function, given = FUNCTIONS[name]
-    graph = luminal.read(Model(function), given)
+    graph = luminal.read(Call(function), given)
     nodes = gradients(graph.results[0], graph.inputs)
     assert [(x.shape, x.dtype) for x in nodes] == [(x.shape, x.dtype) for x in graph.inputs]
     values = {node.attr.name: x.numpy() for node, x in zip(graph.inputs, given, strict=True)}
@@ -97,8 +88,8 @@ def test_of_what_is_put_in_one_place_the_last_counts() -> None:
 
 def test_symbolic_sizes_and_values_that_do_not_matter() -> None:
     graph = luminal.read(
-        Model(lambda x, y: functional.pad(x[1:].softmax(0), (1, 0)) * 2 + y.shape[0]), (ROWS, ROWS),
-        dims={"n": (3, 9), "m": (2, 9), "given_0": {0: "n"}, "given_1": {0: "m"}},
+        Call(lambda x, y: functional.pad(x[1:].softmax(0), (1, 0)) * 2 + y.shape[0]), (ROWS, ROWS),
+        dims={"n": (3, 9), "m": (2, 9), "args_0": {0: "n"}, "args_1": {0: "m"}},
     )  # fmt: skip
     first, second = interp.evaluate(
         gradients(graph.results[0], graph.inputs),
@@ -115,7 +106,7 @@ def test_every_primitive_has_a_rule_or_is_known_to_have_none() -> None:
 
 
 def test_there_is_none_through_loops_and_bits() -> None:
-    graph = luminal.read(Model(lambda x: x.cumsum(0)), (ROWS,))
+    graph = luminal.read(Call(lambda x: x.cumsum(0)), (ROWS,))
     with pytest.raises(UnsupportedError, match="Scan has no gradient"):
         gradients(graph.results[0], graph.inputs)
     x = ir.input_("x", (3,), types.f32)

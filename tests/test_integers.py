@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-import luminal
 from luminal.comparison.oracle import Oracle
 from luminal.core import interp, ir, ops, structured, types
 from luminal.core import symbolic as sym
@@ -34,9 +33,9 @@ from luminal.core.spec import check_graph
 from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, i32, u8
 from luminal.frontends.onnx import importer
-from luminal.module import Module
 from tests import onnx_models as models
 from tests import tiles
+from tests.compiled_support import compiled_graph
 from tests.schedule_support import run_program
 
 Array = np.ndarray[Any, Any]
@@ -595,7 +594,7 @@ def test_a_library_s_products_are_exact(target: Target) -> None:
         outputs.append((f"y{depth}", decompose.matmul(centred(x, ir.constant(3, u8)), centred(weight, None))))
     graph = Graph("products", tuple(inputs), tuple(outputs), tuple(sym.variables(rows)))
     runnable = tiles.runnable(target)
-    module = compiled(graph, runnable)
+    module = compiled_graph(graph, runnable)
     assert module.program is not None
     assert {unit and unit.name for unit in units_of(module.program)} == {unit_for(runnable)}
     for count in (1, 2, 16, 17, 33, 70):
@@ -608,12 +607,6 @@ def test_a_library_s_products_are_exact(target: Target) -> None:
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 node = helper.make_node
-
-
-def compiled(graph: Graph, target: Target) -> Module:
-    module = luminal.compile(graph, target=target)
-    assert isinstance(module, Module)
-    return module
 
 
 def model(
@@ -742,7 +735,7 @@ def test_models_compile_to_what_they_are_elsewhere(
     graph = integral(importer.load(proto))
     assert products(graph) == [BYTES]
     runnable = tiles.runnable(target)
-    module = compiled(graph, runnable)
+    module = compiled_graph(graph, runnable)
     assert module.program is not None
     assert {unit and unit.name for unit in units_of(module.program)} == {unit_for(runnable, made)}
     (found,) = module.run(inputs).values()

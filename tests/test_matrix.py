@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -30,14 +29,14 @@ from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
 from luminal.core.schedule.numeric.rounding import rounded
-from luminal.core.schedule.program.ir import Program
+from luminal.core.schedule.transform.stream import Stream
 from luminal.core.schedule.transform.tensorise import check_run, grouped_start
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.module import Module
 from tests import tiles
 from tests.schedule_graphs import Source
-from tests.schedule_support import run_program
+from tests.schedule_support import changed, contracts, refusals, run_program, transformed, transforms
 
 Array = np.ndarray[Any, Any]
 
@@ -56,11 +55,6 @@ def product(rows: Int, depth: int, columns: int) -> ir.Graph:
     x = ir.input_("x0", (rows, depth), types.f32)
     y = decompose.matmul(x, Source().weight(depth, columns))
     return ir.Graph("product", (x,), (("y", y),), tuple(sym.variables(rows)))
-
-
-def contracts(program: Program) -> list[ln.Contract]:
-    found = (s for kernel in program.kernels for s in walk.statements(kernel.nest.body))
-    return [s for s in found if isinstance(s, ln.Contract)]
 
 
 def values(graph: ir.Graph, sizes: dict[str, int] | None = None, seed: int = 0) -> dict[str, Array]:
@@ -199,7 +193,7 @@ def test_windows_and_chains_are_multiplied_by_the_unit(build: Callable[[Source],
     found = contracts(program)
     unit = DOT_BF16 if build is few_channels else UNITS[target]
     assert found and all(c.unit == unit for c in found)
-    assert not any("not tiled" in kernel.scheduled.text for kernel in program.kernels)
+    assert not refusals(program)
     (exact,) = interp.run(graph, source.arrays, "float64").outputs
     result = run_program(program, source.arrays)["y"]
     error = np.abs(result - exact).max() / np.abs(exact).max()
@@ -264,7 +258,7 @@ def test_the_channels_of_a_window_s_positions_are_one_run(build: Callable[[Sourc
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
     program = compile_graph(graph, TARGETS["avx512-bf16"])
     found = contracts(program)
-    assert not any("not tiled" in kernel.scheduled.text for kernel in program.kernels)
+    assert not refusals(program)
     assert all(c.unit == DOT_BF16 for c in found) and terms in [c.loops[-1].extent for c in found]
     assert_rounded_product(graph, source.arrays, run_program(program, source.arrays)["y"], 105)
 
@@ -295,7 +289,7 @@ def test_few_channels_of_a_window_are_taken_together_by_matrices(
     y = build(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
     program = compile_graph(graph, TARGETS["amx"])
-    assert not any("not tiled" in kernel.scheduled.text for kernel in program.kernels)
+    assert not refusals(program)
     assert [(c.unit, c.depth) for c in contracts(program)] == [(unit, depth)]
     assert_rounded_product(graph, source.arrays, run_program(program, source.arrays)["y"], 216)
     first = source.arrays[graph.inputs[0].attr.name]
@@ -314,7 +308,7 @@ def test_a_part_of_another_value_is_copied_for_longer_runs() -> None:
     patched = decompose.conv(x, source.weight(20, 15, 2, 2), None, strides=(2, 2))
     graph = ir.Graph("model", tuple(source.nodes), (("y0", both), ("y1", patched)))
     program = compile_graph(graph, TARGETS["amx"])
-    assert not any("not tiled" in kernel.scheduled.text for kernel in program.kernels)
+    assert not refusals(program)
     assert {c.unit for c in contracts(program)} == {AMX_BF16} and 30 in [c.depth for c in contracts(program)]
     expected = interp.run(rounded(graph, BF16), source.arrays).outputs
     for found, exact in zip(run_program(program, source.arrays).values(), expected, strict=True):
@@ -367,7 +361,7 @@ def test_what_is_read_along_two_axes_is_copied(build: Callable[[Source], ir.Node
     y = build(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
     program = compile_graph(graph, TARGETS[target])
-    assert not any("not tiled" in kernel.scheduled.text for kernel in program.kernels)
+    assert not refusals(program)
     assert all(c.unit == UNITS[target] for c in contracts(program)) and contracts(program)
     (expected,) = interp.run(rounded(graph, BF16), source.arrays).outputs
     found = run_program(program, source.arrays)["y"].astype(np.float64)
@@ -384,7 +378,7 @@ def test_blocks_of_a_chain_read_no_more_than_they_add(keys: int, target: str) ->
     y = decompose.matmul(softmax(decompose.matmul(q, movement.transpose(k, 1, 2)), 2), v)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
     program = compile_graph(graph, TARGETS[target])
-    assert any("Stream(" in kernel.scheduled.text for kernel in program.kernels)
+    assert transformed(program, Stream)
     source.arrays["x2"][1] = np.nan
     (expected,) = interp.run(graph, source.arrays, "float64").outputs
     found = run_program(program, source.arrays)["y"]
@@ -396,10 +390,10 @@ def test_a_chain_rounds_its_weights_where_the_precision_was_chosen(target: str) 
     source = Source()
     y = attention(source)
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
-    chosen = [k for k in compile_graph(graph, TARGETS[target]).kernels if "Stream(" in k.scheduled.text]
-    assert len(chosen) == 1 and "operand=bfloat16" in chosen[0].scheduled.text
+    (kernel,) = transformed(compile_graph(graph, TARGETS[target]), Stream)
+    assert [stream.operand for stream in transforms(kernel, Stream)] == [types.bf16]
     exact = rounded(graph, BF16)  # the same roundings, but those of the model itself
-    assert not any("Stream(" in k.scheduled.text for k in compile_graph(exact, targets.parse(target)).kernels)
+    assert not transformed(compile_graph(exact, targets.parse(target)), Stream)
 
 
 @on_each
@@ -410,9 +404,8 @@ def test_blocks_of_a_chain_have_more_columns_where_operands_have_fewer_bits(targ
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
     columns = {}
     for chosen in (targets.parse(target), TARGETS[target]):
-        (kernel,) = (k for k in compile_graph(graph, chosen).kernels if "Stream(" in k.scheduled.text)
-        (block,) = re.findall(r"block=(\d+)", kernel.scheduled.text)
-        columns[chosen.precision] = int(block)
+        (kernel,) = transformed(compile_graph(graph, chosen), Stream)
+        (columns[chosen.precision],) = (stream.block for stream in transforms(kernel, Stream))
         assert walk.stack_bytes(kernel.nest) < 2 * COSTS.stack.chain
     most = COSTS.sizes.chain_columns
     assert columns[FP32] == most and most * 1.5 < columns[BF16] <= most * 2
@@ -430,7 +423,7 @@ def test_groups_in_another_order_give_another_product(target: str) -> None:
         inner = (replace(s, body=change(s.body)) if isinstance(s, ln.Loop | ln.If) else s for s in body)
         return tuple(replace(s, unit=other) if isinstance(s, ln.Contract) else s for s in inner)
 
-    kernels = tuple(replace(k, nest=replace(k.nest, body=change(k.nest.body))) for k in program.kernels)
+    kernels = tuple(changed(k, body=change(k.nest.body)) for k in program.kernels)
     assert not np.allclose(run_program(replace(program, kernels=kernels), inputs)["y"], right, rtol=0.05)
 
 
@@ -542,7 +535,7 @@ def test_a_library_s_chains_read_no_more_than_they_add(keys: int, target: str) -
     q, k, v = torch.randn(2, 20, 12), torch.randn(2, keys, 12), torch.randn(2, keys, 12)
     module = luminal.compile(Attention(), (q, k, v), target=runnable(target))
     assert isinstance(module, Module) and module.program is not None
-    assert any("Stream(" in kernel.scheduled.text for kernel in module.program.kernels)
+    assert transformed(module.program, Stream)
     before = module.run({"q": q.numpy(), "k": k.numpy(), "v": v.numpy()})[module.output_names[0]]
     v[1] = torch.nan
     after = module.run({"q": q.numpy(), "k": k.numpy(), "v": v.numpy()})[module.output_names[0]]

@@ -26,6 +26,7 @@ from tests.codegen_programs import COLUMNS, scaled_rows
 from tests.codegen_support import array, axis, of, output
 from tests.mach_o import MachO
 from tests.runtime_example import run
+from tests.schedule_support import changed
 
 PROGRAM = scaled_rows(threads=32)
 METAL = targets.GPUS["metal"]
@@ -154,9 +155,9 @@ def test_float64_between_two_casts_is_refused_too() -> None:
     (store,) = loop.body
     assert isinstance(store, ir.Store)
     wide = ir.literal(np.float64(1).tobytes(), types.f64)
-    inside = replace(kernel.nest, body=(replace(loop, body=(replace(store, value=wide),)),))
+    inside = replace(loop, body=(replace(store, value=wide),))
     with pytest.raises(UnsupportedError, match="Metal has no float64"):
-        metal.check(replace(PROGRAM, kernels=(replace(kernel, nest=inside),)))
+        metal.check(replace(PROGRAM, kernels=(changed(kernel, body=(inside,)),)))
 
 
 def test_more_buffers_than_metal_takes_are_refused() -> None:

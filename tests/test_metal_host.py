@@ -16,6 +16,7 @@ from luminal.codegen import build, platform, toolchain
 from luminal.core.errors import BuildError
 from luminal.runtime import loader
 from tests import metal_support
+from tests.abi_support import LM_FLOAT32, LM_INT64, LM_METAL, Value, value_at
 from tests.mach_o import MachO
 from tests.metal_support import FakeMetal, MetalExample
 
@@ -188,27 +189,6 @@ def test_the_stand_in_notices_objects_that_are_gone_and_unknown_messages(fake: F
 
 
 # ---- buffers and queues of the caller --------------------------------------------------------------------------------
-
-
-class Value(ctypes.Structure):
-    """lm_value."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.c_void_p),
-        ("device", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-    )
-
-
-LM_INT64, LM_FLOAT32, LM_METAL = 5, 12, 8
-
-
-def value_at(data: int, dtype: int, shape: tuple[int, ...], device: int = 0) -> Value:
-    return Value(data, dtype, len(shape), (ctypes.c_int64 * len(shape))(*shape), None, device, 0)
 
 
 def bytes_of(fake: FakeMetal, buffer: int, count: int) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,16 +19,13 @@ from benchmarks import zoo
 from luminal.api import Specialised
 from luminal.core.errors import InputError
 from luminal.module import Module
-from tests.compiled_support import DIMS, WIDTH, Array, SmallEncoder, arguments, assert_same_bits, error, passing_cache
+from tests.compiled_support import DIMS, WIDTH, Array, SmallEncoder, arguments, assert_same_bits, error
 
 TOLERANCE = 1e-5  # of the largest reference value
 Inputs = tuple[torch.Tensor, ...]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache() -> Iterator[Path]:
-    with passing_cache() as folder:
-        yield folder
+pytestmark = pytest.mark.usefixtures("passing_cache")
 
 
 # ---- real widths -----------------------------------------------------------------------------------------------------
@@ -161,7 +158,7 @@ def test_of_one_size(name: str, models: Callable[[str], zoo.Model]) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(cache: Path) -> tuple[SmallEncoder, Module]:
+def small(passing_cache: Path) -> tuple[SmallEncoder, Module]:
     model = SmallEncoder().eval()
     module = luminal.compile(model, arguments(), dims=DIMS, name="small")
     assert isinstance(module, Module)

@@ -16,6 +16,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.frontends.onnx import importer
 from tests import onnx_models as models
 from tests import onnx_suite
+from tests.onnx_models import floats
 
 Array = np.ndarray[Any, Any]
 
@@ -23,10 +24,6 @@ Array = np.ndarray[Any, Any]
 def parsed(text: str, opset: int = 17, version: int = 8) -> onnx.ModelProto:
     """``text`` is a graph in ONNX's own notation."""
     return onnx.parser.parse_model(f'<ir_version: {version}, opset_import: ["" : {opset}]> {text}')
-
-
-def floats(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def operations(graph: Graph) -> list[ops.Op]:

@@ -16,17 +16,10 @@ from luminal.core.errors import DTypeError, InputError, ModelError, ShapeError, 
 from luminal.core.types import f32
 from luminal.frontends.onnx import importer
 from tests import onnx_models as models
+from tests.onnx_models import floats, node
 
 Array = np.ndarray[Any, Any]
 F = np.zeros((0,), np.float32)
-
-
-def floats(*shape: int) -> Array:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def node(op: str, inputs: str, outputs: str, **options: Any) -> onnx.NodeProto:
-    return helper.make_node(op, inputs.split(), outputs.split(), **options)
 
 
 def relu(shape: list[int | str]) -> onnx.ModelProto:

@@ -11,12 +11,9 @@ import pytest
 from luminal.core.errors import LuminalError, ModelError, UnsupportedError
 from luminal.frontends.onnx import importer
 from tests import onnx_models as models
+from tests.onnx_models import floats
 
 Array = np.ndarray[Any, Any]
-
-
-def floats(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def integers(*shape: int, low: int = -9, high: int = 9, dtype: Any = np.int64, seed: int = 0) -> Array:

@@ -11,16 +11,9 @@ from luminal.core import ops
 from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.frontends.onnx import importer
 from tests import onnx_models as models
+from tests.onnx_models import floats, node
 
 Array = np.ndarray[Any, Any]
-
-
-def floats(*shape: int) -> Array:
-    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
-
-
-def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
 
 
 X = floats(3, 4)

@@ -32,6 +32,7 @@ from luminal.runtime import loader
 from tests import schedule_support
 from tests.codegen_programs import scaled_rows
 from tests.codegen_support import array, axis, of, op, output
+from tests.schedule_support import changed
 from tests.test_schedule_random import Builder
 
 ROWS = 64
@@ -351,6 +352,6 @@ def test_the_specification_of_phases() -> None:
         check(Phase(0, 1, rows, (1, 1)), Phase(1, 1, rows, (1,)))
     with pytest.raises(SpecError, match=r"rows tasks are not rows shares of 2"):
         check(Phase(0, 1, rows, (1, 2)))
-    kernels = tuple(replace(kernel, nest=replace(kernel.nest, checked=True)) for kernel in good.kernels)
+    kernels = tuple(changed(kernel, checked=True) for kernel in good.kernels)
     with pytest.raises(SpecError, match="more than one can raise a status"):
         check(Phase(0, 1, rows, (1, 1)), program=replace(good, kernels=kernels))

@@ -26,7 +26,7 @@ from luminal.core.schedule.numeric import rounding as rounding_of
 from luminal.core.schedule.numeric.rounding import rounded
 from luminal.module import Module
 from tests.schedule_graphs import Source
-from tests.schedule_support import run_program
+from tests.schedule_support import changed, run_program
 
 Array = np.ndarray[Any, Any]
 
@@ -234,7 +234,7 @@ def test_swapped_lanes_give_another_product(monkeypatch: pytest.MonkeyPatch) -> 
         return tuple(replace(s, fragment=swapped) if isinstance(s, ln.Contract) else s for s in inner)
 
     (kernel,) = program.kernels
-    wrong = replace(kernel, nest=replace(kernel.nest, body=change(kernel.nest.body)))
+    wrong = changed(kernel, body=change(kernel.nest.body))
     found = run_program(replace(program, kernels=(wrong,)), arrays)["y"]
     assert not np.allclose(found, run_program(program, arrays)["y"], rtol=0.01)
 

@@ -32,7 +32,7 @@ from luminal.core.schedule.program.ir import ALIGNMENT, Loop
 from luminal.core.schedule.transform import loops as transforms
 from luminal.core.schedule.transform.tensorise import Tensorise
 from tests.schedule_graphs import BATCH, GRAPHS, SEQ, Source
-from tests.schedule_support import check_outputs, run_program
+from tests.schedule_support import check_outputs, refusals, run_program, transformed
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,7 @@ def test_many_threads_have_several_tasks_each(threads: int, tasks: int) -> None:
 def test_stores_into_shared_cache_lines_do_not_keep_vectors_away(channels: int, vectors: bool) -> None:
     x = ir.input_("x", (channels, 777), types.f32)
     graph = ir.Graph("turned", (x,), (("y", movement.transpose(x, 0, 1) * 2.0),))
-    (kernel,) = compile_graph(graph, targets.AVX512).kernels
-    assert ("Vectorise" in kernel.scheduled.text) is vectors
+    assert bool(transformed(compile_graph(graph, targets.AVX512), transforms.Vectorise)) is vectors
 
 
 def test_a_choice_by_no_condition_is_what_it_chooses() -> None:
@@ -408,7 +407,7 @@ TILED = ("linear_with_epilogue", "both_operands_computed", "attention_block", "c
 @pytest.mark.parametrize("name", TILED)
 def test_contractions_are_tiled(name: str) -> None:
     program = compile_graph(GRAPHS[name]().graph, targets.AVX512)
-    assert [k.scheduled.text for k in program.kernels if "not tiled" in k.scheduled.text] == []
+    assert not refusals(program)
 
 
 def test_a_contraction_that_is_not_tiled_says_why() -> None:
@@ -597,8 +596,7 @@ def test_what_flattens_symbolic_sizes_is_tiled_and_fused_all_the_same() -> None:
     y = movement.reshape(contraction.linear(flat, source.weight(40, 24)), (BATCH, SEQ, 40))
     graph = ir.Graph("flat", tuple(source.nodes), (("y", activation.relu(y)),), (sym.as_var(BATCH), sym.as_var(SEQ)))
     program = compile_graph(graph, targets.AVX512)
-    (kernel,) = program.kernels
-    assert "not tiled" not in kernel.scheduled.text
+    assert len(program.kernels) == 1 and not refusals(program)
     (expected,) = interp.run(graph, source.arrays).outputs
     np.testing.assert_allclose(run_program(program, source.arrays)["y"], expected, rtol=0, atol=1e-5)
 

@@ -15,9 +15,10 @@ from luminal.core.decompose import contraction as decompose
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16
 from luminal.core.schedule.numeric.rounding import rounded
+from luminal.core.schedule.transform.tensorise import Tensorise
 from luminal.core.target import Target
 from tests.schedule_graphs import Source
-from tests.schedule_support import run_program
+from tests.schedule_support import run_program, schedule_text, transformed
 
 Array = np.ndarray[Any, Any]
 Build = Callable[[Source], ir.Node]
@@ -38,8 +39,7 @@ def assert_tiled(build: Build, target: Target, terms: int) -> None:
     dims = tuple({v for n in source.nodes for size in n.shape for v in sym.variables(size)})
     graph = ir.Graph("contraction", tuple(source.nodes), (("y", y),), dims)
     program = compile_graph(graph, target)
-    schedules = [kernel.scheduled.text for kernel in program.kernels]
-    assert sum("Tensorise(" in text for text in schedules) == 1, "\n\n".join(schedules)
+    assert len(transformed(program, Tensorise)) == 1, schedule_text(program)
     (expected,) = interp.run(rounded(graph, BF16) if target.precision == BF16 else graph, source.arrays).outputs
     found: Array = run_program(program, source.arrays)["y"]
     scale = max(1.0, float(np.abs(expected).max(initial=0.0)))

@@ -46,7 +46,7 @@ from luminal.tuning.outcome import NO_FASTER, Outcome
 from luminal.tuning.records import Measured, Records, RecordsError, winner
 from luminal.tuning.subject import Argument, Subject
 from tests.schedule_graphs import GRAPHS
-from tests.schedule_support import check_outputs, run_program
+from tests.schedule_support import changed, check_outputs, run_program
 
 F32 = types.f32
 KINDS = ("tile", "order", "chain", "pass")
@@ -114,7 +114,7 @@ def test_a_record_changes_the_kernel_which_names_it(kind: str) -> None:
     before, after = compile_graph(graph, targets.AVX2), recorded(graph, {question: texts[1]})
     changed = [k for k in after.kernels if k.nest not in {kernel.nest for kernel in before.kernels}]
     assert changed
-    assert f"measured {question}: {texts[1]}" in changed[0].scheduled.text
+    assert f"measured {question}: {texts[1]}" in changed[0].scheduled.lines
     bundle = render.render(after, targets.AVX2)
     assert f"//     measured {question}: {texts[1]}" in bundle.files[f"kernels/{changed[0].name}.cpp"]
     assert bundle.source_hash != render.render(before, targets.AVX2).source_hash
@@ -222,8 +222,7 @@ def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
         ),
         "serial": part.kernel.scheduled.serial.body,
     }
-    parts = {name: replace(part, kernel=replace(part.kernel, nest=replace(part.kernel.nest, body=body)))
-             for name, body in bodies.items()}  # fmt: skip
+    parts = {name: replace(part, kernel=changed(part.kernel, body=body)) for name, body in bodies.items()}
     candidates = [Candidate(0, "default", program, (part,))]
     candidates += [Candidate(k, name, program, (p,)) for k, (name, p) in enumerate(parts.items(), 1)]
     with Bench(targets.detect(), threads=2, hang=5.0) as bench:

@@ -116,7 +116,7 @@ def test_a_tile_that_more_than_stores_follow_is_not_turned() -> None:
     more = replace(tiled, body=replace_statements(tiled.body, summed)[0])
     with pytest.raises(ScheduleError, match="store along rows: a reduction lies inside the loop over 'j_0'"):
         StoreAlongRows()(more)
-    chosen = [contraction._along_rows(Scheduler(nest, targets.AVX512), "i", "j") for nest in (tiled, more)]
+    chosen = [contraction._along_rows(Scheduler(nest, targets.AVX512), TILE) for nest in (tiled, more)]
     assert chosen == [True, False]
 
 

@@ -6,7 +6,7 @@ import copy
 import importlib
 import inspect
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,13 @@ from luminal.core.errors import InputError, ModelError, UnsupportedError
 from luminal.frontends.fx import importer
 from luminal.frontends.fx.dtypes import to_numpy
 from luminal.module import Module
-from tests.compiled_support import passing_cache
 from tests.fx_support import Call, integers
 from tests.runtime_example import run as execute
 
 Array = np.ndarray[Any, Any]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache() -> Iterator[Path]:
-    with passing_cache() as folder:
-        yield folder
+pytestmark = pytest.mark.usefixtures("passing_cache")
 
 
 def some(*shape: int, seed: int = 0) -> torch.Tensor:
