@@ -68,6 +68,7 @@ RECORDS = Switch(
     "the file of what tuning measured; unset: tuning.sqlite in the cache",
 )
 NO_RECORDS = Switch("LUMINAL_NO_RECORDS", _flag, False, "1: choose schedules by formula, whatever was measured")
+CHECK = Switch("LUMINAL_CHECK", _flag, False, "1: hold the graph to its spec after every pass of the compiler")
 JOBS = Switch("LUMINAL_JOBS", _count, 0, "how many compilers run at once; unset: one for each CPU")
 
 TABLE: dict[str, Switch[object]] = {

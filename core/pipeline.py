@@ -1,4 +1,4 @@
-"""Graph to Program: the whole middle of the compiler, one line a stage."""
+"""Graph to Program: the whole middle of the compiler, one line a pass."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luminal.core import ir, ops, printer, renaming, sizes
+from luminal.core import config, ir, ops, printer, renaming, sizes
 from luminal.core import symbolic as sym
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.errors import ModelError, SpecError, UnsupportedError
 from luminal.core.ir import Graph, Origins, State
 from luminal.core.rewrite import simplify
 from luminal.core.rules import RULES, quotient
@@ -23,15 +23,28 @@ from luminal.core.schedule.program.spec import check as check_program
 from luminal.core.spec import check_graph
 from luminal.core.symbolic import Var
 from luminal.core.target import Target
+from luminal.core.types import i8, i32, u8
 
 Watch = Callable[[str, Any], None]
 
 
-def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, value: None) -> Program:
-    """The program that computes ``graph`` on ``target``.
+ROUNDING = "rounding of operands"
 
-    ``watch`` is called with the name and the value of each stage as it is reached. Raises LuminalError.
-    """
+# The passes from Graph to Graph, in order, and what each does. `watch` is told these names.
+PASSES = {
+    "integer contractions": "contractions of 8-bit integers take the form that the target's instructions compute",
+    "simplification": "nodes are replaced by simpler ones of the same value, and constants are folded",
+    "known functions": "functions that the model spells out in simpler ones are computed as one",
+    ROUNDING: "operands of contractions are rounded to the precision that was chosen",
+    "fewer digits": "functions that are rounded afterwards are computed to fewer digits",
+    "maxima of bits": "maxima of overlapping windows are taken of the bits of their floats",
+    "long reductions": "long reductions are computed in parts, and what the parts give is reduced again",
+    "preparation for kernels": "operands of contractions are padded and packed as kernels read them",
+}
+
+
+def compile_graph(graph: Graph, target: Target, watch: Watch = lambda stage, value: None) -> Program:
+    """The program that computes ``graph`` on ``target``; ``watch`` and errors as for ``compile_graphs``."""
     return compile_graphs(graph.name, {"main": graph}, target, watch)
 
 
@@ -40,49 +53,60 @@ def compile_graphs(
 ) -> Program:
     """The program ``name`` with an entry for each of ``graphs``; they share constants and kernels.
 
-    States of one name are one state. Raises ModelError where they differ in type, shape or first value, or dimensions
-    of one name in their bounds, and else as ``compile_graph``.
+    This is the whole lowering, a line for each pass. ``watch`` is called with the name of each and with what it hands
+    on: for each entry a graph, as given and after each of ``PASSES`` that applies, and the clusters of its kernels; in
+    the end the program. What comes in and what the last pass makes is always held to its spec (``core.spec``), and with
+    ``LUMINAL_CHECK=1`` what every pass makes.
+
+    Raises ModelError where states of one name, which are one state, differ in type, shape or first value, or dimensions
+    of one name in their bounds; and other LuminalErrors for what cannot be compiled.
     """
     graphs = _told_apart(graphs)
     _check_dims(graphs)
     _check_states(graphs)
-    packings: preparation.Packings = {}
-    sources = [_source(entry, graph, target, packings, watch) for entry, graph in graphs.items()]
+    multiplies_bytes = bool(target.units_of(u8, i8, i32))
+    rules = (*RULES, *quotient.RULES) if target.fused else RULES
+    stored = target.precision.stored
+    # CPUs that multiply nothing narrower than float32 would widen each operand as often as they multiply it.
+    wide = target.grid is None and all(unit.left != stored for unit in target.units)
+    between = config.CHECK.value
+
+    def passed(by: str, graph: Graph, check: bool = between) -> Graph:
+        """``graph``, which the pass of that name made."""
+        try:
+            if check:
+                check_graph(graph)
+        except SpecError as error:
+            raise SpecError(f"after {by}: {error}") from error
+        watch(by, graph)
+        return graph
+
+    packings: preparation.Packings = {}  # how constants were packed, for entries to share them
+    sources: list[assembly.Source] = []
+    for entry, graph in graphs.items():
+        _check_names(graph)
+        _check_sizes(graph)
+        _check_texts(graph, target)
+        check_graph(graph)
+        watch("graph", graph)
+        if multiplies_bytes:
+            graph = passed("integer contractions", integers.integral(graph))
+        graph = passed("simplification", simplify(graph, rules))
+        graph = passed("known functions", spelled_out.known(graph))
+        if stored is not None:
+            graph = passed(ROUNDING, rounding.rounded(graph, target.precision, wide))
+            graph = passed("fewer digits", digits.eased(graph))
+        graph = passed("maxima of bits", bit_maxima.of_bits(graph))
+        graph = passed("long reductions", long_reductions.in_parts(graph, target))
+        graph, prepared = prepare(graph, target, packings)
+        passed("preparation for kernels", graph, check=True)
+        arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured)
+        watch("arrangement", arranged)
+        sources.append(assembly.Source(entry, graph, prepared, arranged))
     program = assembly.assemble(name, sources, target)
     check_program(program)
     watch("program", program)
     return program
-
-
-def _source(entry: str, graph: Graph, target: Target, packings: preparation.Packings, watch: Watch) -> assembly.Source:
-    _check_names(graph)
-    _check_sizes(graph)
-    _check_texts(graph, target)
-    check_graph(graph)
-    watch("graph", graph)
-    graph = canonical(graph, target)
-    check_graph(graph)
-    watch("canonical", graph)
-    graph, prepared = prepare(graph, target, packings)
-    check_graph(graph)
-    watch("prepared", graph)
-    arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured)
-    watch("arranged", arranged)
-    return assembly.Source(entry, graph, prepared, arranged)
-
-
-def canonical(graph: Graph, target: Target) -> Graph:
-    """``graph`` simplified, its contractions as the target computes them: of bytes in int32, where it has a unit for
-    such, before constants that they stand for fold; and of operands in its precision, with exponentials no more exact
-    than that. Functions that are spelled out are known again, what is divided by a scale and rounded to few bits is
-    multiplied instead, and long reductions are made of parts."""
-    graph = simplify(integers.integral(graph, target), (*RULES, *(quotient.RULES if target.fused else ())))
-    graph = spelled_out.known(graph)
-    stored = target.precision.stored
-    if stored is not None:
-        wide = target.grid is None and all(unit.left != stored for unit in target.units)
-        graph = digits.eased(rounding.rounded(graph, target.precision, wide))
-    return long_reductions.in_parts(bit_maxima.of_bits(graph), target)
 
 
 def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:

@@ -90,16 +90,23 @@ def rewrite(
     return [done[root] for root in roots]
 
 
-def remade(roots: Iterable[Node], origins: Origins, make: Callable[[Node, Sequence[Node]], Node]) -> tuple[Node, ...]:
+def remade(
+    roots: Iterable[Node],
+    origins: Origins,
+    make: Callable[[Node, Sequence[Node]], Node],
+    inside: Callable[[tuple[Node, ...]], tuple[Node, ...]] | None = None,
+    became: dict[Node, Node] | None = None,
+) -> tuple[Node, ...]:
     """``roots`` with every node replaced by what ``make`` makes of it and of its operands, which have been replaced
-    already; in the bodies of loops and branches too. What is made has the origins of the node, in ``origins``."""
-    found: dict[Node, Node] = {}
+    already; in the bodies of loops and branches too, or there by ``inside``, where ``make`` is about ``roots`` alone.
+    What is made has the origins of the node, in ``origins``; ``became`` gains what each node was replaced by."""
+    found: dict[Node, Node] = {} if became is None else became
+    inside = inside or (lambda body: remade(body, origins, make, became=became))
     for node in ir.topological(roots):
         operands = [found[x] for x in node.inputs]
         with ir.originating(origins, *origins.get(node, ())):
             if node.op.kind is Kind.STRUCTURED:
-                bodies = (remade(body, origins, make) for body in node.attr.bodies)
-                found[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
+                found[node] = ir.structured(node.op, operands, node.attr.over(*map(inside, node.attr.bodies)))
             else:
                 found[node] = make(node, operands)
     return tuple(found[root] for root in roots)

@@ -1,4 +1,5 @@
-"""What a Graph must be. Every stage that makes one is held to this, in tests and under a debug switch.
+"""What a Graph must be. What the compiler is given is held to this, and what its last pass makes; in tests, and with
+``LUMINAL_CHECK=1``, what every pass makes.
 
 1. Inputs have different names, are ``Input`` nodes, and every ``Input`` that an output depends on is among them.
 2. Outputs have different names.

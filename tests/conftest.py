@@ -11,6 +11,7 @@ from luminal.core import config
 
 # What this machine's user has tuned must not change what the tests compile.
 os.environ["LUMINAL_NO_RECORDS"] = "1"
+os.environ["LUMINAL_CHECK"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from luminal.core import symbolic as sym
 from luminal.core import types
 from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.nest import interpreter, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.program import interpreter as programs
@@ -27,6 +28,15 @@ def with_costs(target: Target, **themes: Mapping[str, Any]) -> Target:
     """``target`` with other costs: ``with_costs(target, threads={"written": 1})``."""
     changed = {theme: replace(getattr(target.costs, theme), **numbers) for theme, numbers in themes.items()}
     return replace(target, costs=replace(target.costs, **changed))
+
+
+def canonical(graph: Graph, target: Target) -> Graph:
+    """``graph`` after all passes that come before the preparation for kernels."""
+    reached: dict[str, Any] = {}
+    compile_graph(graph, target, reached.__setitem__)
+    found = reached["long reductions"]
+    assert isinstance(found, Graph)
+    return found
 
 
 def check_outputs(graph: Graph, expected: Sequence[Array], found: Mapping[str, Array], depth: int) -> None:

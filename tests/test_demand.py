@@ -22,13 +22,14 @@ from luminal.core.decompose.hyperbolic import one_plus_tanh_short, tanh
 from luminal.core.decompose.reduction import prod, softmax, sum_
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import pad
-from luminal.core.pipeline import canonical, compile_graph
+from luminal.core.pipeline import compile_graph
 from luminal.core.rewrite import rewrite
 from luminal.core.rules import functions
 from luminal.core.rules.functions import IDENTITIES, Identity
 from luminal.core.rules.pattern import NODES
 from luminal.core.schedule.numeric.digits import ALL, GUARD, demands, eased
 from luminal.core.schedule.numeric.rounding import significant
+from tests.schedule_support import canonical
 
 Array = np.ndarray[Any, Any]
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ from luminal.comparison import inputs as drawing
 from luminal.comparison import locate, stages
 from luminal.comparison.locate import first_failure
 from luminal.comparison.measure import COARSE_LIMIT, LIMIT, distance, rounding
-from luminal.comparison.references import OnnxRuntime
+from luminal.comparison.references import Interpreter, OnnxRuntime
 from luminal.core import interp, ir, ops, pipeline
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
 from luminal.core.decompose import indexing
+from luminal.core.decompose.error_function import erf
 from luminal.core.errors import InputError, ModelError
 from luminal.core.ir import Graph, Node
 from luminal.core.rules.pattern import Rule
+from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, spelled_out
+from luminal.core.schedule.numeric import rounding as rounding_of_operands
 from luminal.core.types import bool_, f16, f32, i64
 from luminal.frontends.onnx import operators
 from tests.comparison_models import classifier
@@ -127,6 +131,75 @@ def test_mistake_in_simplification(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert report.finding.origin.name == "bias" and report.finding.stage == "simplification"
 
 
+def _off(graph: Graph) -> Graph:
+    """``graph`` with other outputs."""
+    return graph.computing([root * 1.5 for root in graph.roots])
+
+
+# Where each pass is done: the module, the function, and how to plant a mistake in what it gives.
+PASSES: dict[str, tuple[Any, str]] = {
+    "integer contractions": (integers, "integral"),
+    "simplification": (pipeline, "simplify"),
+    "known functions": (spelled_out, "known"),
+    "rounding of operands": (rounding_of_operands, "rounded"),
+    "fewer digits": (digits, "eased"),
+    "maxima of bits": (bit_maxima, "of_bits"),
+    "long reductions": (long_reductions, "in_parts"),
+    "preparation for kernels": (pipeline, "prepare"),
+}
+
+
+@pytest.mark.parametrize("name", pipeline.PASSES)
+def test_mistake_in_a_pass(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, function = PASSES[name]
+    done = getattr(module, function)
+
+    def wrong(*args: Any) -> Any:
+        found = done(*args)
+        if name != "preparation for kernels":
+            return _off(found)
+        graph, prepared = found
+        return _off(graph), replace(prepared, roots=_off(graph).roots)
+
+    graph = luminal.read(classifier(), dims=DIMS)
+    inputs = drawing.draw(graph, {"batch": 3})
+    target = targets.parse("avx512-vnni", "bf16")
+    monkeypatch.setattr(module, function, wrong)
+    monkeypatch.setattr(locate, "_compiled", _interpreted)
+    finding = locate.locate(graph, OnnxRuntime(classifier()), inputs, [0], target, None, tmp_path)
+    assert finding.stage == name and finding.origin is not None and finding.origin.name == "hidden"
+    assert pipeline.PASSES[name] in finding.explanation
+
+
+def _interpreted(graph: Graph, target: Any, inputs: Any) -> Sequence[Any]:
+    """What the graph that the kernels of ``graph`` are made of computes."""
+    return interp.run(stages.reached(graph, target)["preparation for kernels"], inputs).outputs
+
+
+def test_mistake_in_a_pass_that_changes_several_operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The operators of a function that is spelled out: alone, or stored on the way, each is right."""
+    x = ir.input_("x", (4, 8), f32)
+    origins: ir.Origins = {}
+    y = x
+    for name, step in (
+        ("scaled", lambda y: y / math.sqrt(2.0)),
+        ("erf", erf),
+        ("plus one", lambda y: y + 1.0),
+        ("times x", lambda y: y * x),
+        ("halved", lambda y: y * 0.5),
+    ):
+        with ir.originating(origins, ir.Origin(name, name)):
+            y = step(y)
+    graph = Graph("gelu", (x,), (("y", y),), origins=origins)
+    inputs = drawing.draw(graph, {})
+    target = targets.AVX2
+    wrong = tuple(replace(row, right=lambda x, row=row: row.right(x) * 1.5) for row in spelled_out.IDENTITIES)
+    monkeypatch.setattr(spelled_out, "IDENTITIES", wrong)
+    monkeypatch.setattr(locate, "_compiled", _interpreted)
+    finding = locate.locate(graph, Interpreter(graph), inputs, [0], target, None, tmp_path)
+    assert finding.stage == "known functions" and "spells out" in finding.explanation
+
+
 def test_what_a_precision_cannot_hold_is_no_mistake_of_a_stage() -> None:
     linear, x = torch.nn.Linear(8, 8), torch.full((2, 8), 1e6)
     report = luminal.diff(linear, (x,), precision="fp16")
@@ -136,7 +209,7 @@ def test_what_a_precision_cannot_hold_is_no_mistake_of_a_stage() -> None:
 
 
 def test_what_a_stage_makes_wrong_is_not_put_down_to_the_precision() -> None:
-    """The canonical graph, of operands that are rounded, is right, and the one that is prepared is not."""
+    """The graph of operands that are rounded is right, and the one that is prepared is not."""
     x = ir.input_("x", (4, 8), f32)
     graph = Graph("linear", (x,), (("y", decompose.matmul(x, ir.constant(np.ones((8, 16), np.float32)))),))
     differs = iter([False, True])

@@ -21,7 +21,7 @@ from luminal.core.decompose.quantization import centred, rounded
 from luminal.core.ir import Graph, Node
 from luminal.core.matrix import AMX_INT8, DOT_INT8, MatrixUnit
 from luminal.core.movement import pad, slice_
-from luminal.core.pipeline import canonical, compile_graph
+from luminal.core.pipeline import compile_graph
 from luminal.core.rewrite import simplify
 from luminal.core.schedule.contraction.contraction import operand
 from luminal.core.schedule.contraction.roles import contraction_of
@@ -36,7 +36,7 @@ from luminal.frontends.onnx import importer
 from tests import onnx_models as models
 from tests import tiles
 from tests.compiled_support import compiled_graph
-from tests.schedule_support import run_program
+from tests.schedule_support import canonical, run_program
 
 Array = np.ndarray[Any, Any]
 
@@ -317,7 +317,7 @@ def test_rounded_activations_are_stored_in_a_byte() -> None:
     seen: dict[str, Any] = {}
     graph = integral(values.graph(chain(values)))
     program = compile_graph(graph, AVX512, seen.__setitem__)
-    assert {n.dtype for n in seen["arranged"].fusion.stored} == {u8}
+    assert {n.dtype for n in seen["arrangement"].fusion.stored} == {u8}
     assert products(graph) == [BYTES, BYTES]
     (expected,), found = interp.run(graph, values.arrays).outputs, run_program(program, values.arrays)
     np.testing.assert_array_equal(found["y0"], expected)
@@ -331,7 +331,7 @@ def test_what_zero_points_add_joins_the_contraction() -> None:
     graph = integral(values.graph(decompose.matmul(centred(a, zeros[0]), centred(b, zeros[1]))))
     seen: dict[str, Any] = {}
     program = compile_graph(graph, AVX512, seen.__setitem__)
-    assert [cluster.kind for cluster in seen["arranged"].fusion.clusters] == ["row", "contraction"]
+    assert [cluster.kind for cluster in seen["arrangement"].fusion.clusters] == ["row", "contraction"]
     (expected,), found = interp.run(graph, values.arrays).outputs, run_program(program, values.arrays)
     np.testing.assert_array_equal(found["y0"], expected)
 
@@ -499,7 +499,8 @@ def test_constants_of_integer_products_are_packed_in_bytes() -> None:
         graph = values.graph(decompose.matmul(centred(values.node((9, 64), u8, False), None), weight))
         seen: dict[str, Any] = {}
         program = compile_graph(graph, AVX512, seen.__setitem__)
-        (panels,) = (n for n in ir.topological(seen["prepared"].roots) if n.op is ops.CONSTANT and n.size != 1)
+        prepared = ir.topological(seen["preparation for kernels"].roots)
+        (panels,) = (n for n in prepared if n.op is ops.CONSTANT and n.size != 1)
         assert panels.dtype == expected
         found = run_program(program, values.arrays)["y0"]
         np.testing.assert_array_equal(found, interp.run(graph, values.arrays).outputs[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from luminal.codegen import render
-from luminal.core import interp, printer, target
-from luminal.core.pipeline import compile_graph
+from luminal.core import config, interp, printer, target
+from luminal.core.errors import SpecError
+from luminal.core.pipeline import PASSES, compile_graph
 from luminal.core.schedule.fusion.text import fusion_text
 from luminal.core.schedule.nest.text import nest_text
+from luminal.core.schedule.numeric import long_reductions
 from luminal.core.schedule.program import ir
 from luminal.frontends.onnx import importer
 from tests.conftest import Golden
@@ -64,9 +67,9 @@ def texts(reached: dict[str, Any]) -> dict[str, str]:
     bundle = render.render(compiled, target.AVX2)
     return {
         "graph": printer.text(reached["graph"]),
-        "canonical": printer.text(reached["canonical"]),
-        "prepared": printer.text(reached["prepared"]),
-        "fusion": fusion_text(reached["arranged"]),
+        "canonical": printer.text(reached["long reductions"]),
+        "prepared": printer.text(reached["preparation for kernels"]),
+        "fusion": fusion_text(reached["arrangement"]),
         "nests": "\n\n".join(f"{kernel.name}:\n{nest_text(kernel.nest)}" for kernel in compiled.kernels),
         "program": ir.text(compiled),
         "kernels": "\n".join(bundle.files[path] for path in bundle.kernels),
@@ -94,8 +97,31 @@ def test_what_each_stage_does(texts: dict[str, str]) -> None:
 def test_every_stage_computes_the_same(rows: int, reached: dict[str, Any]) -> None:
     inputs = {"x": np.random.default_rng(rows).standard_normal((rows, 6)).astype(np.float32)}
     (expected,) = ReferenceEvaluator(model()).run(None, inputs)
-    for stage in ("graph", "canonical", "prepared"):
+    for stage in ("graph", *(name for name in PASSES if name in reached)):
         (found,) = interp.run(reached[stage], inputs).outputs
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6, err_msg=stage)
     found = run_program(reached["program"], inputs)["probabilities"]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "precision", "absent"),
+    [
+        ("avx512-vnni", "bf16", set()),
+        ("avx512-vnni", "fp32", {"rounding of operands", "fewer digits"}),
+        ("avx2", "bf16", {"integer contractions"}),
+    ],
+)
+def test_only_passes_that_apply_are_run(chosen: str, precision: str, absent: set[str]) -> None:
+    reached: list[str] = []
+    graph = importer.load(model(), dims={"rows": (1, 8)})
+    compile_graph(graph, target.parse(chosen, precision), lambda stage, value: reached.append(stage))
+    assert reached == ["graph", *(name for name in PASSES if name not in absent), "arrangement", "program"]
+
+
+@pytest.mark.parametrize(("check", "named"), [("1", "long reductions"), ("0", "preparation for kernels")])
+def test_a_pass_that_breaks_the_graph_is_named(check: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(config.CHECK.variable, check)
+    monkeypatch.setattr(long_reductions, "in_parts", lambda graph, target: replace(graph, outputs=graph.outputs * 2))
+    with pytest.raises(SpecError, match=f"after {named}: .*outputs repeat"):
+        compile_graph(importer.load(model(), dims={"rows": (1, 8)}), target.AVX2)

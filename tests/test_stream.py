@@ -428,7 +428,7 @@ def test_a_chain_that_cannot_stream_stays_three_kernels() -> None:
                            source.weight(16, 8))  # fmt: skip
     reached: dict[str, Any] = {}
     program = compile_graph(ir.Graph("norm", tuple(source.nodes), (("y", y),)), targets.AVX512, reached.__setitem__)
-    (reason,) = reached["arranged"].refused.values()
+    (reason,) = reached["arrangement"].refused.values()
     assert "does not follow a change of r0 by a factor" in reason
     assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
 
@@ -446,7 +446,7 @@ def test_weights_that_are_squared_again_and_again(squared: int) -> None:
     program = compile_graph(graph, targets.AVX512, reached.__setitem__)
     assert any(kernel.name.startswith("chain") for kernel in program.kernels) == (squared == 5)
     if squared != 5:
-        assert f"more than {online.FACTORS} factors" in str(reached["arranged"].refused)
+        assert f"more than {online.FACTORS} factors" in str(reached["arrangement"].refused)
     (expected,) = interp.run(graph, source.arrays, mode="float64").outputs
     error = np.abs(run_program(program, source.arrays)["y"] - expected).max()
     assert error <= 4 * 2**squared * types.f32.eps * np.abs(expected).max()
@@ -477,7 +477,7 @@ def test_a_product_of_integers_before_a_sum_of_floats_stays_apart() -> None:
     y = contraction.matmul(reduction.softmax(scores, -1), source.input(9, 8))
     reached: dict[str, Any] = {}
     program = compile_graph(ir.Graph("mixed", tuple(source.nodes), (("y", y),)), targets.AVX512, reached.__setitem__)
-    assert "a product of int32 before a sum of float32" in str(reached["arranged"].refused)
+    assert "a product of int32 before a sum of float32" in str(reached["arrangement"].refused)
     assert not any(kernel.name.startswith("chain") for kernel in program.kernels)
 
 

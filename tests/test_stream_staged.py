@@ -233,7 +233,7 @@ def chains(graph: ir.Graph, target: Target) -> tuple[dict[str, ln.LoopNest], dic
     """The kernels that are chains, and why others are not."""
     reached: dict[str, Any] = {}
     kernels = compile_graph(graph, target, reached.__setitem__).kernels
-    return {k.name: k.nest for k in kernels if k.name.startswith("chain")}, reached["arranged"].refused
+    return {k.name: k.nest for k in kernels if k.name.startswith("chain")}, reached["arrangement"].refused
 
 
 FRAGMENTS = {

@@ -304,12 +304,12 @@ def test_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = winograd.transformed(Graph("chain", (x,), (("y", y),), ()), 1.0, TARGET)
     seen: dict[str, Any] = {}
     compile_graph(graph, target("avx2"), lambda stage, value: seen.update({stage: value}))
-    kinds = [c.kind for c in seen["arranged"].fusion.clusters if len(c.index) > 1 or c.kind != "map"]
+    kinds = [c.kind for c in seen["arrangement"].fusion.clusters if len(c.index) > 1 or c.kind != "map"]
     assert kinds == ["map", "contraction", "map"] * 3
-    placed = seen["arranged"].assemblies.placed
-    inside = [n for n in seen["arranged"].fusion.stored if n.op is ops.CONTIGUOUS and n in placed]
-    first = next(n for n in seen["arranged"].fusion.clusters[0].index)
-    assert seen["arranged"].order(first) == (1, 2, 0)  # channels last, though the input has them first
+    placed = seen["arrangement"].assemblies.placed
+    inside = [n for n in seen["arrangement"].fusion.stored if n.op is ops.CONTIGUOUS and n in placed]
+    first = next(n for n in seen["arrangement"].fusion.clusters[0].index)
+    assert seen["arrangement"].order(first) == (1, 2, 0)  # channels last, though the input has them first
     assert len(inside) == 2  # results of 24 x 24 lie inside the border that the next reads
 
 

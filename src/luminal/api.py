@@ -119,7 +119,7 @@ def compile(
             tuned = tuning.tune(called, graphs, chosen, cpus(threads), tuning.QUICK, progress=stages.advance)
     with stages("compile"):
         chosen = replace(chosen, decisions=records.decisions(chosen, cpus(threads)))
-        program = compile_graphs(called, graphs, chosen)
+        program = compile_graphs(called, graphs, chosen, stages.inside("compile"))
     folder = artifact.build(program, chosen, stages, emulate)
     return Module(folder, threads, graphs, stages.seconds, chosen, program, tuned)
 

@@ -25,6 +25,18 @@ class Stages:
         self.seconds[stage] = time.perf_counter() - start
         self.advance(stage, 1.0)
 
+    def inside(self, stage: str) -> Callable[[str, object], None]:
+        """A ``watch`` for the passes of ``stage`` (``core.pipeline``): adds up the seconds of each, as ``stage: pass``,
+        from one call to the next."""
+        last = time.perf_counter()
+
+        def passed(by: str, value: object) -> None:
+            nonlocal last
+            name, before, last = f"{stage}: {by}", last, time.perf_counter()
+            self.seconds[name] = self.seconds.get(name, 0.0) + last - before
+
+        return passed
+
     def advance(self, stage: str, fraction: float) -> None:
         """Tell the listener how far ``stage`` is."""
         if self._report is not None:

@@ -13,7 +13,7 @@ from itertools import chain
 
 from luminal.core import ir, ops
 from luminal.core.ir import Graph, Node, Origins
-from luminal.core.ops import Kind
+from luminal.core.rewrite import remade
 from luminal.core.rules.functions import IDENTITIES
 from luminal.core.rules.pattern import NODES, uniform
 from luminal.core.schedule.numeric import signs
@@ -34,28 +34,21 @@ def eased(graph: Graph) -> Graph:
     return graph.computing(_eased(graph.roots, origins), origins=origins)
 
 
-def _eased(roots: Iterable[Node], origins: Origins) -> tuple[Node, ...]:
-    roots = tuple(roots)
-    wanted = demands(roots)
-    order = ir.topological(roots)
-    readers = Counter(chain(roots, *(set(node.inputs) for node in order)))
-    made: dict[Node, Node] = {}
-    for node in order:
-        few = node.dtype == f32 and wanted[node] < significant(f32)
-        short = _short(node, wanted[node], readers) if few else None
-        operands = [made[x] for x in node.inputs]
-        with ir.originating(origins, *origins.get(node, ())):
-            if node.op.kind is Kind.STRUCTURED:
-                bodies = (_eased(body, origins) for body in node.attr.bodies)
-                made[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
-            elif short is not None:
-                function, x = short
-                made[node] = function(made[x])
-            elif few and node.op is ops.EXP2:
-                made[node] = ir.unary(ops.EXP2, operands[0], ops.Scale(node.attr.scale, wanted[node]))
-            else:
-                made[node] = ir.rebuild(node, operands)
-    return tuple(made[root] for root in roots)
+def _eased(roots: tuple[Node, ...], origins: Origins) -> tuple[Node, ...]:
+    readers = Counter(chain(roots, *(set(node.inputs) for node in ir.topological(roots))))
+    few = {node: count for node, count in demands(roots).items() if node.dtype == f32 and count < significant(f32)}
+    short = {node: found for node, count in few.items() if (found := _short(node, count, readers)) is not None}
+    now: dict[Node, Node] = {}
+
+    def made(node: Node, operands: Sequence[Node]) -> Node:
+        if node in short:
+            function, x = short[node]
+            return function(now[x])
+        if node in few and node.op is ops.EXP2:
+            return ir.unary(ops.EXP2, operands[0], ops.Scale(node.attr.scale, few[node]))
+        return ir.rebuild(node, operands)
+
+    return remade(roots, origins, made, lambda body: _eased(body, origins), now)
 
 
 # ---- functions that have a shorter form ------------------------------------------------------------------------------

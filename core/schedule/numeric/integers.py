@@ -40,7 +40,6 @@ from luminal.core.rules.pattern import Real, Rule
 from luminal.core.schedule.contraction.contraction import operand
 from luminal.core.schedule.contraction.panels import without_mask
 from luminal.core.schedule.contraction.roles import contraction_of, is_constant
-from luminal.core.target import Target
 from luminal.core.types import DType, f32, i8, i32, u8
 
 EXACT = 2**24  # integers up to this are numbers of float32
@@ -368,6 +367,6 @@ RULE = Rule(
 )
 
 
-def integral(graph: Graph, target: Target) -> Graph:
-    """``graph`` with its contractions of integers in the form above, where ``target`` has a unit for it."""
-    return simplify(graph, (RULE,)) if target.units_of(u8, i8, i32) else graph
+def integral(graph: Graph) -> Graph:
+    """``graph`` with its contractions of integers in the form above, for targets that have a unit for it."""
+    return simplify(graph, (RULE,))

@@ -7,7 +7,7 @@ says what that computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
+from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Operand, operand
 from luminal.core.schedule.contraction.narrow import narrow_weights
 from luminal.core.schedule.contraction.roles import contraction_of, is_constant
@@ -61,28 +62,26 @@ def rounded(graph: Graph, precision: Precision, wide: bool = False) -> Graph:
     return graph.computing(_rounded(graph.roots, precision, wide, origins), origins=origins)
 
 
-def _rounded(roots: Iterable[Node], precision: Precision, wide: bool, origins: ir.Origins) -> tuple[Node, ...]:
-    roots = tuple(roots)
+def _rounded(roots: tuple[Node, ...], precision: Precision, wide: bool, origins: ir.Origins) -> tuple[Node, ...]:
     stored = stored_rounded(roots, precision)
     if not wide:
         stored |= _below_maxima(roots, stored)
-    exact: dict[Node, Node] = {}
-    made: dict[Node, Node] = {}  # what others read
-    for node in ir.topological(roots):
-        operands = [made[x] for x in node.inputs]
-        with ir.originating(origins, *origins.get(node, ())):
-            if node.op.kind is Kind.STRUCTURED:
-                bodies = (_rounded(body, precision, wide, origins) for body in node.attr.bodies)
-                made[node] = exact[node] = ir.structured(node.op, operands, node.attr.over(*bodies))
-                continue
-            if is_rounded(node, precision):
-                operands = [_product(node, exact[node.inputs[0]], precision, wide)]
-            made[node] = exact[node] = ir.rebuild(node, operands) if operands else node
-            if node.op is ops.VIEW:
-                exact[node] = ir.rebuild(node, [exact[node.inputs[0]]])
-            elif node in stored:
-                made[node] = _operand(made[node], precision, wide)
-    return tuple(exact[root] for root in roots)
+    exact: dict[Node, Node] = {}  # where others read it rounded
+
+    def made(node: Node, operands: Sequence[Node]) -> Node:
+        unrounded = [exact.get(x, now) for x, now in zip(node.inputs, operands, strict=True)]
+        if is_rounded(node, precision):
+            operands = [_product(node, unrounded[0], precision, wide)]
+        new = ir.rebuild(node, operands)
+        if node.op is ops.VIEW:
+            exact[node] = ir.rebuild(node, unrounded)
+        elif node in stored:
+            exact[node] = new
+            return _operand(new, precision, wide)
+        return new
+
+    results = remade(roots, origins, made, lambda body: _rounded(body, precision, wide, origins))
+    return tuple(exact.get(root, now) for root, now in zip(roots, results, strict=True))
 
 
 def stored_rounded(roots: Iterable[Node], precision: Precision) -> set[Node]:

@@ -22,7 +22,6 @@ def known(graph: Graph) -> Graph:
     found: list[Node] = []
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
-        now.update(zip(node.inputs, operands, strict=True))
         for row in rows:
             x = row.argument(node, matcher)
             if x is not None:
@@ -31,5 +30,5 @@ def known(graph: Graph) -> Graph:
         return ir.rebuild(node, operands)
 
     origins: ir.Origins = dict(graph.origins)
-    roots = remade(graph.roots, origins, made)
+    roots = remade(graph.roots, origins, made, became=now)
     return simplify(graph.computing(roots, origins=origins)) if found else graph

@@ -209,7 +209,7 @@ def _operator_alone(oracle: Oracle, operator: _Operator, target: Target) -> tupl
     local = Oracle(part, inputs, oracle.tolerance, oracle.precision)
     node = part.results[0]
     found = _compiled(part, target, inputs)
-    stage, explanation = stages.introduced(part, inputs, target, lambda value: local.refutes(node, value))
+    stage, explanation = stages.introduced(part, inputs, target, lambda outputs: local.refutes(node, outputs[0]))
     return Finding(operator.origin, stage, distance(found[0], local.exact(node)), explanation), _Part(
         part, inputs, found
     )
@@ -234,20 +234,27 @@ def _among_others(
 
     first = first_failure(_needs(graph, operators), fails)
     if first is not None:
-        far, value = apart[first]
+        origin, node, (far, value) = operators[first].origin, operators[first].result, apart[first]
+        part = _Part(_with_outputs(graph, [node]), oracle.inputs, [value])
         explanation = "the operator agrees by itself: the mistake is in how it shares kernels with others"
-        part = _Part(_with_outputs(graph, [operators[first].result]), oracle.inputs, [value])
-        return Finding(operators[first].origin, "fusion", far, explanation), part
-    found = _compiled(graph, target, oracle.inputs)
-    pairs = list(zip(graph.results, found, strict=True))
-    wrong = next((pair for pair in pairs if oracle.refutes(*pair)), None)
-    node, value = wrong or pairs[0]
-    if wrong is None:
-        stage, explanation = stages.CHOSEN, "the library agrees with the interpreter on the graph that was compiled"
     else:
-        stage = "fusion"
+        found = _compiled(graph, target, oracle.inputs)
+        pairs = list(zip(graph.results, found, strict=True))
+        wrong = next((pair for pair in pairs if oracle.refutes(*pair)), None)
+        node, value = wrong or pairs[0]
+        origin, far, part = None, distance(value, oracle.exact(node)), _Part(graph, oracle.inputs, found)
+        if wrong is None:
+            explanation = "the library agrees with the interpreter on the graph that was compiled"
+            return Finding(None, stages.CHOSEN, far, explanation), part
         explanation = "every operator agrees once its value is stored: the mistake is in how operators share kernels"
-    return Finding(None, stage, distance(value, oracle.exact(node)), explanation), _Part(graph, oracle.inputs, found)
+    by_pass = stages.by_pass(
+        stages.reached(part.graph, target),
+        oracle.inputs,
+        target,
+        lambda outputs: any(map(oracle.refutes, part.graph.results, outputs)),
+    )
+    stage, explanation = by_pass or ("fusion", explanation)
+    return Finding(origin, stage, far, explanation), part
 
 
 def _with_outputs(graph: Graph, nodes: Sequence[Node]) -> Graph:

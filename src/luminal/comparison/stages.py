@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,7 @@ from luminal.comparison.measure import at_most
 from luminal.core import interp, ir, ops
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
-from luminal.core.pipeline import canonical, compile_graph
-from luminal.core.precision import FP32
+from luminal.core.pipeline import PASSES, ROUNDING, compile_graph
 from luminal.core.schedule.program import interpreter
 from luminal.core.target import Target
 
@@ -23,52 +21,55 @@ AFFORDABLE = 300_000
 
 CHOSEN = "what was chosen"  # by the user: an approximation, which no stage made by itself
 
-_GRAPHS = {"canonical": "simplification", "prepared": "preparation for kernels"}
+Differs: TypeAlias = Callable[[Sequence[NDArray[Any]]], bool]  # judges the outputs of a graph
 
 
-def introduced(
-    graph: Graph,
-    inputs: Mapping[str, NDArray[Any]],
-    target: Target,
-    differs: Callable[[NDArray[Any]], bool],
-) -> tuple[str, str]:
-    """The first stage after which the output of ``graph`` differs, and how that is known.
-
-    ``differs`` judges a value of the one output.
-    """
-    reached: dict[str, Any] = {}
-    compile_graph(graph, target, reached.__setitem__)
-    for stage, name in _GRAPHS.items():
-        (value,) = interp.run(reached[stage], inputs).outputs
-        if differs(value):
-            if stage == "canonical" and _overflows(graph, inputs, target, value, differs):
-                return CHOSEN, f"the value is right in float32, and numbers of {target.precision} do not reach so far"
-            return name, f"the {stage} graph gives another value in the interpreter than the imported one"
+def introduced(graph: Graph, inputs: Mapping[str, NDArray[Any]], target: Target, differs: Differs) -> tuple[str, str]:
+    """The first stage after which the outputs of ``graph`` differ, and how that is known."""
+    stages = reached(graph, target)
+    found = by_pass(stages, inputs, target, differs)
+    if found is not None:
+        return found
     dims = interp.bind(graph.inputs, inputs, {})
-    if work(reached["prepared"], dims) > AFFORDABLE:
+    if work(stages["preparation for kernels"], dims) > AFFORDABLE:
         return "scheduling or code generation", "the graph is right, and too large to run its loop nests in Python"
     try:
-        found = interpreter.run(reached["program"], inputs, dims)
-        outputs = [found[name] for name, _ in graph.outputs]
+        outputs = interpreter.run(stages["program"], inputs, dims)
     except SpecError as error:
         return "scheduling", f"a loop nest is malformed: {error}"
-    if differs(outputs[0]):
+    if differs([outputs[name] for name, _ in graph.outputs]):
         return "scheduling", "the loop nests give another value in Python than the graph"
     return "code generation", "the loop nests are right in Python, the compiled library is not"
 
 
-def _overflows(
-    graph: Graph,
-    inputs: Mapping[str, NDArray[Any]],
-    target: Target,
-    value: NDArray[Any],
-    differs: Callable[[NDArray[Any]], bool],
-) -> bool:
-    """Whether operands of the chosen precision are what made ``value`` infinite or NaN."""
-    if target.precision == FP32 or np.isfinite(value).all():
-        return False
-    (exact,) = interp.run(canonical(graph, replace(target, precision=FP32)), inputs).outputs
-    return bool(np.isfinite(exact).all()) and not differs(exact)
+def reached(graph: Graph, target: Target) -> dict[str, Any]:
+    """What each stage of the compiler makes of ``graph``, by the names that ``core.pipeline`` gives them."""
+    found: dict[str, Any] = {}
+    compile_graph(graph, target, found.__setitem__)
+    return found
+
+
+def by_pass(
+    stages: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], target: Target, differs: Differs
+) -> tuple[str, str] | None:
+    """The first pass whose graph gives outputs that differ, of those that were ``reached``, and how that is known; None
+    where all graphs are right."""
+    before: Graph = stages["graph"]
+    for name, what in PASSES.items():
+        after: Graph = stages.get(name, before)  # passes that do not apply are not run
+        if after.roots == before.roots:
+            continue
+        outputs = interp.run(after, inputs).outputs
+        if differs(outputs):
+            if name == ROUNDING and _finite(interp.run(before, inputs).outputs) and not _finite(outputs):
+                return CHOSEN, f"the value is right in float32, and numbers of {target.precision} do not reach so far"
+            return name, f"here {what}; the graph is right before, and gives another value in the interpreter after it"
+        before = after
+    return None
+
+
+def _finite(values: Iterable[NDArray[Any]]) -> bool:
+    return all(np.isfinite(value).all() for value in values)
 
 
 def work(graph: Graph, dims: Mapping[str, int]) -> int:
