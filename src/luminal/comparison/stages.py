@@ -15,6 +15,7 @@ from luminal.core.ir import Graph
 from luminal.core.pipeline import PASSES, ROUNDING, compile_graph
 from luminal.core.schedule.program import interpreter
 from luminal.core.target import Target
+from luminal.core.types import from_numpy
 
 # Elements that a loop nest may compute in plain Python, a hundred thousand or so a second.
 AFFORDABLE = 300_000
@@ -69,7 +70,7 @@ def by_pass(
 
 
 def _finite(values: Iterable[NDArray[Any]]) -> bool:
-    return all(np.isfinite(value).all() for value in values)
+    return all(np.isfinite(value).all() for value in values if from_numpy(value.dtype).kind in "fc")
 
 
 def work(graph: Graph, dims: Mapping[str, int]) -> int:
