@@ -67,7 +67,7 @@ def lines(name: str, keep: Path | None = None) -> list[str]:
             try:
                 program = compile_graph(graph, chosen)
                 bundle = render.render(program, chosen)
-            except (LuminalError, AssertionError) as error:
+            except LuminalError as error:
                 result.append(f"{title}: {type(error).__name__} {error}")
                 continue
             packed = sorted(

@@ -20,7 +20,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import contraction
 from luminal.core.schedule.choose.contraction import TERMS
 from luminal.core.schedule.contraction.contraction import Contraction
-from luminal.core.schedule.contraction.roles import find, row_stride
+from luminal.core.schedule.contraction.roles import contraction_of, row_stride
 from luminal.core.schedule.contraction.tile import choose_tile, lines
 from luminal.core.schedule.cost.blocking import Blocking, Product, blockings, near_equal
 from luminal.core.schedule.nest import interpreter, walk
@@ -75,7 +75,7 @@ def convolution(batch: int, side: int, kernel: int, stride: int = 1) -> Contract
 
 def only(roots: Sequence[ir.Node]) -> Contraction:
     """The one contraction that ``roots`` depend on."""
-    (found,) = find(roots).values()
+    (found,) = filter(None, map(contraction_of, ir.everything(roots)))
     return found
 
 

@@ -389,6 +389,14 @@ def test_a_schedule_replays_to_the_same_nest() -> None:
     assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
 
 
+@pytest.mark.parametrize("target", [targets.AVX512, targets.GPUS["cuda:sm_90"]], ids=lambda target: target.dialect)
+def test_a_program_replays(target: targets.Target) -> None:
+    """Every kernel is what its schedule makes of its serial nest, those of several boxes too."""
+    kernels = [kernel for make in GRAPHS.values() for kernel in compile_graph(make().graph, target).kernels]
+    assert [kernel.name for kernel in kernels if kernel.scheduled.replayed() != kernel.nest] == []
+    assert target.grid is not None or any(kernel.scheduled.before is not None for kernel in kernels)
+
+
 def test_products_in_half_precision_are_not_tiled() -> None:
     """Each product rounds to its type before it is added: a tile of float32 sums would not."""
     x = ir.input_("x", (2, 4), types.f16)

@@ -8,7 +8,6 @@ that index one operand dimension together are a window, so a convolution is a co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -37,11 +36,6 @@ def contraction_of(node: Node) -> Contraction | None:
         key=lambda pair: (not is_constant(pair[1].source), not _depends(pair[1], product, innermost)),
     )
     return next((found for a, b in ranked if (found := _assigned(node, product, a, b)) is not None), None)
-
-
-def find(roots: Iterable[Node]) -> dict[Node, Contraction]:
-    """All contractions that ``roots`` depend on, in the bodies of loops and branches too."""
-    return {node: found for node in ir.everything(roots) if (found := contraction_of(node)) is not None}
 
 
 def _depends(x: Operand, product: Node, axis: int) -> bool:

@@ -23,7 +23,7 @@ from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.fusion.cluster import Cluster
 from luminal.core.schedule.lower import clusters
 from luminal.core.schedule.nest import walk
-from luminal.core.schedule.nest.ir import LoopNest, names_axis, one_after_the_other
+from luminal.core.schedule.nest.ir import LoopNest, names_axis
 from luminal.core.schedule.prepare.graph import Prepared
 from luminal.core.schedule.program import arena as plan
 from luminal.core.schedule.program import phases, prefetch
@@ -276,9 +276,7 @@ class _Region:
         result: list[tuple[tuple[Node, ...], Scheduled]] = []
         for lowered, chosen in self._scheduled(cluster):
             if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
-                before = result.pop()[1]
-                nest = one_after_the_other(before.nest, chosen.nest)
-                chosen = Scheduled(nest, before.schedule + chosen.schedule)
+                chosen = chosen.after(result.pop()[1])
             result.append((lowered.arguments, chosen))
         return result
 

@@ -40,6 +40,7 @@ def apply(nest: ln.LoopNest, schedule: Schedule) -> ln.LoopNest:
 class Scheduled:
     """A nest and the schedule that it has: ``nest`` is what ``schedule`` makes of ``serial``, where that is known.
     ``refusal`` says why a contraction was not tiled, where it was not; ``asked`` what was decided by more than formula.
+    A kernel may compute something else ``before``: ``nest`` is then both, one after the other.
     """
 
     nest: ln.LoopNest
@@ -47,12 +48,19 @@ class Scheduled:
     refusal: str = ""
     asked: tuple[Asked, ...] = ()
     serial: ln.LoopNest | None = None
+    before: Scheduled | None = None
+
+    def after(self, before: Scheduled) -> Scheduled:
+        """Both as one kernel, of which nothing is asked."""
+        nest = ln.one_after_the_other(before.nest, self.nest)
+        return replace(self, nest=nest, asked=(), refusal="", before=replace(before, asked=(), refusal=""))
 
     @property
     def lines(self) -> list[str]:
         """The schedule, one transform a line, after what was decided by measurement."""
-        refusal = [f"not tiled: {self.refusal}"] if self.refusal else []
-        return [*refusal, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)]
+        lines = [] if self.before is None else self.before.lines
+        lines += [f"not tiled: {self.refusal}"] if self.refusal else []
+        return [*lines, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)]
 
     @property
     def text(self) -> str:
@@ -62,7 +70,8 @@ class Scheduled:
         """The nest made anew. Raises SpecError where the nest before the schedule is not known."""
         if self.serial is None:
             raise SpecError("the nest before the schedule is not known")
-        return apply(self.serial, self.schedule)
+        nest = apply(self.serial, self.schedule)
+        return nest if self.before is None else ln.one_after_the_other(self.before.replayed(), nest)
 
 
 def find(body: Body, name: str) -> ln.Loop:
