@@ -1,7 +1,7 @@
 """What a contraction is made of: its operands, the axes by role, and the tile that computes it.
 
-A contraction is found once (``roles.contraction_of``). This value travels with its node from then on: a pass that
-changes the node hands on an explicit ``replace`` of it, and nobody finds it again.
+Preparation finds each contraction (``roles.contraction_of``). From then on this value travels with its node to the loop
+nest: what changes the node hands on an explicit ``replace`` of it, and nobody finds it again.
 """
 
 from __future__ import annotations

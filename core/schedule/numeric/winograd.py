@@ -1,7 +1,7 @@
 """Minimal filtering of convolutions, when compiling: the user's choice, against an error budget.
 
 Instead of ``m*r`` products, ``m`` outputs of a filter of ``r`` taps take ``m + r - 1``, of transformed tiles of inputs
-with transformed filters (``core.filtering``; Winograd, 1980; Lavin and Gray, 2015). Each product is summed over the
+with transformed filters (``toom_cook``; Winograd, 1980; Lavin and Gray, 2015). Each product is summed over the
 channels before it is transformed back: a contraction, whose batch are the positions in a tile.
 
 Which: a contraction of float32 with constant filters, A of which is read in windows of 2 to 5 neighbours, one apart,
