@@ -220,6 +220,22 @@ def swap(node: Node) -> Node | None:
     return ir.elementwise(node.op, *reversed(node.inputs))
 
 
+def test_what_is_too_large_to_fold_is_not_walked_again_for_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large table joined of many small constants: that it is larger than they are is known from its operands."""
+    walked: list[int] = []
+
+    def counted(roots: Any, measured: Any = None) -> list[Node]:
+        order = topological(roots, measured)
+        walked.append(len(order))
+        return order
+
+    topological = ir.topological
+    value = movement.concatenate([ir.expand(ir.constant(k, f32), (1 << 14,)) for k in range(100)], 0)
+    monkeypatch.setattr(ir, "topological", counted)
+    rewrite.rewrite([value])
+    assert sum(walked) < 10 * len(topological([value]))
+
+
 def test_rules_that_never_end_are_named() -> None:
     turning = Rule("x + y = y + x", (ops.ADD,), swap, lambda: ())
     growing = Rule("x * y = (x * y) * 1", (ops.MUL,), lambda n: n * 1.0, lambda: ())

@@ -30,6 +30,8 @@ class Known(IntEnum):
 
 
 _knowledge: WeakKeyDictionary[Node, Known] = WeakKeyDictionary()
+_reads: WeakKeyDictionary[Node, int] = WeakKeyDictionary()
+_COUNTED = 1 << 62  # where counting bytes ends: paths through a graph can be more than there are numbers for
 
 
 def known(node: Node) -> Known:
@@ -42,7 +44,17 @@ def known(node: Node) -> Known:
         else:
             last = stack.pop()
             _knowledge[last] = _known(last)
+            own = last.attr.nbytes if last.op is ops.CONSTANT else 0
+            _reads[last] = min(_COUNTED, own + sum(_reads[operand] for operand in last.inputs))
     return _knowledge[node]
+
+
+def _shrinks(node: Node, result_bytes: int) -> bool:
+    """Whether ``node``, already known, is no larger than the constants that it comes from."""
+    if result_bytes > _reads[node]:  # with a constant counted once for each path to it: no walk is needed
+        return False
+    leaves = (part for part in ir.topological([node]) if part.op is ops.CONSTANT)
+    return result_bytes <= sum(int(leaf.attr.nbytes) for leaf in leaves)
 
 
 def _known(node: Node) -> Known:
@@ -75,10 +87,8 @@ def _fold(node: Node) -> Node | None:
     size = node.size
     assert isinstance(size, int)
     result_bytes = size * node.dtype.itemsize
-    if result_bytes > SMALL:
-        leaves = {n for n in ir.topological([node]) if n.op is ops.CONSTANT}
-        if result_bytes > sum(leaf.attr.nbytes for leaf in leaves):
-            return None
+    if result_bytes > SMALL and not _shrinks(node, result_bytes):
+        return None
     if size == 0:
         return ir.constant(np.empty(node.shape, node.dtype.numpy))
     if not interp.affordable(node):
