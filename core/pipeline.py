@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from luminal.core import config, ir, ops, printer, renaming, sizes
 from luminal.core import symbolic as sym
@@ -13,6 +13,7 @@ from luminal.core.ir import Graph, Origins, State
 from luminal.core.rewrite import simplify
 from luminal.core.rules import RULES, quotient
 from luminal.core.schedule.choose import arrangement
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.nest.ir import names_axis
 from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, rounding, spelled_out
 from luminal.core.schedule.prepare import graph as preparation
@@ -26,6 +27,7 @@ from luminal.core.target import Target
 from luminal.core.types import i8, i32, u8
 
 Watch = Callable[[str, Any], None]
+T = TypeVar("T", Graph, Contracted)
 
 
 ROUNDING = "rounding of operands"
@@ -71,15 +73,16 @@ def compile_graphs(
     wide = target.grid is None and all(unit.left != stored for unit in target.units)
     between = config.CHECK.value
 
-    def passed(by: str, graph: Graph, check: bool = between) -> Graph:
-        """``graph``, which the pass of that name made."""
+    def passed(by: str, made: T, check: bool = between) -> T:
+        """The graph that the pass of that name made, with its contractions once they are found."""
+        graph = made if isinstance(made, Graph) else made.graph
         try:
             if check:
                 check_graph(graph)
         except SpecError as error:
             raise SpecError(f"after {by}: {error}") from error
         watch(by, graph)
-        return graph
+        return made
 
     packings: preparation.Packings = {}  # how constants were packed, for entries to share them
     sources: list[assembly.Source] = []
@@ -93,12 +96,13 @@ def compile_graphs(
             graph = passed("integer contractions", integers.integral(graph))
         graph = passed("simplification", simplify(graph, rules))
         graph = passed("known functions", spelled_out.known(graph))
+        whole = Contracted.of(graph)  # from here on, passes carry the contractions that are found here
         if stored is not None:
-            graph = passed(ROUNDING, rounding.rounded(graph, target.precision, wide))
-            graph = passed("fewer digits", digits.eased(graph))
-        graph = passed("maxima of bits", bit_maxima.of_bits(graph))
-        graph = passed("long reductions", long_reductions.in_parts(graph, target))
-        graph, prepared = prepare(graph, target, packings)
+            whole = passed(ROUNDING, rounding.rounded(whole, target.precision, wide))
+            whole = passed("fewer digits", digits.eased(whole))
+        whole = passed("maxima of bits", bit_maxima.of_bits(whole))
+        whole = passed("long reductions", long_reductions.in_parts(whole, target))
+        graph, prepared = prepare(whole, target, packings)
         passed("preparation for kernels", graph, check=True)
         arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured)
         watch("arrangement", arranged)
@@ -177,10 +181,11 @@ def _check_texts(graph: Graph, target: Target) -> None:
         raise UnsupportedError(f"{where}: texts are not supported on GPUs; compile the model, or this part, for a CPU")
 
 
-def prepare(graph: Graph, target: Target, packings: preparation.Packings) -> tuple[Graph, preparation.Prepared]:
+def prepare(whole: Contracted, target: Target, packings: preparation.Packings) -> tuple[Graph, preparation.Prepared]:
     """Contractions in the form in which a tile operation reads them, and outputs that own their storage."""
+    graph = whole.graph
     origins: Origins = dict(graph.origins)
-    prepared = preparation.prepare(graph.roots, target, origins, packings)
+    prepared = preparation.prepare(graph.roots, whole.contractions, target, origins, packings)
     names = dict(graph.names)
     for packed, sources in prepared.packed.items():
         named = [graph.names[s] for s in sources if s in graph.names]

@@ -14,6 +14,7 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import compare, contraction, exponential, hyperbolic, reduction
 from luminal.core.ir import Node
+from luminal.core.schedule.contraction.contracted import contractions
 from luminal.core.schedule.fusion import chain, fuse, layout
 from luminal.core.schedule.fusion.cluster import Cluster
 from luminal.core.schedule.lower import clusters
@@ -111,7 +112,7 @@ def make(
     q, k, v = (source.input(HEADS, n, d) for n, d in ((ROWS, DEPTH), (COLUMNS, DEPTH), (COLUMNS, WIDTH)))
     source.arrays |= arrays or {}
     graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
-    prepared = preparation.prepare(graph.results, target, {})
+    prepared = preparation.prepare(graph.results, contractions(graph.results), target, {})
     fusion = chain.link(fuse.fuse(prepared.roots, prepared.contractions))
     arranged = layout.assign(fusion)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)

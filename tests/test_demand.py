@@ -27,6 +27,7 @@ from luminal.core.rewrite import rewrite
 from luminal.core.rules import functions
 from luminal.core.rules.functions import IDENTITIES, Identity
 from luminal.core.rules.pattern import NODES
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.numeric.digits import ALL, GUARD, demands, eased
 from luminal.core.schedule.numeric.rounding import significant
 from tests.schedule_support import canonical
@@ -120,7 +121,7 @@ def test_loops_are_eased_inside() -> None:
         return [exp(carry)], [sum_(rounded(exp(x)), -1)]
 
     (last,), (sums,) = structured.scan(step, [Y], [ir.input_("rows", (5, 8, 24), types.f32)])
-    graph = eased(Graph("loop", (), (("last", rounded(last)), ("sums", sums))))
+    graph = eased(Contracted.of(Graph("loop", (), (("last", rounded(last)), ("sums", sums))))).graph
     digits = {n.shape: n.attr.digits for n in ir.everything(graph.roots) if n.op is ops.EXP2}
     assert digits == {(8, 26): None, (8, 24): FEW}
 
@@ -150,7 +151,7 @@ def test_what_a_function_is_compared_with_leaves_no_trace() -> None:
         negated = ir.binary(ops.MUL, x, ir.constant(-1.0, types.f32))
     with ir.originating(origins, ir.Origin("Gelu", "other")):
         weights = rounded(gelu(X))
-    found = eased(Graph("both", (x, X), (("n", negated), ("g", weights)), origins=origins))
+    found = eased(Contracted.of(Graph("both", (x, X), (("n", negated), ("g", weights)), origins=origins))).graph
     assert [origin.op for origin in found.origins[negated]] == ["Neg"] and x not in found.origins
     assert found.origins.keys() <= {*origins, *ir.everything(found.roots)}
 

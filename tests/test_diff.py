@@ -28,6 +28,7 @@ from luminal.core.decompose.error_function import erf
 from luminal.core.errors import InputError, ModelError
 from luminal.core.ir import Graph, Node
 from luminal.core.rules.pattern import Rule
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.numeric import bit_maxima, digits, integers, long_reductions, spelled_out
 from luminal.core.schedule.numeric import rounding as rounding_of_operands
 from luminal.core.types import bool_, f16, f32, i64
@@ -131,9 +132,11 @@ def test_mistake_in_simplification(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert report.finding.origin.name == "bias" and report.finding.stage == "simplification"
 
 
-def _off(graph: Graph) -> Graph:
-    """``graph`` with other outputs."""
-    return graph.computing([root * 1.5 for root in graph.roots])
+def _off(made: Any) -> Any:
+    """A graph, or one with its contractions, with other outputs."""
+    if isinstance(made, Contracted):
+        return replace(made, graph=_off(made.graph))
+    return made.computing([root * 1.5 for root in made.roots])
 
 
 # Where each pass is done: the module, the function, and how to plant a mistake in what it gives.

@@ -25,6 +25,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.matrix import AMX_BF16, AMX_INT8, DOT_BF16, MatrixUnit
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16, FP32, STORED, Precision
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
@@ -67,7 +68,7 @@ def assert_rounded_product(
     graph: ir.Graph, inputs: dict[str, Array], found: Array, depth: int, precision: Precision = BF16
 ) -> None:
     """``found`` is the product of the rounded operands: as near as a sum of ``depth`` terms in float32 is."""
-    (exact,) = interp.run(rounded(graph, precision), inputs).outputs
+    (exact,) = interp.run(rounded(Contracted.of(graph), precision).graph, inputs).outputs
     scale = max(1.0, float(np.abs(exact).max(initial=0.0)))
     assert np.abs(found - exact).max(initial=0.0) <= 4 * np.sqrt(depth) * types.f32.eps * scale
 
@@ -294,7 +295,7 @@ def test_few_channels_of_a_window_are_taken_together_by_matrices(
     assert_rounded_product(graph, source.arrays, run_program(program, source.arrays)["y"], 216)
     first = source.arrays[graph.inputs[0].attr.name]
     first[0, 0, 5, 6] = np.inf
-    (exact,) = interp.run(rounded(graph, BF16), source.arrays).outputs
+    (exact,) = interp.run(rounded(Contracted.of(graph), BF16).graph, source.arrays).outputs
     found = run_program(program, source.arrays)["y"]
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(exact))
 
@@ -310,7 +311,7 @@ def test_a_part_of_another_value_is_copied_for_longer_runs() -> None:
     program = compile_graph(graph, TARGETS["amx"])
     assert not refusals(program)
     assert {c.unit for c in contracts(program)} == {AMX_BF16} and 30 in [c.depth for c in contracts(program)]
-    expected = interp.run(rounded(graph, BF16), source.arrays).outputs
+    expected = interp.run(rounded(Contracted.of(graph), BF16).graph, source.arrays).outputs
     for found, exact in zip(run_program(program, source.arrays).values(), expected, strict=True):
         assert np.abs(found - exact).max() <= 4 * np.sqrt(60) * BF16.unit * np.abs(exact).max()
 
@@ -363,7 +364,7 @@ def test_what_is_read_along_two_axes_is_copied(build: Callable[[Source], ir.Node
     program = compile_graph(graph, TARGETS[target])
     assert not refusals(program)
     assert all(c.unit == UNITS[target] for c in contracts(program)) and contracts(program)
-    (expected,) = interp.run(rounded(graph, BF16), source.arrays).outputs
+    (expected,) = interp.run(rounded(Contracted.of(graph), BF16).graph, source.arrays).outputs
     found = run_program(program, source.arrays)["y"].astype(np.float64)
     eps = max(y.dtype.eps, types.f32.eps)
     np.testing.assert_allclose(found, expected.astype(np.float64), atol=eps * 4 * 20**0.5 * np.abs(expected).max())
@@ -392,7 +393,7 @@ def test_a_chain_rounds_its_weights_where_the_precision_was_chosen(target: str) 
     graph = ir.Graph("model", tuple(source.nodes), (("y", y),))
     (kernel,) = transformed(compile_graph(graph, TARGETS[target]), Stream)
     assert [stream.operand for stream in transforms(kernel, Stream)] == [types.bf16]
-    exact = rounded(graph, BF16)  # the same roundings, but those of the model itself
+    exact = rounded(Contracted.of(graph), BF16).graph  # the same roundings, but those of the model itself
     assert not transformed(compile_graph(exact, targets.parse(target)), Stream)
 
 

@@ -24,6 +24,7 @@ from luminal.core.decompose.exponential import exp
 from luminal.core.decompose.reduction import softmax
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.numeric import signs
 from luminal.core.schedule.numeric.bit_maxima import of_bits
 from luminal.core.schedule.transform.split_regions import ClipReduction
@@ -49,7 +50,7 @@ def graph(root: Node, *inputs: Node) -> Graph:
 
 def kinds(root: Node) -> set[DType]:
     """The types of the maxima over axes that ``root`` is computed from, as they are taken."""
-    (found,) = of_bits(graph(root)).roots
+    (found,) = of_bits(Contracted.of(graph(root))).graph.roots
     return {node.dtype for node in ir.topological([found]) if node.op is ops.MAX_REDUCE}
 
 
@@ -115,7 +116,7 @@ def test_a_bound_that_may_be_nan_limits_nothing() -> None:
         assert value not in signs.not_negative(ir.topological([value]))
         assert kinds(pooled(value)) == {types.f32}
         given = {"x": np.full(X.shape, -1, np.float32), "y": np.full(X.shape, np.nan, np.float32)}
-        (found,) = interp.evaluate(of_bits(graph(pooled(value), X, y)).roots, given)
+        (found,) = interp.evaluate(of_bits(Contracted.of(graph(pooled(value), X, y))).graph.roots, given)
         assert (found == -1).all()
 
 
@@ -129,7 +130,7 @@ def test_the_largest_of_nothing_is_below_zero() -> None:
 def test_padding_that_may_win_is_kept(fill: float) -> None:
     root = pooled(movement.pad(relu(X), [0, 0, 1, 1], [0, 0, 1, 1], fill), 3, 1, 0)
     assert kinds(root) == ({types.u32} if fill <= 0 else {types.f32})
-    expected, found = interp.evaluate([root, *of_bits(graph(root)).roots], {"x": values(1)})
+    expected, found = interp.evaluate([root, *of_bits(Contracted.of(graph(root))).graph.roots], {"x": values(1)})
     np.testing.assert_array_equal(found, expected)
 
 
@@ -138,7 +139,7 @@ def test_bodies_of_loops_are_not_left_out() -> None:
         return [], [pooled(relu(slices[0]))]
 
     _, (found,) = structured.scan(step, [], [ir.input_("rows", (5, *X.shape), types.f32)])
-    (same,) = of_bits(graph(found)).roots
+    (same,) = of_bits(Contracted.of(graph(found))).graph.roots
     assert types.u32 in {node.dtype for node in ir.everything([same]) if node.op is ops.MAX_REDUCE}
 
 
@@ -165,7 +166,7 @@ def values(seed: int) -> Array:
 
 @given(windows(), st.integers(0, 100))
 def test_maxima_of_bits_are_those_of_the_floats(root: Node, seed: int) -> None:
-    expected, found = interp.evaluate([root, *of_bits(graph(root)).roots], {"x": values(seed)})
+    expected, found = interp.evaluate([root, *of_bits(Contracted.of(graph(root))).graph.roots], {"x": values(seed)})
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
 

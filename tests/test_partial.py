@@ -23,9 +23,11 @@ from luminal.core.decompose.reduction import argmax, softmax
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import flip, reshape, transpose
 from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.nest.text import nest_text
 from luminal.core.schedule.numeric import long_reductions
 from luminal.core.schedule.program.ir import Program
+from luminal.core.target import Target
 from luminal.core.types import DType
 from tests.compiled_support import assert_same_bits
 from tests.schedule_support import check_outputs, run_program, with_costs
@@ -56,8 +58,12 @@ def reductions(found: Graph) -> list[Node]:
     return [node for node in ir.topological(found.roots) if node.op.kind is ops.Kind.REDUCE]
 
 
+def in_parts(whole: Graph, target: Target = TARGET) -> Graph:
+    return long_reductions.in_parts(Contracted.of(whole), target).graph
+
+
 def parted(*roots: Node) -> Graph:
-    return long_reductions.in_parts(graph(*roots), TARGET)
+    return in_parts(graph(*roots))
 
 
 def compiled(*roots: Node) -> Program:
@@ -82,7 +88,7 @@ def test_parts_give_what_the_whole_gives(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     value = random.integers(-9, 9, shape).astype(dtype.numpy)
     expected = interp.run(whole, {"x": value}).outputs
-    found = long_reductions.in_parts(whole, TARGET)
+    found = in_parts(whole)
     check_outputs(whole, expected, {"y0": interp.run(found, {"x": value}).outputs[0]}, int(np.prod(shape)))
     program = compile_graph(whole, TARGET)
     check_outputs(whole, expected, run_program(program, {"x": value}), int(np.prod(shape)))
@@ -137,7 +143,7 @@ def test_reductions_in_the_body_of_a_loop_are_in_parts() -> None:
     whole = graph(total)
     value = np.random.default_rng(0).standard_normal((5, 100)).astype(np.float32)
     (expected,) = interp.run(whole, {"x": value}).outputs
-    (found,) = interp.run(long_reductions.in_parts(whole, TARGET), {"x": value}).outputs
+    (found,) = interp.run(in_parts(whole), {"x": value}).outputs
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -210,8 +216,8 @@ def test_attention_over_however_many_keys_is_one_pass() -> None:
 def test_a_gpu_has_parts_for_all_its_processors() -> None:
     x = ir.input_("x", (64, 48), types.f32)
     whole = graph(ir.reduce(ops.SUM_REDUCE, x, [1]))
-    assert len(reductions(long_reductions.in_parts(whole, with_costs(targets.parse("cuda:sm_90"), sizes=SIZES)))) == 2
-    assert len(reductions(long_reductions.in_parts(whole, TARGET))) == 1
+    assert len(reductions(in_parts(whole, with_costs(targets.parse("cuda:sm_90"), sizes=SIZES)))) == 2
+    assert len(reductions(in_parts(whole))) == 1
 
 
 # ---- what that costs in kernels --------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from luminal.core.errors import TargetError
 from luminal.core.grid import MMA, Fragment
 from luminal.core.pipeline import compile_graph
 from luminal.core.precision import BF16, FP32, TF32
+from luminal.core.schedule.contraction.contracted import Contracted, contractions
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import walk
 from luminal.core.schedule.numeric import rounding as rounding_of
@@ -70,7 +71,7 @@ def test_a_graph_of_rounded_operands_is_numpy_s_product_of_them() -> None:
     graph, arrays = product()
     (a, b) = arrays.values()
     a[0, :8] = [1 + 2.0**-11, -0.0, 1e-45, 3.4e38, 1, 1, 1, 1]
-    (found,) = interp.run(rounded(graph, TF32), arrays).outputs
+    (found,) = interp.run(rounded(Contracted.of(graph), TF32).graph, arrays).outputs
     np.testing.assert_array_equal(found, interp.run(graph, {k: TF32.rounded(x) for k, x in arrays.items()}).outputs[0])
     with np.errstate(over="ignore"):
         assert not np.array_equal(found, a @ b)
@@ -80,7 +81,7 @@ def test_only_contractions_are_rounded() -> None:
     x = ir.input_("x", (4, 8), types.f32)
     squares = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, x, x), [1])
     graph = ir.Graph("squares", (x,), (("y", squares),))
-    assert rounded(graph, TF32).results == graph.results
+    assert rounded(Contracted.of(graph), TF32).graph.results == graph.results
 
 
 def test_a_value_is_stored_rounded_once_for_all_that_read_it() -> None:
@@ -152,7 +153,7 @@ def shared() -> tuple[ir.Graph, dict[str, Array]]:
 
 def test_outputs_and_inputs_keep_what_products_round() -> None:
     graph, arrays = shared()
-    stored = rounding_of.stored_rounded(graph.roots, BF16)
+    stored = rounding_of.stored_rounded(graph.roots, contractions(graph.roots), BF16)
     assert not any(node.op is ops.INPUT for node in stored) and dict(graph.outputs)["itself"] in stored
     (exact,) = interp.evaluate([dict(graph.outputs)["itself"]], arrays)
     found = run_program(compile_graph(graph, targets.parse("avx512-bf16", "bf16")), arrays)
@@ -190,7 +191,7 @@ def test_the_fragment_is_used_where_it_was_chosen() -> None:
 def test_a_product_in_tf32_is_rounded_once_and_summed_in_float32() -> None:
     graph, arrays = product()
     exact, found = interp.run(graph, arrays, "float64").outputs[0], run_program(compile_graph(graph, ROUNDED), arrays)
-    (same,) = interp.run(rounded(graph, TF32), arrays, "float64").outputs
+    (same,) = interp.run(rounded(Contracted.of(graph), TF32).graph, arrays, "float64").outputs
     apart = error(run_program(compile_graph(graph, EXACT), arrays)["y"], exact)
     assert 20 * apart < error(found["y"], exact) <= rounding(graph.results, {}, TF32)[graph.results[0]].bound
     assert error(found["y"], same) <= 4 * apart  # from the product of rounded operands, as an exact one
@@ -202,7 +203,7 @@ def test_products_in_loops_are_rounded_as_others_are() -> None:
     (last,), _ = structured.scan(lambda c, x: ([decompose.matmul(c[0], matrix) * 0.1 + x[0]], []), [first], [rows])
     graph, arrays = ir.Graph("recurrence", tuple(source.nodes), (("y", last),)), source.arrays
     found = run_program(compile_graph(graph, ROUNDED), arrays)["y"]
-    (same,) = interp.run(rounded(graph, TF32), arrays, "float64").outputs
+    (same,) = interp.run(rounded(Contracted.of(graph), TF32).graph, arrays, "float64").outputs
     assert error(found, same) < 0.1 * error(found, interp.run(graph, arrays, "float64").outputs[0])
     assert Oracle(graph, arrays).refutes(last, found) and not Oracle(graph, arrays, precision=TF32).refutes(last, found)
 

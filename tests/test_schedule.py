@@ -16,6 +16,7 @@ from luminal.core.decompose import activation, contraction, reduction, scatterin
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu
+from luminal.core.schedule.contraction.contracted import contractions
 from luminal.core.schedule.contraction.contraction import Tile
 from luminal.core.schedule.fusion import fuse, layout
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion
@@ -47,7 +48,7 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
 
 
 def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Arrangement]:
-    prepared = prepare(outputs, targets.AVX512, {})
+    prepared = prepare(outputs, contractions(outputs), targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
     return fusion, layout.assign(fusion)
 
@@ -252,7 +253,7 @@ def test_a_row_keeps_costly_values_in_as_few_bytes_as_they_have() -> None:
 def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
     """Each of two outputs of windows that are two apart; in the end they lie between each other."""
     case = GRAPHS["interleaved"]()
-    prepared = prepare(case.graph.roots, targets.AVX512, {})
+    prepared = prepare(case.graph.roots, contractions(case.graph.roots), targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
     arranged = layout.assign(fusion)
     (writing,) = (c for c in fusion.clusters if c.kind == "map" and any(n.op is ops.ADD for n in c.index))
@@ -264,7 +265,7 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
 
 def test_parts_of_two_wholes_are_written_where_they_lie_in_one() -> None:
     case = GRAPHS["two_wholes_of_a_part"]()
-    prepared = prepare(case.graph.roots, targets.AVX512, {})
+    prepared = prepare(case.graph.roots, contractions(case.graph.roots), targets.AVX512, {})
     placed = layout.assign(fuse.fuse(prepared.roots, prepared.contractions)).assemblies.placed
     assert len({placement.whole for placement in placed.values()}) == 2
 
@@ -372,7 +373,7 @@ def test_weights_are_packed_at_compile_time() -> None:
 
 def lowered_cluster(name: str, number: int = 0) -> tuple[Cluster, lower.Lowered]:
     case = GRAPHS[name]()
-    prepared = prepare(case.graph.results, targets.X86_64, {})
+    prepared = prepare(case.graph.results, contractions(case.graph.results), targets.X86_64, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
     arranged = layout.assign(fusion)
     return fusion.clusters[number], lower.lower(fusion.clusters[number], arranged, targets.X86_64)

@@ -18,6 +18,7 @@ from luminal.core.decompose import reduction as rows
 from luminal.core.errors import ModelError, ScheduleError, SpecError
 from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, BlockLimits, Fragment
 from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.contraction.contracted import contractions
 from luminal.core.schedule.fusion import fuse, layout
 from luminal.core.schedule.grid.divide import Divide, Share
 from luminal.core.schedule.grid.stage import Stage
@@ -149,7 +150,7 @@ def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
 
 
 def serial() -> ln.LoopNest:
-    prepared = prepare(product(types.f32)[0].results, CUDA, {})
+    prepared = prepare(product(types.f32)[0].results, contractions(product(types.f32)[0].results), CUDA, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
     return clusters.lower(fusion.clusters[0], layout.assign(fusion), CUDA).nest
 
@@ -343,7 +344,7 @@ def test_operands_are_packed_and_padded_where_the_target_asks_for_it(target: Tar
     source = Source()
     a, b = source.input(9, 30), source.input(40, 32)
     y = decompose.linear(movement.pad(a, (0, 1), (0, 1)), b)
-    prepared = prepare((y,), target, {})
+    prepared = prepare((y,), contractions((y,)), target, {})
     assert sum(node.op is ops.CONTIGUOUS for node in ir.topological(prepared.roots)) == copies
     assert (copies > 0) == target.packs == target.pads
 

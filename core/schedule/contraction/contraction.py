@@ -1,6 +1,6 @@
 """What a contraction is made of: its operands, the axes by role, and the tile that computes it.
 
-Preparation finds each contraction (``roles.contraction_of``). From then on this value travels with its node to the loop
+Each contraction is found once (``contracted.contractions``). From then on this value travels with its node to the loop
 nest: what changes the node hands on an explicit ``replace`` of it, and nobody finds it again.
 """
 
@@ -38,6 +38,10 @@ class Operand:
         """The operand over other axes, ``by`` being what its axes are of those."""
         index, valid = (tuple(sym.substitute(e, by) for e in part) for part in (self.index, self.valid))
         return replace(self, index=index, valid=valid)
+
+    def moved(self, now: Callable[[Node], Node]) -> Operand:
+        """The operand of what ``now`` says that its source has become."""
+        return replace(self, source=now(self.source)).through_casts()
 
     def read(self, shape: Shape) -> Node:
         """The view of the source that a product of that ``shape`` reads, in the source's type."""
@@ -139,8 +143,7 @@ class Contraction:
 
     def moved(self, now: Callable[[Node], Node]) -> Contraction:
         """The same contraction, ``now`` being what each source has become."""
-        a, b = (replace(x, source=now(x.source)).through_casts() for x in (self.a, self.b))
-        return replace(self, a=a, b=b)
+        return replace(self, a=self.a.moved(now), b=self.b.moved(now))
 
     def node(self) -> Node:
         """The sum in primitives."""

@@ -13,10 +13,10 @@ import numpy as np
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.ir import Graph, Node, Origins
+from luminal.core.ir import Node
 from luminal.core.movement import pad
-from luminal.core.rewrite import remade
 from luminal.core.rules.pattern import Real, Rule
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.cost.traffic import reads_again
 from luminal.core.schedule.numeric import signs
 from luminal.core.types import bf16, f16, f32, f64, u16, u32, u64
@@ -26,16 +26,15 @@ MOST_TAPS = 64  # along each axis of a window, that are asked whether they are a
 _BITS = {f16: u16, bf16: u16, f32: u32, f64: u64}
 
 
-def of_bits(graph: Graph) -> Graph:
-    """``graph`` with maxima by ``RULE`` where windows share elements, in the bodies of loops and branches too."""
+def of_bits(whole: Contracted) -> Contracted:
+    """The graph with maxima by ``RULE`` where windows share elements."""
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
         if node.op is ops.MAX_REDUCE and reads_again(node.inputs[0]) and _has_no_sign(node):
             return _largest_bits(operands[0], node.attr.axes)
         return ir.rebuild(node, operands)
 
-    origins: Origins = dict(graph.origins)
-    return graph.computing(remade(graph.roots, origins, made), origins=origins)
+    return whole.remade(lambda roots, became: made)
 
 
 def _has_no_sign(node: Node) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from luminal.core import ir, ops
-from luminal.core.ir import Graph, Node, Origins
-from luminal.core.rewrite import remade
+from luminal.core.ir import Node
 from luminal.core.rules.functions import IDENTITIES
 from luminal.core.rules.pattern import NODES, uniform
+from luminal.core.schedule.contraction.contracted import Contracted, Make
 from luminal.core.schedule.numeric import signs
 from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.types import f32
@@ -28,17 +28,15 @@ _PRODUCTS = (ops.MUL, ops.DIV)  # those of the operands add up
 _SUMS = (ops.ADD, ops.SUM_REDUCE)  # they stay as large where no term is negative; else terms may cancel
 
 
-def eased(graph: Graph) -> Graph:
-    """``graph`` with its float32 exponentials, and functions of ``IDENTITIES``, of as many digits as can be told."""
-    origins: Origins = dict(graph.origins)
-    return graph.computing(_eased(graph.roots, origins), origins=origins)
+def eased(whole: Contracted) -> Contracted:
+    """The graph with its float32 exponentials, and functions of ``IDENTITIES``, of as many digits as can be told."""
+    return whole.remade(_eased)
 
 
-def _eased(roots: tuple[Node, ...], origins: Origins) -> tuple[Node, ...]:
+def _eased(roots: tuple[Node, ...], now: Mapping[Node, Node]) -> Make:
     readers = Counter(chain(roots, *(set(node.inputs) for node in ir.topological(roots))))
     few = {node: count for node, count in demands(roots).items() if node.dtype == f32 and count < significant(f32)}
     short = {node: found for node, count in few.items() if (found := _short(node, count, readers)) is not None}
-    now: dict[Node, Node] = {}
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
         if node in short:
@@ -48,7 +46,7 @@ def _eased(roots: tuple[Node, ...], origins: Origins) -> tuple[Node, ...]:
             return ir.unary(ops.EXP2, operands[0], ops.Scale(node.attr.scale, few[node]))
         return ir.rebuild(node, operands)
 
-    return remade(roots, origins, made, lambda body: _eased(body, origins), now)
+    return made
 
 
 # ---- functions that have a shorter form ------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from typing import TypeAlias
 from luminal.core import ir, numerics, ops
 from luminal.core import symbolic as sym
 from luminal.core.costs import Sizes
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Node
 from luminal.core.ops import Kind
-from luminal.core.rewrite import readers, remade
-from luminal.core.schedule.contraction.roles import contraction_of
+from luminal.core.rewrite import readers
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
@@ -28,21 +28,20 @@ Readers: TypeAlias = dict[Node, set[Node | None]]
 ACCURATE_TERMS = 2048  # that one accumulator sums well
 
 
-def in_parts(graph: Graph, target: Target) -> Graph:
-    """``graph`` with its long reductions in parts, as ``target`` computes them.
+def in_parts(whole: Contracted, target: Target) -> Contracted:
+    """The graph with its long reductions in parts, as ``target`` computes them.
 
     What a part gives is not rounded: it has the type in which the reduction computes.
     """
-    read_by = readers(graph.roots)
+    read_by = readers(whole.graph.roots)
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
         new = ir.rebuild(node, operands)
-        if node.op.kind is not Kind.REDUCE or contraction_of(node) is not None:
+        if node.op.kind is not Kind.REDUCE or node in whole.contractions:
             return new
         return _reduced(new, node, read_by, target)
 
-    origins: ir.Origins = dict(graph.origins)
-    return graph.computing(remade(graph.roots, origins, made), origins=origins)
+    return whole.remade(lambda roots, became: made)
 
 
 def _reduced(new: Node, node: Node, read_by: Readers, target: Target) -> Node:

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from luminal.core import ir, ops
 from luminal.core import symbolic as sym
-from luminal.core.ir import Graph, Node
+from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.precision import Precision
 from luminal.core.rewrite import remade
-from luminal.core.schedule.contraction.contraction import Operand, operand
+from luminal.core.schedule.contraction.contracted import Contracted, Contractions
+from luminal.core.schedule.contraction.contraction import Contraction, Operand, operand
 from luminal.core.schedule.contraction.narrow import narrow_weights
-from luminal.core.schedule.contraction.roles import contraction_of, is_constant
+from luminal.core.schedule.contraction.roles import is_constant
 from luminal.core.types import DType, bf16, f32, u32
 
 _INFINITY = int(np.float32(np.inf).view(np.uint32))
 
 
-def is_rounded(node: Node, precision: Precision) -> bool:
+def is_rounded(node: Node, contractions: Contractions, precision: Precision) -> bool:
     """Whether operands of ``node`` are rounded: it is a contraction of float32; or, where operands are stored, another
     sum that constants weigh, a depthwise convolution for one."""
-    return node.dtype == f32 and (
-        contraction_of(node) is not None or (precision.stored is not None and _weights(node) is not None)
-    )
+    return node.dtype == f32 and (node in contractions or (precision.stored is not None and _weights(node) is not None))
 
 
 def _weights(node: Node) -> Operand | None:
@@ -44,52 +44,62 @@ def _weights(node: Node) -> Operand | None:
     return constants[0] if len(constants) == 1 and reduced and reduced <= constants[0].variables else None
 
 
-def holds_rounded(node: Node, precision: Precision) -> bool:
+def holds_rounded(node: Node, contractions: Contractions, precision: Precision) -> bool:
     """Whether ``node`` is such a sum, or a loop or branch with one inside."""
     bodies = node.attr.bodies if node.op.kind is Kind.STRUCTURED else ()
     inside = ir.everything(root for body in bodies for root in body)
-    return any(is_rounded(one, precision) for one in (node, *inside))
+    return any(is_rounded(one, contractions, precision) for one in (node, *inside))
 
 
-def rounded(graph: Graph, precision: Precision, wide: bool = False) -> Graph:
-    """``graph`` with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept.
+def rounded(whole: Contracted, precision: Precision, wide: bool = False) -> Contracted:
+    """The graph with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept.
 
     Where ``wide``, what a run computes is rounded but stored in float32, for CPUs that multiply nothing narrower: they
     would widen each element for every row or column that it is multiplied with. Weights are narrow all the same, since
     they come from memory, a vector at a time.
     """
-    origins: ir.Origins = dict(graph.origins)
-    return graph.computing(_rounded(graph.roots, precision, wide, origins), origins=origins)
+    contractions = whole.contractions
+    origins: ir.Origins = dict(whole.graph.origins)
+    carried: dict[Node, Contraction] = {}
+
+    def region(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        stored = stored_rounded(roots, contractions, precision)
+        if not wide:
+            stored |= _below_maxima(roots, stored)
+        exact: dict[Node, Node] = {}  # where others read it rounded
+        became: dict[Node, Node] = {}
+
+        def made(node: Node, operands: Sequence[Node]) -> Node:
+            unrounded = [exact.get(x, now) for x, now in zip(node.inputs, operands, strict=True)]
+            found = contractions[node].moved(became.__getitem__) if node in contractions else None
+            if found is not None and node.dtype == f32:
+                found = _of_rounded(found, precision, wide)
+                new = found.node()
+            elif is_rounded(node, contractions, precision):
+                new = ir.rebuild(node, [_weighed(node, unrounded[0], precision, wide)])
+            else:
+                new = ir.rebuild(node, operands)
+            if found is not None:
+                carried[new] = found
+            if node.op is ops.VIEW:
+                exact[node] = ir.rebuild(node, unrounded)
+            elif node in stored:
+                exact[node] = new
+                return _operand(new, precision, wide)
+            return new
+
+        results = remade(roots, origins, made, region, became)
+        return tuple(exact.get(root, now) for root, now in zip(roots, results, strict=True))
+
+    return Contracted(whole.graph.computing(region(whole.graph.roots), origins=origins), carried)
 
 
-def _rounded(roots: tuple[Node, ...], precision: Precision, wide: bool, origins: ir.Origins) -> tuple[Node, ...]:
-    stored = stored_rounded(roots, precision)
-    if not wide:
-        stored |= _below_maxima(roots, stored)
-    exact: dict[Node, Node] = {}  # where others read it rounded
-
-    def made(node: Node, operands: Sequence[Node]) -> Node:
-        unrounded = [exact.get(x, now) for x, now in zip(node.inputs, operands, strict=True)]
-        if is_rounded(node, precision):
-            operands = [_product(node, unrounded[0], precision, wide)]
-        new = ir.rebuild(node, operands)
-        if node.op is ops.VIEW:
-            exact[node] = ir.rebuild(node, unrounded)
-        elif node in stored:
-            exact[node] = new
-            return _operand(new, precision, wide)
-        return new
-
-    results = remade(roots, origins, made, lambda body: _rounded(body, precision, wide, origins))
-    return tuple(exact.get(root, now) for root, now in zip(roots, results, strict=True))
-
-
-def stored_rounded(roots: Iterable[Node], precision: Precision) -> set[Node]:
+def stored_rounded(roots: Iterable[Node], contractions: Contractions, precision: Precision) -> set[Node]:
     """The values that are stored rounded, since a sum of products reads them; so they are for all others, which would
     need another copy. Inputs are none of them, nor what a loop or state carries: they lie in memory as they are."""
     if precision.stored is None:
         return set()
-    products = [node.inputs[0] for node in ir.topological(roots) if is_rounded(node, precision)]
+    products = [node.inputs[0] for node in ir.topological(roots) if is_rounded(node, contractions, precision)]
     values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
     return set(filter(_may_be_rounded, values))
 
@@ -118,16 +128,25 @@ def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
     return found
 
 
-def _product(node: Node, product: Node, precision: Precision, wide: bool) -> Node:
-    """The ``product`` that ``node`` sums, of rounded operands. Weights are exact that stay narrow, and those of a sum
-    that is no contraction: no unit multiplies them, and they are few."""
-    found = contraction_of(node)
-    if found is None:
-        exact, rounded = _weights(node), _padded_operand
-    else:
-        exact, rounded = found.b if narrow_weights(found) is not None else None, _operand
+def _of_rounded(found: Contraction, precision: Precision, wide: bool) -> Contraction:
+    """The contraction of rounded operands; weights that stay narrow are exact."""
+
+    def of_rounded(x: Operand) -> Operand:
+        if significant(x.source.dtype) <= precision.digits:
+            return x
+        fill = bytes(f32.itemsize) if x.valid else b""
+        return replace(x, source=_operand(ir.cast(x.source, f32), precision, wide), fill=fill).through_casts()
+
+    b = found.b if narrow_weights(found) is not None else of_rounded(found.b)
+    return replace(found, a=of_rounded(found.a), b=b)
+
+
+def _weighed(node: Node, product: Node, precision: Precision, wide: bool) -> Node:
+    """The ``product`` that ``node``, which is no contraction, sums, of rounded operands but for the weights: no unit
+    multiplies them, and they are few."""
+    weights = _weights(node)
     factors = [
-        x if operand(before) == exact else rounded(x, precision, wide)
+        x if operand(before) == weights else _padded_operand(x, precision, wide)
         for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)
     ]
     return ir.rebuild(product, factors)

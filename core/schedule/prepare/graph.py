@@ -17,10 +17,11 @@ import numpy as np
 from luminal.core import interp, ir, ops
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
+from luminal.core.schedule.contraction.contracted import Contractions
 from luminal.core.schedule.contraction.contraction import Contraction, Operand, Tile
 from luminal.core.schedule.contraction.narrow import Prologue, narrow_weights
 from luminal.core.schedule.contraction.panels import direct, in_panels, panels, read_panels, without_mask
-from luminal.core.schedule.contraction.roles import contraction_of, is_constant, run_axes
+from luminal.core.schedule.contraction.roles import is_constant, run_axes
 from luminal.core.schedule.contraction.terms import copied_along, copied_apart, on_unit
 from luminal.core.schedule.contraction.tile import block_tile, choose_tile, lines
 from luminal.core.schedule.prepare import loops
@@ -44,9 +45,16 @@ Packings: TypeAlias = dict[Node, int]  # in how many columns constants were pack
 Runs: TypeAlias = dict[Node, tuple[int, ...]]  # the last axes, in memory, of what units read along them
 
 
-def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packings: Packings | None = None) -> Prepared:
-    """Bring every contraction into readable form; ``origins`` gains those of the new nodes. Constants that were packed
-    before, as ``packings`` says, are packed alike again: so entries of one program share them."""
+def prepare(
+    roots: tuple[Node, ...],
+    found: Contractions,
+    target: Target,
+    origins: ir.Origins,
+    packings: Packings | None = None,
+) -> Prepared:
+    """Bring every contraction of those ``found`` into readable form; ``origins`` gains those of the new nodes.
+    Constants that were packed before, as ``packings`` says, are packed alike again: so entries of one program share
+    them."""
     packings = {} if packings is None else packings
     replaced: dict[Node, Node] = {}
     contractions: dict[Node, Contraction] = {}
@@ -63,7 +71,7 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
                 first = ir.structured(new.op, new.inputs, replace(new.attr, result=0))
                 if first not in steps:
                     taken |= loops.copies(replaced[root] for root in roots if root in replaced)
-                    steps[first], inside = _prepared_steps(first, target, origins, taken, carried, packings)
+                    steps[first], inside = _prepared_steps(first, found, target, origins, taken, carried, packings)
                     contractions |= inside.contractions
                     packed |= inside.packed
                 replaced[node] = ir.structured(
@@ -73,11 +81,13 @@ def prepare(roots: tuple[Node, ...], target: Target, origins: ir.Origins, packin
             if new.op is ops.HOST:
                 replaced[node] = loops.in_memory(new, taken, carried)
                 continue
-            found = contraction_of(new)
-            if found is not None and node in innermost:
-                kept = [k for k in range(len(found.shape)) if k not in found.k]
-                found = replace(found, along_rows=kept[innermost[node]] in found.m)
-            made = None if found is None else _prepared(found, target, packings, runs)
+            made = None
+            if node in found:
+                contraction = found[node].moved(replaced.__getitem__)
+                if node in innermost:
+                    kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
+                    contraction = replace(contraction, along_rows=kept[innermost[node]] in contraction.m)
+                made = _prepared(contraction, target, packings, runs)
         if made is not None:
             new, contractions[made.node] = made.node, made.contraction
             for panel, source in made.panels.items():
@@ -106,11 +116,17 @@ def _innermost(roots: tuple[Node, ...]) -> dict[Node, int]:
 
 
 def _prepared_steps(
-    node: Node, target: Target, origins: ir.Origins, taken: set[Node], carried: set[Node], packings: Packings
+    node: Node,
+    found: Contractions,
+    target: Target,
+    origins: ir.Origins,
+    taken: set[Node],
+    carried: set[Node],
+    packings: Packings,
 ) -> tuple[Node, Prepared]:
     """A loop or branch with its bodies in readable form and its operands in memory, and what was chosen inside it."""
-    inside = [prepare(body, target, origins, packings) for body in node.attr.bodies]
-    contractions = {n: found for body in inside for n, found in body.contractions.items()}
+    inside = [prepare(body, found, target, origins, packings) for body in node.attr.bodies]
+    contractions = {n: contraction for body in inside for n, contraction in body.contractions.items()}
     packed = {n: sources for body in inside for n, sources in body.packed.items()}
     node = ir.structured(node.op, node.inputs, node.attr.over(*(body.roots for body in inside)))
     node, moved = loops.hoisted(node, contractions)

@@ -14,6 +14,7 @@ from luminal.core import ir, ops
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.precision import FP32, Precision
+from luminal.core.schedule.contraction.contracted import contractions
 from luminal.core.schedule.numeric.rounding import holds_rounded, stored_rounded
 from luminal.core.symbolic import Int
 from luminal.core.texts import is_texts
@@ -140,12 +141,13 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precisio
     model amplifies errors, which has to be measured.
     """
     roots = tuple(roots)
-    stored = stored_rounded(roots, precision)
+    found = contractions(roots) if precision.unit else {}
+    stored = stored_rounded(roots, found, precision)
     variance: dict[Node, float] = {}
     coarsest: dict[Node, float] = {}
     for node in ir.topological(roots):
         unit, count = _unit(node.dtype), _roundings(node, dims)
-        operand = precision.unit if precision.unit and holds_rounded(node, precision) else 0.0
+        operand = precision.unit if precision.unit and holds_rounded(node, found, precision) else 0.0
         kept = precision.unit if node in stored else 0.0
         own = count * (unit**2 + 2 * operand**2) + kept**2
         variance[node] = own + max((variance[o] for o in node.inputs), default=0.0)

@@ -15,6 +15,7 @@ from luminal.core import interp, ir
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph, Node
 from luminal.core.precision import FP32, Precision
+from luminal.core.schedule.contraction.contracted import Contracted
 from luminal.core.schedule.numeric.rounding import rounded
 
 _Values = dict[Node, NDArray[Any]]
@@ -155,7 +156,7 @@ class Oracle:
 
     def _as_compiled(self, graph: Graph) -> Graph:
         chosen = graph if self.approximate is None else self.approximate(graph)
-        return rounded(chosen, self.precision) if self.precision.unit else chosen
+        return rounded(Contracted.of(chosen), self.precision).graph if self.precision.unit else chosen
 
     def forget(self) -> None:
         """Drop every value."""

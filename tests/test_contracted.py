@@ -1,0 +1,87 @@
+"""Contractions are found once, and what passes carry is what one would find in the graphs that they make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from luminal.core import interp, ir
+from luminal.core import symbolic as sym
+from luminal.core import target as targets
+from luminal.core.ir import Node
+from luminal.core.pipeline import compile_graph
+from luminal.core.schedule.contraction import contracted
+from luminal.core.schedule.contraction.contracted import Contracted
+from luminal.core.schedule.contraction.contraction import Contraction
+from luminal.core.schedule.numeric import bit_maxima, digits, long_reductions, rounding
+from tests.schedule_graphs import GRAPHS
+
+TARGETS = [("avx512", "fp32"), ("avx512-bf16", "bf16"), ("amx", "bf16"), ("avx2", "bf16"), ("cuda:sm_80", "fp16")]
+PASSES = [(rounding, "rounded"), (digits, "eased"), (bit_maxima, "of_bits"), (long_reductions, "in_parts")]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_is_carried_is_what_a_pass_computes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is lost on the way, and each has the value of its node and the roles that its operands say."""
+
+    def checked(done: Any) -> Any:
+        def made(whole: Contracted, *args: Any) -> Contracted:
+            found: Contracted = done(whole, *args)
+            assert distinct(found) == distinct(whole)
+            assert all(roles(contraction) == stated(contraction) for contraction in found.contractions.values())
+            here = [node for node in ir.topological(found.graph.roots) if node in found.contractions]
+            pairs = [x for node in here for x in (node, found.contractions[node].node())]
+            outputs = tuple((f"value{k}", x) for k, x in enumerate(pairs))
+            values = interp.run(replace(found.graph, outputs=outputs, states=()), case.inputs).outputs
+            for expected, value in zip(values[::2], values[1::2], strict=True):
+                np.testing.assert_array_equal(value, expected)
+            return found
+
+        return made
+
+    case = GRAPHS[name]()
+    for module, function in PASSES:
+        monkeypatch.setattr(module, function, checked(getattr(module, function)))
+    for target, precision in TARGETS:
+        compile_graph(case.graph, targets.parse(target, precision))
+
+
+def distinct(whole: Contracted) -> int:
+    return len({contraction.node() for contraction in whole.contractions.values()})
+
+
+def stated(found: Contraction) -> dict[str, set[int]]:
+    named = {"batch": found.batch, "m": found.m, "n": found.n, "k": found.k}
+    return {role: {k for k in axes if found.shape[k] != 1} for role, axes in named.items()}
+
+
+def roles(found: Contraction) -> dict[str, set[int]]:
+    """The axes of each role: summed, or by the operands that they index."""
+    assigned: dict[str, set[int]] = {"batch": set(), "m": set(), "n": set(), "k": set()}
+    for k, axis in enumerate(found.axes):
+        if (variable := sym.as_var(axis)) is not None:
+            in_a, in_b = (variable in x.variables for x in (found.a, found.b))
+            assert in_a or in_b
+            role = "k" if k in found.k else "batch" if in_a and in_b else "m" if in_a else "n"
+            assigned[role].add(k)
+    return assigned
+
+
+@pytest.mark.parametrize("name", ["linear_with_epilogue", "attention_block"])
+@pytest.mark.parametrize(("target", "precision"), TARGETS)
+def test_roles_are_assigned_once(name: str, target: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Counter[Node] = Counter()
+
+    def counted(node: Node) -> Contraction | None:
+        contraction = contraction_of(node)
+        found[node] += contraction is not None
+        return contraction
+
+    contraction_of = contracted.contraction_of
+    monkeypatch.setattr(contracted, "contraction_of", counted)
+    compile_graph(GRAPHS[name]().graph, targets.parse(target, precision))
+    assert found.total() == {"linear_with_epilogue": 1, "attention_block": 6}[name]
