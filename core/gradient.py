@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, expand, reduce, select, unary
@@ -29,7 +29,7 @@ def gradients(y: Node, given: Sequence[Node]) -> list[Node]:
     Raises UnsupportedError where ``y`` depends on one of them through a primitive without a rule: a loop, a branch, a
     sort, the bits of a number.
     """
-    order = ir.topological([y])
+    order = traverse.topological([y])
     active = set(given)
     for node in order:
         if node.op not in CONSTANT and not _truncates(node) and not active.isdisjoint(node.inputs):

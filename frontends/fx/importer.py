@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
-from luminal.core import ir, types
+from luminal.core import ir, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported, UnsupportedError
@@ -208,13 +208,13 @@ class _Importer:
         ]
         named += [(state.output, left) for state, left in states]
         results = [node for _, node in named]
-        measured = ir.used_sizes(results, table)
-        used = set(ir.everything([*results, *measured.values()]))
+        measured = traverse.used_sizes(results, table)
+        used = set(traverse.everything([*results, *measured.values()]))
         return Graph(
             name=name,
             inputs=(*self.inputs, *(state.input for state, _ in states)),
             outputs=tuple(named),
-            dims=(*_dims(self.inputs), *measured, *ir.sizes_inside([*results, *measured.values()])),
+            dims=(*_dims(self.inputs), *measured, *traverse.sizes_inside([*results, *measured.values()])),
             measured=measured,
             origins={node: found for node, found in self.origins.items() if node in used},
             names={node: found for node, found in self.names.items() if node in used},

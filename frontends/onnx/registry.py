@@ -18,10 +18,11 @@ from luminal.core import interp, ops, symval
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, UnsupportedError
-from luminal.core.ir import Node, topological
+from luminal.core.ir import Node
 from luminal.core.movement import reshape
 from luminal.core.structured import MARK
 from luminal.core.symbolic import Int
+from luminal.core.traverse import topological
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.tensors import Array, sparse_to_numpy, to_numpy
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
@@ -47,7 +47,7 @@ def _weights(node: Node) -> Operand | None:
 def holds_rounded(node: Node, precision: Precision) -> bool:
     """Whether ``node`` is such a sum, or a loop or branch with one inside."""
     bodies = node.attr.bodies if node.op.kind is Kind.STRUCTURED else ()
-    inside = ir.everything(root for body in bodies for root in body)
+    inside = traverse.everything(root for body in bodies for root in body)
     return any(is_rounded(one, precision) for one in (node, *inside))
 
 
@@ -72,9 +72,9 @@ def _rounded(roots: tuple[Node, ...], precision: Precision, wide: bool, origins:
         unrounded = [exact.get(x, now) for x, now in zip(node.inputs, operands, strict=True)]
         if is_rounded(node, precision):
             operands = [_product(node, unrounded[0], precision, wide)]
-        new = ir.rebuild(node, operands)
+        new = traverse.rebuild(node, operands)
         if node.op is ops.VIEW:
-            exact[node] = ir.rebuild(node, unrounded)
+            exact[node] = traverse.rebuild(node, unrounded)
         elif node in stored:
             exact[node] = new
             return _operand(new, precision, wide)
@@ -89,7 +89,7 @@ def stored_rounded(roots: Iterable[Node], precision: Precision) -> set[Node]:
     need another copy. Inputs are none of them, nor what a loop or state carries: they lie in memory as they are."""
     if precision.stored is None:
         return set()
-    products = [node.inputs[0] for node in ir.topological(roots) if is_rounded(node, precision)]
+    products = [node.inputs[0] for node in traverse.topological(roots) if is_rounded(node, precision)]
     values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
     return set(filter(_may_be_rounded, values))
 
@@ -105,7 +105,7 @@ def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
     roots = tuple(roots)
     exact, others = set(roots), set(roots)  # what has to be exact, and what something else reads
     found: set[Node] = set()
-    for node in reversed(ir.topological(roots)):
+    for node in reversed(traverse.topological(roots)):
         if node.op is ops.VIEW:
             passed = node not in others
             exact.update(node.inputs if node in exact else ())
@@ -130,7 +130,7 @@ def _product(node: Node, product: Node, precision: Precision, wide: bool) -> Nod
         x if operand(before) == exact else rounded(x, precision, wide)
         for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)
     ]
-    return ir.rebuild(product, factors)
+    return traverse.rebuild(product, factors)
 
 
 def _padded_operand(node: Node, precision: Precision, wide: bool) -> Node:
@@ -151,7 +151,7 @@ def significant(dtype: DType) -> int:
 def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     """``node`` rounded, before the view that repeats its elements."""
     if node.op is ops.VIEW or (wide and node.op is ops.CONTIGUOUS):
-        return ir.rebuild(node, [_operand(node.inputs[0], precision, wide)])
+        return traverse.rebuild(node, [_operand(node.inputs[0], precision, wide)])
     if node.op is ops.CAST and significant(node.inputs[0].dtype) <= precision.digits:
         return node
     if precision.stored is not None:

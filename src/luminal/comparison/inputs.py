@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal.core import ir, ops, symval
+from luminal.core import ops, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.symbolic import Int
@@ -88,7 +88,7 @@ def _array(
 
 def domains(graph: Graph) -> dict[Node, Domain]:
     """The domain of every input of ``graph``."""
-    order = ir.topological(graph.results)
+    order = traverse.topological(graph.results)
     extents: dict[Node, list[Int]] = {}
     users: dict[Node, list[Node]] = {}
     for node in order:
