@@ -25,16 +25,6 @@ Describe: TypeAlias = Callable[[Program, Interface, Sequence[KernelText], Weight
 More: TypeAlias = Callable[[Program, Target, Mapping[str, KernelText], Mapping[str, str]], Mapping[str, Any]]
 
 
-def _anything(program: Program) -> None:
-    pass
-
-
-def _nothing(
-    program: Program, target: Target, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
-) -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Host:
     """The host code for one kind of device.
@@ -51,8 +41,8 @@ class Host:
     kernel: str
     describe: Describe
     templates: Mapping[str, str]
-    check: Callable[[Program], None] = _anything
-    more: More = _nothing
+    check: Callable[[Program], None] = lambda program: None
+    more: More = lambda program, target, kernels, sources: {}
 
 
 def namespace(name: str) -> str:

@@ -393,6 +393,8 @@ class _Importer:
         return result
 
     def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:
+        if node.kwargs.get("generator") is not None:
+            raise UnsupportedError("a generator of PyTorch's own: leave it out, and give luminal.compile a seed")
         arguments = {key: self._convert(value) for key, value in node.kwargs.items() if key not in PLACEMENT}
         if "contiguous" in entry.wants:
             operands = [operand.meta["val"] for operand in node.all_input_nodes]
@@ -479,8 +481,9 @@ def _is_complex(node: torch.fx.Node) -> bool:
     return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
 
 
-# Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values.
-PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"})
+# Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values; a generator is
+# refused before.
+PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator"})
 
 
 def _dims(inputs: Sequence[Node]) -> tuple[sym.Var, ...]:

@@ -13,7 +13,7 @@ from luminal.core.ir import Node, axes, broadcast_shape, cast, constant, expand,
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_
 from luminal.frontends.fx.promotion import converted, promote, result_type
-from luminal.frontends.fx.registry import aten, register
+from luminal.frontends.fx.registry import aten, direct, register, table
 
 _END = (1 << 63) - 1  # how a schema spells an open end
 
@@ -67,9 +67,13 @@ def copy(self: Node, src: Node, non_blocking: bool = False) -> Node:
 # ---- reshapes and permutations -------------------------------------------------------------------
 
 
-@aten("view", "reshape", "_unsafe_view", "_reshape_copy", "view_copy")
-def reshape(self: Node, size: Sequence[Int]) -> Node:
-    return movement.reshape(self, size)
+direct(
+    {
+        "view reshape _unsafe_view _reshape_copy view_copy": movement.reshape,
+        "squeeze": movement.squeeze,
+        "repeat tile": indexing.tile,
+    }
+)
 
 
 @aten("view_as", "reshape_as")
@@ -132,11 +136,6 @@ def move_axes(self: Node, source: Sequence[int], destination: Sequence[int]) -> 
     return movement.permute(self, [next(rest) if a < 0 else a for a in order])
 
 
-@aten("squeeze")
-def squeeze_all(self: Node) -> Node:
-    return movement.squeeze(self)
-
-
 @aten("squeeze.dim")
 def squeeze(self: Node, dim: int) -> Node:
     return squeeze_dims(self, [dim])
@@ -171,11 +170,6 @@ def expand_as(self: Node, other: Node) -> Node:
 def broadcast_tensors(tensors: Sequence[Node]) -> list[Node]:
     shape = broadcast_shape(*(t.shape for t in tensors))
     return [expand(t, shape) for t in tensors]
-
-
-@aten("repeat", "tile")
-def repeat(self: Node, repeats: Sequence[Int]) -> Node:
-    return indexing.tile(self, repeats)
 
 
 @aten("repeat_interleave.self_int")
@@ -350,14 +344,13 @@ def _pad_from_inside(x: Node, axis: int, before: Int, after: Int, mode: str) -> 
     return view(x, shape, index)
 
 
-@aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(self: Node, padding: Sequence[Int]) -> Node:
-    return pad(self, padding, "reflect")
-
-
-@aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(self: Node, padding: Sequence[Int]) -> Node:
-    return pad(self, padding, "replicate")
+table(
+    {
+        "reflection_pad1d reflection_pad2d reflection_pad3d": "reflect",
+        "replication_pad1d replication_pad2d replication_pad3d": "replicate",
+    },
+    lambda mode: lambda self, padding: pad(self, padding, mode),
+)
 
 
 # ---- updates of a part: the functional forms of in-place writes ----------------------------------

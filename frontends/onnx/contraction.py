@@ -36,9 +36,7 @@ operator("Gemm")(gemm)
 operator("Det")(lambda call: factorisation.det(call[0]))
 
 
-@operator("Einsum")
-def _einsum(call: Call) -> Node:
-    return contraction.einsum(call.text("equation"), *call.operands)
+operator("Einsum")(lambda call: contraction.einsum(call.text("equation"), *call.operands))
 
 
 @operator("Conv")

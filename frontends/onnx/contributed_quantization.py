@@ -43,9 +43,7 @@ for _name, _function in {"QLinearAdd": lambda a, b: a + b, "QLinearMul": lambda 
         return _quantized(call, function(_real(call, 0), _real(call, 3)), 6)
 
 
-@operator("QLinearSigmoid", domain=DOMAIN)
-def _sigmoid(call: Call) -> Node:
-    return _quantized(call, math.sigmoid(_real(call, 0)), 3)
+operator("QLinearSigmoid", domain=DOMAIN)(lambda call: _quantized(call, math.sigmoid(_real(call, 0)), 3))
 
 
 @operator("QLinearLeakyRelu", domain=DOMAIN)

@@ -20,9 +20,7 @@ def _grid_sample(call: Call) -> Node:
     return sampling.grid_sample(call[0], call[1], mode, padding, call.flag("align_corners"))
 
 
-@operator("RoiAlign")
-def _roi_align_from_corners(call: Call) -> Node:
-    return _roi_align(call, 0.0)
+operator("RoiAlign")(lambda call: _roi_align(call, 0.0))
 
 
 @operator("RoiAlign", since=16)

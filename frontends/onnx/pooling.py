@@ -43,9 +43,7 @@ def _max_unpool(call: Call) -> Node:
     return pad(found, [0] * found.rank, [more - size for more, size in zip(wanted, shape, strict=True)])
 
 
-@operator("AveragePool")
-def _average_pool(call: Call) -> Node:
-    return averaged(call, call[0])
+operator("AveragePool")(lambda call: averaged(call, call[0]))
 
 
 def averaged(call: Call, x: Node) -> Node:
@@ -91,14 +89,8 @@ def _root(x: Node, order: int) -> Node:
 # ---- over whole images ---------------------------------------------------------------------------------------------
 
 
-@operator("GlobalAveragePool")
-def _global_average_pool(call: Call) -> Node:
-    return reduction.mean(call[0], range(2, call[0].rank), True)
-
-
-@operator("GlobalMaxPool")
-def _global_max_pool(call: Call) -> Node:
-    return reduction.max_(call[0], range(2, call[0].rank), True)
+operator("GlobalAveragePool")(lambda call: reduction.mean(call[0], range(2, call[0].rank), True))
+operator("GlobalMaxPool")(lambda call: reduction.max_(call[0], range(2, call[0].rank), True))
 
 
 @operator("GlobalLpPool")

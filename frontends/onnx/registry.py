@@ -52,6 +52,11 @@ def of_pair(function: Callable[[Node, Node], Node]) -> Importer:
     return lambda call: function(*call.pair())
 
 
+def of_first(function: Callable[..., Node], **attributes: float) -> Importer:
+    """The importer of ``function`` of the first input and float attributes, in this order and with these defaults."""
+    return lambda call: function(call[0], *(call.number(name, default) for name, default in attributes.items()))
+
+
 def find(domain: str, name: str, opset: int) -> Importer | None:
     """The function that imports an operator in the given opset version of its domain, if there is one."""
     versions = _TABLE.get((domain, name), {})

@@ -57,9 +57,7 @@ def _flatten(call: Call) -> Node:
     return reshape(x, [sym.product(x.shape[:axis]), sym.product(x.shape[axis:])])
 
 
-@operator("Squeeze")
-def _squeeze(call: Call) -> Node:
-    return squeeze(call[0], call.axes(call[0].rank))
+operator("Squeeze")(lambda call: squeeze(call[0], call.axes(call[0].rank)))
 
 
 @operator("Unsqueeze")
@@ -107,14 +105,8 @@ def _space_to_depth(call: Call) -> Node:
 # ---- repetition ----------------------------------------------------------------------------------------------------
 
 
-@operator("Expand")
-def _expand(call: Call) -> Node:
-    return expand(call[0], broadcast_shape(call[0].shape, tuple(call.values(1))))
-
-
-@operator("Tile")
-def _tile(call: Call) -> Node:
-    return indexing.tile(call[0], call.values(1))
+operator("Expand")(lambda call: expand(call[0], broadcast_shape(call[0].shape, tuple(call.values(1)))))
+operator("Tile")(lambda call: indexing.tile(call[0], call.values(1)))
 
 
 @operator("ConstantOfShape")
@@ -127,9 +119,7 @@ def _constant_of_shape(call: Call) -> Node:
 # ---- slices --------------------------------------------------------------------------------------------------------
 
 
-@operator("Concat")
-def _concat(call: Call) -> Node:
-    return concatenate(call.operands, call.axis(call[0].rank))
+operator("Concat")(lambda call: concatenate(call.operands, call.axis(call[0].rank)))
 
 
 @operator("Split")
