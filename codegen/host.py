@@ -21,6 +21,14 @@ LIBRARY = "library.cpp"
 PYTHON_MODULE = "python_module.cpp"
 IMAGES = "images.cpp"  # puts the images of kernels for GPUs into the library
 
+# Templates of every host.
+PUBLIC = {
+    "header.h.j2": "{name}.h",
+    "wrapper.hpp.j2": "{name}.hpp",
+    "exports.map.j2": "exports.map",
+    "python_module.cpp.j2": PYTHON_MODULE,
+}
+
 Describe: TypeAlias = Callable[[Program, Interface, Sequence[KernelText], WeightsPlan], LibraryText]
 More: TypeAlias = Callable[[Program, Target, Mapping[str, KernelText], Mapping[str, str]], Mapping[str, Any]]
 

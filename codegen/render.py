@@ -15,7 +15,7 @@ import jinja2
 from luminal.codegen import cuda, dialects, interface, library, metal, weights
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
-from luminal.codegen.host import INCLUDE, LIBRARY, PYTHON_MODULE, Host, namespace
+from luminal.codegen.host import INCLUDE, LIBRARY, PUBLIC, PYTHON_MODULE, Host, namespace
 from luminal.codegen.interface import Interface
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
@@ -84,11 +84,8 @@ CPU = Host(
     library.describe,
     {
         "library.cpp.j2": LIBRARY,
-        "header.h.j2": "{name}.h",
-        "wrapper.hpp.j2": "{name}.hpp",
-        "exports.map.j2": "exports.map",
         "CMakeLists.txt.j2": "CMakeLists.txt",
-        "python_module.cpp.j2": PYTHON_MODULE,
+        **PUBLIC,
     },
 )
 

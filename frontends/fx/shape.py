@@ -18,20 +18,11 @@ from luminal.frontends.fx.registry import aten, direct, register, table
 _END = (1 << 63) - 1  # how a schema spells an open end
 
 
-def position(value: Int, extent: Int) -> Int:
-    """A Python index or slice bound counted from the front; raises UnsupportedError where its sign is not known."""
-    if sym.always(value):
-        return value
-    if sym.never(value):
-        return value + extent
-    raise UnsupportedError(f"whether the position {value} counts from the front or from the back depends on a size")
-
-
 def bound(value: Int | None, extent: Int, default: Int) -> Int:
     """A slice bound clamped to ``0 .. extent``."""
     if value is None or value == _END:
         return default
-    return sym.minimum(sym.maximum(position(value, extent), 0), extent)
+    return sym.minimum(sym.maximum(indexing.from_front(value, extent), 0), extent)
 
 
 # ---- identities ----------------------------------------------------------------------------------
@@ -193,12 +184,12 @@ def slice_(self: Node, dim: int = 0, start: Int | None = None, end: Int | None =
 
 @aten("narrow", "narrow_copy")
 def narrow(self: Node, dim: int, start: Int, length: Int) -> Node:
-    return movement.slice_(self, dim, position(start, self.shape[dim]), length)
+    return movement.slice_(self, dim, indexing.from_front(start, self.shape[dim]), length)
 
 
 @aten("select.int", "select_copy.int")
 def select_(self: Node, dim: int, index: Int) -> Node:
-    part = movement.slice_(self, dim, position(index, self.shape[dim]), 1)
+    part = movement.slice_(self, dim, indexing.from_front(index, self.shape[dim]), 1)
     return movement.squeeze(part, [dim])
 
 
@@ -392,5 +383,5 @@ def diagonal_scatter(self: Node, src: Node, offset: int = 0, dim1: int = 0, dim2
 @aten("select_scatter")
 def select_scatter(self: Node, src: Node, dim: int, index: Int) -> Node:
     """``self`` with one position of an axis replaced by ``src``."""
-    place = position(index, self.shape[dim])
+    place = indexing.from_front(index, self.shape[dim])
     return slice_scatter(self, movement.unsqueeze(src, [dim]), dim, place, place + 1)
