@@ -83,7 +83,7 @@ HOST = Host(
     "cuda",
     LINUX,
     ".cu",
-    library.describe_launches,
+    library.LaunchDescriber,
     {
         "cuda/library.cpp.j2": LIBRARY,
         "cuda/images.cpp.j2": IMAGES,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 from luminal.codegen.emitter import KernelText
-from luminal.codegen.interface import Interface
-from luminal.codegen.library import LibraryText
+from luminal.codegen.library import Describer
 from luminal.codegen.platform import Platform
-from luminal.codegen.weights import WeightsPlan
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
@@ -29,7 +27,6 @@ PUBLIC = {
     "python_module.cpp.j2": PYTHON_MODULE,
 }
 
-Describe: TypeAlias = Callable[[Program, Interface, Sequence[KernelText], WeightsPlan], LibraryText]
 More: TypeAlias = Callable[[Program, Target, Mapping[str, KernelText], Mapping[str, str]], Mapping[str, Any]]
 
 
@@ -38,7 +35,7 @@ class Host:
     """The host code for one kind of device.
 
     ``device`` is what manifests call it, ``platform`` the system that the library is for, ``kernel`` what files of a
-    kernel end in. ``describe`` gives what library.cpp iterates over; ``templates`` are the files beside the kernels,
+    kernel end in. ``describer`` makes what library.cpp iterates over; ``templates`` are the files beside the kernels,
     with what they make (``{name}`` is the model). ``check`` raises UnsupportedError for programs that the device cannot
     run; ``more(program, target, kernels, sources)`` is what the templates of this host know besides, of the kernels and
     their text by path.
@@ -47,7 +44,7 @@ class Host:
     device: str
     platform: Platform
     kernel: str
-    describe: Describe
+    describer: type[Describer]
     templates: Mapping[str, str]
     check: Callable[[Program], None] = lambda program: None
     more: More = lambda program, target, kernels, sources: {}

@@ -93,7 +93,7 @@ HOST = Host(
     "metal",
     MACOS,
     ".metal",
-    library.describe_launches,
+    library.LaunchDescriber,
     {
         "metal/library.cpp.j2": LIBRARY,
         "metal/shaders.cpp.j2": "shaders.cpp",

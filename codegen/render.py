@@ -77,17 +77,8 @@ class SourceBundle:
         return (*self.target.flags, *COMMON_FLAGS)
 
 
-CPU = Host(
-    "cpu",
-    LINUX,
-    ".cpp",
-    library.describe,
-    {
-        "library.cpp.j2": LIBRARY,
-        "CMakeLists.txt.j2": "CMakeLists.txt",
-        **PUBLIC,
-    },
-)
+_CPU_FILES = {"library.cpp.j2": LIBRARY, "CMakeLists.txt.j2": "CMakeLists.txt", **PUBLIC}
+CPU = Host("cpu", LINUX, ".cpp", library.Describer, _CPU_FILES)
 
 # By the dialect of a target.
 HOSTS = {"cpp": CPU, "cuda": cuda.HOST, "metal": metal.HOST}
@@ -159,11 +150,7 @@ def render(program: Program, target: Target) -> SourceBundle:
 
 
 def assemble(
-    program: Program,
-    target: Target,
-    host: Host,
-    kernels: Mapping[str, KernelText],
-    sources: Mapping[str, str],
+    program: Program, target: Target, host: Host, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
 ) -> SourceBundle:
     """The ``sources`` of the kernels, by path, with the files of ``host`` around them. ``kernels`` are the kernels
     themselves."""
@@ -175,7 +162,7 @@ def assemble(
         "interface": face,
         "namespace": namespace(program.name),
         "kernels": texts,
-        "library": host.describe(program, face, texts, plan),
+        "library": host.describer(program, face, texts, plan).describe(),
         "target": target,
         "weights_bytes": plan.payload_bytes,
         "state_bytes": program.state_size,

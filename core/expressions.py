@@ -306,12 +306,9 @@ def lower(value: Int) -> int | None:
         if isinstance(value, int):
             return value
         pending = sorted(atoms(value), key=lambda a: (-_depth(a), a.key))
-        ends = (_extreme(value, atom) for atom in pending)
+        # Where no atom pushes one way only, the ends of one that pushes both ways give a weaker bound.
+        ends = (end(value, atom) for end in (_extreme, _both_ends) for atom in pending)
         bound = next((end for end in ends if end is not None), None)
-        if bound is None:
-            # No atom pushes one way only; the ends of one that pushes both ways give a weaker bound.
-            split = (_both_ends(value, atom) for atom in pending)
-            bound = next((end for end in split if end is not None), None)
         if bound is None:
             return None
         value = bound

@@ -278,10 +278,7 @@ def _logical(function: Binary) -> Callable[..., Node]:
     return handler
 
 
-table(
-    {"logical_and": math.logical_and, "logical_or": math.logical_or, "logical_xor": math.logical_xor},
-    _logical,
-)
+table({"logical_and": math.logical_and, "logical_or": math.logical_or, "logical_xor": math.logical_xor}, _logical)
 
 
 def _bits(op: ops.Op) -> Callable[..., Node]:

@@ -102,41 +102,33 @@ def aminmax(self: Node, *, dim: int | None = None, keepdim: bool = False) -> tup
 # ---- moments and norms ---------------------------------------------------------------------------
 
 
-@aten("var.correction")
-def var(self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False) -> Node:
-    return reduce.variance(self, _axes(dim), keepdim, _correction(correction))
+for _name, _moment in {"var": reduce.variance, "std": reduce.standard_deviation}.items():
 
+    @aten(f"{_name}.correction")
+    def _corrected(
+        self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False,
+        moment: Callable[..., Node] = _moment,
+    ) -> Node:  # fmt: skip
+        return moment(self, _axes(dim), keepdim, _correction(correction))
 
-@aten("var.dim")
-def var_dim(self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False) -> Node:
-    return reduce.variance(self, _axes(dim), keepdim, int(unbiased))
+    @aten(f"{_name}.dim")
+    def _along_axes(
+        self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False,
+        moment: Callable[..., Node] = _moment,
+    ) -> Node:  # fmt: skip
+        return moment(self, _axes(dim), keepdim, int(unbiased))
 
-
-@aten("var")
-def var_all(self: Node, unbiased: bool = True) -> Node:
-    return reduce.variance(self, None, False, int(unbiased))
-
-
-@aten("std.correction")
-def std(self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False) -> Node:
-    return reduce.standard_deviation(self, _axes(dim), keepdim, _correction(correction))
-
-
-@aten("std.dim")
-def std_dim(self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False) -> Node:
-    return reduce.standard_deviation(self, _axes(dim), keepdim, int(unbiased))
-
-
-@aten("std")
-def std_all(self: Node, unbiased: bool = True) -> Node:
-    return reduce.standard_deviation(self, None, False, int(unbiased))
+    @aten(_name)
+    def _of_all(self: Node, unbiased: bool = True, moment: Callable[..., Node] = _moment) -> Node:
+        return moment(self, None, False, int(unbiased))
 
 
 @aten("var_mean.correction")
 def var_mean(
     self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False
 ) -> tuple[Node, Node]:
-    return var(self, dim, correction=correction, keepdim=keepdim), reduce.mean(self, _axes(dim), keepdim)
+    over = _axes(dim)
+    return reduce.variance(self, over, keepdim, _correction(correction)), reduce.mean(self, over, keepdim)
 
 
 def _correction(correction: Scalar | None) -> float:

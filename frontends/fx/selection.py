@@ -19,13 +19,7 @@ from luminal.frontends.fx.registry import aten, direct
 _NOTHING = constant(np.empty(0, np.int64))  # in the place of a result that is not asked for
 
 
-direct(
-    {
-        "nonzero": selection.nonzero,
-        "nonzero_numpy": selection.coordinates,
-        "masked_select": selection.masked_select,
-    }
-)
+direct({"nonzero": selection.nonzero, "nonzero_numpy": selection.coordinates, "masked_select": selection.masked_select})
 
 
 @aten("nonzero_static")
@@ -59,11 +53,7 @@ def unique(
 ) -> tuple[Node, Node, Node]:
     """In order, whether that is asked for or not, as PyTorch does it; NaN equals nothing."""
     values, inverse, counts = _distinct(reshape(self, [self.size]))
-    return (
-        values,
-        reshape(inverse, self.shape) if return_inverse else _NOTHING,
-        counts if return_counts else _NOTHING,
-    )
+    return (values, reshape(inverse, self.shape) if return_inverse else _NOTHING, counts if return_counts else _NOTHING)
 
 
 @aten("unique_dim")

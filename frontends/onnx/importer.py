@@ -39,11 +39,7 @@ _FOLDED = 64  # elements of an integer value that is rewritten as numbers and si
 
 
 def load(
-    model: Source,
-    *,
-    dims: Bounds | None = None,
-    constants: Mapping[str, Any] | None = None,
-    name: str | None = None,
+    model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Graph:
     """The graph of primitives that an ONNX model computes.
 
