@@ -65,12 +65,7 @@ def ctype(dtype: DType) -> str:
     return _TYPES[dtype.name]
 
 
-LIMITS = {
-    "int32_t": "INT32_MIN",
-    "int64_t": "INT64_MIN",
-    "float": "__builtin_inff()",
-    "double": "__builtin_inf()",
-}
+LIMITS = {"int32_t": "INT32_MIN", "int64_t": "INT64_MIN", "float": "__builtin_inff()", "double": "__builtin_inf()"}
 
 
 def literal(bits: bytes, dtype: DType, limits: Mapping[str, str] = LIMITS) -> str:

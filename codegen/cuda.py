@@ -12,7 +12,7 @@ from typing import Any
 
 from luminal.codegen import library
 from luminal.codegen.emitter import KernelText
-from luminal.codegen.host import IMAGES, LIBRARY, PYTHON_MODULE, Host, image_path
+from luminal.codegen.host import IMAGES, LIBRARY, PUBLIC, Host, image_path
 from luminal.codegen.platform import LINUX
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
@@ -83,15 +83,12 @@ HOST = Host(
     "cuda",
     LINUX,
     ".cu",
-    library.describe_launches,
+    library.LaunchDescriber,
     {
         "cuda/library.cpp.j2": LIBRARY,
         "cuda/images.cpp.j2": IMAGES,
         "cuda/CMakeLists.txt.j2": "CMakeLists.txt",
-        "header.h.j2": "{name}.h",
-        "wrapper.hpp.j2": "{name}.hpp",
-        "exports.map.j2": "exports.map",
-        "python_module.cpp.j2": PYTHON_MODULE,
+        **PUBLIC,
     },
     more=_more,
 )

@@ -32,10 +32,6 @@ def _scaled(name: str) -> Row:
     return row
 
 
-def _sin(call: Call) -> str:
-    return round_to(f"sin_quadrant({call.operands[0]}, {call.attr.quadrant})", call.dtype)
-
-
 _ROUNDINGS = {"even": "round_even", "floor": "floor", "ceil": "ceil", "trunc": "trunc"}
 
 
@@ -67,7 +63,7 @@ def _bitcast(call: Call) -> str:
 TABLE: dict[Op, Row] = {
     ops.LOG2: _scaled("log2_scaled"),
     ops.EXP2: _scaled("exp2_scaled"),
-    ops.SIN: _sin,
+    ops.SIN: lambda call: round_to(f"sin_quadrant({call.operands[0]}, {call.attr.quadrant})", call.dtype),
     ops.SQRT: _rounded("sqrt"),
     ops.RECIP: _rounded("recip"),
     ops.CAST: _cast,
@@ -91,16 +87,12 @@ TABLE: dict[Op, Row] = {
 }
 
 
-def _zero(dtype: DType) -> bytes:
-    return bytes(dtype.compute.itemsize)
-
-
 def _lowest(dtype: DType) -> bytes:
     return numerics.convert(numerics.of_nothing(ops.MAX_REDUCE, dtype), dtype.compute).tobytes()
 
 
 REDUCTIONS: dict[Op, Fold] = {
-    ops.SUM_REDUCE: Fold("add", "reduce_add", _zero),
+    ops.SUM_REDUCE: Fold("add", "reduce_add", lambda dtype: bytes(dtype.compute.itemsize)),
     ops.MAX_REDUCE: Fold("max", "reduce_max", _lowest),
 }
 

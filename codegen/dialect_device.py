@@ -44,8 +44,4 @@ def _scaled(name: str) -> Row:
     return row
 
 
-TABLE: dict[Op, Row] = {
-    **dialect_cpp.TABLE,
-    ops.LOG2: _scaled("log2_scaled"),
-    ops.EXP2: _scaled("exp2_scaled"),
-}
+TABLE: dict[Op, Row] = {**dialect_cpp.TABLE, ops.LOG2: _scaled("log2_scaled"), ops.EXP2: _scaled("exp2_scaled")}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 from luminal.codegen.emitter import KernelText
-from luminal.codegen.interface import Interface
-from luminal.codegen.library import LibraryText
+from luminal.codegen.library import Describer
 from luminal.codegen.platform import Platform
-from luminal.codegen.weights import WeightsPlan
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
@@ -21,18 +19,15 @@ LIBRARY = "library.cpp"
 PYTHON_MODULE = "python_module.cpp"
 IMAGES = "images.cpp"  # puts the images of kernels for GPUs into the library
 
-Describe: TypeAlias = Callable[[Program, Interface, Sequence[KernelText], WeightsPlan], LibraryText]
+# Templates of every host.
+PUBLIC = {
+    "header.h.j2": "{name}.h",
+    "wrapper.hpp.j2": "{name}.hpp",
+    "exports.map.j2": "exports.map",
+    "python_module.cpp.j2": PYTHON_MODULE,
+}
+
 More: TypeAlias = Callable[[Program, Target, Mapping[str, KernelText], Mapping[str, str]], Mapping[str, Any]]
-
-
-def _anything(program: Program) -> None:
-    pass
-
-
-def _nothing(
-    program: Program, target: Target, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
-) -> Mapping[str, Any]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class Host:
     """The host code for one kind of device.
 
     ``device`` is what manifests call it, ``platform`` the system that the library is for, ``kernel`` what files of a
-    kernel end in. ``describe`` gives what library.cpp iterates over; ``templates`` are the files beside the kernels,
+    kernel end in. ``describer`` makes what library.cpp iterates over; ``templates`` are the files beside the kernels,
     with what they make (``{name}`` is the model). ``check`` raises UnsupportedError for programs that the device cannot
     run; ``more(program, target, kernels, sources)`` is what the templates of this host know besides, of the kernels and
     their text by path.
@@ -49,10 +44,10 @@ class Host:
     device: str
     platform: Platform
     kernel: str
-    describe: Describe
+    describer: type[Describer]
     templates: Mapping[str, str]
-    check: Callable[[Program], None] = _anything
-    more: More = _nothing
+    check: Callable[[Program], None] = lambda program: None
+    more: More = lambda program, target, kernels, sources: {}
 
 
 def namespace(name: str) -> str:

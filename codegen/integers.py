@@ -7,7 +7,7 @@ import math
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.schedule.nest.walk import expressions, statements
-from luminal.core.symbolic import Atom, FloorDiv, Int, MinMax, Mod
+from luminal.core.symbolic import Atom, Int
 
 LIMIT = (1 << 31) - (1 << 12)  # what a loop adds to its axis at the end is left free
 
@@ -20,13 +20,7 @@ def of(nest: LoopNest) -> str:
 
 
 def _fits(value: Int) -> bool:
-    return _magnitude(value) < LIMIT and all(_fits(part) for atom in sym.atoms(value) for part in _parts(atom))
-
-
-def _parts(atom: Atom) -> tuple[Int, ...]:
-    if isinstance(atom, FloorDiv | Mod):
-        return atom.num, atom.den
-    return (atom.a, atom.b) if isinstance(atom, MinMax) else ()
+    return _magnitude(value) < LIMIT and all(_fits(part) for atom in sym.atoms(value) for part in sym.operands(atom))
 
 
 def _magnitude(value: Int) -> float:

@@ -21,14 +21,7 @@ ABI_VERSION = 1
 # C++ type of one element in NAME.hpp, by element type: a struct of its bits where C++ has none.
 CPP_TYPES: Mapping[str, str] = {
     "bool": "bool",
-    "int8": "std::int8_t",
-    "int16": "std::int16_t",
-    "int32": "std::int32_t",
-    "int64": "std::int64_t",
-    "uint8": "std::uint8_t",
-    "uint16": "std::uint16_t",
-    "uint32": "std::uint32_t",
-    "uint64": "std::uint64_t",
+    **{name: f"std::{name}_t" for name in ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]},
     "int2": "Int2",
     "int4": "Int4",
     "uint2": "UInt2",

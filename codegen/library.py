@@ -221,20 +221,9 @@ def _bound(dim: Var) -> int:
     return dim.hi
 
 
-def describe(program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan) -> LibraryText:
+class Describer:
     """The library of ``program``; ``kernels`` are its kernels, rendered, ``plan`` the places of its constants."""
-    return _Describer(program, interface, kernels, plan).describe()
 
-
-def describe_launches(
-    program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan
-) -> LibraryText:
-    """The same for a library that launches its kernels on a GPU: each call is ``context.launch(...)``, with the buffers
-    of the context as arguments."""
-    return _LaunchDescriber(program, interface, kernels, plan).describe()
-
-
-class _Describer:
     def __init__(
         self, program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan
     ) -> None:
@@ -469,8 +458,9 @@ class _Describer:
         return f"symbol({name}, {self.dims[dim]})" if dim else f"computed({name}, {self._function(size)})"
 
 
-class _LaunchDescriber(_Describer):
-    """Steps follow each other on a GPU: each is a launch of its own, of as many blocks as it has tasks."""
+class LaunchDescriber(Describer):
+    """The same for a library that launches its kernels on a GPU, one after the other, each in as many blocks as it has
+    tasks: a call is ``context.launch(...)``, with the buffers of the context as arguments."""
 
     def _step(self, step: Launch, pointers: dict[str, str]) -> Step:
         number = self._number(step)

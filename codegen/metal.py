@@ -10,7 +10,7 @@ from typing import Any
 
 from luminal.codegen import headers, library
 from luminal.codegen.emitter import KernelText
-from luminal.codegen.host import LIBRARY, PYTHON_MODULE, Host, namespace
+from luminal.codegen.host import LIBRARY, PUBLIC, Host, namespace
 from luminal.codegen.platform import MACOS
 from luminal.core.errors import SpecError, UnsupportedError
 from luminal.core.schedule.nest import ir
@@ -93,15 +93,12 @@ HOST = Host(
     "metal",
     MACOS,
     ".metal",
-    library.describe_launches,
+    library.LaunchDescriber,
     {
         "metal/library.cpp.j2": LIBRARY,
         "metal/shaders.cpp.j2": "shaders.cpp",
         "metal/CMakeLists.txt.j2": "CMakeLists.txt",
-        "header.h.j2": "{name}.h",
-        "wrapper.hpp.j2": "{name}.hpp",
-        "exports.map.j2": "exports.map",
-        "python_module.cpp.j2": PYTHON_MODULE,
+        **PUBLIC,
     },
     check,
     _more,

@@ -15,7 +15,7 @@ import jinja2
 from luminal.codegen import cuda, dialects, interface, library, metal, weights
 from luminal.codegen.cpp import comment, wrap
 from luminal.codegen.emitter import KernelText, emit
-from luminal.codegen.host import INCLUDE, LIBRARY, PYTHON_MODULE, Host, namespace
+from luminal.codegen.host import INCLUDE, LIBRARY, PUBLIC, PYTHON_MODULE, Host, namespace
 from luminal.codegen.interface import Interface
 from luminal.codegen.platform import LINUX, Platform
 from luminal.codegen.weights import WeightsPlan
@@ -77,20 +77,8 @@ class SourceBundle:
         return (*self.target.flags, *COMMON_FLAGS)
 
 
-CPU = Host(
-    "cpu",
-    LINUX,
-    ".cpp",
-    library.describe,
-    {
-        "library.cpp.j2": LIBRARY,
-        "header.h.j2": "{name}.h",
-        "wrapper.hpp.j2": "{name}.hpp",
-        "exports.map.j2": "exports.map",
-        "CMakeLists.txt.j2": "CMakeLists.txt",
-        "python_module.cpp.j2": PYTHON_MODULE,
-    },
-)
+_CPU_FILES = {"library.cpp.j2": LIBRARY, "CMakeLists.txt.j2": "CMakeLists.txt", **PUBLIC}
+CPU = Host("cpu", LINUX, ".cpp", library.Describer, _CPU_FILES)
 
 # By the dialect of a target.
 HOSTS = {"cpp": CPU, "cuda": cuda.HOST, "metal": metal.HOST}
@@ -162,11 +150,7 @@ def render(program: Program, target: Target) -> SourceBundle:
 
 
 def assemble(
-    program: Program,
-    target: Target,
-    host: Host,
-    kernels: Mapping[str, KernelText],
-    sources: Mapping[str, str],
+    program: Program, target: Target, host: Host, kernels: Mapping[str, KernelText], sources: Mapping[str, str]
 ) -> SourceBundle:
     """The ``sources`` of the kernels, by path, with the files of ``host`` around them. ``kernels`` are the kernels
     themselves."""
@@ -178,7 +162,7 @@ def assemble(
         "interface": face,
         "namespace": namespace(program.name),
         "kernels": texts,
-        "library": host.describe(program, face, texts, plan),
+        "library": host.describer(program, face, texts, plan).describe(),
         "target": target,
         "weights_bytes": plan.payload_bytes,
         "state_bytes": program.state_size,

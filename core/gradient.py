@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, binary, cast, constant, expand, reduce, select, unary
@@ -29,7 +29,7 @@ def gradients(y: Node, given: Sequence[Node]) -> list[Node]:
     Raises UnsupportedError where ``y`` depends on one of them through a primitive without a rule: a loop, a branch, a
     sort, the bits of a number.
     """
-    order = ir.topological([y])
+    order = traverse.topological([y])
     active = set(given)
     for node in order:
         if node.op not in CONSTANT and not _truncates(node) and not active.isdisjoint(node.inputs):
@@ -60,54 +60,15 @@ def _full(like: Node, value: float) -> Node:
 # ---- elementwise ---------------------------------------------------------------------------------------------------
 
 
-def _log2(node: Node, g: Node) -> list[Node | None]:
-    return [g * (node.attr.scale / math.log(2)) / node.inputs[0]]
-
-
-def _exp2(node: Node, g: Node) -> list[Node | None]:
-    return [g * node * (node.attr.scale * math.log(2))]
-
-
-def _sin(node: Node, g: Node) -> list[Node | None]:
-    return [g * unary(ops.SIN, node.inputs[0], ops.Quadrant((node.attr.quadrant + 1) % 4))]
-
-
-def _sqrt(node: Node, g: Node) -> list[Node | None]:
-    return [g * 0.5 / node]
-
-
-def _recip(node: Node, g: Node) -> list[Node | None]:
-    return [-(g * node * node)]
-
-
-def _cast(node: Node, g: Node) -> list[Node | None]:
-    return [cast(g, node.inputs[0].dtype)]
-
-
-def _mul(node: Node, g: Node) -> list[Node | None]:
-    a, b = node.inputs
-    return [g * b, g * a]
-
-
 def _mod(node: Node, g: Node) -> list[Node | None]:
     a, b = node.inputs
     return [g, -(g * unary(ops.ROUND, a / b, ops.Rounding("floor")))]
-
-
-def _div(node: Node, g: Node) -> list[Node | None]:
-    b = node.inputs[1]
-    return [g / b, -(g * node / b)]
 
 
 def _max(node: Node, g: Node) -> list[Node | None]:
     a, b = node.inputs
     half = select(binary(ops.EQUAL, a, b), g * 0.5, 0)
     return [select(b < a, g, half), select(a < b, g, half)]
-
-
-def _multiply_add(node: Node, g: Node) -> list[Node | None]:
-    a, b, _ = node.inputs
-    return [g * b, g * a, g]
 
 
 def _select(node: Node, g: Node) -> list[Node | None]:
@@ -121,10 +82,6 @@ def _select(node: Node, g: Node) -> list[Node | None]:
 def _repeated(node: Node, like: Node, axes: Sequence[int]) -> Node:
     """The result of a reduction, at every element that was reduced."""
     return expand(unsqueeze(node, axes), like.shape)
-
-
-def _sum_reduce(node: Node, g: Node) -> list[Node | None]:
-    return [_repeated(g, node.inputs[0], node.attr.axes)]
 
 
 def _max_reduce(node: Node, g: Node) -> list[Node | None]:
@@ -208,20 +165,20 @@ def _scatter(node: Node, g: Node) -> list[Node | None]:
 
 
 RULES: Mapping[Op, Rule] = {
-    ops.LOG2: _log2,
-    ops.EXP2: _exp2,
-    ops.SIN: _sin,
-    ops.SQRT: _sqrt,
-    ops.RECIP: _recip,
-    ops.CAST: _cast,
+    ops.LOG2: lambda node, g: [g * (node.attr.scale / math.log(2)) / node.inputs[0]],
+    ops.EXP2: lambda node, g: [g * node * (node.attr.scale * math.log(2))],
+    ops.SIN: lambda node, g: [g * unary(ops.SIN, node.inputs[0], ops.Quadrant((node.attr.quadrant + 1) % 4))],
+    ops.SQRT: lambda node, g: [g * 0.5 / node],
+    ops.RECIP: lambda node, g: [-(g * node * node)],
+    ops.CAST: lambda node, g: [cast(g, node.inputs[0].dtype)],
     ops.ADD: lambda node, g: [g, g],
-    ops.MUL: _mul,
+    ops.MUL: lambda node, g: [g * node.inputs[1], g * node.inputs[0]],
     ops.MOD: _mod,
-    ops.DIV: _div,
+    ops.DIV: lambda node, g: [g / node.inputs[1], -(g * node / node.inputs[1])],
     ops.MAX: _max,
-    ops.MULTIPLY_ADD: _multiply_add,
+    ops.MULTIPLY_ADD: lambda node, g: [g * node.inputs[1], g * node.inputs[0], g],
     ops.SELECT: _select,
-    ops.SUM_REDUCE: _sum_reduce,
+    ops.SUM_REDUCE: lambda node, g: [_repeated(g, node.inputs[0], node.attr.axes)],
     ops.MAX_REDUCE: _max_reduce,
     ops.VIEW: _view,
     ops.CONTIGUOUS: lambda node, g: [g],

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import host, ir, limits, numerics, ops, sizes, strided, texts
+from luminal.core import host, ir, limits, numerics, ops, sizes, strided, texts, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError, ShapeError
 from luminal.core.ir import Graph, Node
@@ -102,7 +102,7 @@ def constant_value(node: Node) -> Array | None:
     if node.op is ops.CONSTANT:
         array: Array = node.attr.array
         return array
-    if any(part.op is ops.INPUT for part in ir.topological([node])) or has_symbols(node):
+    if any(part.op is ops.INPUT for part in traverse.topological([node])) or has_symbols(node):
         return None
     if _may_not_end(node):
         return None
@@ -126,7 +126,7 @@ def folded(node: Node) -> Node:
         found = evaluate([node])[0]
         return texts.encode(found) if node.dtype.is_text else found
 
-    order = ir.topological([node])
+    order = traverse.topological([node])
     if any(part.op.kind not in _LINEAR for part in order):
         return ir.constant(value())
     return ir.lazy_constant(value, 1 + max((part.attr.depth for part in order if part.op is ops.CONSTANT), default=0))
@@ -139,7 +139,7 @@ def has_symbols(node: Node) -> bool:
     """Whether symbolic sizes are among what ``node`` is computed by, in bodies too."""
     return any(
         part.op is ops.DIM or any(not isinstance(extent, int) for extent in part.shape)
-        for part in ir.everything([node])
+        for part in traverse.everything([node])
     )
 
 
@@ -155,7 +155,7 @@ def affordable(node: Node) -> bool:
 
 def _may_not_end(node: Node) -> bool:
     """Whether a while loop is among what ``node`` is computed by: only running it tells how long it takes."""
-    return any(part.op is ops.WHILE for part in ir.everything([node]))
+    return any(part.op is ops.WHILE for part in traverse.everything([node]))
 
 
 _ROUND = 1 << 10  # elements that could be made while one node of a body is looked at in one round
@@ -168,7 +168,9 @@ def _work(node: Node) -> int:
     if node.op.kind is Kind.STRUCTURED:
         rounds = node.inputs[len(node.attr.carries)].shape[0] if node.op is ops.SCAN else 1
         assert isinstance(rounds, int)
-        return rounds * max(sum(_ROUND + _work(part) for part in ir.topological(body)) for body in node.attr.bodies)
+        return rounds * max(
+            sum(_ROUND + _work(part) for part in traverse.topological(body)) for body in node.attr.bodies
+        )
     size = node.inputs[0].size if node.op.kind is Kind.REDUCE else node.size
     assert isinstance(size, int)
     return size
@@ -241,7 +243,7 @@ def _order(roots: Sequence[Node], measured: Mapping[sym.Var, Node] | None = None
 
     def before(node: Node) -> Iterator[Node]:
         if measured:
-            yield from (measured[size] for size in measured if size in ir.symbols(node))
+            yield from (measured[size] for size in measured if size in traverse.symbols(node))
         yield from _operands(node)
 
     order: list[Node] = []

@@ -144,14 +144,6 @@ def _double_to_odd(x: Array) -> Array:
     return np.asarray((toward.view(np.uint32) | lost.astype(np.uint32)).view(np.float32))
 
 
-def _cast(attr: ops.To, x: Array) -> Array:
-    return convert(x, attr.dtype)
-
-
-def _bitcast(attr: ops.To, x: Array) -> Array:
-    return np.ascontiguousarray(x).view(attr.dtype.numpy).reshape(x.shape)
-
-
 # ---- functions -----------------------------------------------------------------------------------------------------
 
 
@@ -200,10 +192,6 @@ def _sin(attr: ops.Quadrant, x: Array) -> Array:
 
 
 _ROUNDINGS = {"even": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
-
-
-def _round(attr: ops.Rounding, x: Array) -> Array:
-    return np.asarray(_ROUNDINGS[attr.mode](x))
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------------------------
@@ -308,9 +296,9 @@ TABLE: dict[Op, Meaning] = {
     ops.SIN: _in_double(_sin),
     ops.SQRT: _computing(_row(np.sqrt)),
     ops.RECIP: _computing(_row(lambda x: x.dtype.type(1) / x)),
-    ops.CAST: _cast,
-    ops.BITCAST: _bitcast,
-    ops.ROUND: _computing(_round),
+    ops.CAST: lambda attr, x: convert(x, attr.dtype),
+    ops.BITCAST: lambda attr, x: np.ascontiguousarray(x).view(attr.dtype.numpy).reshape(x.shape),
+    ops.ROUND: _computing(lambda attr, x: np.asarray(_ROUNDINGS[attr.mode](x))),
     ops.ADD: _computing(_row(np.add)),
     ops.MUL: _computing(_row(np.multiply)),
     ops.MOD: _computing(_modulo),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from luminal.core import config, ir, ops, printer, renaming, sizes
+from luminal.core import config, ops, printer, renaming, sizes, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, SpecError, UnsupportedError
 from luminal.core.ir import Graph, Origins, State
@@ -162,7 +162,7 @@ def _check_sizes(graph: Graph) -> None:
     """Raises ModelError where a run would not know the size of a dimension."""
     extents = [extent for node in graph.inputs for extent in node.shape]
     known = {solution.symbol for solution in sizes.solve(extents)} | set(graph.measured)
-    used = {v for node in ir.topological(graph.roots) for extent in node.shape for v in sym.variables(extent)}
+    used = {v for node in traverse.topological(graph.roots) for extent in node.shape for v in sym.variables(extent)}
     used.update(v for extent in extents for v in sym.variables(extent))
     for symbol in sorted(used - known, key=lambda v: v.name):
         places = [str(extent) for extent in extents if symbol in sym.variables(extent)]
@@ -175,7 +175,7 @@ def _check_sizes(graph: Graph) -> None:
 
 def _check_texts(graph: Graph, target: Target) -> None:
     """Raises UnsupportedError where texts would have to be on a GPU."""
-    found = next((node for node in ir.everything(graph.roots) if node.dtype.is_text or node.op is ops.HOST), None)
+    found = next((node for node in traverse.everything(graph.roots) if node.dtype.is_text or node.op is ops.HOST), None)
     if found is not None and target.grid is not None:
         where = "; ".join(map(str, graph.origins.get(found, ()))) or str(found)
         raise UnsupportedError(f"{where}: texts are not supported on GPUs; compile the model, or this part, for a CPU")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, ops, texts
+from luminal.core import ops, texts, traverse
 from luminal.core.ir import Graph, Node, Origin, Origins, Shape
 from luminal.core.ops import Kind
 from luminal.core.types import from_numpy
@@ -30,7 +30,7 @@ def text(graph: Graph) -> str:
     A view is written as the operand's index for each index of the result, with its mask:
     ``View %3 [i0, i1] -> [i0, i1 - 1] where i1 - 1 >= 0 else 0.0``. A comment names the source operators.
     """
-    order = ir.topological([*graph.inputs, *graph.roots], graph.measured)
+    order = traverse.topological([*graph.inputs, *graph.roots], graph.measured)
     header = [f"graph {graph.name}"]
     numbers = {node: k for k, node in enumerate(order)}
     sizes = {d: f" = %{numbers[node]}" for d, node in graph.measured.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.ops import Kind
@@ -18,7 +18,7 @@ def apart(graph: Graph, taken: Iterable[Var]) -> Graph:
     others = {dim.name for dim in taken}
     names = {*others, *(dim.name for dim in graph.dims)}
     by: dict[Var, Int] = {}
-    for size in (*graph.measured, *ir.sizes_inside(graph.roots)):
+    for size in (*graph.measured, *traverse.sizes_inside(graph.roots)):
         if size.name in others:
             name = next(new for k in range(2, len(names) + 3) if (new := f"{size.name}_{k}") not in names)
             names.add(name)
@@ -41,7 +41,7 @@ def _renamed(graph: Graph, by: Mapping[Var, Int]) -> Graph:
 
 def rebuilt(roots: Sequence[Node], by: Mapping[Var, Int], done: dict[Node, Node]) -> list[Node]:
     """``roots`` with other variables of the same bounds for those in ``by``; ``done`` gains what each node became."""
-    for node in ir.topological(roots):
+    for node in traverse.topological(roots):
         if node not in done:
             shape = tuple(sym.substitute(size, by) for size in node.shape)
             inputs = tuple(done[operand] for operand in node.inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
-from luminal.core import ir
+from luminal.core import ir, traverse
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph, Node, Origin, Origins
 from luminal.core.ops import Kind, Op
@@ -25,8 +25,8 @@ def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
     joined where nodes were replaced."""
     origins: Origins = {}
     roots = rewrite(graph.roots, rules, graph.origins, origins)
-    reached = set(ir.everything(roots))
-    gone = set(ir.sizes_inside(graph.roots)).difference(ir.sizes_inside(roots))
+    reached = set(traverse.everything(roots))
+    gone = set(traverse.sizes_inside(graph.roots)).difference(traverse.sizes_inside(roots))
     return graph.computing(
         roots,
         dims=tuple(dim for dim in graph.dims if dim not in gone),
@@ -102,7 +102,7 @@ def remade(
     What is made has the origins of the node, in ``origins``; ``became`` gains what each node was replaced by."""
     found: dict[Node, Node] = {} if became is None else became
     inside = inside or (lambda body: remade(body, origins, make, became=became))
-    for node in ir.topological(roots):
+    for node in traverse.topological(roots):
         operands = [found[x] for x in node.inputs]
         with ir.originating(origins, *origins.get(node, ())):
             if node.op.kind is Kind.STRUCTURED:
@@ -116,7 +116,7 @@ def readers(roots: Iterable[Node]) -> dict[Node, set[Node | None]]:
     """Who reads each node that ``roots`` depend on; None where it is one of them, or a result of a loop or branch."""
     roots = tuple(roots)
     found: dict[Node, set[Node | None]] = {}
-    nodes = ir.everything(roots)
+    nodes = traverse.everything(roots)
     bodies = (body for node in nodes if node.op.kind is Kind.STRUCTURED for body in node.attr.bodies)
     for root in chain(roots, *bodies):
         found.setdefault(root, set()).add(None)
@@ -135,7 +135,7 @@ def _check_progress(waiting: Iterable[Node], following: dict[Node, Node], rule: 
 
 def _step(node: Node, operands: Sequence[Node], rules: Sequence[Rule]) -> tuple[Node, Rule | None]:
     """``node`` over its simplified operands, or by the first rule that applies; ``node`` itself where none does."""
-    rebuilt = ir.rebuild(node, operands)
+    rebuilt = traverse.rebuild(node, operands)
     if rebuilt is not node:
         return rebuilt, None
     for rule in rules:

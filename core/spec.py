@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from luminal.core import ir, ops, printer
+from luminal.core import ir, ops, printer, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import LuminalError, SpecError
 from luminal.core.ir import Graph, Node
@@ -31,7 +31,7 @@ _AROUND = 10  # nodes printed with a failure
 
 def check_graph(graph: Graph) -> None:
     """Raises SpecError at the first node that breaks an invariant, printing the nodes around it and its origin."""
-    order = ir.topological([*graph.inputs, *graph.roots])
+    order = traverse.topological([*graph.inputs, *graph.roots])
     for node in graph.inputs:
         if node.op is not ops.INPUT:
             raise _failure(graph, order, node, "expected an Input among the graph's inputs")
@@ -124,7 +124,7 @@ def _body_problems(node: Node, symbols: set[sym.Var]) -> Iterator[str]:
     for size, count in (pair for body in node.attr.measured for pair in body):
         if count.shape or count.dtype != i64 or size not in symbols:
             yield f"expected one int64 that says how large the declared symbol {size} is, found {count}"
-    for inner in ir.topological([root for body in node.attr.bodies for root in body]):
+    for inner in traverse.topological([root for body in node.attr.bodies for root in body]):
         for problem in _problems(inner, set(parameters), symbols):
             yield f"in a body, {inner}: {problem}"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.ir import Node
@@ -46,7 +46,7 @@ def scan(
             following, put_out = step(carries, slices)
         _check_carries("Scan", carries, following)
         _check_results("Scan", put_out, table)
-        read = set(ir.topological([*following, *put_out]))
+        read = set(traverse.topological([*following, *put_out]))
         kept = [k for k, x in enumerate(slices) if x in read] or [0]  # what no step reads need not be stored
         over, slices = [over[k] for k in kept], [slices[k] for k in kept]
         operands, shared, (body,), measured = _closed([[*following, *put_out]], [table], [*carries, *slices], parameter)
@@ -101,7 +101,7 @@ def collect(
         filled = [ir.scatter(a, number, x, 0, None, ops.Failure.ROOM) for a, x in zip(rows, put_out, strict=True)]
         empty = [ir.expand(ir.constant(0, x.dtype), x.shape) for x in rows]
         before, after, start = [*carries, *rows], [*following, *filled], [*first, *empty]
-        if number not in ir.topological([holds, *after]):
+        if number not in traverse.topological([holds, *after]):
             return _repeated(before, holds, after, start, parameter, (asked, table)), []
         before, after, start = [number, *before], [number + 1, *after], [zero, *start]
         count, *last = _repeated(before, holds, after, start, parameter, (asked, table))
@@ -238,11 +238,11 @@ def _closed(
 ) -> tuple[list[Node], tuple[Node, ...], list[tuple[Node, ...]], tuple[ops.Measured, ...]]:  # fmt: skip
     """What ``bodies`` read from outside, the parameters for it, the bodies over them and over their ``own``, and what
     they measure, of what is in their ``tables``."""
-    used = [ir.used_sizes(body, table) for body, table in zip(bodies, tables, strict=True)]
+    used = [traverse.used_sizes(body, table) for body, table in zip(bodies, tables, strict=True)]
     roots = [root for body, sizes in zip(bodies, used, strict=True) for root in (*body, *sizes.values())]
     operands = outside(roots, own, built, {size for sizes in used for size in sizes})
     shared = [parameter(f"shared {k}", x.shape, x) for k, x in enumerate(operands)]
-    closed = iter(ir.substitute(roots, dict(zip(operands, shared, strict=True))))
+    closed = iter(traverse.substitute(roots, dict(zip(operands, shared, strict=True))))
     results: list[tuple[Node, ...]] = []
     measured: list[ops.Measured] = []
     for body, sizes in zip(bodies, used, strict=True):
@@ -257,10 +257,10 @@ def outside(
     """The largest nodes under ``roots`` that depend on inputs, but on none of ``own`` and on no ``sizes`` that are
     measured inside, and are not among those that a branch has ``built``; seen through views, which cost nothing where
     they are."""
-    order = ir.topological(roots)
+    order = traverse.topological(roots)
     inside, given = {*own, *built}, set[Node]()
     if sizes:
-        inside.update(node for node in order if not ir.symbols(node).isdisjoint(sizes))
+        inside.update(node for node in order if not traverse.symbols(node).isdisjoint(sizes))
     for node in order:
         if node not in inside and not inside.isdisjoint(node.inputs):
             inside.add(node)

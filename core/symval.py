@@ -233,15 +233,6 @@ def _affine(array: np.ndarray[Any, Any]) -> tuple[int | float, tuple[int, ...]] 
     return (first, steps) if np.array_equal(expected, array) else None
 
 
-def _dim(node: Node, *_: Any) -> Element:
-    extent: Int = node.attr.value
-    return extent
-
-
-def _iota(_: Node, index: Index, __: int) -> Element:
-    return index[0]
-
-
 def _view(node: Node, index: Index, depth: int) -> Element:
     by = rename(node.shape, index)
     conditions = [sym.substitute(v, by) for v in node.attr.valid]
@@ -333,8 +324,8 @@ def _joined(node: Node, index: Index, depth: int) -> Element:
 
 _READERS: dict[Op, Callable[[Node, Index, int], Element]] = {
     ops.CONSTANT: _constant,
-    ops.DIM: _dim,
-    ops.IOTA: _iota,
+    ops.DIM: lambda node, index, depth: node.attr.value,
+    ops.IOTA: lambda node, index, depth: index[0],
     ops.VIEW: _view,
     ops.GATHER: _gather,
     ops.SUM_REDUCE: _reduce,
@@ -363,10 +354,6 @@ def _both(function: Callable[[Int, Int], Element]) -> Callable[[Node, Element, E
     return row
 
 
-def _same(_: Node, x: Element) -> Element:
-    return x
-
-
 def _cast(node: Node, x: Element) -> Element:
     assert isinstance(x, Expr)
     return _not(_equal(x, 0)) if node.dtype.is_bool else x
@@ -388,14 +375,6 @@ def _product(a: Int, b: Int) -> Element:
         if factors > _FACTORS or len(a.terms) * len(b.terms) > _TERMS:
             return None
     return a * b
-
-
-def _modulo(a: Int, b: Int) -> Element:
-    return sym.mod(a, b) if sym.always(b - 1) else None
-
-
-def _less(a: Int, b: Int) -> Element:
-    return 1 if sym.always(b - a - 1) else 0 if sym.always(a - b) else None
 
 
 def _equal(a: Int, b: Int) -> Element:
@@ -436,16 +415,16 @@ _LAZY = (ops.AND, ops.OR)
 _SYMBOLIC: dict[Op, Callable[..., Element]] = {
     ops.ADD: _both(lambda a, b: a + b),
     ops.MUL: _both(_product),
-    ops.MOD: _both(_modulo),
+    ops.MOD: _both(lambda a, b: sym.mod(a, b) if sym.always(b - 1) else None),
     ops.DIV: _divide,
     ops.MAX: _both(sym.maximum),
-    ops.LESS_THAN: _both(_less),
+    ops.LESS_THAN: _both(lambda a, b: 1 if sym.always(b - a - 1) else 0 if sym.always(a - b) else None),
     ops.EQUAL: _both(_equal),
     ops.AND: _and,
     ops.OR: _or,
     ops.SHL: _shift_left,
     ops.SHR: _shift_right,
     ops.CAST: _cast,
-    ops.ROUND: _same,
-    ops.CONTIGUOUS: _same,
+    ops.ROUND: lambda node, x: x,
+    ops.CONTIGUOUS: lambda node, x: x,
 }

@@ -122,23 +122,14 @@ class Target:
 
 X86_64 = Target("x86-64", "x86_64", (), _COMMON, register_bytes=16, registers=16, fused=False)
 AVX2 = Target(
-    "avx2",
-    "x86_64",
-    ("avx2", "fma", "f16c", "bmi2"),
-    (*_COMMON, "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
-    register_bytes=32,
-    registers=16,
-)
+    "avx2", "x86_64", ("avx2", "fma", "f16c", "bmi2"), (*_COMMON, "-mavx2", "-mfma", "-mf16c", "-mbmi2"),
+    register_bytes=32, registers=16,
+)  # fmt: skip
 AVX512 = Target(
-    "avx512",
-    "x86_64",
-    ("avx512f", "avx512dq", "avx512bw", "avx512vl", *AVX2.features),
+    "avx512", "x86_64", ("avx512f", "avx512dq", "avx512bw", "avx512vl", *AVX2.features),
     (*AVX2.flags, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mprefer-vector-width=512"),
-    register_bytes=64,
-    registers=32,
-    l1=48 << 10,
-    l2=1 << 20,
-)
+    register_bytes=64, registers=32, l1=48 << 10, l2=1 << 20,
+)  # fmt: skip
 AVX512_VNNI = replace(AVX512, name="avx512-vnni", units=(DOT_INT8,))
 AVX512_BF16 = replace(AVX512, name="avx512-bf16", units=(DOT_BF16, DOT_INT8))
 AVX512_AMX = replace(AVX512, name="amx", l2=2 << 20, units=(AMX_BF16, AMX_INT8, DOT_BF16, DOT_INT8))

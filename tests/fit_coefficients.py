@@ -12,6 +12,7 @@ cancels, and where ``v`` is large the rounding errors of ``v*P(v)`` do.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -302,6 +303,8 @@ def main() -> None:
     print()
     print("from luminal.core.decompose.common import Coefficients, Quotients")
     print("from luminal.core.types import f32, f64")
+    print()
+    print("# fmt: off")
     for fit in FITS:
         rational = any(len(i.degrees) == 2 for i in fit.intervals.values())
         print()
@@ -312,8 +315,11 @@ def main() -> None:
             print(f"    {dtype}: (  # 2**{float(mpmath.log(error, 2)):.1f}")
             for polynomial in found:
                 indent = " " * (12 if rational else 8)
-                print(*(["        ("] if rational else []), *(f"{indent}{float(c)!r}," for c in polynomial), sep="\n")
-                print(*(["        ),"] if rational else []), sep="\n", end="\n" if rational else "")
+                numbers = ", ".join(repr(float(c)) for c in polynomial) + ","
+                rows = textwrap.fill(
+                    numbers, 120, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+                )
+                print(*(["        (", rows, "        ),"] if rational else [rows]), sep="\n")
             print("    ),")
         print("}")
 

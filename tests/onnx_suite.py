@@ -25,7 +25,8 @@ from luminal.codegen import cpp
 from luminal.core import interp, types
 from luminal.core.decompose import random
 from luminal.core.errors import InputError, LuminalError, ShapeError, UnsupportedError
-from luminal.core.ir import Graph, topological
+from luminal.core.ir import Graph
+from luminal.core.traverse import topological
 from luminal.frontends.onnx import importer
 from luminal.module import Module
 from tests import coverage_page, onnx_page

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import ir, movement, ops, types
+from luminal.core import ir, movement, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -75,7 +75,7 @@ def convolution(batch: int, side: int, kernel: int, stride: int = 1) -> Contract
 
 def only(roots: Sequence[ir.Node]) -> Contraction:
     """The one contraction that ``roots`` depend on."""
-    (found,) = filter(None, map(contraction_of, ir.everything(roots)))
+    (found,) = filter(None, map(contraction_of, traverse.everything(roots)))
     return found
 
 

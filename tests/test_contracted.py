@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir
+from luminal.core import interp, traverse
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.ir import Node
@@ -33,7 +33,7 @@ def test_what_is_carried_is_what_a_pass_computes(name: str, monkeypatch: pytest.
             found: Contracted = done(whole, *args)
             assert distinct(found) == distinct(whole)
             assert all(roles(contraction) == stated(contraction) for contraction in found.contractions.values())
-            here = [node for node in ir.topological(found.graph.roots) if node in found.contractions]
+            here = [node for node in traverse.topological(found.graph.roots) if node in found.contractions]
             pairs = [x for node in here for x in (node, found.contractions[node].node())]
             outputs = tuple((f"value{k}", x) for k, x in enumerate(pairs))
             values = interp.run(replace(found.graph, outputs=outputs, states=()), case.inputs).outputs

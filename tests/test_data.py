@@ -15,7 +15,7 @@ from onnx import helper
 import luminal
 from luminal import artifact
 from luminal.codegen import build
-from luminal.core import data, interp, ir, movement, ops
+from luminal.core import data, interp, ir, movement, ops, traverse
 from luminal.core import target as targets
 from luminal.core.data import Arrays, Data
 from luminal.core.errors import ModelError
@@ -123,7 +123,7 @@ def test_small_values_keep_no_file_mapped(tmp_path: Path) -> None:
 def test_files_are_mapped_while_they_are_read_and_may_be_gone_by_then(tmp_path: Path) -> None:
     stored = store(tmp_path, MANY)
     graph = luminal.read(stored)
-    (constant,) = (node for node in ir.topological(graph.roots) if node.op is ops.CONSTANT)
+    (constant,) = (node for node in traverse.topological(graph.roots) if node.op is ops.CONSTANT)
     file = str(stored.with_name("data.bin"))
     assert mapped(file) == 0
     array = constant.attr.array

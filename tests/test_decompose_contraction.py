@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose import contraction, pooling
 from luminal.core.errors import ShapeError
@@ -64,7 +64,7 @@ def test_a_contraction_is_a_sum_over_a_product_of_views() -> None:
         contraction.conv(x, w, groups=2, pads_begin=[1, 1], pads_end=[1, 1]),
         contraction.matmul(q, transpose(k, -1, -2)),
     ):
-        kinds = [n.op for n in ir.topological([node])]
+        kinds = [n.op for n in traverse.topological([node])]
         assert set(kinds) <= {ops.INPUT, ops.VIEW, ops.MUL, ops.SUM_REDUCE} and kinds.count(ops.MUL) == 1
 
 

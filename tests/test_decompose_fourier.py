@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, types
+from luminal.core import interp, ir, traverse, types
 from luminal.core.decompose import fourier
 from luminal.core.errors import ShapeError
 
@@ -47,7 +47,7 @@ def test_signals_are_cut_and_filled_up(length: int, size: int) -> None:
 def test_the_number_of_products_grows_as_n_log_n() -> None:
     def products(size: int) -> int:
         y = fourier.dft(ir.input_("x", (size, 2), types.f32), 0)
-        return sum(int(node.size) for node in ir.topological([y]) if node.op.name == "Mul")  # type: ignore[arg-type]
+        return sum(int(node.size) for node in traverse.topological([y]) if node.op.name == "Mul")  # type: ignore[arg-type]
 
     for size in (1024, 1009, 6 * 257):
         assert products(size) <= 2500 * size

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose import attention, indexing, scattering
 from luminal.core.decompose.compare import maximum
@@ -52,9 +52,9 @@ def test_embedding_has_no_negative_positions() -> None:
 def test_known_positions_are_not_wrapped() -> None:
     data = ir.input_("x", (8, 2), f32)
     for index in (ir.iota(3), ir.iota(3) + 2, ir.constant(np.array([1, 2]), i64), ir.dim(sym.var("n", 0, 7))):
-        assert not any(n.op is ops.SELECT for n in ir.topological([indexing.take(data, index)]))
+        assert not any(n.op is ops.SELECT for n in traverse.topological([indexing.take(data, index)]))
     unknown = indexing.take(data, ir.input_("i", (3,), i64))
-    assert any(n.op is ops.SELECT for n in ir.topological([unknown]))
+    assert any(n.op is ops.SELECT for n in traverse.topological([unknown]))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -268,7 +268,7 @@ def test_what_the_scale_multiplies(kind: str, computed: bool) -> None:
     first, *others = map(torch.from_numpy, arrays)
     close(run(attend, *arrays), F.scaled_dot_product_attention(first.clamp(min=-1) if computed else first, *others))
     inputs = [ir.input_(f"x{i}", array.shape, from_numpy(array.dtype)) for i, array in enumerate(arrays)]
-    order = ir.topological([attend(*inputs)])
+    order = traverse.topological([attend(*inputs)])
     unit = 1.0 if kind == "float" else math.log2(math.e)
     numbers = [(node.shape, uniform(node.inputs[1])) for node in order if node.op is ops.MUL]
     assert (operands[0].shape if computed else (2, 4, 5, 7), np.float32(unit / math.sqrt(8))) in numbers

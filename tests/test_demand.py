@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from luminal.codegen.render import render
-from luminal.core import interp, ir, ops, structured, types
+from luminal.core import interp, ir, ops, structured, traverse, types
 from luminal.core import target as targets
 from luminal.core.decompose.activation import gelu, silu
 from luminal.core.decompose.common import SHORT_DIGITS
@@ -110,7 +110,7 @@ def test_errors_within_the_digits_move_a_rounding_by_one_place(name: str) -> Non
             error = 2.0**-FEW * random.choice([-1.0, 1.0], node.shape)
             off[node] = node * ir.constant((1 + error).astype(np.float32))
     values = {n.attr.name: random.standard_normal(n.shape).astype(np.float32) for n in (X, Y)}
-    exact, found = interp.evaluate([root, *ir.substitute([root], off)], values)
+    exact, found = interp.evaluate([root, *traverse.substitute([root], off)], values)
     place = np.spacing(np.abs(exact)) * 2.0**16  # the last of bfloat16's 8 bits
     assert (np.abs(found - exact) <= place).all() and (found != exact).mean() < 0.25
 
@@ -122,7 +122,7 @@ def test_loops_are_eased_inside() -> None:
 
     (last,), (sums,) = structured.scan(step, [Y], [ir.input_("rows", (5, 8, 24), types.f32)])
     graph = eased(Contracted.of(Graph("loop", (), (("last", rounded(last)), ("sums", sums))))).graph
-    digits = {n.shape: n.attr.digits for n in ir.everything(graph.roots) if n.op is ops.EXP2}
+    digits = {n.shape: n.attr.digits for n in traverse.everything(graph.roots) if n.op is ops.EXP2}
     assert digits == {(8, 26): None, (8, 24): FEW}
 
 
@@ -132,14 +132,14 @@ def test_loops_are_eased_inside() -> None:
 def test_a_function_is_found_by_what_it_is_made_of() -> None:
     (whole,) = rewrite([gelu(X)])
     assert list(NODES.match(functions.of(times_normal), whole)) == [{"x": X}]
-    others = [n for n in ir.topological([whole]) if n.op is ops.CONSTANT]
+    others = [n for n in traverse.topological([whole]) if n.op is ops.CONSTANT]
     changed = [{n: ir.constant(np.asarray(n.attr.array * 3 + 1))} for n in others]
-    readers = [n for n in ir.topological([whole]) if X in n.inputs]
+    readers = [n for n in traverse.topological([whole]) if X in n.inputs]
     z = ir.input_("z", X.shape, types.f32)
-    changed += [{n: ir.rebuild(n, [z if x is X else x for x in n.inputs])} for n in readers]
+    changed += [{n: traverse.rebuild(n, [z if x is X else x for x in n.inputs])} for n in readers]
     assert len(others) > 10 and len(readers) > 1
     for by in changed:
-        assert not list(NODES.match(functions.of(times_normal), *ir.substitute([whole], by)))
+        assert not list(NODES.match(functions.of(times_normal), *traverse.substitute([whole], by)))
 
 
 def test_what_a_function_is_compared_with_leaves_no_trace() -> None:
@@ -153,7 +153,7 @@ def test_what_a_function_is_compared_with_leaves_no_trace() -> None:
         weights = rounded(gelu(X))
     found = eased(Contracted.of(Graph("both", (x, X), (("n", negated), ("g", weights)), origins=origins))).graph
     assert [origin.op for origin in found.origins[negated]] == ["Neg"] and x not in found.origins
-    assert found.origins.keys() <= {*origins, *ir.everything(found.roots)}
+    assert found.origins.keys() <= {*origins, *traverse.everything(found.roots)}
 
 
 # ---- a chosen precision ----------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_function_that_is_read_rounded_is_of_its_shorter_form(
 ) -> None:
     graph = Graph("weights", (X, W), (("y", matmul(function(X * 3), W)),))
     (root,) = canonical(graph, targets.parse("avx512-bf16", precision)).roots
-    assert any(node.op is ops.DIV for node in ir.topological([root])) != shorter
+    assert any(node.op is ops.DIV for node in traverse.topological([root])) != shorter
 
 
 @pytest.mark.parametrize("number_first", [False, True])
@@ -196,14 +196,14 @@ def test_a_function_that_a_model_spells_out_is_of_its_shorter_form(number_first:
     angle = tanh((X + X * X * X * 0.044715) * 0.7978845608)
     y = X * 0.5 * (ir.constant(1.0, types.f32) + angle if number_first else angle + 1)
     (root,) = canonical(Graph("gelu", (X, W), (("y", matmul(y, W)),)), targets.parse("avx512-bf16", "bf16")).roots
-    assert [n.attr.digits for n in ir.topological([root]) if n.op is ops.EXP2] == [SHORT_DIGITS]
+    assert [n.attr.digits for n in traverse.topological([root]) if n.op is ops.EXP2] == [SHORT_DIGITS]
 
 
 def test_what_others_read_is_not_computed_twice() -> None:
     angle = tanh(X)
     graph = Graph("shared", (X, W), (("y", matmul((angle + 1) * X, W)), ("angle", angle)))
     roots = canonical(graph, targets.parse("avx512-bf16", "bf16")).roots
-    assert sum(node.op is ops.EXP2 for node in ir.topological(roots)) == 1
+    assert sum(node.op is ops.EXP2 for node in traverse.topological(roots)) == 1
 
 
 def _in_float64(function: Callable[[Node], Node]) -> Callable[[Array], Array]:
@@ -232,7 +232,7 @@ def test_shorter_forms_have_the_digits_that_they_claim(row: Identity) -> None:
     stored, wanted = (v[: len(special)].astype(types.bf16.numpy) for v in (found, exact))
     assert stored.tobytes() == wanted.tobytes()
     found, exact = found[len(special) :], exact[len(special) :]
-    inside = ir.topological([row.right(x)])
+    inside = traverse.topological([row.right(x)])
     digits, lost = row.real.digits, row.real.lost
     assert digits is not None and all(node.attr.digits >= digits for node in inside if node.op is ops.EXP2)
     assert (np.abs(found - exact) <= np.abs(exact) * 2.0**-digits + lost).all()
@@ -242,4 +242,4 @@ def test_shorter_forms_have_the_digits_that_they_claim(row: Identity) -> None:
 def test_outputs_are_as_exact_as_ever(precision: str) -> None:
     graph = Graph("values", (X,), (("p", softmax(X, -1)), ("g", gelu(X))))
     target = targets.parse("avx512-bf16", precision)
-    assert all(n.attr.digits is None for n in ir.topological(canonical(graph, target).roots) if n.op is ops.EXP2)
+    assert all(n.attr.digits is None for n in traverse.topological(canonical(graph, target).roots) if n.op is ops.EXP2)

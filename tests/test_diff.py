@@ -19,7 +19,7 @@ from luminal.comparison import locate, stages
 from luminal.comparison.locate import first_failure
 from luminal.comparison.measure import COARSE_LIMIT, LIMIT, distance, rounding
 from luminal.comparison.references import Interpreter, OnnxRuntime
-from luminal.core import interp, ir, ops, pipeline
+from luminal.core import interp, ir, ops, pipeline, traverse
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -224,9 +224,9 @@ def test_what_a_stage_makes_wrong_is_not_put_down_to_the_precision() -> None:
 def _with(graph: Graph, op: ops.Op, replacement: Callable[..., Node]) -> Graph:
     """``graph`` with another meaning of ``op``."""
     built: dict[Node, Node] = {}
-    for node in ir.topological(graph.results):
+    for node in traverse.topological(graph.results):
         operands = [built[operand] for operand in node.inputs]
-        built[node] = replacement(*operands) if node.op is op else ir.rebuild(node, operands)
+        built[node] = replacement(*operands) if node.op is op else traverse.rebuild(node, operands)
     outputs = tuple((name, built[node]) for name, node in graph.outputs)
     return Graph(graph.name, graph.inputs, outputs, graph.dims, graph.origins, graph.names, graph.structure)
 

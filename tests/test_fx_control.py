@@ -15,7 +15,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import luminal
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ops, traverse
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Graph
 from luminal.frontends.fx import importer
@@ -107,7 +107,7 @@ def test_agrees_with_eager(name: str) -> None:
     function, calls, op = MODELS[name]
     model = Layer(function)
     graph = importer.load(model, calls[0])
-    assert op is None or op in {node.op for node in ir.topological(graph.results)}
+    assert op is None or op in {node.op for node in traverse.topological(graph.results)}
     for inputs in calls:
         models.assert_close(interpreted(graph, inputs), eager(model, inputs), 1e-5)
 
@@ -143,7 +143,7 @@ def test_associative_scans_of_any_number_of_elements() -> None:
 
     model = Layer(combined)
     graph = importer.load(model, (X,), dims={"inputs_0": {0: "n"}, "n": (1, 9)})
-    assert ops.SCAN in {node.op for node in ir.topological(graph.results)}
+    assert ops.SCAN in {node.op for node in traverse.topological(graph.results)}
     for n in (1, 2, 5):
         models.assert_close(interpreted(graph, (X[:n],)), eager(model, (X[:n],)), 1e-5)
 
@@ -180,7 +180,7 @@ def test_associative_scans_of_elementwise_functions() -> None:
 
 def test_a_known_condition_leaves_one_branch() -> None:
     graph = importer.load(Layer(branch), MODELS["branch"][1][0], constants={"inputs_1": np.array([False, False])})
-    assert ops.COND not in {node.op for node in ir.topological(graph.results)}
+    assert ops.COND not in {node.op for node in traverse.topological(graph.results)}
 
 
 def test_what_a_body_cannot_compute_is_listed() -> None:

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from luminal.core import ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError, UnsupportedError
-from luminal.core.ir import topological
+from luminal.core.traverse import topological
 from luminal.frontends.fx import importer
 from luminal.frontends.fx.tables import TABLE
 from tests.fx_support import Call, check, difference, floats, run

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from luminal.core import ir, ops, types
+from luminal.core import ir, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose import (
     activation,
@@ -49,7 +49,7 @@ def work(roots: Sequence[Node]) -> float:
     """How many elements are computed: the terms of sums, the rounds of loops, the comparisons of sorts."""
     total = 0.0
     done: set[tuple[Node, ...]] = set()
-    for node in ir.topological(roots):
+    for node in traverse.topological(roots):
         if node.op.kind in (Kind.SOURCE, Kind.VIEW):
             continue
         size = float(sym.upper(node.size) or 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from luminal.comparison.oracle import Oracle
-from luminal.core import interp, ir, ops, structured, types
+from luminal.core import interp, ir, ops, structured, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -85,7 +85,7 @@ def integral(graph: Graph) -> Graph:
 
 def products(graph: Graph) -> list[tuple[DType, DType, DType]]:
     """The types of A, B and the sum of every contraction; constants that folded into int32 as what holds them."""
-    found = [(node, r) for node in ir.everything(graph.roots) if (r := contraction_of(node)) is not None]
+    found = [(node, r) for node in traverse.everything(graph.roots) if (r := contraction_of(node)) is not None]
     return [(r.a.source.dtype, _held(r.b.source), node.dtype) for node, r in found]
 
 
@@ -173,7 +173,7 @@ def test_windows_with_borders_are_the_same_integers(
 def test_the_rule_applies_to_its_examples_once(example: Node) -> None:
     made = integers.RULE.rewrite(example)
     assert made is not None
-    (total,) = (x for x in ir.topological([made]) if contraction_of(x) is not None)
+    (total,) = (x for x in traverse.topological([made]) if contraction_of(x) is not None)
     assert made is not example and integers.RULE.rewrite(total) is total
 
 
@@ -193,22 +193,22 @@ def test_a_is_not_summed_where_b_has_no_zero_point() -> None:
     for weight, zero, sums in ((b, None, 1), (b, 0, 1), (b, 3, 2), (ir.bitcast(b, u8) ^ 128, 128, 1)):
         point = None if zero is None else ir.constant(zero, weight.dtype)
         found = integral(values.graph(decompose.matmul(centred(a, ir.constant(7, i8)), centred(weight, point))))
-        assert sum(node.op is ops.SUM_REDUCE for node in ir.topological(found.roots)) == sums
+        assert sum(node.op is ops.SUM_REDUCE for node in traverse.topological(found.roots)) == sums
 
 
 def test_sums_of_large_constants_fold() -> None:
     values = Values(0)
     a, b = values.node((3, 300), u8, False), values.node((300, 300), u8, True)
     found = integral(values.graph(decompose.matmul(centred(a, ir.constant(7, u8)), centred(b, ir.constant(128, u8)))))
-    assert sum(node.op is ops.SUM_REDUCE for node in ir.topological(found.roots)) == 1
-    assert [n.dtype for n in ir.topological(found.roots) if n.op is ops.CONSTANT and n.size == 300**2] == [i8]
+    assert sum(node.op is ops.SUM_REDUCE for node in traverse.topological(found.roots)) == 1
+    assert [n.dtype for n in traverse.topological(found.roots) if n.op is ops.CONSTANT and n.size == 300**2] == [i8]
 
 
 def test_a_border_holds_the_zero_point() -> None:
     values = Values(0)
     x, weight = values.node((1, 2, 4, 4), i8, False), values.node((3, 2, 3, 3), i8, True)
     y = decompose.conv(centred(x, ir.constant(-5, i8)), centred(weight, None), None, None, (1, 1), (1, 1))
-    (border,) = (n for n in ir.topological(integral(values.graph(y)).roots) if n.op is ops.VIEW and n.attr.valid)
+    (border,) = (n for n in traverse.topological(integral(values.graph(y)).roots) if n.op is ops.VIEW and n.attr.valid)
     assert border.dtype == u8 and border.attr.fill == bytes([128 - 5])
 
 
@@ -499,7 +499,7 @@ def test_constants_of_integer_products_are_packed_in_bytes() -> None:
         graph = values.graph(decompose.matmul(centred(values.node((9, 64), u8, False), None), weight))
         seen: dict[str, Any] = {}
         program = compile_graph(graph, AVX512, seen.__setitem__)
-        prepared = ir.topological(seen["preparation for kernels"].roots)
+        prepared = traverse.topological(seen["preparation for kernels"].roots)
         (panels,) = (n for n in prepared if n.op is ops.CONSTANT and n.size != 1)
         assert panels.dtype == expected
         found = run_program(program, values.arrays)["y0"]

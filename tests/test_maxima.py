@@ -14,7 +14,7 @@ from torch import nn
 
 import luminal
 from luminal.codegen.render import render
-from luminal.core import interp, ir, movement, ops, structured, types
+from luminal.core import interp, ir, movement, ops, structured, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import activation, contraction, pooling
@@ -51,7 +51,7 @@ def graph(root: Node, *inputs: Node) -> Graph:
 def kinds(root: Node) -> set[DType]:
     """The types of the maxima over axes that ``root`` is computed from, as they are taken."""
     (found,) = of_bits(Contracted.of(graph(root))).graph.roots
-    return {node.dtype for node in ir.topological([found]) if node.op is ops.MAX_REDUCE}
+    return {node.dtype for node in traverse.topological([found]) if node.op is ops.MAX_REDUCE}
 
 
 SIGNLESS: dict[str, Callable[[Node], Node]] = {
@@ -85,7 +85,7 @@ def test_what_is_never_below_zero_is_known(name: str) -> None:
     value = SIGNLESS[name](X)
     (found,) = interp.evaluate([value], {"x": np.resize(SPECIAL, X.shape)})
     assert not np.any(found < 0)
-    assert value in signs.not_negative(ir.topological([value]))
+    assert value in signs.not_negative(traverse.topological([value]))
     assert kinds(pooled(value)) - {types.f32} == {types.u16 if name == "what is rounded" else types.u32}
 
 
@@ -94,7 +94,7 @@ def test_what_may_be_below_zero_is_compared_as_it_is(name: str) -> None:
     value = SIGNED[name](X)
     (found,) = interp.evaluate([value], {"x": np.resize(SPECIAL, X.shape)})
     assert np.any(found < 0)
-    assert value not in signs.not_negative(ir.topological([value]))
+    assert value not in signs.not_negative(traverse.topological([value]))
     assert kinds(pooled(value)) == {types.f32}
 
 
@@ -113,7 +113,7 @@ def test_a_bound_that_may_be_nan_limits_nothing() -> None:
     y = ir.input_("y", X.shape, types.f32)
     for bound in (relu(y), ir.expand(ir.constant(np.nan, types.f32), X.shape)):
         value = ir.select(less(X, bound), bound, X)
-        assert value not in signs.not_negative(ir.topological([value]))
+        assert value not in signs.not_negative(traverse.topological([value]))
         assert kinds(pooled(value)) == {types.f32}
         given = {"x": np.full(X.shape, -1, np.float32), "y": np.full(X.shape, np.nan, np.float32)}
         (found,) = interp.evaluate(of_bits(Contracted.of(graph(pooled(value), X, y))).graph.roots, given)
@@ -123,7 +123,7 @@ def test_a_bound_that_may_be_nan_limits_nothing() -> None:
 def test_the_largest_of_nothing_is_below_zero() -> None:
     for extent, known in ((0, False), (sym.var("n", 0, 4), False), (sym.var("n", 1, 4), True)):
         value = ir.reduce(ops.MAX_REDUCE, relu(ir.input_("x", (2, 3, 9, 9, extent), types.f32)), [4])
-        assert (value in signs.not_negative(ir.topological([value]))) is known
+        assert (value in signs.not_negative(traverse.topological([value]))) is known
 
 
 @pytest.mark.parametrize("fill", [5.0, np.inf, np.nan, 2.0**-140, 0.0, -0.0, -1.0, -np.inf])
@@ -140,7 +140,7 @@ def test_bodies_of_loops_are_not_left_out() -> None:
 
     _, (found,) = structured.scan(step, [], [ir.input_("rows", (5, *X.shape), types.f32)])
     (same,) = of_bits(Contracted.of(graph(found))).graph.roots
-    assert types.u32 in {node.dtype for node in ir.everything([same]) if node.op is ops.MAX_REDUCE}
+    assert types.u32 in {node.dtype for node in traverse.everything([same]) if node.op is ops.MAX_REDUCE}
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------

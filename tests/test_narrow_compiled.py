@@ -8,7 +8,7 @@ import pytest
 
 import luminal
 from luminal.codegen import dialects
-from luminal.core import interp, ir, numerics, ops, types
+from luminal.core import interp, ir, numerics, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import conversion
@@ -63,7 +63,7 @@ def conversions(of: DType) -> dict[str, Node]:
 
 
 def graph_of(results: dict[str, Node], name: str = "narrow") -> Graph:
-    inputs = dict.fromkeys(node for node in ir.topological(results.values()) if node.op is ops.INPUT)
+    inputs = dict.fromkeys(node for node in traverse.topological(results.values()) if node.op is ops.INPUT)
     return Graph(name, tuple(inputs), tuple(results.items()))
 
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import luminal
-from luminal.core import ir, ops
+from luminal.core import ops, traverse
 from luminal.core import target as targets
 from luminal.core.errors import DTypeError, InputError, LuminalError, ModelError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph
@@ -27,7 +27,7 @@ def parsed(text: str, opset: int = 17, version: int = 8) -> onnx.ModelProto:
 
 
 def operations(graph: Graph) -> list[ops.Op]:
-    return [node.op for node in ir.topological(graph.results)]
+    return [node.op for node in traverse.topological(graph.results)]
 
 
 def agrees(proto: onnx.ModelProto, *calls: Mapping[str, Array], **options: Any) -> Graph:
@@ -187,7 +187,7 @@ def unlike_calls(seed: int = 0) -> list[dict[str, Array]]:
 @pytest.mark.parametrize("name", UNLIKE)
 def test_branches_give_results_of_other_sizes(name: str) -> None:
     graph = agrees(unlike(name), *unlike_calls(), dims=UNLIKE_SIZES)
-    assert ops.COND in operations(graph) or ops.COND in {node.op for node in ir.everything(graph.results)}
+    assert ops.COND in operations(graph) or ops.COND in {node.op for node in traverse.everything(graph.results)}
 
 
 def test_branches_of_other_sizes_compiled() -> None:
@@ -467,7 +467,7 @@ def test_sizes_that_data_decides_inside_a_body() -> None:
     """)
     calls = [{"x": np.float32(x), "w": floats(3, 2, seed=1)} for x in ([3, 0.5, 1.5], [-1, -2, 0], [9, 9, 9])]
     graph = agrees(proto, *calls)
-    assert not graph.measured and ir.sizes_inside(graph.results)
+    assert not graph.measured and traverse.sizes_inside(graph.results)
     compiled(graph, *calls)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.rewrite import simplify
 from luminal.frontends.onnx import importer
@@ -132,7 +132,7 @@ def test_what_the_graph_says_of_itself(exported: Exported) -> None:
     graph = importer.load(exported.path)
     assert {v.name for v in graph.dims} == dims(exported.kind)
     assert graph.structure["inputs"] == list(exported.kind.dynamic)
-    order = ir.topological(graph.results)
+    order = traverse.topological(graph.results)
     weights = [node for node in order if node.op is ops.CONSTANT and node.attr.array.size >= 32]
     assert weights and all(node in graph.names for node in weights)
     assert set(graph.names.values()) & {name for name, _ in exported.module.named_parameters()}
@@ -145,8 +145,8 @@ def test_what_the_graph_says_of_itself(exported: Exported) -> None:
 def test_no_arithmetic_on_shapes_is_left(exported: Exported) -> None:
     """Every size is an expression over the inputs' sizes, and simplified, one number alone computes nothing."""
     graph = importer.load(exported.path)
-    order = ir.topological(graph.results)
+    order = traverse.topological(graph.results)
     assert all(sym.variables(d) <= set(graph.dims) for node in order for d in node.shape)
-    for node in ir.topological(simplify(graph).results):
+    for node in traverse.topological(simplify(graph).results):
         if node.dtype.is_integer and node.op.kind is ops.Kind.ELEMENTWISE:
             assert node.size != 1, node

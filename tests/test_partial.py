@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import luminal
-from luminal.core import interp, ir, ops, structured, types
+from luminal.core import interp, ir, ops, structured, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose.arithmetic import abs_
@@ -48,14 +48,14 @@ def short_sums(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def graph(*roots: Node) -> Graph:
-    nodes = ir.topological(roots)
+    nodes = traverse.topological(roots)
     inputs = tuple(node for node in nodes if node.op is ops.INPUT)
     dims = {v for node in inputs for size in node.shape for v in sym.variables(size)}
     return Graph("g", inputs, tuple((f"y{k}", root) for k, root in enumerate(roots)), tuple(dims))
 
 
 def reductions(found: Graph) -> list[Node]:
-    return [node for node in ir.topological(found.roots) if node.op.kind is ops.Kind.REDUCE]
+    return [node for node in traverse.topological(found.roots) if node.op.kind is ops.Kind.REDUCE]
 
 
 def in_parts(whole: Graph, target: Target = TARGET) -> Graph:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import luminal
-from luminal.core import interp, ir, movement, ops, types
+from luminal.core import interp, ir, movement, ops, traverse, types
 from luminal.core.decompose import contraction
 from luminal.core.ir import Graph
 from luminal.core.schedule.numeric import quantise
@@ -66,7 +66,7 @@ def test_weights_are_rounded_as_the_formulas_say(name: str, transposed: bool) ->
 
 
 def stored(graph: Graph) -> set[DType]:
-    return {n.dtype for n in ir.topological(graph.roots) if n.op is ops.CONSTANT and n.size != 1}
+    return {n.dtype for n in traverse.topological(graph.roots) if n.op is ops.CONSTANT and n.size != 1}
 
 
 def test_other_weights_stay() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luminal.codegen import emitter
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ir, ops, traverse
 from luminal.core import target as targets
 from luminal.core.decompose import compare
 from luminal.core.decompose.quantization import centred, rounded
@@ -50,7 +50,7 @@ def multiplied(y: Node, target: Target = targets.AVX2) -> Node:
 
 
 def divides(y: Node) -> bool:
-    return any(node.op is ops.DIV for node in ir.topological([y]))
+    return any(node.op is ops.DIV for node in traverse.topological([y]))
 
 
 def samples(scale: float, zero: int, to: DType, seed: int) -> Array:

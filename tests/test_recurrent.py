@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import luminal
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ops, traverse
 from luminal.core.errors import ModelError, ShapeError, UnsupportedError
 from luminal.core.ir import Graph, Node
 from luminal.frontends.fx import importer as fx
@@ -23,7 +23,7 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 def scans(graph: Graph) -> set[tuple[Node, ...]]:
     """The operands of the scans, which the results of one share."""
-    return {node.inputs for node in ir.topological(graph.results) if node.op is ops.SCAN}
+    return {node.inputs for node in traverse.topological(graph.results) if node.op is ops.SCAN}
 
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
-from luminal.core import interp, ir, movement, ops, rewrite, spec
+from luminal.core import interp, ir, movement, ops, rewrite, spec, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose.error_function import times_normal, times_normal_short
 from luminal.core.decompose.hyperbolic import one_plus_tanh_short
@@ -44,7 +44,7 @@ def values(dtype: DType, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, A
 
 
 def feed(roots: list[Node], seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    inputs = sorted({n for n in ir.topological(roots) if n.op is ops.INPUT}, key=lambda n: n.attr.name)
+    inputs = sorted({n for n in traverse.topological(roots) if n.op is ops.INPUT}, key=lambda n: n.attr.name)
     return {
         n.attr.name: values(n.dtype, tuple(int(sym.evaluate(d, DIMS)) for d in n.shape), seed + k)
         for k, n in enumerate(inputs)
@@ -172,7 +172,7 @@ def test_conditions_on_positions_are_kept_for_splitting() -> None:
     mask = ir.select(rows < columns, ir.expand(ir.constant(-np.inf, f32), (8, 8)), 0.0)
     (kept,) = rewrite.rewrite([mask])
     assert kept.op is ops.SELECT
-    assert any(n.op is ops.IOTA for n in ir.topological([kept]))
+    assert any(n.op is ops.IOTA for n in traverse.topological([kept]))
 
 
 def test_shape_arithmetic_disappears() -> None:
@@ -182,7 +182,7 @@ def test_shape_arithmetic_disappears() -> None:
     scaled = x * ir.cast(ir.expand(ir.cast(ir.dim(size), f32), (size, 4)), f32)
     found = rewrite.rewrite([positions, scaled])
     assert found[0] is movement.slice_(ir.input_("table", (16, 4), f32), 0, 0, size)
-    assert {n.op for n in ir.topological([found[1]])} <= {ops.INPUT, ops.DIM, ops.CAST, ops.VIEW, ops.MUL}
+    assert {n.op for n in traverse.topological([found[1]])} <= {ops.INPUT, ops.DIM, ops.CAST, ops.VIEW, ops.MUL}
 
 
 # ---- graphs ----------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_simplify_keeps_inputs_names_and_joins_origins() -> None:
     assert found.outputs == (("z", y),)
     assert found.names == {weight: "layer.weight"}
     assert found.origins[y] == (Origin("Mul", "first"), Origin("Mul", "second", "model.py:7"))
-    assert set(found.origins) <= set(ir.topological(found.results))
+    assert set(found.origins) <= set(traverse.topological(found.results))
     assert graph.origins[y] == (Origin("Mul", "first"),)
 
 
@@ -213,7 +213,7 @@ def test_a_deep_chain_needs_no_recursion() -> None:
     for _ in range(3000):
         y = (y + 1.0) * 1.0
     (found,) = rewrite.rewrite([y])
-    assert len([n for n in ir.topological([found]) if n.op is ops.ADD]) == 3000
+    assert len([n for n in traverse.topological([found]) if n.op is ops.ADD]) == 3000
 
 
 def swap(node: Node) -> Node | None:
@@ -229,7 +229,7 @@ def test_what_is_too_large_to_fold_is_not_walked_again_for_each_node(monkeypatch
         walked.append(len(order))
         return order
 
-    topological = ir.topological
+    topological = traverse.topological
     value = movement.concatenate([ir.expand(ir.constant(k, f32), (1 << 14,)) for k in range(100)], 0)
     monkeypatch.setattr(ir, "topological", counted)
     rewrite.rewrite([value])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import interp, ir, movement, ops, types
+from luminal.core import interp, ir, movement, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import contraction as decompose
@@ -150,7 +150,8 @@ def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
 
 
 def serial() -> ln.LoopNest:
-    prepared = prepare(product(types.f32)[0].results, contractions(product(types.f32)[0].results), CUDA, {})
+    results = product(types.f32)[0].results
+    prepared = prepare(results, contractions(results), CUDA, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
     return clusters.lower(fusion.clusters[0], layout.assign(fusion), CUDA).nest
 
@@ -345,7 +346,7 @@ def test_operands_are_packed_and_padded_where_the_target_asks_for_it(target: Tar
     a, b = source.input(9, 30), source.input(40, 32)
     y = decompose.linear(movement.pad(a, (0, 1), (0, 1)), b)
     prepared = prepare((y,), contractions((y,)), target, {})
-    assert sum(node.op is ops.CONTIGUOUS for node in ir.topological(prepared.roots)) == copies
+    assert sum(node.op is ops.CONTIGUOUS for node in traverse.topological(prepared.roots)) == copies
     assert (copies > 0) == target.packs == target.pads
 
 

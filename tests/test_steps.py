@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import luminal
-from luminal.core import interp, ir, ops, rewrite, structured, types
+from luminal.core import interp, ir, ops, rewrite, structured, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decompose import compare, selection
@@ -104,7 +104,7 @@ def inside() -> Graph:
             compare.less(0.0, together(together(x))), lambda: [picked(together(x))], lambda: [total]
         )
     results = (("total", total), ("rows", rows), ("last", last), ("chosen", chosen))
-    dims = (*measured, *ir.sizes_inside([node for _, node in results]))
+    dims = (*measured, *traverse.sizes_inside([node for _, node in results]))
     return Graph("inside", (x, table), results, dims, measured=measured)
 
 
@@ -255,7 +255,7 @@ def test_what_no_round_changes_is_computed_once() -> None:
         return [ir.reduce(ops.SUM_REDUCE, element[0] * (matrix * 2.0 + 1.0), [1]) + carried[0]], []
 
     (last,), _ = structured.scan(step, [ir.constant(np.zeros(4, np.float32))], [x])
-    assert ops.ADD not in {inner.op for inner in ir.topological([last.attr.results[0].inputs[0]])}
+    assert ops.ADD not in {inner.op for inner in traverse.topological([last.attr.results[0].inputs[0]])}
     (result,) = structured.cond(ir.input_("flag", (), types.bool_), lambda: [matrix * 2.0], lambda: [matrix])
     assert [operand.op for operand in result.inputs] == [ops.INPUT, ops.INPUT]
 
@@ -304,7 +304,7 @@ def test_no_while_loop_is_run_when_compiling() -> None:
     for node in (endless(zero), inside, endless(zero) * 2):
         assert interp.constant_value(node) is None
         (found,) = rewrite.rewrite([node])
-        assert ops.WHILE in {part.op for part in ir.everything([found])}
+        assert ops.WHILE in {part.op for part in traverse.everything([found])}
 
 
 def test_a_body_that_reads_a_size_is_no_constant() -> None:

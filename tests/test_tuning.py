@@ -21,7 +21,7 @@ import pytest
 
 import luminal
 from luminal.codegen import render
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.decisions import FORMULA, LANGUAGE, Asked, C, Recorded, Trial, key
@@ -890,5 +890,5 @@ def test_what_is_tuned_is_what_the_options_make_of_a_model(monkeypatch: pytest.M
     graph = linear(rows=2, depth=256, columns=256)
     for weights in (None, "int8"):
         luminal.tune(graph, budget=5, weights=weights)
-    kinds = [{n.dtype for n in ir.everything(g.roots)} for g in tuned]
+    kinds = [{n.dtype for n in traverse.everything(g.roots)} for g in tuned]
     assert types.i8 not in kinds[0] and types.i8 in kinds[1]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import luminal
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.activation import gelu, relu, silu
 from luminal.core.decompose.contraction import conv
@@ -87,7 +87,7 @@ def layer(
     y = conv(x, ir.constant(filters), bias, pads_begin=begin, pads_end=end or begin, **how)
     dims = tuple(v for size in shape for v in sym.variables(size))
     result = follow(y)
-    inputs = [n for n in ir.topological([result]) if n.op is ops.INPUT]
+    inputs = [n for n in traverse.topological([result]) if n.op is ops.INPUT]
     return Graph("layer", tuple(inputs), (("y", result),), dims)
 
 
@@ -154,12 +154,12 @@ def test_the_graph_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def sums(graph: Graph) -> int:
-    return sum(n.op is ops.SUM_REDUCE for n in ir.topological(graph.roots))
+    return sum(n.op is ops.SUM_REDUCE for n in traverse.topological(graph.roots))
 
 
 def sums_of_tiles(graph: Graph) -> int:
     """The positions of the tiles that the one sum multiplies."""
-    return max(int(str(n.shape[0])) for n in ir.topological(graph.roots) if n.op is ops.SUM_REDUCE)
+    return max(int(str(n.shape[0])) for n in traverse.topological(graph.roots) if n.op is ops.SUM_REDUCE)
 
 
 def test_a_row_that_two_windows_read_is_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def normal(*shape: int) -> Array:
 
 def tile(graph: Graph, budget: float) -> int | None:
     """The outputs of a tile along an axis; None where the graph stays as it is."""
-    found = [x for n in ir.topological(graph.roots) if (x := winograd.windowed(n)) is not None]
+    found = [x for n in traverse.topological(graph.roots) if (x := winograd.windowed(n)) is not None]
     chosen = winograd.chosen(found[0], budget, TARGET) if found else None
     assert (winograd.transformed(graph, budget, TARGET).roots == graph.roots) == (chosen is None)
     if chosen is None:
@@ -196,7 +196,7 @@ def tile(graph: Graph, budget: float) -> int | None:
 
 def test_the_fastest_within_the_budget() -> None:
     graph = layer((1, 64, 56, 56), normal(64, 64, 3, 3), [1, 1])
-    (x,) = (x for n in ir.topological(graph.roots) if (x := winograd.windowed(n)) is not None)
+    (x,) = (x for n in traverse.topological(graph.roots) if (x := winograd.windowed(n)) is not None)
     errors = {m: winograd.error(x, (filtering(m, 3),) * 2) for m in (2, 3, 4)}
     assert errors[2] < errors[3] < errors[4] < 1e-4
     assert tile(graph, 1e-3) == tile(graph, errors[4]) == 4
@@ -288,7 +288,7 @@ def test_what_takes_many_operations_is_not_repeated(monkeypatch: pytest.MonkeyPa
     for follow in (silu, lambda y: gelu(gelu(y))):
         direct = layer((1, 16, 24, 24), normal(16, 16, 3, 3), [1, 1], follow=follow)
         graph = winograd.transformed(direct, 1.0, TARGET)
-        counts.append(sum(n.op is ops.EXP2 for n in ir.everything(graph.roots)))
+        counts.append(sum(n.op is ops.EXP2 for n in traverse.everything(graph.roots)))
     assert counts == [16, 2]
 
 

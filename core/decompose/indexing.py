@@ -12,7 +12,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.decompose.common import require_axes
 from luminal.core.decompose.compare import equal, less
-from luminal.core.errors import ShapeError
+from luminal.core.errors import ShapeError, UnsupportedError
 from luminal.core.ir import (
     Node,
     Operand,
@@ -242,6 +242,18 @@ def split(x: Node, sizes: Sequence[Int], axis: int = 0) -> list[Node]:
     if start != x.shape[axis]:
         raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {axis} of {list(x.shape)}")
     return parts
+
+
+def from_front(position: Int, extent: Int) -> Int:
+    """A position or slice bound, which counts from the end of an axis where it is negative, counted from its front.
+
+    Raises UnsupportedError where the sign is not known.
+    """
+    if sym.always(position):
+        return position
+    if sym.never(position):
+        return position + extent
+    raise UnsupportedError(f"whether the position {position} counts from the front or the end depends on a size")
 
 
 def roll(x: Node, shifts: Sequence[Int], over: Sequence[int]) -> Node:

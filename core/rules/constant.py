@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from luminal.core import interp, ir, movement, ops, symval
+from luminal.core import interp, ir, movement, ops, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError
 from luminal.core.ir import Node
@@ -53,7 +53,7 @@ def _shrinks(node: Node, result_bytes: int) -> bool:
     """Whether ``node``, already known, is no larger than the constants that it comes from."""
     if result_bytes > _reads[node]:  # with a constant counted once for each path to it: no walk is needed
         return False
-    leaves = (part for part in ir.topological([node]) if part.op is ops.CONSTANT)
+    leaves = (part for part in traverse.topological([node]) if part.op is ops.CONSTANT)
     return result_bytes <= sum(int(leaf.attr.nbytes) for leaf in leaves)
 
 

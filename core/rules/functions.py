@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core.decompose.common import SHORT_DIGITS
 from luminal.core.decompose.error_function import erf, times_normal, times_normal_short
 from luminal.core.decompose.hyperbolic import one_plus_tanh_short, tanh
@@ -86,7 +86,7 @@ def _spelled(function: Callable[[Node], Node], dtype: DType) -> Pattern:
         x = ir.input_(X.name, (), dtype)
         (whole,) = rewrite([function(x)])
         made: dict[Node, Pattern] = {}
-        for node in ir.topological([whole]):
+        for node in traverse.topological([whole]):
             number = uniform(node)
             if node is x:
                 made[node] = Any_(X.name, dtype)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core.ir import Node
 from luminal.core.multiply_add import multiply_add
 from luminal.core.rules.pattern import EXAMPLE_SHAPE, NODES, Rule, filled_as, uniform
@@ -43,7 +43,7 @@ def _multiplied(node: Node) -> Node | None:
         return None
     x = quotient.inputs[0]
     high, low = parts
-    return ir.substitute([node], {quotient: ir.multiply_add(x, high, x * low)})[0]
+    return traverse.substitute([node], {quotient: ir.multiply_add(x, high, x * low)})[0]
 
 
 @cache

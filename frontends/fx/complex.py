@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -27,7 +28,7 @@ from luminal.frontends.fx import (  # noqa: F401 - for their lines
     sizes,
 )
 from luminal.frontends.fx.promotion import Scalar, as_node
-from luminal.frontends.fx.registry import COMPLEX, TABLE, Entry, Handler, aten_name, enter
+from luminal.frontends.fx.registry import COMPLEX, TABLE, Entry, aten, aten_name, table
 
 # The type of the parts.
 PARTS = {torch.complex32: types.f16, torch.complex64: types.f32, torch.complex128: types.f64}
@@ -50,15 +51,8 @@ class ComplexType:
 Operand: TypeAlias = Complex | Node | Scalar | complex
 
 
-def _complex(*overloads: str) -> Callable[[Handler], Handler]:
-    """Enter the decorated handler for operators with complex operands or results; ``result`` is the type of parts."""
-
-    def decorated(handler: Handler) -> Handler:
-        for overload in overloads:
-            enter(COMPLEX, aten_name(overload), handler)
-        return handler
-
-    return decorated
+# For operators with complex operands or results; ``result`` is the type of parts.
+_complex = partial(aten, entries=COMPLEX)
 
 
 def _pairs(value: Operand, dtype: DType) -> Node:
@@ -74,8 +68,9 @@ def _pairs(value: Operand, dtype: DType) -> Node:
 # ---- the same to both parts --------------------------------------------------------------------------------------
 
 
-# The arguments, by their names in ATen's schemas, that hold elements of the result; others are places and conditions.
-_ELEMENTS = frozenset({"self", "other", "tensors", "src", "source", "value", "values"})
+# The arguments, by their names in ATen's schemas and in decompositions, that hold elements of the result; others are
+# places and conditions.
+_ELEMENTS = frozenset({"self", "x", "other", "tensors", "src", "source", "value", "values"})
 
 
 def _by_parts(entry: Entry) -> Callable[..., Any]:
@@ -124,44 +119,40 @@ for _name in ("operator.getitem", aten_name("_assert_tensor_metadata")):
 # ---- parts, and types ----------------------------------------------------------------------------------------------
 
 
-@_complex("view_as_real")
-def view_as_real(self: Complex) -> Node:
-    return self.pairs
+def _parts_to_real(function: Callable[[Node], Node]) -> Callable[[Complex], Node]:
+    return lambda self: function(self.pairs)
 
 
-@_complex("view_as_complex")
-def view_as_complex(self: Node) -> Complex:
-    return Complex(self)
+def _parts_to_parts(function: Callable[[Node], Node]) -> Callable[[Complex], Complex]:
+    return lambda self: Complex(function(self.pairs))
 
 
-@_complex("complex")
-def of_parts(real: Node, imag: Node) -> Complex:
-    return Complex(pairs.pairs(real, imag))
+def _real_to_parts(function: Callable[..., Node]) -> Callable[..., Complex]:
+    return lambda *given: Complex(function(*given))
 
 
-@_complex("polar")
-def polar(abs: Node, angle: Node) -> Complex:
-    return Complex(pairs.polar(abs, angle))
-
-
-@_complex("real")
-def real(self: Complex) -> Node:
-    return pairs.parts(self.pairs)[0]
-
-
-@_complex("imag")
-def imag(self: Complex) -> Node:
-    return pairs.parts(self.pairs)[1]
-
-
-@_complex("_conj", "_conj_physical", "conj", "conj_physical")
-def conjugate(self: Complex) -> Complex:
-    return Complex(pairs.conjugate(self.pairs))
-
-
-@_complex("resolve_conj", "resolve_neg", "contiguous")
-def resolved(self: Complex) -> Complex:
-    return self
+table(
+    {
+        "view_as_real": lambda z: z,
+        "real": lambda z: pairs.parts(z)[0],
+        "imag": lambda z: pairs.parts(z)[1],
+        "abs": pairs.magnitude,
+        "angle": pairs.angle,
+    },
+    _parts_to_real,
+    COMPLEX,
+)
+table(
+    {
+        "_conj _conj_physical conj conj_physical": pairs.conjugate,
+        "resolve_conj resolve_neg contiguous": lambda z: z,
+        "exp": pairs.exponential,
+    },
+    _parts_to_parts,
+    COMPLEX,
+)
+_MADE: dict[str, Callable[..., Node]] = {"view_as_complex": lambda x: x, "complex": pairs.pairs, "polar": pairs.polar}
+table(_MADE, _real_to_parts, COMPLEX)
 
 
 @_complex("_to_copy")
@@ -221,21 +212,6 @@ def div(self: Operand, other: Operand, *, result: DType) -> Complex:
 @_complex("reciprocal")
 def reciprocal(self: Complex, *, result: DType) -> Complex:
     return Complex(pairs.quotient(_pairs(1, result), self.pairs))
-
-
-@_complex("abs")
-def magnitude(self: Complex) -> Node:
-    return pairs.magnitude(self.pairs)
-
-
-@_complex("angle")
-def angle(self: Complex) -> Node:
-    return pairs.angle(self.pairs)
-
-
-@_complex("exp")
-def exp(self: Complex) -> Complex:
-    return Complex(pairs.exponential(self.pairs))
 
 
 # ---- Fourier transforms --------------------------------------------------------------------------------------------

@@ -13,14 +13,18 @@ from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, cast
 from luminal.core.symbolic import Int
 from luminal.frontends.fx.promotion import Scalar, as_node
-from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.registry import aten, direct
 
 T = TypeVar("T")
 
-
-@aten("matmul", "linalg_matmul", "mm", "bmm", "mv", "dot")
-def matmul(self: Node, other: Node) -> Node:
-    return contraction.matmul(self, other)
+direct(
+    {
+        "matmul linalg_matmul mm bmm mv dot": contraction.matmul,
+        "linear": contraction.linear,
+        "det linalg_det": factorisation.det,
+        "slogdet linalg_slogdet": factorisation.slogdet,
+    }
+)
 
 
 @aten("inner")
@@ -30,11 +34,6 @@ def inner(self: Node, other: Node) -> Node:
         return self * other
     rows = movement.reshape(other, [sym.product(other.shape[:-1]), other.shape[-1]])
     return movement.reshape(contraction.linear(self, rows), [*self.shape[:-1], *other.shape[:-1]])
-
-
-@aten("linear")
-def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:
-    return contraction.linear(input, weight, bias)
 
 
 @aten("addmm", "baddbmm", "addmv")
@@ -79,20 +78,10 @@ def trilinear(
     return cast(reduction.sum_(a * b * c, sumdim), i1.dtype)
 
 
-@aten("det", "linalg_det")
-def det(A: Node) -> Node:
-    return factorisation.det(A)
-
-
 @aten("_linalg_det")
 def det_and_factors(A: Node) -> tuple[Node, None, None]:
     """The determinants; the factors are for gradients."""
     return factorisation.det(A), None, None
-
-
-@aten("slogdet", "linalg_slogdet")
-def slogdet(A: Node) -> tuple[Node, Node]:
-    return factorisation.slogdet(A)
 
 
 @aten("_linalg_slogdet")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from luminal.core.ir import Node, cast, constant, expand, iota
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, i64
 from luminal.frontends.fx.promotion import Operand, Scalar, as_node
-from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.registry import aten, direct, table
 
 
 @aten("full", "new_full")
@@ -86,21 +87,12 @@ def eye(n: Int, m: Int | None = None, *, dtype: DType | None = None, result: DTy
     return indexing.eye(n, n if m is None else m, dtype=result)
 
 
-@aten("tril_indices")
-def tril_indices(row: int, col: int, offset: int = 0, *, result: DType, **options: object) -> Node:
-    return constant(np.stack(np.tril_indices(row, offset, col)), result)
+def _positions(function: Callable[[int, int, int], tuple[Any, ...]]) -> Callable[..., Node]:
+    def handler(row: int, col: int, offset: int = 0, *, result: DType, **options: object) -> Node:
+        return constant(np.stack(function(row, offset, col)), result)
+
+    return handler
 
 
-@aten("triu_indices")
-def triu_indices(row: int, col: int, offset: int = 0, *, result: DType, **options: object) -> Node:
-    return constant(np.stack(np.triu_indices(row, offset, col)), result)
-
-
-@aten("tril")
-def tril(self: Node, diagonal: Int = 0) -> Node:
-    return indexing.tril(self, diagonal)
-
-
-@aten("triu")
-def triu(self: Node, diagonal: Int = 0) -> Node:
-    return indexing.triu(self, diagonal)
+table({"tril_indices": np.tril_indices, "triu_indices": np.triu_indices}, _positions)
+direct({"tril": indexing.tril, "triu": indexing.triu})

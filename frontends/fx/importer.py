@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
-from luminal.core import ir, types
+from luminal.core import ir, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported, UnsupportedError
@@ -208,13 +208,13 @@ class _Importer:
         ]
         named += [(state.output, left) for state, left in states]
         results = [node for _, node in named]
-        measured = ir.used_sizes(results, table)
-        used = set(ir.everything([*results, *measured.values()]))
+        measured = traverse.used_sizes(results, table)
+        used = set(traverse.everything([*results, *measured.values()]))
         return Graph(
             name=name,
             inputs=(*self.inputs, *(state.input for state, _ in states)),
             outputs=tuple(named),
-            dims=(*_dims(self.inputs), *measured, *ir.sizes_inside([*results, *measured.values()])),
+            dims=(*_dims(self.inputs), *measured, *traverse.sizes_inside([*results, *measured.values()])),
             measured=measured,
             origins={node: found for node, found in self.origins.items() if node in used},
             names={node: found for node, found in self.names.items() if node in used},
@@ -393,6 +393,8 @@ class _Importer:
         return result
 
     def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:
+        if node.kwargs.get("generator") is not None:
+            raise UnsupportedError("a generator of PyTorch's own: leave it out, and give luminal.compile a seed")
         arguments = {key: self._convert(value) for key, value in node.kwargs.items() if key not in PLACEMENT}
         if "contiguous" in entry.wants:
             operands = [operand.meta["val"] for operand in node.all_input_nodes]
@@ -479,8 +481,9 @@ def _is_complex(node: torch.fx.Node) -> bool:
     return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
 
 
-# Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values.
-PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"})
+# Where a tensor lives and how it is laid out in PyTorch's memory does not concern a graph of values; a generator is
+# refused before.
+PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator"})
 
 
 def _dims(inputs: Sequence[Node]) -> tuple[sym.Var, ...]:

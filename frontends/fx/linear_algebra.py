@@ -116,14 +116,9 @@ def cholesky_factor(self: Node, *, upper: bool = False, check_errors: bool = Fal
     return _turned(lower) if upper else lower, _like(cast(info, i32), lead)
 
 
-@aten("linalg_cholesky")
-def cholesky(self: Node, *, upper: bool = False) -> Node:
+@aten("cholesky", "linalg_cholesky")
+def cholesky(self: Node, upper: bool = False) -> Node:
     return cholesky_factor(self, upper=upper, check_errors=True)[0]
-
-
-@aten("cholesky")
-def cholesky_of(self: Node, upper: bool = False) -> Node:
-    return cholesky(self, upper=upper)
 
 
 @aten("geqrf")

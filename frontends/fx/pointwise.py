@@ -6,12 +6,12 @@ from collections.abc import Callable
 from math import pi
 
 from luminal.core import movement, ops
-from luminal.core.decompose import activation, math, normalize, numbers
+from luminal.core.decompose import math, normalize, numbers
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node, binary, broadcast, cast, constant
 from luminal.core.types import DType
 from luminal.frontends.fx.promotion import Operand, Scalar, as_node, promote
-from luminal.frontends.fx.registry import aten, table
+from luminal.frontends.fx.registry import aten, direct, table
 
 Unary = Callable[[Node], Node]
 Binary = Callable[[Node, Node], Node]
@@ -64,14 +64,7 @@ table(
 # ---- unary: functions whose result has the operand's type ----------------------------------------
 
 
-def _same(function: Unary) -> Callable[..., Node]:
-    def handler(self: Node) -> Node:
-        return function(self)
-
-    return handler
-
-
-table(
+direct(
     {
         "abs absolute": math.abs_,
         "bitwise_not": math.bitwise_not,
@@ -92,8 +85,8 @@ table(
         "isnan": math.isnan,
         "logical_not": math.logical_not,
         "signbit": math.signbit,
-    },
-    _same,
+        "frexp.Tensor": numbers.frexp,
+    }
 )
 
 
@@ -252,10 +245,10 @@ def lerp(self: Node, end: Node, weight: Operand, *, result: DType) -> Node:
     return cast(math.where(near, a + w * (b - a), b - (b - a) * (1 - w)), result)
 
 
-# ---- comparisons and logic -----------------------------------------------------------------------
+# ---- comparisons, logic and numbers of one type -------------------------------------------------
 
 
-def _comparison(function: Binary) -> Callable[..., Node]:
+def _of_promoted(function: Binary) -> Callable[..., Node]:
     def handler(self: Operand, other: Operand) -> Node:
         return function(*promote([self, other]))
 
@@ -270,8 +263,11 @@ table(
         "le.Tensor le.Scalar less_equal.Tensor less_equal.Scalar": math.less_equal,
         "lt.Tensor lt.Scalar less.Tensor less.Scalar": math.less,
         "ne.Tensor ne.Scalar not_equal.Tensor not_equal.Scalar": math.not_equal,
+        "gcd": numbers.gcd,
+        "lcm": numbers.lcm,
+        "nextafter": numbers.nextafter,
     },
-    _comparison,
+    _of_promoted,
 )
 
 
@@ -282,10 +278,7 @@ def _logical(function: Binary) -> Callable[..., Node]:
     return handler
 
 
-table(
-    {"logical_and": math.logical_and, "logical_or": math.logical_or, "logical_xor": math.logical_xor},
-    _logical,
-)
+table({"logical_and": math.logical_and, "logical_or": math.logical_or, "logical_xor": math.logical_xor}, _logical)
 
 
 def _bits(op: ops.Op) -> Callable[..., Node]:
@@ -351,9 +344,18 @@ def nan_to_num(self: Node, nan: float | None = None, posinf: float | None = None
 # ---- activations with parameters -----------------------------------------------------------------
 
 
-@aten("gelu")
-def gelu(self: Node, *, approximate: str = "none") -> Node:
-    return activation.gelu(self, approximate)
+direct(
+    {
+        "gelu": math.gelu,
+        "leaky_relu": math.leaky_relu,
+        "elu": math.elu,
+        "celu": math.celu,
+        "threshold": math.threshold,
+        "hardshrink": math.hardshrink,
+        "softshrink": math.softshrink,
+        "glu": math.glu,
+    }
+)
 
 
 @aten("hardtanh")
@@ -361,70 +363,15 @@ def hardtanh(self: Node, min_val: Scalar = -1, max_val: Scalar = 1) -> Node:
     return math.hardtanh(self, as_node(min_val, self.dtype), as_node(max_val, self.dtype))
 
 
-@aten("leaky_relu")
-def leaky_relu(self: Node, negative_slope: float = 0.01) -> Node:
-    return math.leaky_relu(self, negative_slope)
-
-
-@aten("elu")
-def elu(self: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
-    return math.elu(self, alpha, scale, input_scale)
-
-
-@aten("celu")
-def celu(self: Node, alpha: float = 1.0) -> Node:
-    return math.celu(self, alpha)
-
-
 @aten("softplus")
 def softplus(self: Node, beta: float = 1, threshold: float = 20) -> Node:
     return math.softplus(self, beta, threshold)
-
-
-@aten("gcd")
-def gcd(self: Node, other: Node) -> Node:
-    return numbers.gcd(*promote([self, other]))
-
-
-@aten("lcm")
-def lcm(self: Node, other: Node) -> Node:
-    return numbers.lcm(*promote([self, other]))
-
-
-@aten("nextafter")
-def nextafter(self: Node, other: Node) -> Node:
-    return numbers.nextafter(*promote([self, other]))
-
-
-@aten("frexp.Tensor")
-def frexp(self: Node) -> tuple[Node, Node]:
-    return numbers.frexp(self)
 
 
 @aten("prelu")
 def prelu(self: Node, weight: Node) -> Node:
     """One slope, or one for each channel (axis 1)."""
     return math.prelu(self, normalize.channels(weight, self) if self.rank > 1 else movement.reshape(weight, []))
-
-
-@aten("threshold")
-def threshold(self: Node, threshold: float, value: float) -> Node:
-    return math.threshold(self, threshold, value)
-
-
-@aten("hardshrink")
-def hardshrink(self: Node, lambd: float = 0.5) -> Node:
-    return math.hardshrink(self, lambd)
-
-
-@aten("softshrink")
-def softshrink(self: Node, lambd: float = 0.5) -> Node:
-    return math.softshrink(self, lambd)
-
-
-@aten("glu")
-def glu(self: Node, dim: int = -1) -> Node:
-    return math.glu(self, dim)
 
 
 @aten("alpha_dropout", "feature_alpha_dropout")

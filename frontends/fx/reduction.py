@@ -12,7 +12,7 @@ from luminal.core.ir import Node, cast, select
 from luminal.core.types import DType
 from luminal.frontends.fx.pointwise import sub
 from luminal.frontends.fx.promotion import Scalar
-from luminal.frontends.fx.registry import aten, table
+from luminal.frontends.fx.registry import aten, direct, table
 
 Dim = int | Sequence[int] | None
 
@@ -57,6 +57,22 @@ table(
 )
 
 
+direct(
+    {
+        "_is_any_true": reduce.any_,
+        "_is_all_true": reduce.all_,
+        "max": reduce.max_,
+        "min": reduce.min_,
+        "argmax": reduce.argmax,
+        "argmin": reduce.argmin,
+        "_pdist_forward": distance.pdist,
+        "logcumsumexp _logcumsumexp": cumulative.logcumsumexp,
+        "cummax": cumulative.cummax,
+        "cummin": cumulative.cummin,
+    }
+)
+
+
 @aten("any", "any.dim", "any.dims")
 def any_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -> Node:
     """An empty list, unlike None, reduces nothing here."""
@@ -66,36 +82,6 @@ def any_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -
 @aten("all", "all.dim", "all.dims")
 def all_(self: Node, dim: Dim = None, keepdim: bool = False, *, result: DType) -> Node:
     return cast(reduce.all_(self, dim, keepdim), result)
-
-
-@aten("_is_any_true")
-def is_any_true(self: Node) -> Node:
-    return reduce.any_(self)
-
-
-@aten("_is_all_true")
-def is_all_true(self: Node) -> Node:
-    return reduce.all_(self)
-
-
-@aten("max")
-def max_(self: Node) -> Node:
-    return reduce.max_(self)
-
-
-@aten("min")
-def min_(self: Node) -> Node:
-    return reduce.min_(self)
-
-
-@aten("argmax")
-def argmax(self: Node, dim: int | None = None, keepdim: bool = False) -> Node:
-    return reduce.argmax(self, dim, keepdim)
-
-
-@aten("argmin")
-def argmin(self: Node, dim: int | None = None, keepdim: bool = False) -> Node:
-    return reduce.argmin(self, dim, keepdim)
 
 
 @aten("max.dim")
@@ -116,41 +102,33 @@ def aminmax(self: Node, *, dim: int | None = None, keepdim: bool = False) -> tup
 # ---- moments and norms ---------------------------------------------------------------------------
 
 
-@aten("var.correction")
-def var(self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False) -> Node:
-    return reduce.variance(self, _axes(dim), keepdim, _correction(correction))
+for _name, _moment in {"var": reduce.variance, "std": reduce.standard_deviation}.items():
 
+    @aten(f"{_name}.correction")
+    def _corrected(
+        self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False,
+        moment: Callable[..., Node] = _moment,
+    ) -> Node:  # fmt: skip
+        return moment(self, _axes(dim), keepdim, _correction(correction))
 
-@aten("var.dim")
-def var_dim(self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False) -> Node:
-    return reduce.variance(self, _axes(dim), keepdim, int(unbiased))
+    @aten(f"{_name}.dim")
+    def _along_axes(
+        self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False,
+        moment: Callable[..., Node] = _moment,
+    ) -> Node:  # fmt: skip
+        return moment(self, _axes(dim), keepdim, int(unbiased))
 
-
-@aten("var")
-def var_all(self: Node, unbiased: bool = True) -> Node:
-    return reduce.variance(self, None, False, int(unbiased))
-
-
-@aten("std.correction")
-def std(self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False) -> Node:
-    return reduce.standard_deviation(self, _axes(dim), keepdim, _correction(correction))
-
-
-@aten("std.dim")
-def std_dim(self: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False) -> Node:
-    return reduce.standard_deviation(self, _axes(dim), keepdim, int(unbiased))
-
-
-@aten("std")
-def std_all(self: Node, unbiased: bool = True) -> Node:
-    return reduce.standard_deviation(self, None, False, int(unbiased))
+    @aten(_name)
+    def _of_all(self: Node, unbiased: bool = True, moment: Callable[..., Node] = _moment) -> Node:
+        return moment(self, None, False, int(unbiased))
 
 
 @aten("var_mean.correction")
 def var_mean(
     self: Node, dim: Dim = None, *, correction: Scalar | None = None, keepdim: bool = False
 ) -> tuple[Node, Node]:
-    return var(self, dim, correction=correction, keepdim=keepdim), reduce.mean(self, _axes(dim), keepdim)
+    over = _axes(dim)
+    return reduce.variance(self, over, keepdim, _correction(correction)), reduce.mean(self, over, keepdim)
 
 
 def _correction(correction: Scalar | None) -> float:
@@ -174,11 +152,6 @@ def cdist(x1: Node, x2: Node, p: float, compute_mode: int | None) -> Node:
     return distance.cdist(x1, x2, p)
 
 
-@aten("_pdist_forward")
-def pdist(self: Node, p: float = 2) -> Node:
-    return distance.pdist(self, p)
-
-
 @aten("dist")
 def dist(self: Node, other: Node, p: float = 2, *, result: DType) -> Node:
     return vector_norm(sub(self, other, result=result), p, result=result)
@@ -187,8 +160,9 @@ def dist(self: Node, other: Node, p: float = 2, *, result: DType) -> Node:
 # ---- along an axis -------------------------------------------------------------------------------
 
 
-@aten("softmax.int", "special_softmax")
-def softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DType) -> Node:
+@aten("softmax.int", "special_softmax", "_softmax")
+def softmax(self: Node, dim: int, dtype: DType | bool | None = None, *, result: DType) -> Node:
+    """``dtype``, or of the inner operator whether float16 becomes float32, is what ``result`` says."""
     return reduce.softmax(cast(self, result), dim) if self.rank else cast(self * 0 + 1, result)
 
 
@@ -199,44 +173,19 @@ def safe_softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DT
     return select(empty, 0, softmax(self, dim, result=result))
 
 
-@aten("_softmax")
-def core_softmax(self: Node, dim: int, half_to_float: bool = False, *, result: DType) -> Node:
-    return softmax(self, dim, result=result)
-
-
-@aten("log_softmax.int", "special_log_softmax")
-def log_softmax(self: Node, dim: int, dtype: DType | None = None, *, result: DType) -> Node:
+@aten("log_softmax.int", "special_log_softmax", "_log_softmax")
+def log_softmax(self: Node, dim: int, dtype: DType | bool | None = None, *, result: DType) -> Node:
     return reduce.log_softmax(cast(self, result), dim)
 
 
-@aten("_log_softmax")
-def core_log_softmax(self: Node, dim: int, half_to_float: bool = False, *, result: DType) -> Node:
-    return reduce.log_softmax(cast(self, result), dim)
+def _cumulative(function: Callable[[Node, int], Node]) -> Callable[..., Node]:
+    def handler(self: Node, dim: int, *, dtype: DType | None = None, result: DType) -> Node:
+        return function(cast(self, result), dim)
+
+    return handler
 
 
-@aten("cumsum")
-def cumsum(self: Node, dim: int, *, dtype: DType | None = None, result: DType) -> Node:
-    return cumulative.cumsum(cast(self, result), dim)
-
-
-@aten("cumprod")
-def cumprod(self: Node, dim: int, *, dtype: DType | None = None, result: DType) -> Node:
-    return cumulative.cumprod(cast(self, result), dim)
-
-
-@aten("logcumsumexp", "_logcumsumexp")
-def logcumsumexp(self: Node, dim: int) -> Node:
-    return cumulative.logcumsumexp(self, dim)
-
-
-@aten("cummax")
-def cummax(self: Node, dim: int) -> tuple[Node, Node]:
-    return cumulative.cummax(self, dim)
-
-
-@aten("cummin")
-def cummin(self: Node, dim: int) -> tuple[Node, Node]:
-    return cumulative.cummin(self, dim)
+table({"cumsum": cumulative.cumsum, "cumprod": cumulative.cumprod}, _cumulative)
 
 
 @aten("diff")

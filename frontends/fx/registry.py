@@ -44,24 +44,29 @@ def register(name: str, handler: Callable[..., Any]) -> None:
     enter(TABLE, name, handler)
 
 
-def aten(*overloads: str) -> Callable[[Handler], Handler]:
+def aten(*overloads: str, entries: dict[str, Entry] = TABLE) -> Callable[[Handler], Handler]:
     """Enter the decorated handler for ATen overloads: ``@aten("add.Tensor", "add.Scalar")``; ``relu`` is short for
     ``relu.default``."""
 
     def decorated(handler: Handler) -> Handler:
         for overload in overloads:
-            register(aten_name(overload), handler)
+            enter(entries, aten_name(overload), handler)
         return handler
 
     return decorated
 
 
-def table(rows: Mapping[str, Row], wrap: Callable[[Row], Callable[..., Any]]) -> None:
+def table(
+    rows: Mapping[str, Row], wrap: Callable[[Row], Callable[..., Any]], entries: dict[str, Entry] = TABLE
+) -> None:
     """Enter a family of ATen overloads that differ only in what ``wrap`` turns into a handler."""
     for overloads, row in rows.items():
-        handler = wrap(row)
-        for overload in overloads.split():
-            register(aten_name(overload), handler)
+        aten(*overloads.split(), entries=entries)(wrap(row))
+
+
+def direct(rows: Mapping[str, Callable[..., Any]]) -> None:
+    """Enter decompositions that take what their operators do, in that order and with the same defaults."""
+    table(rows, lambda decomposition: decomposition)
 
 
 def aten_name(overload: str) -> str:

@@ -10,7 +10,7 @@ from luminal.core.errors import ModelError, UnsupportedError
 from luminal.core.ir import Node, cast, expand, iota
 from luminal.core.symbolic import Int
 from luminal.frontends.fx.promotion import Scalar, as_node
-from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.registry import aten, direct
 from luminal.frontends.fx.shape import as_strided
 
 _HOW = {"add": "sum", "multiply": "prod", "sum": "sum", "prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}
@@ -133,6 +133,4 @@ def index_put(self: Node, indices: Sequence[Node | None], values: Node, accumula
     return indexing.masked_fill(self, where, scattering.added(self, value) if accumulate else value)
 
 
-@aten("masked_scatter")
-def masked_scatter(self: Node, mask: Node, source: Node) -> Node:
-    return scattering.masked_scatter(self, mask, source)
+direct({"masked_scatter": scattering.masked_scatter})

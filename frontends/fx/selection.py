@@ -14,29 +14,17 @@ from luminal.core.movement import permute, reshape, slice_, unsqueeze
 from luminal.core.symbolic import Int
 from luminal.core.types import i64
 from luminal.frontends.fx import sizes
-from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.registry import aten, direct
 
 _NOTHING = constant(np.empty(0, np.int64))  # in the place of a result that is not asked for
 
 
-@aten("nonzero")
-def nonzero(self: Node) -> Node:
-    return selection.nonzero(self)
-
-
-@aten("nonzero_numpy")
-def nonzero_numpy(self: Node) -> list[Node]:
-    return selection.coordinates(self)
+direct({"nonzero": selection.nonzero, "nonzero_numpy": selection.coordinates, "masked_select": selection.masked_select})
 
 
 @aten("nonzero_static")
 def nonzero_static(self: Node, *, size: Int, fill_value: int = -1) -> Node:
     return selection.first_nonzero(self, size, fill_value)
-
-
-@aten("masked_select")
-def masked_select(self: Node, mask: Node) -> Node:
-    return selection.masked_select(self, mask)
 
 
 @aten("repeat_interleave.Tensor")
@@ -65,11 +53,7 @@ def unique(
 ) -> tuple[Node, Node, Node]:
     """In order, whether that is asked for or not, as PyTorch does it; NaN equals nothing."""
     values, inverse, counts = _distinct(reshape(self, [self.size]))
-    return (
-        values,
-        reshape(inverse, self.shape) if return_inverse else _NOTHING,
-        counts if return_counts else _NOTHING,
-    )
+    return (values, reshape(inverse, self.shape) if return_inverse else _NOTHING, counts if return_counts else _NOTHING)
 
 
 @aten("unique_dim")

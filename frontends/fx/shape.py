@@ -13,25 +13,16 @@ from luminal.core.ir import Node, axes, broadcast_shape, cast, constant, expand,
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_
 from luminal.frontends.fx.promotion import converted, promote, result_type
-from luminal.frontends.fx.registry import aten, register
+from luminal.frontends.fx.registry import aten, direct, register, table
 
 _END = (1 << 63) - 1  # how a schema spells an open end
-
-
-def position(value: Int, extent: Int) -> Int:
-    """A Python index or slice bound counted from the front; raises UnsupportedError where its sign is not known."""
-    if sym.always(value):
-        return value
-    if sym.never(value):
-        return value + extent
-    raise UnsupportedError(f"whether the position {value} counts from the front or from the back depends on a size")
 
 
 def bound(value: Int | None, extent: Int, default: Int) -> Int:
     """A slice bound clamped to ``0 .. extent``."""
     if value is None or value == _END:
         return default
-    return sym.minimum(sym.maximum(position(value, extent), 0), extent)
+    return sym.minimum(sym.maximum(indexing.from_front(value, extent), 0), extent)
 
 
 # ---- identities ----------------------------------------------------------------------------------
@@ -67,9 +58,13 @@ def copy(self: Node, src: Node, non_blocking: bool = False) -> Node:
 # ---- reshapes and permutations -------------------------------------------------------------------
 
 
-@aten("view", "reshape", "_unsafe_view", "_reshape_copy", "view_copy")
-def reshape(self: Node, size: Sequence[Int]) -> Node:
-    return movement.reshape(self, size)
+direct(
+    {
+        "view reshape _unsafe_view _reshape_copy view_copy": movement.reshape,
+        "squeeze": movement.squeeze,
+        "repeat tile": indexing.tile,
+    }
+)
 
 
 @aten("view_as", "reshape_as")
@@ -132,11 +127,6 @@ def move_axes(self: Node, source: Sequence[int], destination: Sequence[int]) -> 
     return movement.permute(self, [next(rest) if a < 0 else a for a in order])
 
 
-@aten("squeeze")
-def squeeze_all(self: Node) -> Node:
-    return movement.squeeze(self)
-
-
 @aten("squeeze.dim")
 def squeeze(self: Node, dim: int) -> Node:
     return squeeze_dims(self, [dim])
@@ -173,11 +163,6 @@ def broadcast_tensors(tensors: Sequence[Node]) -> list[Node]:
     return [expand(t, shape) for t in tensors]
 
 
-@aten("repeat", "tile")
-def repeat(self: Node, repeats: Sequence[Int]) -> Node:
-    return indexing.tile(self, repeats)
-
-
 @aten("repeat_interleave.self_int")
 def repeat_interleave(self: Node, repeats: Int, dim: int | None = None, *, output_size: Int | None = None) -> Node:
     """Each element ``repeats`` times in a row along an axis (of the flattened tensor by default)."""
@@ -199,12 +184,12 @@ def slice_(self: Node, dim: int = 0, start: Int | None = None, end: Int | None =
 
 @aten("narrow", "narrow_copy")
 def narrow(self: Node, dim: int, start: Int, length: Int) -> Node:
-    return movement.slice_(self, dim, position(start, self.shape[dim]), length)
+    return movement.slice_(self, dim, indexing.from_front(start, self.shape[dim]), length)
 
 
 @aten("select.int", "select_copy.int")
 def select_(self: Node, dim: int, index: Int) -> Node:
-    part = movement.slice_(self, dim, position(index, self.shape[dim]), 1)
+    part = movement.slice_(self, dim, indexing.from_front(index, self.shape[dim]), 1)
     return movement.squeeze(part, [dim])
 
 
@@ -350,14 +335,13 @@ def _pad_from_inside(x: Node, axis: int, before: Int, after: Int, mode: str) -> 
     return view(x, shape, index)
 
 
-@aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(self: Node, padding: Sequence[Int]) -> Node:
-    return pad(self, padding, "reflect")
-
-
-@aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(self: Node, padding: Sequence[Int]) -> Node:
-    return pad(self, padding, "replicate")
+table(
+    {
+        "reflection_pad1d reflection_pad2d reflection_pad3d": "reflect",
+        "replication_pad1d replication_pad2d replication_pad3d": "replicate",
+    },
+    lambda mode: lambda self, padding: pad(self, padding, mode),
+)
 
 
 # ---- updates of a part: the functional forms of in-place writes ----------------------------------
@@ -399,5 +383,5 @@ def diagonal_scatter(self: Node, src: Node, offset: int = 0, dim1: int = 0, dim2
 @aten("select_scatter")
 def select_scatter(self: Node, src: Node, dim: int, index: Int) -> Node:
     """``self`` with one position of an axis replaced by ``src``."""
-    place = position(index, self.shape[dim])
+    place = indexing.from_front(index, self.shape[dim])
     return slice_scatter(self, movement.unsqueeze(src, [dim]), dim, place, place + 1)

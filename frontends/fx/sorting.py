@@ -15,25 +15,26 @@ from luminal.core.movement import reshape
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 from luminal.frontends.fx.promotion import Operand, Scalar, as_node, promote
-from luminal.frontends.fx.registry import aten
+from luminal.frontends.fx.registry import aten, direct
 
-# ---- orders --------------------------------------------------------------------------------------
+# ---- orders, and elements by their places in them ------------------------------------------------
 
 
-@aten("sort")
-def sort(self: Node, dim: int = -1, descending: bool = False) -> tuple[Node, Node]:
-    return sorting.sort(self, dim, descending)
+direct(
+    {
+        "sort": sorting.sort,
+        "argsort": sorting.argsort,
+        "kthvalue": sorting.kthvalue,
+        "mode": sorting.mode,
+        "median.dim": sorting.median,
+    }
+)
 
 
 @aten("sort.stable")
 def sort_stable(self: Node, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Node, Node]:
     """Every order is stable here."""
     return sorting.sort(self, dim, descending)
-
-
-@aten("argsort")
-def argsort(self: Node, dim: int = -1, descending: bool = False) -> Node:
-    return sorting.argsort(self, dim, descending)
 
 
 @aten("argsort.stable")
@@ -52,31 +53,13 @@ def topk(self: Node, k: Int, dim: int = -1, largest: bool = True, sorted: bool =
     return sorting.topk(self, k, dim, largest)
 
 
-# ---- one element by its place in the order -------------------------------------------------------
-
-
-@aten("kthvalue")
-def kthvalue(self: Node, k: Int, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
-    return sorting.kthvalue(self, k, dim, keepdim)
-
-
-@aten("mode")
-def mode(self: Node, dim: int = -1, keepdim: bool = False) -> tuple[Node, Node]:
-    return sorting.mode(self, dim, keepdim)
-
-
 def _of_all(function: Callable[[Node, int], tuple[Node, Node]], x: Node) -> Node:
     return indexing.full((), math.nan, x.dtype) if x.size == 0 else function(reshape(x, [x.size]), 0)[0]
 
 
 @aten("median")
 def median(self: Node) -> Node:
-    return _of_all(median_dim, self)
-
-
-@aten("median.dim")
-def median_dim(self: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
-    return sorting.median(self, dim, keepdim)
+    return _of_all(sorting.median, self)
 
 
 @aten("nanmedian")

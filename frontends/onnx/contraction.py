@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core.decompose import contraction, factorisation, transposed
-from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, exactly, operator
-from luminal.frontends.onnx.windows import window
+from luminal.frontends.onnx.windows import kernel_window
 
 operator("MatMul")(lambda call: contraction.matmul(call[0], call[1]))
 
@@ -31,29 +30,14 @@ def gemm(call: Call) -> Node:
 
 
 operator("Gemm")(gemm)
-
-
 operator("Det")(lambda call: factorisation.det(call[0]))
-
-
-@operator("Einsum")
-def _einsum(call: Call) -> Node:
-    return contraction.einsum(call.text("equation"), *call.operands)
-
-
-@operator("Conv")
-def _conv(call: Call) -> Node:
-    x, weight, bias = call[0], call[1], call.get(2)
-    return convolved(call, x, weight, bias)
+operator("Einsum")(lambda call: contraction.einsum(call.text("equation"), *call.operands))
+operator("Conv")(lambda call: convolved(call, call[0], call[1], call.get(2)))
 
 
 def convolved(call: Call, x: Node, weight: Node, bias: Node | None) -> Node:
     """The convolution that the attributes of a call describe."""
-    if x.rank < 3 or weight.rank != x.rank:
-        raise ModelError(f"expected an input and a kernel of one rank, at least 3, found {x.rank} and {weight.rank}")
-    kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
-    exactly(kernel, x.rank - 2, "fixed sizes of the kernel")
-    over = window(call, x.shape[2:], kernel)
+    over = kernel_window(call, x, weight)
     return contraction.conv(
         x, weight, bias, over.strides, over.pads_begin, over.pads_end, over.dilations, call.integer("group", 1)
     )
@@ -62,12 +46,7 @@ def convolved(call: Call, x: Node, weight: Node, bias: Node | None) -> Node:
 @operator("ConvTranspose")
 def _conv_transpose(call: Call) -> Node:
     x, weight = call[0], call[1]
-    if x.rank < 3 or weight.rank != x.rank:
-        raise ModelError(f"expected an input and a kernel of one rank, at least 3, found {x.rank} and {weight.rank}")
-    spatial = x.rank - 2
-    kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
-    exactly(kernel, spatial, "fixed sizes of the kernel")
-    over = window(call, x.shape[2:], kernel)
+    over, spatial = kernel_window(call, x, weight), x.rank - 2
     extra = call.integers("output_padding") or [0] * spatial
     wanted: Sequence[Int] | None = call.integers("output_shape")
     automatic = call.text("auto_pad", "NOTSET")
@@ -77,7 +56,7 @@ def _conv_transpose(call: Call) -> Node:
     whole = [
         (size - 1) * stride + more + (k - 1) * dilation + 1
         for size, stride, more, k, dilation in zip(
-            x.shape[2:], over.strides, extra, kernel, over.dilations, strict=True
+            x.shape[2:], over.strides, extra, over.kernel, over.dilations, strict=True
         )
     ]
     begin = over.pads_begin

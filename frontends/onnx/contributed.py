@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from luminal.core.decompose import contraction, math, normalize
 from luminal.core.decompose.common import widened
 from luminal.core.errors import UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.movement import transpose
 from luminal.frontends.onnx.contraction import convolved, gemm
-from luminal.frontends.onnx.registry import Call, exactly, operator
+from luminal.frontends.onnx.registry import Call, exactly, of_first, operator
 
 DOMAIN = "com.microsoft"
 
-
-@operator("Gelu", domain=DOMAIN)
-def _gelu(call: Call) -> Node:
-    return math.gelu(call[0])
+operator("Gelu", domain=DOMAIN)(of_first(math.gelu))
+operator("QuickGelu", domain=DOMAIN)(of_first(math.quick_gelu, alpha=1.702))
 
 
 @operator("BiasGelu", domain=DOMAIN)
@@ -29,11 +29,6 @@ def _fast_gelu(call: Call) -> Node:
     if bias is None:
         return math.gelu(call[0], "tanh")
     return widened(lambda x, bias: math.gelu(x + bias, "tanh"))(call[0], bias)
-
-
-@operator("QuickGelu", domain=DOMAIN)
-def _quick_gelu(call: Call) -> Node:
-    return math.quick_gelu(call[0], call.number("alpha", 1.702))
 
 
 def _residual(call: Call, bias: int) -> Node:
@@ -70,20 +65,26 @@ def _fused_matmul(call: Call) -> Node:
 # ---- with an activation --------------------------------------------------------------------------------------------
 
 
+# Each with the number of its parameters.
+_ACTIVATIONS: dict[str, tuple[Callable[..., Node], int]] = {
+    "": (lambda x: x, 0),
+    "Relu": (math.relu, 0),
+    "Sigmoid": (math.sigmoid, 0),
+    "Tanh": (math.tanh, 0),
+    "LeakyRelu": (math.leaky_relu, 1),
+    "Clip": (math.clamp, 2),
+    "HardSigmoid": (math.hardsigmoid, 2),
+}
+
+
 def _activated(call: Call, x: Node) -> Node:
     """The function that the attribute ``activation`` names, with its parameters."""
     name, parameters = call.text("activation", ""), call.numbers("activation_params") or []
-    count = {"": 0, "Relu": 0, "Sigmoid": 0, "Tanh": 0, "LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name)
-    if count is None:
+    if name not in _ACTIVATIONS:
         raise UnsupportedError(f"the activation {name!r} is not supported")
+    function, count = _ACTIVATIONS[name]
     exactly(parameters, count, "parameters of the activation")
-    if name == "":
-        return x
-    if name in ("Relu", "Sigmoid", "Tanh"):
-        return {"Relu": math.relu, "Sigmoid": math.sigmoid, "Tanh": math.tanh}[name](x)
-    if name == "LeakyRelu":
-        return math.leaky_relu(x, parameters[0])
-    return (math.clamp if name == "Clip" else math.hardsigmoid)(x, parameters[0], parameters[1])
+    return function(x, *parameters)
 
 
 @operator("FusedConv", domain=DOMAIN)

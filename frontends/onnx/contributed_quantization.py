@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from luminal.core import ops, types
@@ -36,16 +34,9 @@ def _quantized(call: Call, x: Node, scale: int) -> Node:
     )
 
 
-for _name, _function in {"QLinearAdd": lambda a, b: a + b, "QLinearMul": lambda a, b: a * b}.items():
-
-    @operator(_name, domain=DOMAIN)
-    def _combined(call: Call, function: Callable[[Node, Node], Node] = _function) -> Node:
-        return _quantized(call, function(_real(call, 0), _real(call, 3)), 6)
-
-
-@operator("QLinearSigmoid", domain=DOMAIN)
-def _sigmoid(call: Call) -> Node:
-    return _quantized(call, math.sigmoid(_real(call, 0)), 3)
+operator("QLinearAdd", domain=DOMAIN)(lambda call: _quantized(call, _real(call, 0) + _real(call, 3), 6))
+operator("QLinearMul", domain=DOMAIN)(lambda call: _quantized(call, _real(call, 0) * _real(call, 3), 6))
+operator("QLinearSigmoid", domain=DOMAIN)(lambda call: _quantized(call, math.sigmoid(_real(call, 0)), 3))
 
 
 @operator("QLinearLeakyRelu", domain=DOMAIN)

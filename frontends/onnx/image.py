@@ -7,7 +7,7 @@ from luminal.core.errors import ModelError
 from luminal.core.ir import Node
 from luminal.core.movement import reshape, slice_
 from luminal.frontends.onnx.registry import Call, exactly, operator
-from luminal.frontends.onnx.windows import window
+from luminal.frontends.onnx.windows import kernel_window
 
 # Opset 16 named them by their number of axes.
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
@@ -20,9 +20,7 @@ def _grid_sample(call: Call) -> Node:
     return sampling.grid_sample(call[0], call[1], mode, padding, call.flag("align_corners"))
 
 
-@operator("RoiAlign")
-def _roi_align_from_corners(call: Call) -> Node:
-    return _roi_align(call, 0.0)
+operator("RoiAlign")(lambda call: _roi_align(call, 0.0))
 
 
 @operator("RoiAlign", since=16)
@@ -56,11 +54,7 @@ def _max_roi_pool(call: Call) -> Node:
 @operator("DeformConv")
 def _deform_conv(call: Call) -> Node:
     x, weight = call[0], call[1]
-    if x.rank < 3 or weight.rank != x.rank:
-        raise ModelError(f"expected an input and a kernel of one rank, at least 3, found {x.rank} and {weight.rank}")
-    kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
-    exactly(kernel, x.rank - 2, "fixed sizes of the kernel")
-    over = window(call, x.shape[2:], kernel)
+    over = kernel_window(call, x, weight)
     return sampling.deform_conv(
         x, weight, call[2], call.get(3), call.get(4), over.strides, over.pads_begin, over.dilations,
         call.integer("group", 1), call.integer("offset_group", 1),

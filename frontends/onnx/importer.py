@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from luminal.core import ir, ops, symval
+from luminal.core import ir, ops, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import LuminalError, ModelError, ShapeError, Unsupported, UnsupportedError
@@ -39,11 +39,7 @@ _FOLDED = 64  # elements of an integer value that is rewritten as numbers and si
 
 
 def load(
-    model: Source,
-    *,
-    dims: Bounds | None = None,
-    constants: Mapping[str, Any] | None = None,
-    name: str | None = None,
+    model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None, name: str | None = None
 ) -> Graph:
     """The graph of primitives that an ONNX model computes.
 
@@ -185,14 +181,14 @@ class _Importer:
             raise ModelError(f"expected outputs of different names, found {', '.join(repeated)} more than once")
         states = self._random.states()
         results = [*(node for _, node in outputs), *(left for _, left in states)]
-        measured = ir.used_sizes(results, table)
-        reachable = ir.everything([*self._inputs.nodes.values(), *results, *measured.values()])
+        measured = traverse.used_sizes(results, table)
+        reachable = traverse.everything([*self._inputs.nodes.values(), *results, *measured.values()])
         graph_inputs = tuple(node for node in self._inputs.nodes.values() if node.op is ops.INPUT)
         return Graph(
             name=name,
             inputs=(*graph_inputs, *(state.input for state, _ in states)),
             outputs=(*outputs, *((state.output, left) for state, left in states)),
-            dims=(*self._inputs.dims, *measured, *ir.sizes_inside([*results, *measured.values()])),
+            dims=(*self._inputs.dims, *measured, *traverse.sizes_inside([*results, *measured.values()])),
             measured=measured,
             origins={node: self._origins[node] for node in reachable if node in self._origins},
             names={node: self._names[node] for node in reachable if node in self._names},
@@ -318,7 +314,7 @@ class _Importer:
             return [MISSING] * len(call.outputs)
         _check_attributes(call)
         found = gradients(y, own_inputs)
-        return ir.substitute(found, dict(zip(own_inputs, values, strict=True)))[: len(call.outputs)]
+        return traverse.substitute(found, dict(zip(own_inputs, values, strict=True)))[: len(call.outputs)]
 
     def _body(
         self, body: onnx.GraphProto, inputs: Sequence[Held], scope: Scope, opset: Mapping[str, int], own: Origin

@@ -133,9 +133,7 @@ def _gather_elements(call: Call) -> Node:
     return indexing.gather_elements(call[0], cast(call[1], types.i64), call.axis(call[0].rank, 0))
 
 
-@operator("GatherND")
-def _gather_nd(call: Call) -> Node:
-    return indexing.gather_nd(call[0], call[1], call.integer("batch_dims", 0))
+operator("GatherND")(lambda call: indexing.gather_nd(call[0], call[1], call.integer("batch_dims", 0)))
 
 
 # ---- put at positions ----------------------------------------------------------------------------------------------
@@ -153,9 +151,7 @@ def _scatter_elements(call: Call) -> Node:
     return scattering.scatter_elements(call[0], cast(call[1], types.i64), call[2], axis, _reduction(call))
 
 
-@operator("ScatterND")
-def _scatter_nd(call: Call) -> Node:
-    return scattering.scatter_nd(call[0], call[1], call[2], _reduction(call))
+operator("ScatterND")(lambda call: scattering.scatter_nd(call[0], call[1], call[2], _reduction(call)))
 
 
 @operator("TensorScatter")

@@ -9,7 +9,7 @@ from luminal.core.decompose import conversion, math, text
 from luminal.core.errors import ModelError
 from luminal.core.ir import Node, binary, bitcast, cast
 from luminal.core.types import DType
-from luminal.frontends.onnx.registry import Call, of_pair, operator
+from luminal.frontends.onnx.registry import Call, of_first, of_pair, operator
 from luminal.frontends.onnx.tensors import element_type
 
 for _name, _function in {
@@ -27,9 +27,9 @@ for _name, _function in {
 for _name, _op in {"BitwiseAnd": ops.AND, "BitwiseOr": ops.OR, "BitwiseXor": ops.XOR}.items():
     operator(_name)(of_pair(partial(binary, _op)))
 
-operator("Not")(lambda call: math.logical_not(call[0]))
-operator("BitwiseNot")(lambda call: math.bitwise_not(call[0]))
-operator("IsNaN")(lambda call: math.isnan(call[0]))
+operator("Not")(of_first(math.logical_not))
+operator("BitwiseNot")(of_first(math.bitwise_not))
+operator("IsNaN")(of_first(math.isnan))
 operator("Where")(lambda call: math.where(call[0], call[1], call[2]))
 
 
@@ -50,19 +50,9 @@ def _bit_shift(call: Call) -> Node:
 # ---- conversions ---------------------------------------------------------------------------------------------------
 
 
-@operator("Cast")
-def _cast(call: Call) -> Node:
-    return _cast_to(call, element_type(call.integer("to"), "attribute 'to'"))
-
-
-@operator("CastLike")
-def _cast_like(call: Call) -> Node:
-    return _cast_to(call, call[1].dtype)
-
-
-@operator("BitCast")
-def _bitcast(call: Call) -> Node:
-    return bitcast(call[0], element_type(call.integer("to"), "attribute 'to'"))
+operator("Cast")(lambda call: _cast_to(call, element_type(call.integer("to"), "attribute 'to'")))
+operator("CastLike")(lambda call: _cast_to(call, call[1].dtype))
+operator("BitCast")(lambda call: bitcast(call[0], element_type(call.integer("to"), "attribute 'to'")))
 
 
 def _cast_to(call: Call, to: DType) -> Node:

@@ -10,11 +10,7 @@ from luminal.core.decompose import math
 from luminal.core.decompose.common import widened
 from luminal.core.ir import Node, cast
 from luminal.core.movement import reshape
-from luminal.frontends.onnx.registry import Call, Importer, of_pair, operator
-
-
-def _unary(function: Callable[[Node], Node]) -> Importer:
-    return lambda call: function(call[0])
+from luminal.frontends.onnx.registry import Call, Importer, of_first, of_pair, operator
 
 
 def _variadic(function: Callable[[Node, Node], Node]) -> Importer:
@@ -52,7 +48,7 @@ for _name, _function in {
     "Tan": math.tan,
     "Tanh": math.tanh,
 }.items():
-    operator(_name)(_unary(_function))
+    operator(_name)(of_first(_function))
 
 operator("Add")(of_pair(lambda a, b: a + b))
 operator("Sub")(of_pair(math.sub))
@@ -98,9 +94,7 @@ def _pow(call: Call) -> Node:
     return cast(math.pow_(cast(base, types.f64), cast(exponent, types.f64)), base.dtype)
 
 
-@operator("Mod")
-def _mod(call: Call) -> Node:
-    return (math.fmod if call.flag("fmod") else math.remainder)(call[0], call[1])
+operator("Mod")(lambda call: (math.fmod if call.flag("fmod") else math.remainder)(call[0], call[1]))
 
 
 @operator("Clip")
@@ -111,50 +105,16 @@ def _clip_by_attributes(call: Call) -> Node:
     return math.clamp(x, None if low < x.dtype.min else low, None if high > x.dtype.max else high)
 
 
-@operator("Clip", since=11)
-def _clip(call: Call) -> Node:
-    return math.clamp(call[0], call.get(1), call.get(2))
+operator("Clip", since=11)(lambda call: math.clamp(call[0], call.get(1), call.get(2)))
 
 
 # ---- activations ---------------------------------------------------------------------------------------------------
 
-
-@operator("Gelu")
-def _gelu(call: Call) -> Node:
-    return math.gelu(call[0], call.text("approximate", "none"))
-
-
-@operator("LeakyRelu")
-def _leaky_relu(call: Call) -> Node:
-    return math.leaky_relu(call[0], call.number("alpha", 0.01))
-
-
-@operator("ThresholdedRelu")
-def _thresholded_relu(call: Call) -> Node:
-    return math.threshold(call[0], call.number("alpha", 1.0), 0.0)
-
-
-@operator("Elu")
-def _elu(call: Call) -> Node:
-    return math.elu(call[0], call.number("alpha", 1.0))
-
-
-@operator("Celu")
-def _celu(call: Call) -> Node:
-    return math.celu(call[0], call.number("alpha", 1.0))
-
-
-@operator("Selu")
-def _selu(call: Call) -> Node:
-    alpha, gamma = call.number("alpha", 1.6732632423543772), call.number("gamma", 1.0507009873554805)
-    return math.selu(call[0], alpha, gamma)
-
-
-@operator("HardSigmoid")
-def _hard_sigmoid(call: Call) -> Node:
-    return math.hardsigmoid(call[0], call.number("alpha", 0.2), call.number("beta", 0.5))
-
-
-@operator("Swish")
-def _swish(call: Call) -> Node:
-    return math.swish(call[0], call.number("alpha", 1.0))
+operator("Celu")(of_first(math.celu, alpha=1.0))
+operator("Elu")(of_first(math.elu, alpha=1.0))
+operator("Gelu")(lambda call: math.gelu(call[0], call.text("approximate", "none")))
+operator("HardSigmoid")(of_first(math.hardsigmoid, alpha=0.2, beta=0.5))
+operator("LeakyRelu")(of_first(math.leaky_relu, alpha=0.01))
+operator("Selu")(of_first(math.selu, alpha=1.6732632423543772, gamma=1.0507009873554805))
+operator("Swish")(of_first(math.swish, alpha=1.0))
+operator("ThresholdedRelu")(of_first(lambda x, limit: math.threshold(x, limit, 0.0), alpha=1.0))

@@ -74,21 +74,10 @@ def _layer_normalization(call: Call) -> tuple[Node | None, ...]:
     return result, mean, deviation
 
 
-@operator("RMSNormalization")
+@operator("RMSNormalization", "SimplifiedLayerNormalization")  # onnxruntime gave it the second name, before ONNX did
+@operator("SimplifiedLayerNormalization", domain="com.microsoft")
 def _rms_normalization(call: Call) -> Node:
     call.ignore("stash_type")
-    return _rms(call)
-
-
-@operator("SimplifiedLayerNormalization")
-@operator("SimplifiedLayerNormalization", domain="com.microsoft")
-def _simplified_layer_normalization(call: Call) -> Node:
-    """RMSNormalization under the name that onnxruntime gave it first."""
-    call.ignore("stash_type")
-    return _rms(call)
-
-
-def _rms(call: Call) -> Node:
     axes = range(call.axis(call[0].rank, -1), call[0].rank)
     return normalize.rms_norm(call[0], axes, call[1], call.number("epsilon", 1e-5))
 

@@ -1,8 +1,8 @@
-"""The whole operator table: importing this module reads in every theme."""
+"""The whole operator table: importing this module registers every theme's operators."""
 
 from __future__ import annotations
 
-from luminal.frontends.onnx import (
+from luminal.frontends.onnx import (  # noqa: F401 - imported for the operators that they register
     attention,
     classical,
     contraction,
@@ -31,32 +31,4 @@ from luminal.frontends.onnx import (
 )
 from luminal.frontends.onnx.registry import find, names
 
-__all__ = ["THEMES", "find", "names"]
-
-THEMES = (
-    random,
-    attention,
-    classical,
-    contraction,
-    contributed,
-    contributed_attention,
-    contributed_quantization,
-    image,
-    indexing,
-    linear_models,
-    logic,
-    math,
-    normalization,
-    pooling,
-    quantization,
-    recurrent,
-    reduction,
-    resize,
-    selection,
-    shape,
-    signal,
-    sorting,
-    texts,
-    training,
-    trees,
-)
+__all__ = ["find", "names"]

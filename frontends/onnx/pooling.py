@@ -17,7 +17,7 @@ from luminal.frontends.onnx.windows import window
 def _max_pool(call: Call) -> tuple[Node, ...]:
     over = window(call, call[0].shape[2:])
     columns = call.flag("storage_order")
-    sizes = (over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations, call.flag("ceil_mode"))
+    sizes = (*over.sizes, call.flag("ceil_mode"))
     largest = pooling.max_pool(call[0], *sizes)
     return (largest, pooling.max_pool_index(call[0], *sizes, columns)) if call.wants(1) else (largest,)
 
@@ -43,33 +43,19 @@ def _max_unpool(call: Call) -> Node:
     return pad(found, [0] * found.rank, [more - size for more, size in zip(wanted, shape, strict=True)])
 
 
-@operator("AveragePool")
-def _average_pool(call: Call) -> Node:
-    return averaged(call, call[0])
+operator("AveragePool")(lambda call: averaged(call, call[0]))
 
 
 def averaged(call: Call, x: Node) -> Node:
     """``x`` in the windows that the attributes of a call describe."""
-    over = window(call, x.shape[2:])
-    return pooling.avg_pool(
-        x,
-        over.kernel,
-        over.strides,
-        over.pads_begin,
-        over.pads_end,
-        over.dilations,
-        call.flag("ceil_mode"),
-        count_include_pad=call.flag("count_include_pad"),
-    )
+    sizes, counted = window(call, x.shape[2:]).sizes, call.flag("count_include_pad")
+    return pooling.avg_pool(x, *sizes, call.flag("ceil_mode"), count_include_pad=counted)
 
 
 @operator("LpPool")
 def _lp_pool(call: Call) -> Node:
     order, over = call.integer("p", 2), window(call, call[0].shape[2:])
-    counts = pooling.window_counts(
-        call[0].shape[2:], over.kernel, over.strides, over.pads_begin, over.pads_end, over.dilations,
-        call.flag("ceil_mode"),
-    )  # fmt: skip
+    counts = pooling.window_counts(call[0].shape[2:], *over.sizes, call.flag("ceil_mode"))
 
     @widened
     def pool(x: Node) -> Node:
@@ -91,14 +77,8 @@ def _root(x: Node, order: int) -> Node:
 # ---- over whole images ---------------------------------------------------------------------------------------------
 
 
-@operator("GlobalAveragePool")
-def _global_average_pool(call: Call) -> Node:
-    return reduction.mean(call[0], range(2, call[0].rank), True)
-
-
-@operator("GlobalMaxPool")
-def _global_max_pool(call: Call) -> Node:
-    return reduction.max_(call[0], range(2, call[0].rank), True)
+operator("GlobalAveragePool")(lambda call: reduction.mean(call[0], range(2, call[0].rank), True))
+operator("GlobalMaxPool")(lambda call: reduction.max_(call[0], range(2, call[0].rank), True))
 
 
 @operator("GlobalLpPool")

@@ -70,11 +70,7 @@ def _hardmax(x: Node, axis: int) -> Node:
     return select(math.equal(position, reduction.argmax(x, axis, True)), constant(1, x.dtype), 0)
 
 
-for _name, _rows in {
-    "Softmax": reduction.softmax,
-    "LogSoftmax": reduction.log_softmax,
-    "Hardmax": _hardmax,
-}.items():
+for _name, _rows in {"Softmax": reduction.softmax, "LogSoftmax": reduction.log_softmax, "Hardmax": _hardmax}.items():
 
     @operator(_name)
     def _matrix_rows(call: Call, function: Callable[[Node, int], Node] = _rows) -> Node:

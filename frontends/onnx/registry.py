@@ -18,10 +18,11 @@ from luminal.core import interp, ops, symval
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
 from luminal.core.errors import InputError, LuminalError, ModelError, ShapeError, UnsupportedError
-from luminal.core.ir import Node, topological
+from luminal.core.ir import Node
 from luminal.core.movement import reshape
 from luminal.core.structured import MARK
 from luminal.core.symbolic import Int
+from luminal.core.traverse import topological
 from luminal.frontends.onnx.external import ExternalFiles
 from luminal.frontends.onnx.tensors import Array, sparse_to_numpy, to_numpy
 
@@ -49,6 +50,11 @@ def operator(*names: str, since: int = 1, domain: str = "") -> Callable[[Importe
 def of_pair(function: Callable[[Node, Node], Node]) -> Importer:
     """The importer of an elementwise operator that is ``function`` of its two inputs (see ``Call.pair``)."""
     return lambda call: function(*call.pair())
+
+
+def of_first(function: Callable[..., Node], **attributes: float) -> Importer:
+    """The importer of ``function`` of the first input and float attributes, in this order and with these defaults."""
+    return lambda call: function(call[0], *(call.number(name, default) for name, default in attributes.items()))
 
 
 def find(domain: str, name: str, opset: int) -> Importer | None:

@@ -36,9 +36,7 @@ def _upsample_by_attribute(call: Call) -> Node:
     return _upsample(call, scales)
 
 
-@operator("Upsample", since=9)
-def _upsample_by_input(call: Call) -> Node:
-    return _upsample(call, call.array(1).tolist())
+operator("Upsample", since=9)(lambda call: _upsample(call, call.array(1).tolist()))
 
 
 @operator("Resize")

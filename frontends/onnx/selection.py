@@ -27,9 +27,7 @@ def _compress(call: Call) -> Node:
     return indexing.take(x, constant(places.astype(np.int64)), axis)
 
 
-@operator("NonZero")
-def _nonzero(call: Call) -> Node:
-    return permute(selection.nonzero(call[0], _count(call)), [1, 0])
+operator("NonZero")(lambda call: permute(selection.nonzero(call[0], _count(call)), [1, 0]))
 
 
 @operator("Unique")

@@ -9,7 +9,7 @@ import numpy as np
 from luminal.core import symbolic as sym
 from luminal.core import symval, types
 from luminal.core.decompose import indexing, selection
-from luminal.core.errors import ModelError, UnsupportedError
+from luminal.core.errors import ModelError
 from luminal.core.ir import Node, broadcast_shape, constant, dim, expand
 from luminal.core.movement import concatenate, permute, reshape, slice_, squeeze, unsqueeze
 from luminal.core.symbolic import Int
@@ -57,9 +57,7 @@ def _flatten(call: Call) -> Node:
     return reshape(x, [sym.product(x.shape[:axis]), sym.product(x.shape[axis:])])
 
 
-@operator("Squeeze")
-def _squeeze(call: Call) -> Node:
-    return squeeze(call[0], call.axes(call[0].rank))
+operator("Squeeze")(lambda call: squeeze(call[0], call.axes(call[0].rank)))
 
 
 @operator("Unsqueeze")
@@ -107,14 +105,8 @@ def _space_to_depth(call: Call) -> Node:
 # ---- repetition ----------------------------------------------------------------------------------------------------
 
 
-@operator("Expand")
-def _expand(call: Call) -> Node:
-    return expand(call[0], broadcast_shape(call[0].shape, tuple(call.values(1))))
-
-
-@operator("Tile")
-def _tile(call: Call) -> Node:
-    return indexing.tile(call[0], call.values(1))
+operator("Expand")(lambda call: expand(call[0], broadcast_shape(call[0].shape, tuple(call.values(1)))))
+operator("Tile")(lambda call: indexing.tile(call[0], call.values(1)))
 
 
 @operator("ConstantOfShape")
@@ -127,9 +119,7 @@ def _constant_of_shape(call: Call) -> Node:
 # ---- slices --------------------------------------------------------------------------------------------------------
 
 
-@operator("Concat")
-def _concat(call: Call) -> Node:
-    return concatenate(call.operands, call.axis(call[0].rank))
+operator("Concat")(lambda call: concatenate(call.operands, call.axis(call[0].rank)))
 
 
 @operator("Split")
@@ -201,18 +191,9 @@ def _range(start: Int, end: Int, step: int, extent: Int) -> tuple[Int, Int]:
     if step == 0:
         raise ModelError("a step of 0 selects nothing in no order")
     low, high = (0, extent) if step > 0 else (-1, extent - 1)
-    first, last = (sym.maximum(low, sym.minimum(_from_front(end, extent), high)) for end in (start, end))
+    first, last = (sym.maximum(low, sym.minimum(indexing.from_front(end, extent), high)) for end in (start, end))
     size = sym.ceildiv(last - first, step) if step > 0 else sym.ceildiv(first - last, -step)
     return first, sym.maximum(size, 0)
-
-
-def _from_front(position: Int, extent: Int) -> Int:
-    """A position counted from the end where it is negative, from the front."""
-    if sym.always(position):
-        return position
-    if sym.never(position):
-        return position + extent
-    raise UnsupportedError(f"whether the bound {position} counts from the front or the end depends on symbolic sizes")
 
 
 # ---- padding -------------------------------------------------------------------------------------------------------

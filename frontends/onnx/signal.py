@@ -13,10 +13,7 @@ from luminal.core.ir import Node, constant
 from luminal.frontends.onnx.registry import Call, operator, scalar, wrap_axis
 from luminal.frontends.onnx.tensors import element_type
 
-
-@operator("DFT", since=17)
-def _dft_by_attribute(call: Call) -> Node:
-    return _dft(call, call.axis(call[0].rank, 1))
+operator("DFT", since=17)(lambda call: _dft(call, call.axis(call[0].rank, 1)))
 
 
 @operator("DFT", since=20)

@@ -6,10 +6,7 @@ from luminal.core.decompose import sorting
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, Result, exactly, operator
 
-
-@operator("TopK")
-def _top_k_attribute(call: Call) -> Result:
-    return _top_k(call, call.integer("k"))
+operator("TopK")(lambda call: _top_k(call, call.integer("k")))
 
 
 @operator("TopK", since=10)

@@ -10,15 +10,8 @@ from luminal.core.ir import Node
 from luminal.core.movement import reshape, unsqueeze
 from luminal.frontends.onnx.registry import Call, operator
 
-
-@operator("StringConcat")
-def _string_concat(call: Call) -> Node:
-    return text.concatenate(call[0], call[1])
-
-
-@operator("RegexFullMatch")
-def _regex_full_match(call: Call) -> Node:
-    return text.matches(call[0], call.text("pattern"))
+operator("StringConcat")(lambda call: text.concatenate(call[0], call[1]))
+operator("RegexFullMatch")(lambda call: text.matches(call[0], call.text("pattern")))
 
 
 @operator("StringSplit")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ModelError
+from luminal.core.ir import Node
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, exactly
 
@@ -20,6 +21,23 @@ class Window:
     dilations: list[int]
     pads_begin: list[Int]
     pads_end: list[Int]
+
+    @property
+    def sizes(self) -> tuple[list[int], list[int], list[Int], list[Int], list[int]]:
+        """In the order in which poolings take them."""
+        return self.kernel, self.strides, self.pads_begin, self.pads_end, self.dilations
+
+
+def kernel_window(call: Call, x: Node, weight: Node) -> Window:
+    """The window of the kernel ``weight [out, in, *kernel]`` over ``x [batch, channels, *sizes]``.
+
+    Raises ModelError where they have other axes, and as ``window``.
+    """
+    if x.rank < 3 or weight.rank != x.rank:
+        raise ModelError(f"expected an input and a kernel of one rank, at least 3, found {x.rank} and {weight.rank}")
+    kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
+    exactly(kernel, x.rank - 2, "fixed sizes of the kernel")
+    return window(call, x.shape[2:], kernel)
 
 
 def window(call: Call, sizes: Sequence[Int], kernel: Sequence[int] | None = None) -> Window:

@@ -236,12 +236,12 @@ def read(
             f"name: the system has a library, a header or a function {name!r} of its own, which the model's would "
             f"hide or clash with: take another name than {name!r}, such as {interface.library_name(name)!r}"
         )
-    importer = _front_end(model)
+    suite, importer, program = front_end(model)
     graph: Graph
-    if importer.__name__.endswith("onnx.importer"):
+    if suite == "onnx":
         graph = importer.load(model, dims=dims, constants=constants, name=name)
     else:
-        graph = importer.load(_program(model), inputs, dims=dims, constants=constants, name=name, states=states)
+        graph = importer.load(program, inputs, dims=dims, constants=constants, name=name, states=states)
     if name is None:  # what the model is called, as an identifier: of its file, its class or its graph
         called = Path(model).stem if isinstance(model, str | os.PathLike) else graph.name
         graph = replace(graph, name=interface.library_name(called))
@@ -262,14 +262,8 @@ def check(
 
 
 def front_end(model: Any) -> tuple[str, Any, Any]:
-    """Which front end ``model`` is for, ``onnx`` or ``torch``; its importer; and what that takes."""
-    importer = _front_end(model)
-    is_onnx = importer.__name__.endswith("onnx.importer")
-    return ("onnx", importer, model) if is_onnx else ("torch", importer, _program(model))
-
-
-def _front_end(model: Any) -> Any:
-    """The importer for ``model``; each brings in its own framework, and only when it is asked for."""
+    """Which front end ``model`` is for, ``onnx`` or ``torch``; its importer, which brings in its own framework, and
+    only when it is asked for; and what that takes."""
     path = isinstance(model, str | os.PathLike)
     kinds = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     if path and not Path(model).is_file():  # said before a framework is imported, which takes seconds
@@ -277,11 +271,11 @@ def _front_end(model: Any) -> Any:
     if (path and Path(model).suffix == ".pt2") or "torch" in kinds:
         from luminal.frontends.fx import importer as fx
 
-        return fx
+        return "torch", fx, _program(model)
     if path or isinstance(model, bytes) or "onnx" in kinds:
         from luminal.frontends.onnx import importer as onnx
 
-        return onnx
+        return "onnx", onnx, model
     found = type(model).__name__
     if isinstance(model, Module):
         found = "a compiled model; give the one that it was compiled from"

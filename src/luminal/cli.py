@@ -87,6 +87,17 @@ Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAM
 Threads = Annotated[int, typer.Option(min=0, max=arguments.MAX_THREADS, help="threads of a run; 0: one for each CPU")]
 
 
+def _choices(
+    target: str, precision: str | None, weights: str | None, winograd: float | None, dim: list[str] | None,
+    constant: list[str] | None, threads: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The options of several commands as arguments of the functions that these call."""
+    return {
+        "target": target, "precision": precision, "weights": weights, "winograd": winograd, "dims": options.dims(dim),
+        "constants": options.arrays(constant, "--constant"), "threads": threads,
+    }  # fmt: skip
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         out.print(f"luminal {luminal.__version__}", highlight=False)
@@ -182,14 +193,8 @@ def compile_(
     with _going_on() if search != "none" else nullcontext(), Display(err) as display:
         module = luminal.compile(
             model,
-            target=target,
-            precision=precision,
-            weights=weights,
-            winograd=winograd,
-            dims=options.dims(dim),
-            constants=options.arrays(constant, "--constant"),
+            **_choices(target, precision, weights, winograd, dim, constant, threads),
             name=name,
-            threads=threads,
             emulate=emulate,
             seed=seed,
             search=search,
@@ -277,15 +282,9 @@ def diff(
             model,
             options.arrays(inputs, "--input") or None,
             reference=reference,
-            target=target,
-            precision=precision,
-            weights=weights,
-            winograd=winograd,
-            dims=options.dims(dim),
-            constants=options.arrays(constant, "--constant"),
+            **_choices(target, precision, weights, winograd, dim, constant, threads),
             seed=seed,
             tolerance=tolerance,
-            threads=threads,
             save=save,
             progress=display.report,
         )
@@ -387,13 +386,7 @@ def tune(
         outcome = luminal.tune(
             model,
             budget=budget,
-            target=target,
-            precision=precision,
-            weights=weights,
-            winograd=winograd,
-            dims=options.dims(dim),
-            constants=options.arrays(constant, "--constant"),
-            threads=threads,
+            **_choices(target, precision, weights, winograd, dim, constant, threads),
             again=again,
             progress=display.report,
         )
@@ -417,13 +410,7 @@ def _going_on(again: bool = False) -> Iterator[None]:
 
 
 def _kernel_table(
-    title: str,
-    module: Module,
-    values: dict[str, NDArray[Any]],
-    target: str,
-    runs: int,
-    threads: int,
-    display: Display,
+    title: str, module: Module, values: dict[str, NDArray[Any]], target: str, runs: int, threads: int, display: Display
 ) -> Table:
     """The kernels of a model, the slowest first, and what part of the machine's peak each reaches."""
     threads = threads or device.cpus()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,25 +38,18 @@ def target(name: str) -> str:
     return name
 
 
-def precision(name: str | None) -> str | None:
-    """The name of a precision."""
-    if name is not None and name not in precisions.ALL:
-        raise typer.BadParameter(f"expected one of {', '.join(precisions.ALL)}, found {name!r}")
-    return name
+def _one_of(known: Collection[str]) -> Callable[[str | None], str | None]:
+    """For an option that takes one of these names, or none."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in known:
+            raise typer.BadParameter(f"expected one of {', '.join(known)}, found {name!r}")
+        return name
+
+    return check
 
 
-def search(name: str) -> str:
-    """How schedules are searched for."""
-    if name not in SEARCHES:
-        raise typer.BadParameter(f"expected one of {', '.join(SEARCHES)}, found {name!r}")
-    return name
-
-
-def weights(name: str | None) -> str | None:
-    """The name of a scheme for weights."""
-    if name is not None and name not in quantise.ALL:
-        raise typer.BadParameter(f"expected one of {', '.join(quantise.ALL)}, found {name!r}")
-    return name
+precision, search, weights = _one_of(precisions.ALL), _one_of(SEARCHES), _one_of(quantise.ALL)
 
 
 def winograd(budget: float | None) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from luminal.core import ir
+from luminal.core import traverse
 from luminal.core.ir import Graph, Node, Origins
 from luminal.core.rewrite import remade
 from luminal.core.schedule.contraction.contraction import Contraction
@@ -18,7 +18,7 @@ Make: TypeAlias = Callable[[Node, Sequence[Node]], Node]
 
 def contractions(roots: Iterable[Node]) -> dict[Node, Contraction]:
     """The contractions among all that ``roots`` depend on, in the bodies of loops and branches too."""
-    found = ((node, contraction_of(node)) for node in ir.everything(roots))
+    found = ((node, contraction_of(node)) for node in traverse.everything(roots))
     return {node: contraction for node, contraction in found if contraction is not None}
 
 

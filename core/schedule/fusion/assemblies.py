@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, is_literal
@@ -86,7 +86,7 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
     home = {n: c for c in fusion.clusters for n in c.index}
     placed: dict[Node, Placement] = {}
     left: dict[Node, tuple[Part, ...]] = {}
-    readers = ir.users(fusion.roots)
+    readers = traverse.users(fusion.roots)
     begun = {first for c in fusion.clusters if c.kind == "steps" for n in c.index if (first := _carry(n)) is not None}
     for cluster in fusion.clusters:
         if cluster.kind in ("scatter", "sort"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
@@ -106,7 +106,7 @@ def _only_source(fusion: Fusion, cluster: Cluster) -> Cluster | None:
 
 def _sources(nodes: Sequence[Node], fusion: Fusion) -> list[Node]:
     """What ``nodes`` read, through views and inline values."""
-    return ir.sources(nodes, lambda n: n not in fusion.stored and (n.op is ops.VIEW or n in fusion.inline))
+    return traverse.sources(nodes, lambda n: n not in fusion.stored and (n.op is ops.VIEW or n in fusion.inline))
 
 
 def _indices(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import COSTLY, Kind
@@ -62,7 +62,7 @@ class Fuser:
         self.kept = loops.kept(roots)
         self.contractions = contractions
         self.measured = measured
-        self.order = ir.topological(roots, measured)
+        self.order = traverse.topological(roots, measured)
         self.consumers = _consumers(self.order)
         self.inline: set[Node] = set()
         self.home: dict[Node, Cluster] = {}
@@ -104,7 +104,7 @@ class Fuser:
             computed = [x for x in part.inputs if x not in self.home and x not in here]
             waiting += computed
             here |= dict.fromkeys(computed)
-        return {self.sizes[size] for part in here for size in ir.symbols(part) if size in self.sizes}
+        return {self.sizes[size] for part in here for size in traverse.symbols(part) if size in self.sizes}
 
     # ---- what is inline -------------------------------------------------------------------------------------------
 

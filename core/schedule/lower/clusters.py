@@ -10,7 +10,7 @@ import numpy as np
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.grid import aligned
-from luminal.core.ir import Node, rename, topological
+from luminal.core.ir import Node, rename
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.assemblies import Part
@@ -23,6 +23,7 @@ from luminal.core.schedule.nest.neutral import neutral
 from luminal.core.schedule.nest.walk import accesses, bound, expressions, statements
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
+from luminal.core.traverse import topological
 
 
 @dataclass(frozen=True)

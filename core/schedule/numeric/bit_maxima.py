@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.movement import pad
@@ -32,7 +32,7 @@ def of_bits(whole: Contracted) -> Contracted:
     def made(node: Node, operands: Sequence[Node]) -> Node:
         if node.op is ops.MAX_REDUCE and reads_again(node.inputs[0]) and _has_no_sign(node):
             return _largest_bits(operands[0], node.attr.axes)
-        return ir.rebuild(node, operands)
+        return traverse.rebuild(node, operands)
 
     return whole.remade(lambda roots, became: made)
 
@@ -44,7 +44,7 @@ def _has_no_sign(node: Node) -> bool:
     x, axes = node.inputs[0], node.attr.axes
     if not (all(sym.always(x.shape[k] - 1) for k in axes) and _never_wins(x) and _reaches_inside(x, axes)):
         return False  # the largest of nothing is -inf
-    return _source(x) in signs.not_negative(ir.topological([_source(x)]))
+    return _source(x) in signs.not_negative(traverse.topological([_source(x)]))
 
 
 def _source(x: Node) -> Node:

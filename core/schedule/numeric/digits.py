@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core.ir import Node
 from luminal.core.rules.functions import IDENTITIES
 from luminal.core.rules.pattern import NODES, uniform
@@ -34,7 +34,7 @@ def eased(whole: Contracted) -> Contracted:
 
 
 def _eased(roots: tuple[Node, ...], now: Mapping[Node, Node]) -> Make:
-    readers = Counter(chain(roots, *(set(node.inputs) for node in ir.topological(roots))))
+    readers = Counter(chain(roots, *(set(node.inputs) for node in traverse.topological(roots))))
     few = {node: count for node, count in demands(roots).items() if node.dtype == f32 and count < significant(f32)}
     short = {node: found for node, count in few.items() if (found := _short(node, count, readers)) is not None}
 
@@ -44,7 +44,7 @@ def _eased(roots: tuple[Node, ...], now: Mapping[Node, Node]) -> Make:
             return function(now[x])
         if node in few and node.op is ops.EXP2:
             return ir.unary(ops.EXP2, operands[0], ops.Scale(node.attr.scale, few[node]))
-        return ir.rebuild(node, operands)
+        return traverse.rebuild(node, operands)
 
     return made
 
@@ -70,7 +70,7 @@ def _short(node: Node, digits: int, readers: Mapping[Node, int]) -> tuple[Callab
 def demands(roots: Iterable[Node]) -> dict[Node, int]:
     """The significant bits that are needed of every node: ``ALL`` of ``roots``, and of what loops and branches read."""
     roots = tuple(roots)
-    order = ir.topological(roots)
+    order = traverse.topological(roots)
     positive, inexact = signs.not_negative(order), _inexact(order)
     found = dict.fromkeys(order, 0) | dict.fromkeys(roots, ALL)
     for node in reversed(order):

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Graph, Node
 from luminal.core.movement import once, squeeze, varies
@@ -153,7 +153,7 @@ def _unscaled(node: Node) -> Node:
     x, parameter = before
     if node.op is ops.MUL:
         return _unscaled(x)
-    return ir.rebuild(node, [_unscaled(x), *([] if parameter is None else [parameter])])
+    return traverse.rebuild(node, [_unscaled(x), *([] if parameter is None else [parameter])])
 
 
 # ---- reading factors -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from luminal.core import ir, numerics, ops
+from luminal.core import ir, numerics, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.costs import Sizes
 from luminal.core.ir import Node
@@ -36,7 +36,7 @@ def in_parts(whole: Contracted, target: Target) -> Contracted:
     read_by = readers(whole.graph.roots)
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
-        new = ir.rebuild(node, operands)
+        new = traverse.rebuild(node, operands)
         if node.op.kind is not Kind.REDUCE or node in whole.contractions:
             return new
         return _reduced(new, node, read_by, target)
@@ -166,7 +166,7 @@ class _Cut:
                 now |= zip(part.inputs, now[part].inputs, strict=True)
                 reached += part.inputs
         cut: dict[Node, Node] = {}
-        for part in ir.topological([whole]):
+        for part in traverse.topological([whole]):
             if part in own:
                 cut[part] = ir.elementwise(part.op, *(cut[y] for y in part.inputs), attr=part.attr)
             elif part in now:

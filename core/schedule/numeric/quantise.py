@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import ir, ops, types
+from luminal.core import ir, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError
 from luminal.core.ir import Approximation, Graph, Node
@@ -100,7 +100,7 @@ class _Rewriter:
 
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
         """``node`` over ``operands``, with its weight rounded where it is a contraction that has one."""
-        new = ir.rebuild(node, operands) if operands else node
+        new = traverse.rebuild(node, operands) if operands else node
         rounded = self._contraction(new)
         if rounded is not None:
             self.approximations.append(Approximation("weights", str(self.scheme), self.origins.get(node, ())))
@@ -119,7 +119,7 @@ class _Rewriter:
             return None
         real = ir.view(weight, product.shape, found.b.index)
         factors = [real if operand(x) == found.b else x for x in product.inputs]
-        return ir.rebuild(node, [ir.rebuild(product, factors)])
+        return traverse.rebuild(node, [traverse.rebuild(product, factors)])
 
     def _weight(self, source: Node, depth: int) -> Node | None:
         if (source, depth) not in self.known:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
@@ -47,7 +47,7 @@ def _weights(node: Node) -> Operand | None:
 def holds_rounded(node: Node, contractions: Contractions, precision: Precision) -> bool:
     """Whether ``node`` is such a sum, or a loop or branch with one inside."""
     bodies = node.attr.bodies if node.op.kind is Kind.STRUCTURED else ()
-    inside = ir.everything(root for body in bodies for root in body)
+    inside = traverse.everything(root for body in bodies for root in body)
     return any(is_rounded(one, contractions, precision) for one in (node, *inside))
 
 
@@ -76,13 +76,13 @@ def rounded(whole: Contracted, precision: Precision, wide: bool = False) -> Cont
                 found = _of_rounded(found, precision, wide)
                 new = found.node()
             elif is_rounded(node, contractions, precision):
-                new = ir.rebuild(node, [_weighed(node, unrounded[0], precision, wide)])
+                new = traverse.rebuild(node, [_weighed(node, unrounded[0], precision, wide)])
             else:
-                new = ir.rebuild(node, operands)
+                new = traverse.rebuild(node, operands)
             if found is not None:
                 carried[new] = found
             if node.op is ops.VIEW:
-                exact[node] = ir.rebuild(node, unrounded)
+                exact[node] = traverse.rebuild(node, unrounded)
             elif node in stored:
                 exact[node] = new
                 return _operand(new, precision, wide)
@@ -99,7 +99,7 @@ def stored_rounded(roots: Iterable[Node], contractions: Contractions, precision:
     need another copy. Inputs are none of them, nor what a loop or state carries: they lie in memory as they are."""
     if precision.stored is None:
         return set()
-    products = [node.inputs[0] for node in ir.topological(roots) if is_rounded(node, contractions, precision)]
+    products = [node.inputs[0] for node in traverse.topological(roots) if is_rounded(node, contractions, precision)]
     values = [x.inputs[0] if x.op is ops.VIEW else x for product in products for x in product.inputs]
     return set(filter(_may_be_rounded, values))
 
@@ -115,7 +115,7 @@ def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
     roots = tuple(roots)
     exact, others = set(roots), set(roots)  # what has to be exact, and what something else reads
     found: set[Node] = set()
-    for node in reversed(ir.topological(roots)):
+    for node in reversed(traverse.topological(roots)):
         if node.op is ops.VIEW:
             passed = node not in others
             exact.update(node.inputs if node in exact else ())
@@ -149,7 +149,7 @@ def _weighed(node: Node, product: Node, precision: Precision, wide: bool) -> Nod
         x if operand(before) == weights else _padded_operand(x, precision, wide)
         for before, x in zip(node.inputs[0].inputs, product.inputs, strict=True)
     ]
-    return ir.rebuild(product, factors)
+    return traverse.rebuild(product, factors)
 
 
 def _padded_operand(node: Node, precision: Precision, wide: bool) -> Node:
@@ -170,7 +170,7 @@ def significant(dtype: DType) -> int:
 def _operand(node: Node, precision: Precision, wide: bool) -> Node:
     """``node`` rounded, before the view that repeats its elements."""
     if node.op is ops.VIEW or (wide and node.op is ops.CONTIGUOUS):
-        return ir.rebuild(node, [_operand(node.inputs[0], precision, wide)])
+        return traverse.rebuild(node, [_operand(node.inputs[0], precision, wide)])
     if node.op is ops.CAST and significant(node.inputs[0].dtype) <= precision.digits:
         return node
     if precision.stored is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luminal.core import ir
+from luminal.core import ir, traverse
 from luminal.core.ir import Graph, Node
 from luminal.core.rewrite import readers as read_by
 from luminal.core.rewrite import remade, simplify
@@ -27,7 +27,7 @@ def known(graph: Graph) -> Graph:
             if x is not None:
                 found.append(node)
                 return row.right(now[x])
-        return ir.rebuild(node, operands)
+        return traverse.rebuild(node, operands)
 
     origins: ir.Origins = dict(graph.origins)
     roots = remade(graph.roots, origins, made, became=now)

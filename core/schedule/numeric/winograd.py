@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from luminal.core import interp, ir, ops, types
+from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.errors import InputError
 from luminal.core.ir import Approximation, Graph, Node
@@ -242,7 +242,7 @@ def transformed(graph: Graph, budget: float, target: Target) -> Graph:
     """``graph`` with convolutions by minimal filtering, where it pays on ``target`` and their errors are within
     ``budget``, and a note of each; names and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
-    rewriter = _Rewriter(budget, target, names, origins, ir.users(ir.everything(graph.roots)))
+    rewriter = _Rewriter(budget, target, names, origins, traverse.users(traverse.everything(graph.roots)))
     roots = remade(graph.roots, origins, rewriter.made)
     made = graph.approximations + tuple(rewriter.approximations)
     return graph.computing(roots, names=names, origins=origins, approximations=made)
@@ -268,7 +268,7 @@ class _Rewriter:
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
         """``node`` over ``operands``, by minimal filtering where it is a sum that is faster so; what is computed from
         such a sum, from each output of a tile."""
-        new = ir.rebuild(node, operands) if operands else node
+        new = traverse.rebuild(node, operands) if operands else node
         if new.op is ops.SUM_REDUCE and (x := windowed(new)) is not None:
             found = chosen(x, self.budget, self.target)
             if found is None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ir, ops, traverse
 from luminal.core.ir import Node
 from luminal.core.schedule.contraction import narrow
 from luminal.core.schedule.contraction.contracted import Contractions
@@ -62,11 +62,11 @@ def prepare(
     steps: dict[Node, Node] = {}  # prepared loops and branches, by the first of their results
     runs = {root: tuple(range(root.rank)) for root in roots}  # outputs are row-major
     innermost = _innermost(roots)
-    taken = set(ir.topological(roots))
+    taken = set(traverse.topological(roots))
     carried: set[Node] = set()
-    for node in ir.topological(roots):
+    for node in traverse.topological(roots):
         with ir.originating(origins, *origins.get(node, ())):
-            new = ir.rebuild(node, [replaced[x] for x in node.inputs])
+            new = traverse.rebuild(node, [replaced[x] for x in node.inputs])
             if loops.is_steps(new):
                 first = ir.structured(new.op, new.inputs, replace(new.attr, result=0))
                 if first not in steps:
@@ -92,7 +92,7 @@ def prepare(
             new, contractions[made.node] = made.node, made.contraction
             for panel, source in made.panels.items():
                 if panel.op is ops.CONSTANT:
-                    packed[panel] = tuple(n for n in ir.topological([source]) if n.op is ops.CONSTANT)
+                    packed[panel] = tuple(n for n in traverse.topological([source]) if n.op is ops.CONSTANT)
         replaced[node] = new
     results = tuple(replaced[r] for r in roots)
     shared = _read_elsewhere(results, contractions)
@@ -103,7 +103,7 @@ def _innermost(roots: tuple[Node, ...]) -> dict[Node, int]:
     """The axis of each node that is innermost in an output, which is row-major: of the outputs, and of those that they
     are computed from element by element."""
     found = {root: k for root in roots for k, extent in enumerate(root.shape) if extent != 1}
-    for node in reversed(ir.topological(roots)):
+    for node in reversed(traverse.topological(roots)):
         if node not in found:
             continue
         innermost = ir.axes(node.shape)[found[node]]
@@ -139,7 +139,7 @@ def _prepared_steps(
 
 def _read_elsewhere(roots: tuple[Node, ...], contractions: Mapping[Node, Contraction]) -> set[Node]:
     """What is an output, or read by anything but a contraction: a product among it has to be stored as it is."""
-    return set(roots) | {x for n in ir.topological(roots) if n not in contractions for x in n.inputs}
+    return set(roots) | {x for n in traverse.topological(roots) if n not in contractions for x in n.inputs}
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _is_stored(node: Node) -> bool:
     """Whether ``node`` is computed from anything but numbers and positions."""
     return any(
         x.op not in (ops.IOTA, ops.DIM) and not (x.op is ops.CONSTANT and x.size == 1)
-        for x in ir.sources([node], _is_read_through)
+        for x in traverse.sources([node], _is_read_through)
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from luminal.core import ir, ops
+from luminal.core import ir, ops, traverse
 from luminal.core.ir import Node
 from luminal.core.ops import Kind
 from luminal.core.schedule.contraction.contraction import Contraction
@@ -28,7 +28,7 @@ def _is_elementwise(node: Node) -> bool:
         return False
     extents = node.inputs[len(step.carries)].shape[1:]
     carried = set(step.carries)
-    for inner in ir.topological(step.results):
+    for inner in traverse.topological(step.results):
         if inner.op.kind not in (Kind.ELEMENTWISE, Kind.SOURCE, Kind.VIEW):
             return False
         if not carried.isdisjoint(inner.inputs):
@@ -43,7 +43,7 @@ def kept(roots: Iterable[Node]) -> frozenset[Node]:
     host."""
     roots = list(roots)
     found = set(roots)
-    for node in ir.topological(roots):
+    for node in traverse.topological(roots):
         if is_steps(node) or node.op is ops.HOST:
             found |= {node, *node.inputs}
     return frozenset(found)
@@ -116,10 +116,10 @@ def hoisted(node: Node, contractions: Mapping[Node, Contraction]) -> tuple[Node,
     prefix = name[: len(name) - len(name.lstrip(MARK))]
     shared = tuple(ir.input_(f"{prefix}shared {k}", x.shape, x.dtype) for k, x in enumerate(found))
     by = dict(zip(found, shared, strict=True))
-    known = [n for n in ir.topological(roots) if n in contractions]
+    known = [n for n in traverse.topological(roots) if n in contractions]
     read = [x.source for n in known for x in (contractions[n].a, contractions[n].b)]
-    closed = ir.substitute([*roots, *known, *read], by)
-    outer = ir.substitute([*found, *known, *read], operands)
+    closed = traverse.substitute([*roots, *known, *read], by)
+    outer = traverse.substitute([*found, *known, *read], operands)
     results = iter(closed[: len(roots)])
     bodies = [tuple(next(results) for _ in body) for body in attr.bodies]
     moved: dict[Node, Contraction] = {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from luminal.core import ir, ops
+from luminal.core import ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.data import Arrays
 from luminal.core.errors import SpecError
@@ -89,7 +89,7 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
 
 def _texts(source: Source) -> Iterator[str]:
     """The texts whose numbers an entry has among its constants."""
-    for node in ir.everything(source.prepared.roots):
+    for node in traverse.everything(source.prepared.roots):
         if node.op is ops.CONSTANT and node.dtype.is_text:
             yield from filter(None, strings(node.attr.array))
 

@@ -124,10 +124,25 @@ class ContextBase : public InPlace {
         return status;
     }
 
-    int32_t no_weights() {
-        const char* name = library_.model().name;
-        error_.set("the library of \"%s\" has no weights yet: call %s_set_weights first", name, name);
-        return LM_BAD_WEIGHTS;
+    /// What `work()` returns, while `weights` are those of the library, which nobody replaces meanwhile.
+    template <class Weights, class Work>
+    int32_t holding(Weights& weights, const Work& work) {
+        weights = library_.acquire_weights();
+        const bool ready = weights != Weights{} || library_.model().weights_bytes == 0;
+        const int32_t status = ready ? work() : no_weights();
+        library_.release_weights();
+        return status;
+    }
+
+    /// Gives the states, which lie at `states`, their first values out of `weights`, unless they have them.
+    void restore_states(unsigned char* states, const unsigned char* weights) {
+        if (!fresh_) return;
+        for (const State& state : library_.model().states) {
+            const size_t bytes = static_cast<size_t>(state.bytes);
+            if (state.initial < 0) memset(states + state.offset, 0, bytes);
+            else memcpy(states + state.offset, weights + state.initial, bytes);
+        }
+        fresh_ = false;
     }
 
     /// Tells which step of the model raised a status.
@@ -164,6 +179,12 @@ class ContextBase : public InPlace {
     Message error_;
 
   private:
+    int32_t no_weights() {
+        const char* name = library_.model().name;
+        error_.set("the library of \"%s\" has no weights yet: call %s_set_weights first", name, name);
+        return LM_BAD_WEIGHTS;
+    }
+
     int32_t in_use() {
         return library_.fail(LM_INVALID_ARGUMENT, "the context is in use by another thread; each thread needs its own");
     }

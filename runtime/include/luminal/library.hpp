@@ -213,17 +213,6 @@ class Context : public ContextBase<Library> {
         return states_ != nullptr;
     }
 
-    /// Gives the states their first values, unless they have them.
-    void restore_states() {
-        if (!fresh_) return;
-        for (const State& state : library_.model().states) {
-            const size_t bytes = static_cast<size_t>(state.bytes);
-            if (state.initial < 0) memset(states_ + state.offset, 0, bytes);
-            else memcpy(states_ + state.offset, weights_ + state.initial, bytes);
-        }
-        fresh_ = false;
-    }
-
     bool begin_step(int32_t step) {
         if (status_.code() != LM_OK) return false;
         step_ = step;
@@ -234,12 +223,10 @@ class Context : public ContextBase<Library> {
     /// What `work()` returns, which may read the weights, and states that have values.
     template <class Work>
     int32_t with_weights(const Work& work) {
-        weights_ = library_.acquire_weights();
-        const bool ready = weights_ != nullptr || library_.model().weights_bytes == 0;
-        if (ready) restore_states();
-        const int32_t status = ready ? work() : no_weights();
-        library_.release_weights();
-        return status;
+        return holding(weights_, [&] {
+            restore_states(states_, weights_);
+            return work();
+        });
     }
 
     int32_t execute(const Entry& entry) {

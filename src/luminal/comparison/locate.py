@@ -17,7 +17,7 @@ from luminal.comparison.oracle import Oracle
 from luminal.comparison.references import Reference
 from luminal.comparison.report import Finding
 from luminal.comparison.ties import live
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ir, ops, traverse
 from luminal.core import target as targets
 from luminal.core.ir import Graph, Node, Origin
 from luminal.core.target import Target
@@ -287,7 +287,7 @@ def _cut(oracle: Oracle, operators: Sequence[_Operator]) -> tuple[Graph, Arrays]
                     name = f"operand_{len(inputs)}"
                     inputs[operand] = ir.input_(name, operand.shape, operand.dtype)
                 built[operand] = inputs.get(operand, operand)
-            built[node] = ir.rebuild(node, [built[operand] for operand in node.inputs])
+            built[node] = traverse.rebuild(node, [built[operand] for operand in node.inputs])
             origins[built[node]] = (*origins.get(built[node], ()), operator.origin)
         outputs.append((f"value_{number}", built[operator.result]))
     part = Graph(f"{graph.name}_part", tuple(inputs.values()), tuple(outputs), graph.dims, origins)

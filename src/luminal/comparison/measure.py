@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luminal.core import ir, ops
+from luminal.core import ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.ir import Node
 from luminal.core.precision import FP32, Precision
@@ -145,7 +145,7 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precisio
     stored = stored_rounded(roots, found, precision)
     variance: dict[Node, float] = {}
     coarsest: dict[Node, float] = {}
-    for node in ir.topological(roots):
+    for node in traverse.topological(roots):
         unit, count = _unit(node.dtype), _roundings(node, dims)
         operand = precision.unit if precision.unit and holds_rounded(node, found, precision) else 0.0
         kept = precision.unit if node in stored else 0.0
@@ -177,7 +177,7 @@ def _roundings(node: Node, dims: Mapping[str, int]) -> int:
     if node.op in _EXACT or not node.inputs:
         return 0
     if node.op.kind is ops.Kind.STRUCTURED:
-        inside = [sum(_roundings(x, dims) for x in ir.topological(body)) for body in node.attr.bodies]
+        inside = [sum(_roundings(x, dims) for x in traverse.topological(body)) for body in node.attr.bodies]
         if node.op is ops.SCAN:
             return at_most(node.inputs[len(node.attr.carries)].shape[0], dims) * inside[0]
         return max(inside) * (_ROUNDS if node.op is ops.WHILE else 1)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.comparison.measure import at_most
-from luminal.core import interp, ir, ops
+from luminal.core import interp, ops, traverse
 from luminal.core.errors import SpecError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import PASSES, ROUNDING, compile_graph
@@ -77,7 +77,7 @@ def work(graph: Graph, dims: Mapping[str, int]) -> int:
     """The number of elements that are computed, those of sums one by one."""
     sizes = (
         (node.inputs[0] if node.op.kind is ops.Kind.REDUCE else node).size
-        for node in ir.topological(graph.results)
+        for node in traverse.topological(graph.results)
         if node.inputs and node.op is not ops.VIEW
     )
     return sum(at_most(size, dims) for size in sizes)

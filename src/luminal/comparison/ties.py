@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luminal.comparison.measure import FACTOR
-from luminal.core import ir, ops, rewrite
+from luminal.core import ir, ops, rewrite, traverse
 from luminal.core.ir import Graph, Node
 
 
 def live(graph: Graph) -> dict[Node, None]:
     """The nodes that depend on an input, operands first."""
     found: dict[Node, None] = {}
-    for node in ir.topological(graph.results):
+    for node in traverse.topological(graph.results):
         if node.op is ops.INPUT or any(operand in found for operand in node.inputs):
             found[node] = None
     return found
@@ -43,7 +43,7 @@ def moved(graph: Graph, by: Mapping[Node, Node]) -> Graph:
 
     def make(node: Node, operands: Sequence[Node]) -> Node:
         step = by.get(node.inputs[0]) if node.op is ops.ROUND and node.attr.mode == "even" else None
-        return ir.rebuild(node, operands if step is None else [operands[0] + step])
+        return traverse.rebuild(node, operands if step is None else [operands[0] + step])
 
     return graph.computing(rewrite.remade(graph.roots, origins, make), origins=origins)
 

@@ -227,12 +227,7 @@ class Context : public ContextBase<Library> {
     int32_t with_weights(const Work& work) {
         const cuda::Current current(library_.device());
         const int32_t status = current.check(error_);
-        if (status != LM_OK) return status;
-        weights_ = library_.acquire_weights();
-        const bool ready = weights_ != 0 || library_.model().weights_bytes == 0;
-        const int32_t result = ready ? work() : no_weights();
-        library_.release_weights();
-        return result;
+        return status == LM_OK ? holding(weights_, work) : status;
     }
 
     /// Gives the states their first values, unless they have them.

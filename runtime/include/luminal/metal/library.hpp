@@ -181,29 +181,17 @@ class Context : public ContextBase<Library> {
 
   private:
     const unsigned char* constants() const {
+        if (weights_ == nullptr) return nullptr;
         return static_cast<const unsigned char*>(library_.device().api().contents(weights_));
-    }
-
-    /// Gives the states their first values, unless they have them.
-    void restore_states() {
-        if (!fresh_) return;
-        for (const State& state : library_.model().states) {
-            const size_t bytes = static_cast<size_t>(state.bytes);
-            if (state.initial < 0) memset(states_.contents() + state.offset, 0, bytes);
-            else memcpy(states_.contents() + state.offset, constants() + state.initial, bytes);
-        }
-        fresh_ = false;
     }
 
     /// What `work()` returns, which may read the weights, and states that have values.
     template <class Work>
     int32_t with_weights(const Work& work) {
-        weights_ = library_.acquire_weights();
-        const bool ready = weights_ != nullptr || library_.model().weights_bytes == 0;
-        if (ready) restore_states();
-        const int32_t status = ready ? work() : no_weights();
-        library_.release_weights();
-        return status;
+        return holding(weights_, [&] {
+            restore_states(states_.contents(), constants());
+            return work();
+        });
     }
 
     /// An input or output: the caller's buffer, or one of ours that values of the host pass through.
