@@ -7,7 +7,7 @@ import numpy as np
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment
-from luminal.core.schedule.grid.divide import Share
+from luminal.core.schedule.grid.divide import SynchroniseThreads
 from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.nest.walk import statements
@@ -57,7 +57,7 @@ def _loops(body: tuple[ir.Statement, ...], kind: str, lanes: int) -> tuple[ir.St
 
 def divided(nest: ir.LoopNest, threads: int) -> ir.LoopNest:
     """``nest`` with a thread for each lane."""
-    return Share(threads, LIMITS)(replace(nest, body=_loops(nest.body, "thread", threads)))
+    return SynchroniseThreads(threads, LIMITS)(replace(nest, body=_loops(nest.body, "thread", threads)))
 
 
 def by_one(nest: ir.LoopNest, lanes: int) -> ir.LoopNest:
@@ -174,7 +174,7 @@ def seen_in_an_array_of_the_kernel() -> Case:
         thread(t, 100, ir.Store("out", row * 100 + at, turned)),
     )
     nest = ir.LoopNest((output("out"), output("once"), array("x")), (), (parallel(r, 3, *body),))
-    return Case(Share(64, LIMITS)(nest), {"out": zeros(300), "once": zeros(300), "x": normal(300)})
+    return Case(SynchroniseThreads(64, LIMITS)(nest), {"out": zeros(300), "once": zeros(300), "x": normal(300)})
 
 
 @case

@@ -25,7 +25,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import operands, walk
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.text import nest_text
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.schedule.prepare.graph import prepare
 from luminal.core.schedule.program import arena
 from luminal.core.schedule.program.ir import ALIGNMENT, Loop
@@ -49,7 +49,7 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
 def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Arrangement]:
     prepared = prepare(outputs, targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    return fusion, layout.assign(fusion)
+    return fusion, layout.assign_layouts(fusion)
 
 
 def kinds(fusion: Fusion) -> list[str]:
@@ -254,7 +254,7 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
     case = GRAPHS["interleaved"]()
     prepared = prepare(case.graph.roots, targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    arranged = layout.assign(fusion)
+    arranged = layout.assign_layouts(fusion)
     (writing,) = (c for c in fusion.clusters if c.kind == "map" and any(n.op is ops.ADD for n in c.index))
     parts = [n for n in writing.index if n in fusion.stored]
     assert len(parts) == 2 and [arranged.assemblies.owner(n).shape for n in parts] == [(4, 6, 33)] * 2
@@ -265,7 +265,7 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
 def test_parts_of_two_wholes_are_written_where_they_lie_in_one() -> None:
     case = GRAPHS["two_wholes_of_a_part"]()
     prepared = prepare(case.graph.roots, targets.AVX512, {})
-    placed = layout.assign(fuse.fuse(prepared.roots, prepared.contractions)).assemblies.placed
+    placed = layout.assign_layouts(fuse.fuse(prepared.roots, prepared.contractions)).assemblies.placed
     assert len({placement.whole for placement in placed.values()}) == 2
 
 
@@ -374,7 +374,7 @@ def lowered_cluster(name: str, number: int = 0) -> tuple[Cluster, lower.Lowered]
     case = GRAPHS[name]()
     prepared = prepare(case.graph.results, targets.X86_64, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    arranged = layout.assign(fusion)
+    arranged = layout.assign_layouts(fusion)
     return fusion.clusters[number], lower.lower(fusion.clusters[number], arranged, targets.X86_64)
 
 
@@ -384,7 +384,7 @@ def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
 
 def test_a_schedule_replays_to_the_same_nest() -> None:
     cluster, lowered = lowered_cluster("softmax_and_norms")
-    chosen = cpu.choose(cluster, lowered, targets.X86_64)
+    chosen = cpu.schedule_cluster(cluster, lowered, targets.X86_64)
     assert transforms.apply(lowered.nest, chosen.schedule) == chosen.nest
     assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
 
@@ -422,7 +422,7 @@ def test_a_contraction_that_is_not_tiled_says_why() -> None:
     cluster, lowered = lowered_cluster("linear_with_epilogue")
     assert cluster.contraction is not None
     other = replace(cluster.contraction, tile=Tile(4, 3, 7))
-    wrong = cpu.schedule(lowered, other, targets.X86_64)
+    wrong = cpu.schedule_nest(lowered, other, targets.X86_64)
     assert "side by side" in wrong.refusal and wrong.text.startswith("not tiled: ")
 
 
@@ -483,7 +483,7 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
         (transforms.Reorder(("a2", "a1", "a0", "a3")), "iterations that must stay in order"),
         (transforms.Merge("a0", "a1"), "one must stay in order"),
         (transforms.Vectorise("a1", 4), "must stay in order"),
-        (divide.Divide("a2", 32), "must stay in order"),
+        (divide.DivideAmongThreads("a2", 32), "must stay in order"),
         (transforms.Parallelise(2), "ordered or not rectangular"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
@@ -491,7 +491,7 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
 def test_what_a_scatter_puts_in_stays_in_order(transform: transforms.Transform, reason: str) -> None:
     """``a1`` and ``a2`` number the positions."""
     nest = serial_nest("rows_put_into_a_table", -1)
-    assert [loop.kind for loop in prefix(nest.body)[0]] == ["serial", "ordered", "ordered", "serial"]
+    assert [loop.kind for loop in perfect_loops(nest.body)[0]] == ["serial", "ordered", "ordered", "serial"]
     with pytest.raises(ScheduleError, match=reason):
         transform(nest)
 
@@ -568,7 +568,7 @@ def test_values_that_live_at_once_never_overlap() -> None:
         first = int(random.integers(0, 100))
         last = first + int(random.integers(0, 10))
         spans.append(arena.Span(str(number), int(random.integers(0, 5000)), first, last))
-    offsets, total = arena.place(spans)
+    offsets, total = arena.place_spans(spans)
     for a in spans:
         assert offsets[a.name] % ALIGNMENT == 0 and offsets[a.name] + a.size <= total
         for b in spans:

@@ -40,7 +40,7 @@ def arrange(
     fusion = fuse.fuse(roots, prepared.contractions, measured)
     refused: dict[int, str] = {}
     while True:
-        arranged = layout.assign(chain.link(fusion, frozenset(refused)), loose)
+        arranged = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), loose)
         if target.grid is None:  # a store of a GPU reads no lines first: nothing would be gained there
             arranged = in_place.in_place(arranged)
         chains, reasons = _chains(arranged, target)
@@ -57,14 +57,14 @@ def _chains(arranged: Arrangement, target: Target) -> tuple[dict[int, tuple[Lowe
         if cluster.chain is not None:
             lowered = clusters.lower(cluster, arranged, target)
             try:
-                found[cluster.number] = lowered, schedule(cluster, lowered, target)
+                found[cluster.number] = lowered, schedule_cluster(cluster, lowered, target)
             except ScheduleError as refusal:
                 reasons[cluster.number] = str(refusal)
     return found, reasons
 
 
-def schedule(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
+def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The nest of a cluster with the schedule that suits the target."""
     if target.grid is None:
-        return cpu.choose(cluster, lowered, target)
-    return grid.choose(cluster, lowered, target)
+        return cpu.schedule_cluster(cluster, lowered, target)
+    return grid.schedule_cluster(cluster, lowered, target)

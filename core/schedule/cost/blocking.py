@@ -23,7 +23,7 @@ from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
-class Product:
+class TiledProduct:
     """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
     which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
     and writes where its result is stored, ``sums`` what it sums. ``blocks`` are those of terms that it sums apart,
@@ -58,7 +58,7 @@ class Blocking:
 
 
 def blockings(
-    sizes: Sequence[Product],
+    sizes: Sequence[TiledProduct],
     extents: Mapping[str, Int],
     target: Target,
     tasks: int,
@@ -92,7 +92,7 @@ def blockings(
         single = not blocking.kept and equal and -(-whole // blocking.count) * other < tasks
         return sum(at(size, blocking, single) / (size.row_tiles * size.panels) for size in sizes)
 
-    def at(size: Product, blocking: Blocking, single: bool) -> float:
+    def at(size: TiledProduct, blocking: Blocking, single: bool) -> float:
         idle = 0.0 if single else _idle(size, blocking, sharing, target.costs.threads.even_tasks)
         return _cycles(size, blocking, target) + _shared(size, blocking, threads, target.costs) + idle
 
@@ -112,7 +112,7 @@ def _blockings(
             yield Blocking(inner, size)
 
 
-def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Blocking]:
+def _kept(product: TiledProduct, blocking: Blocking, target: Target) -> Iterator[Blocking]:
     """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near."""
     if product.blocks < 2:
         return
@@ -133,7 +133,7 @@ def near_equal(count: int) -> list[int]:
     return sizes
 
 
-def _idle(product: Product, blocking: Blocking, threads: int, many: int) -> float:
+def _idle(product: TiledProduct, blocking: Blocking, threads: int, many: int) -> float:
     """The cycles in which ``threads`` wait for the one that multiplies longest, if each takes as many consecutive
     tasks: blocks of tiles, of which the last are smaller. None where each has ``many``. (A thread that is done helps
     others, but what it takes from them has not come into its caches.)"""
@@ -153,7 +153,7 @@ def _parts(count: int, size: int) -> list[int]:
     return [min(size, count - first) for first in range(0, count, size)]
 
 
-def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
+def _cycles(product: TiledProduct, blocking: Blocking, target: Target) -> float:
     """The cycles in which one pass over the product waits for the operand that passes and for the one that stays."""
     memory = target.costs.memory
     slabs = (product.slab, product.row_tiles)
@@ -185,7 +185,7 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     return far * memory.from_l3 + near * memory.from_l2 + restarted
 
 
-def _shared(product: Product, blocking: Blocking, threads: int, costs: Costs) -> float:
+def _shared(product: TiledProduct, blocking: Blocking, threads: int, costs: Costs) -> float:
     """The cycles in which threads wait for what others have read too or have written, and for each other.
 
     The outermost loop over tiles divides its operand among them; the other they read whole. Most of A lies in the cache

@@ -81,7 +81,7 @@ class _UndecidedError(Exception):
     """Which box an element lies in cannot be decided at compile time, or the value is no assembly."""
 
 
-def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
+def find_assemblies(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
     """The assemblies among the stored values. Values in ``fixed`` keep a buffer of their own."""
     home = {n: c for c in fusion.clusters for n in c.index}
     placed: dict[Node, Placement] = {}

@@ -19,7 +19,7 @@ from luminal.core.schedule.fusion.reads import merged_index
 from luminal.core.symbolic import Int, Var
 
 
-def link(fusion: Fusion, without: frozenset[int] = frozenset()) -> Fusion:
+def link_chains(fusion: Fusion, without: frozenset[int] = frozenset()) -> Fusion:
     """``fusion`` with every chain made one cluster, which keeps the number of its last; ``without`` are numbers of last
     clusters to leave alone."""
     readers = _readers(fusion)

@@ -54,12 +54,12 @@ class Arrangement:
         return total
 
 
-def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Arrangement:
+def assign_layouts(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Arrangement:
     """Choose a place and a layout for every stored value; those that are ``loose`` begin anywhere."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
-    arranged = Arrangement(fusion, assemble.find(fusion, panels | fusion.kept), loose)
+    arranged = Arrangement(fusion, assemble.find_assemblies(fusion, panels | fusion.kept), loose)
     held = {arranged.owner(node) for node in read_by_contraction}  # which other rules place
     beside = {node: (axis,) for node, axis in _beside_products(fusion, home).items() if node not in held}
     runs = {**beside, **_runs(fusion)}

@@ -8,7 +8,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements, substitute, wrap
-from luminal.core.schedule.nest.walk import Body, prefix
+from luminal.core.schedule.nest.walk import Body, perfect_loops
 from luminal.core.symbolic import Int
 
 HELD = "held"
@@ -37,7 +37,7 @@ class SortTogether:
     room: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, body = prefix(nest.body)
+        loops, body = perfect_loops(nest.body)
         sort = body[-1]
         if not isinstance(sort, ln.Sort):
             raise ScheduleError("sort: the nest does not end in a sort")

@@ -11,7 +11,7 @@ from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, wrap
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.symbolic import Int, Var
 
 
@@ -47,7 +47,7 @@ class Stage:
         return self.parts.threads(self.rows, self.columns)
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, (reduction, *rest) = prefix(nest.body)
+        loops, (reduction, *rest) = perfect_loops(nest.body)
         by_name = {loop.axis.name: loop for loop in loops}
         if not isinstance(reduction, ln.Reduction):
             raise ScheduleError("stage: the nest is not a sum over a product inside loops over rows and columns")

@@ -13,7 +13,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.one_pass import Block, OnePass, over
+from luminal.core.schedule.transform.one_pass import OnePass, RowBlock, in_loop
 from luminal.core.schedule.transform.online import Carried
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -110,7 +110,7 @@ class _Streamed(OnePass):
             *value.allocations(),
             self._by_rows(tuple(ln.Store(s.name, self._row, self.start(s.op)) for s in self.states)),
             self._by_threads(*self.sum.loops((self._set(self.sum, self.result.name, self.number(0.0)),))),
-            *over(step, sym.ceildiv(end, by.block) - skipped, block),
+            *in_loop(step, sym.ceildiv(end, by.block) - skipped, block),
             self._by_threads(*self._stored()),
         )
         grid = sym.as_var(sym.axis(f"{by.m}_1", self.tiles))
@@ -240,7 +240,7 @@ class _Streamed(OnePass):
         at = Var(f"{by.axis}_3", 0, by.block // self.parts - 1)
         column = sym.expr(at) * self.parts + self.part
         row = ln.load("product", self._place(self.mine, column), self.dtype)
-        block = Block(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.mine)})
+        block = RowBlock(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.mine)})
         rows, valid = self.side.valid(self.mine), columns.valid(column)
 
         def counted(value: ln.Scalar, op: ops.Op) -> ln.Scalar:
@@ -285,7 +285,7 @@ class _Streamed(OnePass):
                 by[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, (*leaf.valid, *valid), fill)
         return replace_leaves(value, by)
 
-    def _moved(self, block: Block, row: Int) -> list[ln.Statement]:
+    def _moved(self, block: RowBlock, row: Int) -> list[ln.Statement]:
         """Names the maxima of ``row`` before and after the block."""
         found: list[ln.Statement] = []
         for state in self.maxima:
@@ -304,7 +304,7 @@ class _Streamed(OnePass):
     def _carried(self) -> Body:
         """The states of a row, moved on, and the factor of its running sum."""
         row = self._row
-        block = Block(self, {})
+        block = RowBlock(self, {})
         body = self._moved(block, row)
         for state in self.sums:
             before, more = ln.load(state.name, row, self.dtype), block.temporary(state.name, "block")

@@ -19,7 +19,7 @@ from luminal.core.schedule.fusion.layout import Arrangement
 from luminal.core.schedule.fusion.matching import flatten
 from luminal.core.schedule.fusion.reads import merged_index
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.neutral import neutral
+from luminal.core.schedule.nest.neutral import neutral_unless
 from luminal.core.schedule.nest.walk import accesses, bound, expressions, statements
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -257,7 +257,7 @@ def _is_finite(node: Node) -> bool:
 def _bears_masks(name: str, reductions: list[ln.Reduction]) -> bool:
     """Whether a mask leaves terms that change nothing only if the numbers of an array are finite."""
     known = frozenset({name})
-    return any(neutral(s.value, s.op, known) != neutral(s.value, s.op, frozenset()) for s in reductions)
+    return any(neutral_unless(s.value, s.op, known) != neutral_unless(s.value, s.op, frozenset()) for s in reductions)
 
 
 def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:

@@ -14,7 +14,7 @@ from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_
 
 
-def needed(value: ln.Scalar) -> list[Int]:
+def minus_infinity_unless(value: ln.Scalar) -> list[Int]:
     """Conditions (``>= 0``) without which ``value`` is -inf: the structural zeros of its exponential.
 
     What is added to -inf is taken to be neither NaN nor +inf, and a factor to be positive only where it is a constant.
@@ -60,7 +60,7 @@ def implied(condition: ln.Scalar) -> list[Int]:
     if condition.op is ops.AND and condition.dtype.is_bool:
         return [c for operand in condition.operands for c in implied(operand)]
     if condition.op is ops.LESS_THAN:
-        less, more = map(position, condition.operands)
+        less, more = map(affine_index, condition.operands)
         return [] if less is None or more is None else [more - less - 1]
     inverted = _inverted(condition)
     return [] if inverted is None else denied(inverted)
@@ -71,7 +71,7 @@ def denied(condition: ln.Scalar) -> list[Int]:
     if condition.op is ops.OR and condition.dtype.is_bool:
         return [c for operand in condition.operands for c in denied(operand)]
     if condition.op is ops.LESS_THAN:
-        less, more = map(position, condition.operands)
+        less, more = map(affine_index, condition.operands)
         return [] if less is None or more is None else [less - more]
     inverted = _inverted(condition)
     return [] if inverted is None else implied(inverted)
@@ -96,7 +96,7 @@ def negated(condition: ln.Scalar) -> ln.Scalar:
     return ln.apply(ops.XOR, (condition, ln.literal(b"\1", bool_)), None, bool_) if inverted is None else inverted
 
 
-def position(value: ln.Scalar) -> Int | None:
+def affine_index(value: ln.Scalar) -> Int | None:
     """An integer that is an affine expression of loop indices, as one; None where its type might not hold it."""
     found: dict[ln.Scalar, Int | None] = {}
     for scalar in ln.postorder(value):

@@ -28,7 +28,7 @@ class Slab:
 
 
 @lru_cache(maxsize=1 << 10)
-def _prefixes(nest: ln.LoopNest) -> tuple[Int, ...]:
+def task_counts(nest: ln.LoopNest) -> tuple[Int, ...]:
     """Into how many parts the outermost one, two, ... parallel loops divide the tasks."""
     loops = nest.tasks
     counts = (sym.product(loop.extent for loop in loops[: k + 1]) for k in range(len(loops)))

@@ -42,7 +42,7 @@ from luminal.core.schedule.nest.ir import (
     Temporary,
     postorder,
 )
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
@@ -86,7 +86,7 @@ def run_places(
     Raises SpecError as ``run`` does.
     """
     machine = _Places(dict(arrays), dict(dims), 1)
-    _, body = prefix(nest.body)
+    _, body = perfect_loops(nest.body)
     for place in places:
         machine.variables |= place
         machine.body(body)

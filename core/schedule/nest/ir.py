@@ -540,7 +540,7 @@ class LoopNest:
         return product(loop.extent for loop in self.tasks)
 
 
-def one_after_the_other(first: LoopNest, second: LoopNest) -> LoopNest:
+def concatenated(first: LoopNest, second: LoopNest) -> LoopNest:
     """Both nests as one kernel: they have the same array arguments and no tasks."""
     arrays = tuple(
         replace(a, written=a.written or b.written, finite=a.finite or b.finite, aligned=a.aligned and b.aligned)

@@ -16,7 +16,7 @@ def finite_arrays(nest: ln.LoopNest) -> frozenset[str]:
     return frozenset(array.name for array in nest.arrays if array.finite)
 
 
-def neutral(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
+def neutral_unless(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
     """Conditions (``>= 0``) without any of which ``value`` changes nothing as a term of a reduction with ``op``.
 
     A sum starts from +0, and what is added to it keeps it from ever being -0, so that a zero of either sign is neutral.
@@ -30,16 +30,16 @@ def neutral(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
         if not (isinstance(condition.leaf, ln.Holds) and isinstance(other.leaf, ln.Literal)):
             return []
         masks = condition.leaf.valid if other.leaf.bits == _identity(op, value.dtype) else ()
-        return [*masks, *neutral(kept, op, finite)] if masks else []
+        return [*masks, *neutral_unless(kept, op, finite)] if masks else []
     if op is not ops.SUM_REDUCE:
         conditions, blank = _blank(value)
         return conditions if blank == _identity(op, value.dtype) else []
     if value.op is ops.CAST:
-        return neutral(value.operands[0], op, finite)
+        return neutral_unless(value.operands[0], op, finite)
     if value.op is ops.MUL:
         a, b = value.operands
-        found = neutral(a, op, finite) if _is_finite(b, finite) else []
-        return found + (neutral(b, op, finite) if _is_finite(a, finite) else [])
+        found = neutral_unless(a, op, finite) if _is_finite(b, finite) else []
+        return found + (neutral_unless(b, op, finite) if _is_finite(a, finite) else [])
     return []
 
 

@@ -26,7 +26,7 @@ def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
     return a, b
 
 
-def loaded(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
+def operands_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
     """A and B as ``product_of`` gives them; where B is computed from several elements, the one of the largest array,
     and what computes it. Raises ScheduleError where something else is summed."""
     computed = reduction.value.operands[1] if reduction.value.op is ops.MUL else None
@@ -69,7 +69,7 @@ def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
     return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
 
 
-def flat(loops: Sequence[ln.Loop]) -> Int:
+def iteration_number(loops: Sequence[ln.Loop]) -> Int:
     """The number of an iteration of nested loops, of which only the last of an outer one's may be shorter."""
     number = _ZERO
     for loop in loops:

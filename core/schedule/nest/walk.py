@@ -119,7 +119,7 @@ def stack_bytes(nest: ln.LoopNest) -> int:
     return sum(array.extent * array.dtype.itemsize for array in arrays)
 
 
-def prefix(body: Body) -> tuple[list[ln.Loop], Body]:
+def perfect_loops(body: Body) -> tuple[list[ln.Loop], Body]:
     """The perfectly nested loops at the top of a body, outermost first, and what is inside them."""
     loops: list[ln.Loop] = []
     while len(body) == 1 and isinstance(body[0], ln.Loop):

@@ -15,7 +15,7 @@ from itertools import chain
 from luminal.core import symbolic as sym
 from luminal.core.schedule.cost.tasks import enough_shares, leaves_cache, suffice
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.footprint import Slab, _prefixes, slabs
+from luminal.core.schedule.nest.footprint import Slab, slabs, task_counts
 from luminal.core.schedule.nest.walk import touched
 from luminal.core.schedule.program.ir import Phase
 from luminal.core.sizes import typical
@@ -24,14 +24,14 @@ from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
-class Step:
+class NestLaunch:
     """A launch of ``nest``: ``buffers`` are what its arrays are, in order; equal ones share memory, others do not."""
 
     nest: ln.LoopNest
     buffers: tuple[Hashable, ...]
 
 
-def phases(steps: Sequence[Step], target: Target) -> tuple[Phase, ...]:
+def phases(steps: Sequence[NestLaunch], target: Target) -> tuple[Phase, ...]:
     """The phases of more than one step, in order; each is as long as can be, from the first step on."""
     found: list[Phase] = []
     first = 0
@@ -46,11 +46,11 @@ def phases(steps: Sequence[Step], target: Target) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phase | None:
+def _phase(steps: Sequence[NestLaunch], first: int, last: int, target: Target) -> Phase | None:
     inside = steps[first : last + 1]
     if sum(step.nest.checked for step in inside) > 1:
         return None  # a status says in which step it was raised, by the phase's one step that can
-    counts = sorted(set(chain.from_iterable(_prefixes(step.nest) for step in inside)), key=typical, reverse=True)
+    counts = sorted(set(chain.from_iterable(task_counts(step.nest) for step in inside)), key=typical, reverse=True)
     for shares in counts:
         tasks = tuple(_times(step.nest.task_count, shares) for step in inside)
         even = typical(shares) >= enough_shares(target) or set(tasks) == {1}
@@ -60,7 +60,7 @@ def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phas
     return None
 
 
-def portion(steps: Sequence[Step], shares: Int, buffer: Hashable) -> tuple[int, int] | None:
+def portion(steps: Sequence[NestLaunch], shares: Int, buffer: Hashable) -> tuple[int, int] | None:
     """The ``first`` and ``length`` of the portions of ``buffer`` that hold all that each of the ``shares`` touches, or
     None, where there are none or where sizes that are not known decide on them."""
     options = _options(_uses(steps)[buffer], steps, shares)
@@ -68,7 +68,7 @@ def portion(steps: Sequence[Step], shares: Int, buffer: Hashable) -> tuple[int, 
     return min(((max(o[n].first for o in options), n) for n in lengths), key=lambda found: found[1], default=None)
 
 
-def _linked(steps: Sequence[Step]) -> bool:
+def _linked(steps: Sequence[NestLaunch]) -> bool:
     """Whether a step reads what an earlier one wrote."""
     written: set[Hashable] = set()
     for step in steps:
@@ -80,7 +80,7 @@ def _linked(steps: Sequence[Step]) -> bool:
     return False
 
 
-def _between(steps: Sequence[Step], shares: Int) -> int:
+def _between(steps: Sequence[NestLaunch], shares: Int) -> int:
     """Bytes of the largest buffer that several steps use, and one of them writes."""
     sizes = [0]
     for used in _uses(steps).values():
@@ -90,7 +90,7 @@ def _between(steps: Sequence[Step], shares: Int) -> int:
     return max(sizes)
 
 
-def _independent(steps: Sequence[Step], shares: Int) -> bool:
+def _independent(steps: Sequence[NestLaunch], shares: Int) -> bool:
     """Whether no share of one step touches what another share of another step writes."""
     return all(
         _common(_options(used, steps, shares))
@@ -99,7 +99,7 @@ def _independent(steps: Sequence[Step], shares: Int) -> bool:
     )
 
 
-def _uses(steps: Sequence[Step]) -> dict[Hashable, list[tuple[int, ln.Array]]]:
+def _uses(steps: Sequence[NestLaunch]) -> dict[Hashable, list[tuple[int, ln.Array]]]:
     """For each buffer, the numbers of the steps that use it, and as what."""
     users: dict[Hashable, list[tuple[int, ln.Array]]] = {}
     for number, step in enumerate(steps):
@@ -108,7 +108,7 @@ def _uses(steps: Sequence[Step]) -> dict[Hashable, list[tuple[int, ln.Array]]]:
     return users
 
 
-def _options(used: Sequence[tuple[int, ln.Array]], steps: Sequence[Step], shares: Int) -> list[dict[Int, Slab]]:
+def _options(used: Sequence[tuple[int, ln.Array]], steps: Sequence[NestLaunch], shares: Int) -> list[dict[Int, Slab]]:
     """For each use of a buffer, the slabs that shares divide it into, by their stride from share to share."""
     every = (slabs(steps[number].nest, array.name) for number, array in used)
     return [{k: slab for slab in use if (k := _stride(slab, shares)) is not None} for use in every]

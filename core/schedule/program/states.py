@@ -24,14 +24,14 @@ def is_zero(constant: Node) -> bool:
     return not np.ascontiguousarray(constant.attr.array).reshape(-1).view(np.uint8).any()
 
 
-def copy(result: Node, state: Node, arranged: Arrangement, target: Target) -> tuple[Cluster, clusters.Lowered]:
+def lowered_copy(result: Node, state: Node, arranged: Arrangement, target: Target) -> tuple[Cluster, clusters.Lowered]:
     """The nest that copies ``result`` into ``state``, and the cluster that it is the only step of."""
     box = tuple((0, extent) for extent in state.shape)
     part = Part(box, result, ir.axes(state.shape))
     return Cluster(0, "map", state.shape), clusters.lower_part(state, part, arranged, target)
 
 
-def is_free(result: Node, before: Node, arranged: Arrangement) -> bool:
+def can_overwrite(result: Node, before: Node, arranged: Arrangement) -> bool:
     """Whether ``result`` lies where ``before`` does, or can be computed there: nothing reads that once written."""
     if result is before:
         return True

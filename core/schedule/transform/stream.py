@@ -15,7 +15,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import factors_of, stored_type
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.one_pass import Block, OnePass, over
+from luminal.core.schedule.transform.one_pass import OnePass, RowBlock, in_loop
 from luminal.core.schedule.transform.online import Carried
 from luminal.core.schedule.transform.tensorise import check_run, start_of_b
 from luminal.core.symbolic import Int, Var
@@ -108,10 +108,10 @@ class _Streamed(OnePass):
         body = (
             *lead,
             *self._allocations(),
-            *(over(row, height, self._initial(row)) if self.carries else ()),
+            *(in_loop(row, height, self._initial(row)) if self.carries else ()),
             *visit,
             *self._blocks(blocks, begin, lambda tile: sym.floordiv((low + tile) * m.extent, tiles), count),
-            *over(row, height, self._final(begin, row)),
+            *in_loop(row, height, self._final(begin, row)),
         )
         grid = sym.as_var(group)
         outer = [loop for loop in self.loops if loop is not m]
@@ -173,7 +173,7 @@ class _Streamed(OnePass):
         body += self._first_contraction(first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
         body += self._last_contraction(rows, first_row - begin, block * by.block, width)
-        return over(step, blocks.number, (*lead, *over(tile, count, tuple(body))))
+        return in_loop(step, blocks.number, (*lead, *in_loop(tile, count, tuple(body))))
 
     def _first_contraction(self, first_row: Int, rows: Int, block: Int, width: Int) -> Body:
         """The first contraction, a panel of columns at a time."""
@@ -206,7 +206,7 @@ class _Streamed(OnePass):
             tile_offset=panel * by.first.columns + top * by.block, tile_row=by.block,
             unit=by.first.unit, depth=by.first.depth,
         )  # fmt: skip
-        return over(panel, sym.ceildiv(width, by.first.columns), over(part, parts, (*height, contract)))
+        return in_loop(panel, sym.ceildiv(width, by.first.columns), in_loop(part, parts, (*height, contract)))
 
     def _lanes(self) -> int:
         """The columns of a vector of weights: two of floats are rounded in the time of one, and stored as one. No more
@@ -235,7 +235,7 @@ class _Streamed(OnePass):
             tile_offset=local * self.stride + panel * last.columns, tile_row=self.stride, accumulate=self.carries,
             unit=last.unit, depth=last.depth,
         )  # fmt: skip
-        return over(panel, self.stride // last.columns, (contract,))
+        return in_loop(panel, self.stride // last.columns, (contract,))
 
     @staticmethod
     def _linear(which: str, offset: Int, axis: Var) -> tuple[Int, Int]:
@@ -257,7 +257,7 @@ class _Streamed(OnePass):
         loop = ln.Loop(at, width, "vector", (), self._lanes())
         where = {self.t.axis: position + sym.expr(at)}
         row_value = ln.load(self.kept, place, self.row.dtype)
-        block = _Block(self, loop, where)
+        block = _RowBlock(self, loop, where)
         tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
         element = substitute_scalar(replace_leaves(self.element, tile), block.where, {})
         before: Body = ()
@@ -288,7 +288,7 @@ class _Streamed(OnePass):
         if self.carries and self.result.moves:
             moved = self.times(self._sum(local + row), block.factor(self.result))
             body.append(self._columns(self.width, self.result.name, local + row, moved))
-        return (*over(row, rows, maxima), *over(row, rows, body))
+        return (*in_loop(row, rows, maxima), *in_loop(row, rows, body))
 
 
 def _next(state: Carried) -> str:
@@ -296,7 +296,7 @@ def _next(state: Carried) -> str:
     return f"{state.name}_next"
 
 
-class _Block(Block):
+class _RowBlock(RowBlock):
     """The reductions of one row in one block, column by column in ``loop``."""
 
     def __init__(self, chain: _Streamed, loop: ln.Loop, where: dict[Var, Int]) -> None:

@@ -11,7 +11,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import _ZERO, factors_of, loaded, stored_type
+from luminal.core.schedule.nest.operands import _ZERO, factors_of, operands_of, stored_type
 from luminal.core.schedule.nest.rewrite import (
     replace_leaves,
     replace_scalars,
@@ -20,7 +20,7 @@ from luminal.core.schedule.nest.rewrite import (
     substitute_scalar,
     wrap,
 )
-from luminal.core.schedule.nest.walk import Body, accesses, prefix
+from luminal.core.schedule.nest.walk import Body, accesses, perfect_loops
 from luminal.core.symbolic import Int, Var
 
 
@@ -74,13 +74,13 @@ class Tensorise:
         return f"{self.m}_0"
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
+        loops, inside = perfect_loops(nest.body)
         reduction, *rest = inside
         n_loop = next((loop for loop in loops if loop.axis.name == self.n), None)
         m_loop = next((loop for loop in loops if loop.axis.name == self.m), None)
         if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or n_loop is None:
             raise ScheduleError("tensorise: the nest is not a sum over a product inside a loop over the columns")
-        a, b, computed = loaded(reduction)
+        a, b, computed = operands_of(reduction)
         if computed is None:
             a, b = factors_of(reduction, n_loop.axis)
         column = sym.axis(self.column, self.columns)
