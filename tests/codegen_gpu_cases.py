@@ -237,7 +237,7 @@ def product(fragment: Fragment | None, dtype: types.DType = F32, *, accumulate: 
     row, column, rest = top + down, left + across, down * 4 + across
     held: list[ir.Loop] = [unroll(i, 4), unroll(j, 4)]
     if fragment is not None:
-        whole = Warps(16, 32, fragment).held(number_, 32, 32)
+        whole = Warps(16, 32, fragment).of_thread(number_, 32, 32)
         row, column, rest = whole.row, whole.column, whole.number
         pairs = [(sym.as_var(a), extent) for a, extent in zip(whole.axes, whole.extents, strict=True)]
         held = [unroll(a, extent) for a, extent in pairs if a is not None]

@@ -22,7 +22,7 @@ from luminal.core.schedule.choose.contraction import TERMS_PER_BLOCK
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.contraction.roles import contraction_of, row_stride
 from luminal.core.schedule.contraction.tile import choose_tile, lines
-from luminal.core.schedule.cost.blocking import Blocking, TiledProduct, blockings, near_equal
+from luminal.core.schedule.cost.blocking import Blocking, Tiling, blockings, near_equal
 from luminal.core.schedule.nest import interpreter, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.transform import loops
@@ -129,18 +129,18 @@ def test_a_tile_has_no_more_rows_than_a_set_of_the_first_cache_has_ways(shape: t
     assert choose_tile(target, only([half]), 32).rows > ways
 
 
-def of_shape(rows: int, columns: int, depth: int) -> TiledProduct:
+def of_shape(rows: int, columns: int, depth: int) -> Tiling:
     """A product of float32 in tiles of 14 x 32."""
     tiles, panels = -(-rows // 14), -(-columns // 32)
-    return TiledProduct(tiles, panels, rows * depth * 4 // tiles, 32 * depth * 4, 14 * 32 * 8)
+    return Tiling(tiles, panels, rows * depth * 4 // tiles, 32 * depth * 4, 14 * 32 * 8)
 
 
-def chosen(shape: TiledProduct, threads: int) -> Blocking:
+def chosen(shape: Tiling, threads: int) -> Blocking:
     extents = {"rows": shape.row_tiles, "panels": shape.panels}
     return blockings([shape], extents, targets.AVX512, 64, threads)[0]
 
 
-def passes_over_a(shape: TiledProduct, blocking: Blocking) -> float:
+def passes_over_a(shape: Tiling, blocking: Blocking) -> float:
     """How often A comes from beyond the second-level cache, by the order of loops alone."""
     if blocking.inner == "panels":
         return shape.panels / blocking.count
@@ -182,7 +182,7 @@ def test_threads_divide_the_rows_unless_weights_are_many(shape: tuple[int, int, 
 
 def test_blocks_of_a_batch_divide_one_sample() -> None:
     """The rows of a sample are divided as if it came alone, though a batch has blocks enough without that."""
-    sample = TiledProduct(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
+    sample = Tiling(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
     batch = replace(sample, row_tiles=1108)
     extents: dict[str, sym.Int] = {"rows": 196 * sym.var("batch", 1, 32), "panels": 2}
     together = blockings([batch, sample], extents, targets.AVX512, 64, 2)[0]
@@ -260,7 +260,7 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
 
 
 def test_blocks_are_costed_as_they_can_be_made() -> None:
-    shape = TiledProduct(155, 16, slab=23698, panel=589824, tile=1024)
+    shape = Tiling(155, 16, slab=23698, panel=589824, tile=1024)
     found = blockings([shape], {"rows": 155, "panels": 16}, targets.AVX512, 64, 2, lambda count: min(count, 5))
     assert {b.count for b in found if b.inner == "rows"} == {155, 5, 4, 3, 2}
 

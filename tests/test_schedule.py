@@ -46,7 +46,7 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
     check_outputs(case.graph, expected, found, case.depth)
 
 
-def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Arrangement]:
+def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Layouts]:
     prepared = prepare(outputs, targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
     return fusion, layout.assign_layouts(fusion)
@@ -204,7 +204,7 @@ def test_long_expressions_do_not_become_one_longer_still() -> None:
     """Where two kernels together would hold more operations inside each other than one may."""
     source = Source()
     sides = [source.input(6, 33), source.input(6, 33)]
-    for _ in range(fuse.DEEPEST // 2 + 10):
+    for _ in range(fuse.MOST_NESTED // 2 + 10):
         sides = [costly(side) for side in sides]
     assert kinds(clusters(source, sides[0] * sides[1])[0]) == ["map", "map"]
 
@@ -214,12 +214,12 @@ def test_a_kernel_of_many_operands_reads_no_more_arrays_than_are_fetched_ahead(
     operand: Callable[[ir.Node], ir.Node],
 ) -> None:
     source = Source()
-    total, *others = (operand(source.input(33)) for _ in range(3 * fuse.STREAMS - 2))
+    total, *others = (operand(source.input(33)) for _ in range(3 * fuse.MOST_SOURCES - 2))
     for other in others:
         total = total + other
     graph = ir.Graph("many", tuple(source.nodes), (("y", total),))
     launches = list(compile_graph(graph, targets.AVX512).entries[0].launches)
-    assert len(launches) == 3 and all(len(launch.arguments) <= fuse.STREAMS + 1 for launch in launches)
+    assert len(launches) == 3 and all(len(launch.arguments) <= fuse.MOST_SOURCES + 1 for launch in launches)
     assert_as_the_interpreter(source, total)
 
 
@@ -474,7 +474,7 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
     arrays = (ln.Array("x", types.f32, False), ln.Array("y", types.f32, True))
     made = transform(ln.LoopNest(arrays, (), body))
     used = {v for s in walk.statements(made.body) for e in walk.expressions(s) for v in sym.variables(e)}
-    assert used <= walk.bound(made.body) and not used & {a}
+    assert used <= walk.variables_bound(made.body) and not used & {a}
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None
     worker.answer(request, {"planted": Library()}, {}, tell)
     rounds = log[log.index("begin 1") + 1 :]
     rounds = rounds[rounds.index("begin 0") :]
-    expected = [f"begin {place}" for _ in range(worker.LEAST) for place in (0, 1)]
+    expected = [f"begin {place}" for _ in range(worker.LEAST_ROUNDS) for place in (0, 1)]
     assert rounds[:-1:2] == expected and set(rounds[1::2]) == {"run"} and rounds[-1] == "end"
 
 

@@ -12,7 +12,7 @@ from luminal.core.schedule.choose.scheduler import Scheduler, stride, vector_gai
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.cost import kernel
-from luminal.core.schedule.cost.blocking import Blocking, TiledProduct, blockings
+from luminal.core.schedule.cost.blocking import Blocking, Tiling, blockings
 from luminal.core.schedule.cost.tasks import leaves_cache, suffice
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
@@ -51,9 +51,9 @@ def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -
     if tile.unit is None:
         state.refine(fixed)
     else:  # the index of B divides terms into groups, and a result may be one: neither may divide rows or runs
-        a, *_ = operands_of(_only_reduction(state))
+        a, *_ = operands_of(_reduction(state))
         state.refine(fixed, of=(a.offset,))
-    reduction = _only_reduction(state)
+    reduction = _reduction(state)
     a, b, computed = operands_of(reduction)
     # A part of an axis of rows that does not move A, as where rows are repeated, is not one: a tile reads each once.
     only_a = [v for v in state.parts_of(of_m) if v in sym.variables(a.offset)]
@@ -63,14 +63,14 @@ def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -
     n = state.join([v.name for v in only_b])
     order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -(stride(b.offset, v) or tile.group - 1))
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
-    axes = [loop.axis for loop in _only_reduction(state).loops]
+    axes = [loop.axis for loop in _reduction(state).loops]
     outer = 0 if tile.unit else _split_sum(state, axes, short=computed is not None)
     apart = _sample_axis(state, only_a, tile)
     rows = state.merge([v.name for v in only_a if v.name not in apart])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
     even = _rows_are_equidistant(state, rows)
-    depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _only_reduction(state).loops])
+    depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _reduction(state).loops])
     if depth == 0:
         raise ScheduleError(f"no steps of {tile.unit} divide the terms that lie side by side")
     tiles = Tensorise(m, n, min(tile.rows, height), tile.columns, tile.lanes, tile.unit, depth)
@@ -92,7 +92,7 @@ def _sample_axis(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]
     if len(axes) < 2 or not suffice(extents[axes[0]], state.target):
         return []
     rows = math.prod(typical(extents[axis]) for axis in axes[1:])
-    a, b, _ = operands_of(_only_reduction(state))
+    a, b, _ = operands_of(_reduction(state))
     store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
     of_a, of_b, stored = (_touched_bytes(state, x.array, x.offset) for x in (a, b, store))
     pays = leaves_cache(of_a + stored, state.target, values=2) and 2 * of_b <= state.target.l2
@@ -102,7 +102,7 @@ def _sample_axis(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]
 def _touched_bytes(state: Scheduler, name: str, offset: Int) -> int:
     """About how many bytes are touched of an array at ``offset``."""
     size = next(array.dtype.itemsize for array in state.nest.arrays if array.name == name)
-    loops = [loop for loop in (*state.loops(), *_only_reduction(state).loops) if loop.axis in sym.variables(offset)]
+    loops = [loop for loop in (*state.loops(), *_reduction(state).loops) if loop.axis in sym.variables(offset)]
     strides = [stride(offset, loop.axis) for loop in loops]
     elements = math.prod(typical(loop.extent) for loop in loops)
     if all(strides):  # of a window, many are the same
@@ -123,7 +123,7 @@ def _stores_along_rows(state: Scheduler, tiles: Tensorise) -> bool:
 
 def _rows_are_equidistant(state: Scheduler, rows: Sequence[str]) -> bool:
     """Whether the rows of A, numbered by nested loops, are equally far apart in memory."""
-    a, *_ = operands_of(_only_reduction(state))
+    a, *_ = operands_of(_reduction(state))
     loops = [loop for loop in state.loops() if loop.axis.name in rows]
     strides = [stride(a.offset, loop.axis) for loop in loops]
     return all(
@@ -131,7 +131,7 @@ def _rows_are_equidistant(state: Scheduler, rows: Sequence[str]) -> bool:
     )
 
 
-def _only_reduction(state: Scheduler) -> ln.Reduction:
+def _reduction(state: Scheduler) -> ln.Reduction:
     return next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
 
 
@@ -168,7 +168,7 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
     """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
     ``even`` says that the rows of A are equally far apart. The loops ``apart`` stay outside all others."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
-    contract = _only_contract(state)
+    contract = _contract(state)
     # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
     panels = tiles.panels
     moving = {axis.name for axis in sym.variables(contract.b_offset)}.union(apart) - {panels}
@@ -176,8 +176,8 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
     rows = [name for name in extents if name != panels and name not in batch]
     counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
     sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half_size, _least_size)]
-    products = [_estimated(state, contract, tiles, *size) for size in dict.fromkeys(sizes)]
-    costs, unpacks, kept, inside = state.target.costs, False, 0, rows[-1:]
+    products = [_tiling(state, contract, tiles, *size) for size in dict.fromkeys(sizes)]
+    costs, unpacks, blocked, inside = state.target.costs, False, 0, rows[-1:]
     samples = math.prod(typical(extents[name]) for name in batch)
     if rows and panels in extents:
         of_rows = [extents[name] for name in rows]
@@ -190,22 +190,17 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
             orders = [order for order in orders if order.inner == "rows" and order.count >= costs.tiles.of_panel]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
         blocking = state.ask("order", orders, tile)
-        kept = blocking.kept
+        blocked = blocking.term_panels
         inside, passing = _apply_blocking(state, batch, rows, panels, blocking)
-        several = kept or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
+        several = blocked or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
         if blocking.inner == "rows" and several and has_contiguous_panels(contract) and not unpacks:
             state.do(FetchAhead(passing, costs.prefetch.unit_steps))
-    if (
-        even
-        and not kept
-        and reads_runs(contract, costs.prefetch.line)
-        and _streams_rows_of_a(products[0], state.target)
-    ):
+    if even and not blocked and reads_runs(contract, costs.prefetch.line) and _streams_a(products[0], state.target):
         state.do(FetchRows(costs.prefetch.tiles, costs.prefetch.line))
     if (
-        not kept
+        not blocked
         and not unpacks
-        and _results_left_cache(products[0], samples, state.target)
+        and _left_cache(products[0], samples, state.target)
         and computed_with_rows(state.nest)
     ):
         # Before blocks of terms, or panels that are computed, it would be too early.
@@ -214,13 +209,13 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
     whole = outer < state.enough and rectangular and not unpacks
-    tasks = len(grid) if whole or kept else len(grid) - (len(inside) if unpacks else 1)
+    tasks = len(grid) if whole or blocked else len(grid) - (len(inside) if unpacks else 1)
     state.do(Parallelise(tasks))
     if unpacks:
         state.do(Unpack(costs.stack.panel))
 
 
-def _only_contract(state: Scheduler) -> ln.Contract:
+def _contract(state: Scheduler) -> ln.Contract:
     return next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
 
 
@@ -230,37 +225,35 @@ def _apply_blocking(
     """Order the loops over tiles as ``blocking`` says; those inside a block, and the one in whose turns the panels of B
     pass that are read one after the other."""
     if blocking.inner == "panels":
-        outside, inside = _divide_loops(state, [panels], blocking.count)
+        outside, inside = _blocked(state, [panels], blocking.count)
         state.do(Reorder((*batch, *outside, *rows, *inside)))
         return inside, panels
-    outside, inside = _divide_loops(state, rows, blocking.count, at_most=blocking.kept > 0)
-    if not blocking.kept:
+    outside, inside = _blocked(state, rows, blocking.count, at_most=blocking.term_panels > 0)
+    if not blocking.term_panels:
         state.do(Reorder((*batch, *outside, panels, *inside)))
         return inside, panels
-    groups, together = _divide_loops(state, [panels], blocking.kept, at_most=True)
+    groups, together = _blocked(state, [panels], blocking.term_panels, at_most=True)
     inside = [*together, *inside]
-    blocks, *_ = _only_contract(state).loops
+    blocks, *_ = _contract(state).loops
     state.do(Reorder((*batch, *outside, *groups, *inside)))
     state.do(BlockTerms(tuple(inside), state.target.costs.stack.sums))
     return inside, groups[0] if groups else blocks.axis.name
 
 
-def _streams_rows_of_a(product: TiledProduct, target: Target) -> bool:
+def _streams_a(product: Tiling, target: Target) -> bool:
     """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
     cache no longer has them; most have rows after them."""
     many = product.row_tiles > 2 * target.costs.prefetch.tiles
     return many and product.panels <= target.costs.tiles.few_panels and product.slab * product.row_tiles > target.l2
 
 
-def _results_left_cache(product: TiledProduct, samples: int, target: Target) -> bool:
+def _left_cache(product: Tiling, samples: int, target: Target) -> bool:
     """Whether what results are computed with, and stored to, has left the second-level cache since another step wrote
     it, or a part of it: half that cache is for what tiles read."""
     return 2 * samples * product.tile * product.row_tiles * product.panels > target.l2
 
 
-def _divide_loops(
-    state: Scheduler, names: Sequence[str], count: int, at_most: bool = False
-) -> tuple[list[str], list[str]]:
+def _blocked(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:
     """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside;
     where blocks have ``at_most`` so many, a loop that may be longer is divided though it typically is not."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
@@ -303,7 +296,7 @@ def _least_size(size: Int) -> int:
     return max(1, sym.lower(size) or 1)
 
 
-def _estimated(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles: int, panels: int) -> TiledProduct:
+def _tiling(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles: int, panels: int) -> Tiling:
     depth = math.prod(typical(loop.extent) for loop in contract.loops)
     read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
     terms = {loop.axis for loop in contract.loops}
@@ -314,7 +307,7 @@ def _estimated(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_ti
         spanned = -(-math.prod(typical(axis.hi + 1) for axis in own - terms) // contract.max_rows)
     apart = contract.loops[: contract.outer] if contract.prologue is None and not state.nest.checked else ()
     blocks = sym.product(loop.extent for loop in apart)
-    return TiledProduct(
+    return Tiling(
         row_tiles,
         panels,
         slab=min(span, contract.max_rows * spanned * depth) * contract.a_type.itemsize // spanned,
@@ -322,7 +315,7 @@ def _estimated(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_ti
         tile=_result_bytes(state, contract, tiles),
         sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
         blocks=blocks if isinstance(blocks, int) else 1,
-        work=kernel.multiplying(contract, state.target.costs),
+        work=kernel.multiply_cycles(contract, state.target.costs),
     )
 
 

@@ -14,7 +14,7 @@ from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.contraction import schedule_contraction
-from luminal.core.schedule.choose.neighbours import Neighbours, clippable, region_cuts, sharing_neighbours
+from luminal.core.schedule.choose.neighbours import Neighbours, clippable, find_neighbours, region_cuts
 from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
@@ -27,8 +27,8 @@ from luminal.core.schedule.transform.stream import Stream
 from luminal.core.schedule.transform.transpose import (
     INTERLEAVED,
     TransposeInRegisters,
-    is_interleaved_store,
-    is_transposed_read,
+    is_interleaved,
+    is_transposed,
     only_stores,
 )
 from luminal.core.schedule.transform.unroll_jam import UnrollAndJam
@@ -131,10 +131,9 @@ def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -
     if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
         return _schedule_sort(nest, target)
     if found is None:
-        ordered = any(loop.kind == "ordered" for loop in perfect_loops(nest.body)[0])
-        return (
-            _schedule_ordered(nest, target) if ordered else _by_decisions(lambda by: _schedule_pass(nest, by), target)
-        )
+        if any(loop.kind == "ordered" for loop in perfect_loops(nest.body)[0]):
+            return _schedule_ordered(nest, target)
+        return _by_decisions(lambda by: _schedule_pass(nest, by), target)
     try:
         return _by_decisions(lambda by: schedule_contraction(lowered, found, by), target)
     except ScheduleError as refusal:
@@ -156,16 +155,14 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     order = by_stride([v for v in outer if v is not along], state)
     if along in outer:
         order.append(along)
-    together = (
-        sharing_neighbours(state.nest, along, target, way.together) if along is not None and way.together else None
-    )
+    together = find_neighbours(state.nest, along, target, way.together) if along is not None and way.together else None
     kept = {v for v in (along, together.axis if together else None) if v is not None}
     clipped = clippable(state.nest, kept.difference(inner))
     for name in clipped:
         state.do(ClipReduction(name))
     if along is not None and together is not None:
         together = replace(together, unroll="" if together.unroll in clipped else together.unroll)
-        return _schedule_neighbours(state, along, together, [v for v in order if v not in kept], way.tasks)
+        return _schedule_jammed(state, along, together, [v for v in order if v not in kept], way.tasks)
     if order:
         state.do(Reorder(tuple(v.name for v in order)))
     names = [v.name for v in order]
@@ -207,7 +204,7 @@ def _pass_candidates(state: Scheduler, axes: Sequence[Var]) -> list[MemoryPass]:
     if not axes:
         return [MemoryPass("", 0, state.enough), MemoryPass("", 0, state.few)]
     best, most = axes[0].name, state.target.costs.arithmetic.accumulators
-    neighbours = [most, most * 3 // 2, most // 2, 0] if sharing_neighbours(state.nest, axes[0], state.target) else [0]
+    neighbours = [most, most * 3 // 2, most // 2, 0] if find_neighbours(state.nest, axes[0], state.target) else [0]
     return [
         *(MemoryPass(best, count, state.enough) for count in neighbours),
         *(MemoryPass(axis.name, most, state.enough) for axis in axes[1:]),
@@ -275,9 +272,7 @@ def _schedule_columns(state: Scheduler, others: list[str], along: str, count: in
     return state.finish()
 
 
-def _schedule_neighbours(
-    state: Scheduler, along: Var, together: Neighbours, others: list[Var], tasks: int
-) -> Scheduled:
+def _schedule_jammed(state: Scheduler, along: Var, together: Neighbours, others: list[Var], tasks: int) -> Scheduled:
     """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes, of which
     as many are made tasks as give ``tasks``."""
     state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
@@ -311,7 +306,7 @@ def _transposed_axis(state: Scheduler, others: Sequence[str], along: str) -> str
     axes = {loop.axis.name: loop.axis for loop in state.loops()}
     long = [name for name in others if typical(axes[name].hi + 1) >= _lanes(state) // 2]
     read = dict.fromkeys(access for statement in inside for access in reads(statement))
-    counts = {name: sum(is_transposed_read(access, axes[name], axes[along]) for access in read) for name in long}
+    counts = {name: sum(is_transposed(access, axes[name], axes[along]) for access in read) for name in long}
     best = max(counts, key=lambda name: counts[name], default="")
     return best if counts.get(best) else None
 
@@ -325,7 +320,7 @@ def _interleaving(state: Scheduler, others: Sequence[str], along: str) -> Transp
         extent = loops[name].extent
         if isinstance(extent, int) and 1 < extent <= INTERLEAVED and only_stores(inside):
             stores = [s for s in inside if isinstance(s, ln.Store)]
-            if all(is_interleaved_store(store, loops[name].axis, loops[along].axis, extent) for store in stores):
+            if all(is_interleaved(store, loops[name].axis, loops[along].axis, extent) for store in stores):
                 return TransposeInRegisters(name, extent)
     return None
 

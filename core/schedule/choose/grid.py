@@ -99,7 +99,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
         blocks = -(-size(chain.along.hi + 1) // block)
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
-    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.of_chain(grid, tile, waves(tile, typical)[0]))
+    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.cycles_of_chain(grid, tile, waves(tile, typical)[0]))
     together, apart = waves(tiles[0], largest)
     if together > grid.costs.idle * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")

@@ -32,7 +32,7 @@ class Neighbours:
     unroll: str
 
 
-def sharing_neighbours(nest: ln.LoopNest, along: Var, target: Target, most: int | None = None) -> Neighbours | None:
+def find_neighbours(nest: ln.LoopNest, along: Var, target: Target, most: int | None = None) -> Neighbours | None:
     """The neighbours to compute side by side, no more than ``most``, by default as keep the multipliers busy, where
     ``along`` is the vectors' axis; None where none share anything."""
     enough = target.costs.arithmetic.accumulators
@@ -74,14 +74,14 @@ def _overlap(offset: Int, axis: Var, inner: ln.Loop, most: int) -> bool:
     return any(outer[0] * apart == step[0] * n for n in steps for apart in range(1, most))
 
 
-def clippable(nest: ln.LoopNest, kept: set[Var]) -> list[str]:
-    """The axes of reductions whose masks can become bounds that do not depend on ``kept``."""
+def clippable(nest: ln.LoopNest, fixed: set[Var]) -> list[str]:
+    """The axes of reductions whose masks can become bounds that do not depend on ``fixed``."""
     finite = finite_arrays(nest)
     found: dict[str, bool] = {}
     for reduction in (s for s in statements(nest.body) if isinstance(s, ln.Reduction)):
         for loop in reduction.loops:
             masks = clipping_masks(reduction, loop.axis, finite)
-            free = loop.axis not in kept and not any(sym.variables(mask) & kept for mask in masks)
+            free = loop.axis not in fixed and not any(sym.variables(mask) & fixed for mask in masks)
             fits = bool(masks) and free and not reduction.before
             found[loop.axis.name] = fits and found.get(loop.axis.name, True)
     return [name for name, fits in found.items() if fits]

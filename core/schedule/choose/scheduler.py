@@ -50,7 +50,7 @@ class Scheduler:
         self.target = target
         self.schedule: list[Transform] = []
         self.asked = [] if asked is None else [asked]
-        self.parts: dict[str, tuple[str, str]] = {}  # of loops that were split
+        self.split_loops: dict[str, tuple[str, str]] = {}  # of loops that were split
         self.enough = enough_tasks(target)
         self.few = few_tasks(target)
 
@@ -62,14 +62,14 @@ class Scheduler:
         """Split a loop; what is returned names its parts, of which those of one iteration are no loops."""
         split = Split(axis, factor)
         self.do(split)
-        self.parts[axis] = (split.outer, split.inner)
+        self.split_loops[axis] = (split.outer, split.inner)
         return split
 
     def parts_of(self, axes: Collection[Var]) -> list[Var]:
         """The loops around everything that ``axes`` of the serial nest have become, as far as they were split."""
         names = [axis.name for axis in axes]
         for name in names:
-            names += self.parts.get(name, ())
+            names += self.split_loops.get(name, ())
         return [loop.axis for loop in self.loops() if loop.axis.name in names]
 
     def ask(self, kind: str, candidates: Sequence[C], *more: object) -> C:

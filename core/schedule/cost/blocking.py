@@ -23,7 +23,7 @@ from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
-class TiledProduct:
+class Tiling:
     """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
     which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
     and writes where its result is stored, ``sums`` what it sums. ``blocks`` are those of terms that it sums apart,
@@ -46,19 +46,19 @@ class TiledProduct:
 @dataclass(frozen=True)
 class Blocking:
     """The innermost loop over tiles, ``panels`` or ``rows``, and how many of them are in a block. Where some panels are
-    ``kept``, blocks of terms pass over a block of rows and as many panels, whose sums stay near."""
+    ``term_panels``, blocks of terms pass over a block of rows and as many panels, whose sums stay near."""
 
     inner: str
     count: int
-    kept: int = 0
+    term_panels: int = 0
 
     def __str__(self) -> str:
-        terms = f", terms in blocks over {self.kept} panels" if self.kept else ""
+        terms = f", terms in blocks over {self.term_panels} panels" if self.term_panels else ""
         return f"blocks of {self.count} {self.inner}{terms}"
 
 
 def blockings(
-    sizes: Sequence[TiledProduct],
+    sizes: Sequence[Tiling],
     extents: Mapping[str, Int],
     target: Target,
     tasks: int,
@@ -81,7 +81,7 @@ def blockings(
         *_blockings("panels", panels, rows[0], extents, tasks, lambda count: count),
         *_blockings("rows", rows, panels[0], extents, tasks, of_rows),
     ]
-    found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes[0], b, target)]
+    found += [blocked for b in found if b.inner == "rows" for blocked in _with_term_blocks(sizes[0], b, target)]
     sharing = max(threads, -(-target.threads // samples))
 
     def cycles(blocking: Blocking) -> float:
@@ -89,10 +89,10 @@ def blockings(
         whole, other = sizes[0].of(blocking.inner), sizes[0].of("rows" if blocking.inner == "panels" else "panels")
         equal = blocking.count >= whole or sym.mod(extents[blocking.inner], blocking.count) == 0
         # Where blocks are equal, and typically too few, tasks are single tiles, and divide evenly.
-        single = not blocking.kept and equal and -(-whole // blocking.count) * other < tasks
+        single = not blocking.term_panels and equal and -(-whole // blocking.count) * other < tasks
         return sum(at(size, blocking, single) / (size.row_tiles * size.panels) for size in sizes)
 
-    def at(size: TiledProduct, blocking: Blocking, single: bool) -> float:
+    def at(size: Tiling, blocking: Blocking, single: bool) -> float:
         idle = 0.0 if single else _idle(size, blocking, sharing, target.costs.threads.even_tasks)
         return _cycles(size, blocking, target) + _shared(size, blocking, threads, target.costs) + idle
 
@@ -112,15 +112,15 @@ def _blockings(
             yield Blocking(inner, size)
 
 
-def _kept(product: TiledProduct, blocking: Blocking, target: Target) -> Iterator[Blocking]:
+def _with_term_blocks(product: Tiling, blocking: Blocking, target: Target) -> Iterator[Blocking]:
     """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near."""
     if product.blocks < 2:
         return
     room = min(target.costs.stack.sums, target.l2 // target.costs.memory.l2_sums)
     most = room // (product.sums * min(blocking.count, product.row_tiles))
-    for kept in near_equal(product.panels):
-        if kept <= most and kept * blocking.count > 1:
-            yield replace(blocking, kept=kept)
+    for term_panels in near_equal(product.panels):
+        if term_panels <= most and term_panels * blocking.count > 1:
+            yield replace(blocking, term_panels=term_panels)
 
 
 def near_equal(count: int) -> list[int]:
@@ -133,12 +133,12 @@ def near_equal(count: int) -> list[int]:
     return sizes
 
 
-def _idle(product: TiledProduct, blocking: Blocking, threads: int, many: int) -> float:
+def _idle(product: Tiling, blocking: Blocking, threads: int, many: int) -> float:
     """The cycles in which ``threads`` wait for the one that multiplies longest, if each takes as many consecutive
     tasks: blocks of tiles, of which the last are smaller. None where each has ``many``. (A thread that is done helps
     others, but what it takes from them has not come into its caches.)"""
     outer, other = ("rows", "panels") if blocking.inner == "rows" else ("panels", "rows")
-    sizes = (product.of(outer), blocking.count), (product.of(other), max(1, blocking.kept))
+    sizes = (product.of(outer), blocking.count), (product.of(other), max(1, blocking.term_panels))
     if math.prod(-(-count // size) for count, size in sizes) >= many * threads:
         return 0.0
     down, across = (_parts(*size) for size in sizes)
@@ -153,7 +153,7 @@ def _parts(count: int, size: int) -> list[int]:
     return [min(size, count - first) for first in range(0, count, size)]
 
 
-def _cycles(product: TiledProduct, blocking: Blocking, target: Target) -> float:
+def _cycles(product: Tiling, blocking: Blocking, target: Target) -> float:
     """The cycles in which one pass over the product waits for the operand that passes and for the one that stays."""
     memory = target.costs.memory
     slabs = (product.slab, product.row_tiles)
@@ -163,18 +163,18 @@ def _cycles(product: TiledProduct, blocking: Blocking, target: Target) -> float:
     blocks = -(-inner_count // together)
     block = inner * together
     first = memory.fetched if blocking.inner == "rows" else 1.0
-    terms, kept = (product.blocks, blocking.kept) if blocking.kept else (1, 1)
-    groups = -(-outer_count // kept)
-    sums = product.sums * together * blocking.kept
+    terms, term_panels = (product.blocks, blocking.term_panels) if blocking.term_panels else (1, 1)
+    groups = -(-outer_count // term_panels)
+    sums = product.sums * together * blocking.term_panels
     # What one turn of the inner loop touches lies between two uses of an element of the block, unless blocks of terms
     # pass: then what one of these touches in a turn does, for all panels but the first that are kept together. What all
     # turns over a block touch lies between two uses of an element of the outer operand.
-    turn = block + kept * outer + product.tile * together * kept + sums
-    passed = (block + outer) // terms + sums // max(1, blocking.kept)
+    turn = block + term_panels * outer + product.tile * together * term_panels + sums
+    passed = (block + outer) // terms + sums // max(1, blocking.term_panels)
     whole = block + outer_count * (outer + product.tile * together)
     far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
     far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)
-    again = memory.fetched_again if blocking.kept else 1.0
+    again = memory.fetched_again if blocking.term_panels else 1.0
     far += outer * outer_count * (first + again * (blocks - 1) * _missing(whole, target.l2))
     # An element of the outer operand is used in every turn; meanwhile the next part of that operand may come.
     far += outer * outer_count * blocks * (together - 1) * _missing((2 * outer + inner) // terms, target.l2)
@@ -185,7 +185,7 @@ def _cycles(product: TiledProduct, blocking: Blocking, target: Target) -> float:
     return far * memory.from_l3 + near * memory.from_l2 + restarted
 
 
-def _shared(product: TiledProduct, blocking: Blocking, threads: int, costs: Costs) -> float:
+def _shared(product: Tiling, blocking: Blocking, threads: int, costs: Costs) -> float:
     """The cycles in which threads wait for what others have read too or have written, and for each other.
 
     The outermost loop over tiles divides its operand among them; the other they read whole. Most of A lies in the cache

@@ -54,17 +54,17 @@ def _statement(statement: ln.Statement, costs: Costs) -> float:
         case ln.Contract():
             steps = math.prod(typical(loop.extent) for loop in statement.loops)
             reading = steps * statement.columns * statement.b_type.bits / 8 * costs.memory.stream
-            return max(multiplying(statement, costs), reading)
+            return max(multiply_cycles(statement, costs), reading)
         case ln.Sort():
             extent = typical(statement.extent)
             return costs.arithmetic.compared * extent * extent.bit_length()
-        case ln.Keep():
+        case ln.KeepLeast():
             return _values(statement, costs) + costs.arithmetic.compared
         case _:
             return 0
 
 
-def multiplying(contract: ln.Contract, costs: Costs) -> float:
+def multiply_cycles(contract: ln.Contract, costs: Costs) -> float:
     """Cycles of what a tile computes, at typical sizes, however slowly its operands come."""
     steps = math.prod(typical(loop.extent) for loop in contract.loops)
     products = steps * contract.max_rows * contract.columns

@@ -39,7 +39,7 @@ class Product:
     along_rows: bool
 
 
-def of_vectors(product: Product, rows: int, vectors: int, columns: int, target: Target) -> float:
+def cycles_of_vectors(product: Product, rows: int, vectors: int, columns: int, target: Target) -> float:
     """Cycles in tiles of ``rows`` by ``vectors`` of ``columns`` in all: of all rows as far as A has them one after the
     other, and line by line."""
     return sum(product.rows / line * _of_line(product, line, rows, vectors, columns, target) for line in product.lines)
@@ -67,7 +67,9 @@ def _of_line(product: Product, line: int, rows: int, vectors: int, columns: int,
     return count * -(-product.columns // columns) * (product.steps * step + store)
 
 
-def of_matrices(unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], columns: int, whole: bool) -> float:
+def cycles_of_matrices(
+    unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], columns: int, whole: bool
+) -> float:
     """Cycles of a step for each row of A, and for all ``columns``, in tiles of ``high`` by ``wide`` registers of
     ``unit``, each product of two of which reads one of each, of which those of the shorter side of the tile stay. Rows
     follow each other in ``lines``, which end with ``whole`` tiles, or nothing is known of how tiles divide them."""
@@ -76,15 +78,15 @@ def of_matrices(unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], co
     return unit.cycles * tiles * -(-columns // (wide * unit.columns)) * (high * wide + (high + wide) * unit.load)
 
 
-def of_block(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
+def cycles_of_block(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
     """Cycles of a step of ``batch`` products in tiles of blocks, all processors working on them at once, as if a
     processor did one multiply-add in each: how many it does is not needed to compare tiles."""
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     return -(-blocks // grid.processors) * tile.rows * tile.columns / tile.rate
 
 
-def of_chain(grid: Grid, tile: tuple[int, int], waves: int) -> int:
+def cycles_of_chain(grid: Grid, tile: tuple[int, int], waves: int) -> int:
     """Cycles of a term of two contractions in one pass, in tiles of so many rows and columns, which all processors
-    compute in so many ``waves``: as those of ``of_block``."""
+    compute in so many ``waves``: as those of ``cycles_of_block``."""
     rows, columns = tile
     return waves * (rows * columns + grid.costs.staged * (rows + columns))

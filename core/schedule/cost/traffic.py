@@ -14,7 +14,7 @@ from luminal.core.schedule.nest.walk import headers, inside, reads
 from luminal.core.symbolic import Int, Var
 
 
-def accesses(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
+def elements_touched(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
     """Elements that one launch reads or writes of each array, every time counted: an upper bound.
 
     ``sizes`` gives the dimensions. An element that is read again counts again, so what is touched of an array is the
@@ -36,7 +36,7 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
         match statement:
             case ln.Store():
                 found[statement.array] += times
-            case ln.Sort() | ln.Keep():
+            case ln.Sort() | ln.KeepLeast():
                 extent = _most(statement.extent, dims)
                 passes = extent.bit_length()
                 found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)

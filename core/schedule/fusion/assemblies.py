@@ -95,7 +95,7 @@ def find_assemblies(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             if old.shape != changed.shape:
                 continue  # the least elements of a row are kept apart from it
             alone = old in fusion.stored and old not in fixed and readers[old] == [changed]
-            if alone and not _shares(old, placed, readers, home, fusion):
+            if alone and not _is_read_elsewhere(old, placed, readers, home, fusion):
                 placed[old], left[changed] = Placement(changed, ir.axes(changed.shape)), ()
             else:
                 left[changed] = (Part(tuple((0, d) for d in changed.shape), old, ir.axes(changed.shape)),)
@@ -119,7 +119,7 @@ def find_assemblies(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             source = part.source
             if placement is None or source is None or source in fixed or source in placed or source in mine:
                 continue
-            if source in fusion.stored and not _touches(home[source], {whole, *mine}):
+            if source in fusion.stored and not _reads_any(home[source], {whole, *mine}):
                 mine[source] = placement
                 rest.pop()
         if mine:
@@ -128,7 +128,7 @@ def find_assemblies(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
     return Assemblies(placed, left)
 
 
-def _shares(
+def _is_read_elsewhere(
     whole: Node,
     placed: dict[Node, Placement],
     readers: Mapping[Node, list[Node]],
@@ -166,7 +166,7 @@ def _assembled(cluster: Cluster, fusion: Fusion) -> Node | None:
     return stored[0] if cluster.kind == "map" and len(stored) == 1 and moves else None
 
 
-def _touches(cluster: Cluster, nodes: set[Node]) -> bool:
+def _reads_any(cluster: Cluster, nodes: set[Node]) -> bool:
     """Whether a cluster reads any of ``nodes``: it could not write into a buffer that it reads."""
     seen: set[Node] = set()
     stack = [x for n in cluster.index for x in n.inputs]

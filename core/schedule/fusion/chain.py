@@ -75,8 +75,8 @@ def _chain(fusion: Fusion, readers: Mapping[Node, set[int]], last: Cluster) -> t
         return None
     between = {v for e in index[_viewed(product.inputs[0], fusion)] for v in sym.variables(e)}
     columns = [v for a in last.axes if (v := sym.as_var(a)) is not None and v not in between]
-    kept = {v for n in middle.index if n.op.kind is Kind.REDUCE for e in index[n] for v in sym.variables(e)}
-    if len(columns) != 1 or along in kept or columns[0] in kept | between:
+    unreduced = {v for n in middle.index if n.op.kind is Kind.REDUCE for e in index[n] for v in sym.variables(e)}
+    if len(columns) != 1 or along in unreduced or columns[0] in unreduced | between:
         return None
     rows = [n for n in first.index if n in fusion.stored]
     if len(rows) != 1:

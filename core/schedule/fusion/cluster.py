@@ -103,7 +103,7 @@ class Fusion:
     stored: Mapping[Node, Cluster]
     inline: frozenset[Node]
     roots: tuple[Node, ...]
-    kept: frozenset[Node] = frozenset()  # of their own storage, row-major
+    own_storage: frozenset[Node] = frozenset()  # of their own storage, row-major
 
 
 @dataclass(frozen=True)

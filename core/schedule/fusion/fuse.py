@@ -22,13 +22,13 @@ from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
-DECODING = 4  # operations, at most, that make a value of a narrower one wherever it is used
-DEEPEST = 100  # operations one inside the other that one expression holds
-STREAMS = 16  # values, at most, that a cluster is given more of: processors fetch ahead of so many, Metal binds 31
+MOST_DECODING = 4  # operations that compute a value from a narrower one wherever it is used
+MOST_NESTED = 100  # operations, each inside another, in one expression
+MOST_SOURCES = 16  # values that a cluster reads from outside: processors prefetch so many streams, Metal binds 31
 ENOUGH_ROWS = 16  # that are enough for threads to have some each
 
 
-def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
+def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
     """The element of a scatter that its new element ``new`` goes to: ``at`` along the axis."""
     old, positions, _ = node.inputs
     axis = node.attr.axis
@@ -36,7 +36,7 @@ def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
     return (*new[:axis], at, *new[axis + positions.rank :])
 
 
-def ordered(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
+def sort_index(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
     """The element of a sort that its operand's ``element`` becomes: ``at`` along the last axis."""
     at: Int = sym.var("at", 0, node.shape[-1] - 1)
     return (*element[:-1], at)
@@ -59,7 +59,7 @@ class Fuser:
         self, roots: tuple[Node, ...], contractions: Mapping[Node, Contraction], measured: Mapping[Var, Node]
     ) -> None:
         self.roots = roots
-        self.kept = loops.kept(roots)
+        self.own_storage = loops.kept(roots)
         self.contractions = contractions
         self.measured = measured
         self.order = ir.topological(roots, measured)
@@ -78,7 +78,7 @@ class Fuser:
         for node in self.order:
             if node.op.kind is Kind.SOURCE or node.op is ops.VIEW:
                 continue
-            if self._inline(node):
+            if self._is_inline(node):
                 self.inline.add(node)
                 self.depth[node] = self._depth(node, None)
             else:
@@ -95,7 +95,7 @@ class Fuser:
         self.sources.append(set())
         self.ancestors.append(self.ancestors[home] | 1 << home)
 
-    def _needs(self, node: Node) -> set[int]:
+    def _measuring(self, node: Node) -> set[int]:
         """The clusters that measure the sizes of ``node``, and of what is computed where it is."""
         if not self.sizes:
             return set()
@@ -108,10 +108,10 @@ class Fuser:
 
     # ---- what is inline -------------------------------------------------------------------------------------------
 
-    def _inline(self, node: Node) -> bool:
-        if node in self.kept or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
+    def _is_inline(self, node: Node) -> bool:
+        if node in self.own_storage or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
             return False
-        if self._depth(node, None) > DEEPEST:
+        if self._depth(node, None) > MOST_NESTED:
             return False
         sources = [r.source for r in self._reads(node, ir.axes(node.shape))]
         if not sources and node.op not in COSTLY:
@@ -128,7 +128,7 @@ class Fuser:
         if len(users) != 1:
             return False
         (user,) = users
-        if self._spreads(node, user, sources):
+        if self._broadcasts(node, user, sources):
             return True  # one operation instead of a value larger than all that it comes from
         if user.op.kind is not Kind.REDUCE or user in self.contractions or self._is_in_parts(node, sources):
             return False
@@ -138,13 +138,13 @@ class Fuser:
     def _is_in_parts(self, node: Node, sources: list[Node]) -> bool:
         """Whether several values as large as ``node`` that it is made of would be stored by the kernel of one
         contraction, which no reduction joins, instead of it; those that others read, too, are stored anyway."""
-        own = {x for x in sources if x not in self.kept and {node, *sources}.issuperset(self.consumers[x])}
+        own = {x for x in sources if x not in self.own_storage and {node, *sources}.issuperset(self.consumers[x])}
         homes = [self.home[x].number for x in own if x in self.home and x.size == node.size]
         return any(homes.count(n) > 1 and self.clusters[n].kind == "contraction" for n in homes)
 
     def _decodes(self, node: Node, sources: list[Node]) -> bool:
         """Whether ``node`` is a few cheap operations on one value of fewer bytes, and nothing needs it stored."""
-        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > DECODING:
+        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > MOST_DECODING:
             return False
         narrow, users = sources[0].dtype, self.consumers[node]
         if narrow.itemsize >= node.dtype.itemsize or not (narrow.is_integer or (narrow.is_float and narrow.bits >= 16)):
@@ -155,7 +155,7 @@ class Fuser:
             return False
         return all(user.op.kind in (Kind.ELEMENTWISE, Kind.REDUCE) and user.op is not ops.CONTIGUOUS for user in users)
 
-    def _spreads(self, node: Node, user: Node, sources: list[Node]) -> bool:
+    def _broadcasts(self, node: Node, user: Node, sources: list[Node]) -> bool:
         """Whether ``node`` is cheap and larger than any of the ``sources`` that it reads, and ``user`` as large."""
         if node.op in COSTLY or user.op.kind is not Kind.ELEMENTWISE or node not in user.inputs:
             return False
@@ -192,43 +192,43 @@ class Fuser:
 
     def _place(self, node: Node) -> None:
         if node in self.contractions:
-            self._begin(node, "contraction", node.shape)
+            self._new_cluster(node, "contraction", node.shape)
             return
         if loops.is_steps(node):
-            self._steps(node)
+            self._place_steps(node)
             return
         if node.op is ops.HOST:
-            self._begin(node, "host", (), index=ir.axes(node.shape))
+            self._new_cluster(node, "host", (), index=ir.axes(node.shape))
             return
         if node.op is ops.SCAN:
-            self._scan(node)
+            self._place_scan(node)
             return
         if node.op is ops.SCATTER:
             new = node.inputs[2].shape
-            self._begin(node, "scatter", new, index=scattered(node, domain_axes(new)))
+            self._new_cluster(node, "scatter", new, index=scatter_index(node, domain_axes(new)))
             return
         if node.op is ops.SORT:
             over = node.inputs[0].shape
-            self._begin(node, "sort", over, index=ordered(node, domain_axes(over)))
+            self._new_cluster(node, "sort", over, index=sort_index(node, domain_axes(over)))
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
-        needs = self._needs(node)
-        for cluster in (*self._hosts(reads), *self._beside(node, reads)):
+        needs = self._measuring(node)
+        for cluster in (*self._clusters_read(reads), *self._clusters_of_pass(node, reads)):
             early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
             if not early and self._has_room(cluster, reads) and self._join(node, cluster):
-                self._unite(node, cluster)
+                self._merge_operands(node, cluster)
                 return
         if node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
             over = domain_axes(shape)
             row = frozenset(v for k in node.attr.axes if (v := sym.as_var(over[k])) is not None)
-            kept = tuple(a for k, a in enumerate(over) if k not in node.attr.axes)
-            self._begin(node, "row", shape, row, kept)
+            unreduced = tuple(a for k, a in enumerate(over) if k not in node.attr.axes)
+            self._new_cluster(node, "row", shape, row, unreduced)
             self.home[node].operand_index[node] = over
         else:
-            self._begin(node, "map", node.shape)
+            self._new_cluster(node, "map", node.shape)
 
-    def _scan(self, node: Node) -> None:
+    def _place_scan(self, node: Node) -> None:
         """All results of a scan are computed by one kernel; carries are, whether anything reads them or not."""
         if node in self.home:
             return
@@ -239,11 +239,11 @@ class Fuser:
             result = ir.structured(ops.SCAN, node.inputs, replace(step, result=number))
             carried = number < len(step.carries)
             if number == 0:
-                self._begin(result, "scan", extents, index=axes[1:] if carried else axes)
+                self._new_cluster(result, "scan", extents, index=axes[1:] if carried else axes)
             elif carried or result in self.consumers:
-                self._add(result, self.clusters[-1], axes[1:] if carried else axes)
+                self._add_member(result, self.clusters[-1], axes[1:] if carried else axes)
 
-    def _steps(self, node: Node) -> None:
+    def _place_steps(self, node: Node) -> None:
         """All results of a loop or branch that anything reads, and the carries of a loop."""
         if node in self.home:
             return
@@ -253,11 +253,11 @@ class Fuser:
             result = ir.structured(node.op, node.inputs, replace(node.attr, result=number))
             if number < carries or result in self.consumers:
                 members.append(result)
-        self._begin(members[0], "steps", (), index=ir.axes(members[0].shape))
+        self._new_cluster(members[0], "steps", (), index=ir.axes(members[0].shape))
         for result in members[1:]:
-            self._add(result, self.clusters[-1], ir.axes(result.shape))
+            self._add_member(result, self.clusters[-1], ir.axes(result.shape))
 
-    def _begin(
+    def _new_cluster(
         self,
         node: Node,
         kind: str,
@@ -269,9 +269,9 @@ class Fuser:
         self.clusters.append(cluster)
         self.sources.append(set())
         self.ancestors.append(0)
-        self._add(node, cluster, cluster.axes if index is None else index)
+        self._add_member(node, cluster, cluster.axes if index is None else index)
 
-    def _add(self, node: Node, cluster: Cluster, index: tuple[Int, ...]) -> None:
+    def _add_member(self, node: Node, cluster: Cluster, index: tuple[Int, ...]) -> None:
         self.depth[node] = self._depth(node, cluster)
         cluster.index[node] = index
         self.home[node] = cluster
@@ -279,7 +279,7 @@ class Fuser:
             if cluster.kind == ("row" if one.along else "map") and one.shape == cluster.extents:
                 self.latest[one] = cluster.number
         gained = 0
-        for number in self._needs(node):
+        for number in self._measuring(node):
             gained |= self.ancestors[number] | 1 << number
         for read in self._reads(node, ir.axes(node.shape)):
             other = self.home.get(read.source)
@@ -292,7 +292,7 @@ class Fuser:
                 if number == cluster.number or self.ancestors[number] >> cluster.number & 1:
                     self.ancestors[number] |= gained
 
-    def _hosts(self, reads: list[Read]) -> Iterator[Cluster]:
+    def _clusters_read(self, reads: list[Read]) -> Iterator[Cluster]:
         """Clusters that the reads come from and that could take their reader, the latest first; where nothing is
         computed yet, those that read the same."""
         homes = {h.number: h for r in reads if (h := self.home.get(r.source)) is not None}
@@ -300,9 +300,9 @@ class Fuser:
             if not any(self.ancestors[other] >> number & 1 for other in homes if other != number):
                 yield homes[number]
         if not homes:
-            yield from self._siblings({r.source for r in reads})
+            yield from self._clusters_of_sources({r.source for r in reads})
 
-    def _siblings(self, sources: set[Node]) -> Iterator[Cluster]:
+    def _clusters_of_sources(self, sources: set[Node]) -> Iterator[Cluster]:
         """Clusters of elements, or of rows enough for all threads, that read one of the same ``sources``, none of which
         a kernel computes."""
         for cluster in reversed(self.clusters):
@@ -311,7 +311,7 @@ class Fuser:
                 if cluster.kind == "map" or typical(rows) >= ENOUGH_ROWS:
                     yield cluster
 
-    def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
+    def _clusters_of_pass(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
         """The latest clusters that go through a value as ``node`` does: the outputs of a window of inputs are computed
         together, and what they share once; and all reductions of a row while it is in the cache."""
         if node.op is ops.CONTIGUOUS or self._is_assembly(node):
@@ -328,12 +328,12 @@ class Fuser:
         """How ``node`` goes through what it reads: element by element, those computed before; or row by row."""
         if node.op.kind is Kind.ELEMENTWISE:
             for read in self._reads(node, ir.axes(node.shape)):
-                if read.source in self.home and _is_own(read, node.shape):
+                if read.source in self.home and _reads_distinct(read, node.shape):
                     yield _Pass(read.source, node.shape)
         elif node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
             for read in resolve(node.inputs[0], ir.axes(shape), (), self.inline, self.home):
-                if _is_own(read, shape):
+                if _reads_distinct(read, shape):
                     yield _Pass(read.source, shape, node.attr.axes)
 
     def _is_assembly(self, node: Node) -> bool:
@@ -346,10 +346,10 @@ class Fuser:
     def _has_room(self, cluster: Cluster, reads: list[Read]) -> bool:
         """Whether what reads so may become a member, by the values that the cluster is then given."""
         more = {read.source for read in reads}.difference(cluster.index, self.sources[cluster.number])
-        return not more or len(self.sources[cluster.number]) + len(more) <= STREAMS
+        return not more or len(self.sources[cluster.number]) + len(more) <= MOST_SOURCES
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
-        if self._depth(node, cluster) > DEEPEST:
+        if self._depth(node, cluster) > MOST_NESTED:
             return False
         if cluster.kind in ("scatter", "scan", "sort", "steps", "host"):
             return False  # no element of a scatter is known before all are put in, none of a sort before the last
@@ -359,7 +359,7 @@ class Fuser:
             return self._join_reduction(node, cluster)
         for index in self._candidates(node, cluster):
             if self._matches(node, index, cluster):
-                self._add(node, cluster, index)
+                self._add_member(node, cluster, index)
                 return True
         return False
 
@@ -382,8 +382,8 @@ class Fuser:
         for index in self._candidates(operand, cluster):
             reduced = [index[k] for k in node.attr.axes if operand.shape[k] != 1]
             row = {sym.as_var(e) for e in reduced}
-            kept = tuple(e for k, e in enumerate(index) if k not in node.attr.axes)
-            if None in row or len(row) != len(reduced) or any(sym.variables(e) & row for e in kept):
+            unreduced = tuple(e for k, e in enumerate(index) if k not in node.attr.axes)
+            if None in row or len(row) != len(reduced) or any(sym.variables(e) & row for e in unreduced):
                 continue
             if cluster.kind == "row" and row != cluster.row:
                 continue
@@ -393,7 +393,7 @@ class Fuser:
                         continue
                     cluster.kind, cluster.row = "row", frozenset(v for v in row if v is not None)
                 cluster.operand_index[node] = index
-                self._add(node, cluster, kept)
+                self._add_member(node, cluster, unreduced)
                 return True
         return False
 
@@ -426,7 +426,7 @@ class Fuser:
 
     # ---- what becomes one ------------------------------------------------------------------------------------------
 
-    def _unite(self, node: Node, cluster: Cluster) -> None:
+    def _merge_operands(self, node: Node, cluster: Cluster) -> None:
         """Make the cluster that ``node`` has joined, for one of its operands, one with those of its other operands."""
         for read in list(self._reads_in(cluster, node)):
             other = self.home.get(read.source)
@@ -446,9 +446,9 @@ class Fuser:
             if read.source in first.index and read.index != first.index[read.source]:
                 return second
         sources = (self.sources[first.number] | self.sources[second.number]).difference(members)
-        if len(sources) > STREAMS:
+        if len(sources) > MOST_SOURCES:
             return second
-        if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > DEEPEST:
+        if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > MOST_NESTED:
             return second
         into.index, gone.index = members, {}
         self.sources[into.number] = sources
@@ -488,8 +488,8 @@ class Fuser:
                 yield from resolve(x, index, (), self.inline, self.home)
         elif node.op.kind is Kind.REDUCE:
             over = ir.axes(node.inputs[0].shape)
-            kept = iter(index)
-            inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
+            unreduced = iter(index)
+            inner = tuple(over[k] if k in node.attr.axes else next(unreduced) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
         elif node.op in (ops.SCATTER, ops.SORT, ops.HOST) or node.op.kind is Kind.STRUCTURED:
             for x in node.inputs:
@@ -507,11 +507,12 @@ class Fuser:
         stored: dict[Node, Cluster] = {}
         for node, cluster in self.home.items():
             outside = any(not self._within(u, cluster.index) for u in self.consumers.get(node, ()))
-            if node in self.kept or outside or cluster.kind in ("scan", "steps"):
+            if node in self.own_storage or outside or cluster.kind in ("scan", "steps"):
                 stored[node] = cluster
         left = [c.number for c in self.clusters if c.index or c.measures]
         numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
-        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots, self.kept)
+        clusters = tuple(self.clusters[n] for n in numbers)
+        return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
 
     def _within(self, user: Node, members: Collection[Node]) -> bool:
         """Whether ``user`` is one of the ``members``, or computed in those alone."""
@@ -523,7 +524,7 @@ class Fuser:
         return all(one in self.inline or one in members for one in users)
 
 
-def _is_own(read: Read, shape: ir.Shape) -> bool:
+def _reads_distinct(read: Read, shape: ir.Shape) -> bool:
     """Whether each element over the domain ``shape`` reads an element of its own."""
     moving = {v for e in read.index for v in sym.variables(e)}
     return moving >= {v for axis in ir.axes(shape) if (v := sym.as_var(axis)) is not None}

@@ -13,24 +13,24 @@ from luminal.core import ir
 from luminal.core.ir import Node
 from luminal.core.schedule.fusion.assemblies import Placement
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read
-from luminal.core.schedule.fusion.layout import Arrangement
+from luminal.core.schedule.fusion.layout import Layouts
 from luminal.core.schedule.fusion.reads import reads
 
 
-def in_place(arranged: Arrangement) -> Arrangement:
-    """``arranged`` with operands placed where the result of the last kernel that reads them will be.
+def in_place(layouts: Layouts) -> Layouts:
+    """``layouts`` with operands placed where the result of the last kernel that reads them will be.
 
     That is right where the kernel computes each element of its only result from the element of the operand that is in
     the same place, and reads no other: then it has read an element before it writes over it. Values that lie inside
     others, or hold others, stay where they are.
     """
-    fusion = arranged.fusion
+    fusion = layouts.fusion
     home = {node: cluster for cluster in fusion.clusters for node in cluster.index}
     read = [tuple(reads(cluster, fusion, home)) for cluster in fusion.clusters]
     last = _last_readers(fusion, read)
-    assemblies = arranged.assemblies
+    assemblies = layouts.assemblies
     wholes = {placement.whole for placement in assemblies.placed.values()}
-    settled = fusion.kept | wholes | assemblies.placed.keys() | assemblies.parts.keys()
+    settled = fusion.own_storage | wholes | assemblies.placed.keys() | assemblies.parts.keys()
     placed: dict[Node, Placement] = {}
     for number, cluster in reversed(list(enumerate(fusion.clusters))):
         result = _only_result(cluster, fusion)
@@ -38,7 +38,7 @@ def in_place(arranged: Arrangement) -> Arrangement:
             continue
         for operand in dict.fromkeys(x.source for x in read[number]):
             over = operand in fusion.stored and operand not in cluster.index and last[operand] == number
-            place = _over(operand, result, arranged) if over and operand not in settled else None
+            place = _over(operand, result, layouts) if over and operand not in settled else None
             if place is not None and all(
                 not x.valid and place.at(operand, x.index) == cluster.index[result]
                 for x in read[number]
@@ -49,13 +49,13 @@ def in_place(arranged: Arrangement) -> Arrangement:
                     place = Placement(last_of_all.whole, last_of_all.at(result, place.index))
                 placed[operand] = place
                 break
-    return replace(arranged, assemblies=replace(assemblies, placed={**assemblies.placed, **placed}))
+    return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed}))
 
 
-def _over(operand: Node, result: Node, arranged: Arrangement) -> Placement | None:
+def _over(operand: Node, result: Node, layouts: Layouts) -> Placement | None:
     """The elements of ``result`` that are in memory where those of ``operand`` are, if they begin in one place; None if
     the two differ in more than axes of extent 1."""
-    here, there = ([axis for axis in arranged.order(x) if x.shape[axis] != 1] for x in (operand, result))
+    here, there = ([axis for axis in layouts.order(x) if x.shape[axis] != 1] for x in (operand, result))
     if operand.dtype != result.dtype or [operand.shape[k] for k in here] != [result.shape[k] for k in there]:
         return None
     axes = ir.axes(operand.shape)

@@ -26,14 +26,14 @@ from luminal.core.symbolic import Int, Var
 
 
 @dataclass
-class Arrangement:
-    """The clusters of a graph, and where everything lies that they store. ``orders`` has the axes, slowest first, of
-    every value that is not row-major, ``assemblies`` the values inside others. What is ``loose`` begins anywhere, not
-    where the widest access could."""
+class Layouts:
+    """The clusters of a graph, and where each stored value lies. ``orders`` has the axes, slowest first, of every value
+    that is not row-major; ``assemblies`` says which values lie inside others. ``unaligned`` values may begin where the
+    widest memory access of a thread is not allowed."""
 
     fusion: Fusion
     assemblies: Assemblies
-    loose: frozenset[Node] = frozenset()
+    unaligned: frozenset[Node] = frozenset()
     orders: dict[Node, tuple[int, ...]] = field(default_factory=dict)
 
     def owner(self, node: Node) -> Node:
@@ -54,23 +54,23 @@ class Arrangement:
         return total
 
 
-def assign_layouts(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Arrangement:
-    """Choose a place and a layout for every stored value; those that are ``loose`` begin anywhere."""
+def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> Layouts:
+    """Choose a place and a layout for every stored value; ``unaligned`` ones begin anywhere."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
-    arranged = Arrangement(fusion, assemble.find_assemblies(fusion, panels | fusion.kept), loose)
-    held = {arranged.owner(node) for node in read_by_contraction}  # which other rules place
-    beside = {node: (axis,) for node, axis in _beside_products(fusion, home).items() if node not in held}
-    runs = {**beside, **_runs(fusion)}
+    layouts = Layouts(fusion, assemble.find_assemblies(fusion, panels | fusion.own_storage), unaligned)
+    held = {layouts.owner(node) for node in read_by_contraction}  # which other rules place
+    beside = {node: (axis,) for node, axis in _columns_beside_products(fusion, home).items() if node not in held}
+    runs = {**beside, **_run_axes_of_a(fusion)}
     # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
-    owners = {arranged.owner(node) for node in fusion.kept}
-    sorted_ = {arranged.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
-    settled = owners | fusion.kept | panels | sorted_
+    owners = {layouts.owner(node) for node in fusion.own_storage}
+    sorted_ = {layouts.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    settled = owners | fusion.own_storage | panels | sorted_
     copy_reads = _copy_reads(fusion, home, settled.union(read_by_contraction))
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
-            owner, at = arranged.assemblies.within(node, index)
+            owner, at = layouts.assemblies.within(node, index)
             at = index if owner.rank == node.rank else at
             if node not in fusion.stored or owner.rank < 2 or owner in settled:
                 continue
@@ -78,23 +78,21 @@ def assign_layouts(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Arra
             if cluster.kind == "contraction":
                 order = _contraction_order(cluster, owner, at, read_by_contraction.get(node))
             else:
-                order = _followed_order(cluster, owner, at, fusion, home, arranged)
+                order = _followed_order(cluster, owner, at, fusion, home, layouts)
                 order = _copied_order(order, copy_reads.get(owner, []))
             if owner in runs:
                 order = (*(axis for axis in order if axis not in runs[owner]), *runs[owner])
             if order != tuple(range(owner.rank)):
-                arranged.orders[owner] = order
-    _order_constants(fusion, home, arranged, fusion.kept.union(read_by_contraction))
-    return arranged
+                layouts.orders[owner] = order
+    _order_constants(fusion, home, layouts, fusion.own_storage.union(read_by_contraction))
+    return layouts
 
 
-def _order_constants(
-    fusion: Fusion, home: Mapping[Node, Cluster], arranged: Arrangement, settled: frozenset[Node]
-) -> None:
+def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
     """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
     votes: dict[Node, dict[tuple[int, ...], int]] = {}
     for cluster in (c for c in fusion.clusters if c.is_kernel):
-        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, arranged)
+        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
         size = typical(sym.product(cluster.extents))
         for read in reads(cluster, fusion, home):
             node = read.source
@@ -105,14 +103,14 @@ def _order_constants(
     for node, count in votes.items():
         order = max(count, key=lambda order: count[order])
         if order != tuple(range(node.rank)):
-            arranged.orders[node] = order
+            layouts.orders[node] = order
 
 
-def _fast_axis(cluster: Cluster, fusion: Fusion, arranged: Arrangement) -> Var | None:
+def _fast_axis(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Var | None:
     """The axis of the domain along which the cluster's largest result lies in memory."""
     stored = [n for n in cluster.index if n in fusion.stored]
     largest = max(stored or cluster.index, key=lambda n: typical(n.size))
-    offset = arranged.offset(largest, cluster.index[largest])
+    offset = layouts.offset(largest, cluster.index[largest])
     axes = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
     return next((v for v in axes if (linear := sym.coefficient(offset, v)) is not None and linear[0] == 1), None)
 
@@ -142,7 +140,7 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     return found
 
 
-def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
+def _run_axes_of_a(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
     """For each value that matrix units read as A, the axes along which they read terms that lie side by side."""
     found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
@@ -153,7 +151,7 @@ def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
     return found
 
 
-def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
+def _columns_beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
     """For each value of which contractions read a vector again where they store other rows of their products, the axis
     along which their columns lie: reading across it would cost more than the product."""
     found: dict[Node, int] = {}
@@ -173,8 +171,8 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
 def _columns(cluster: Cluster) -> set[Var | None]:
     """The axes of the domain that are columns of the cluster's last product."""
     contraction = cluster.contractions[-1]
-    kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
-    return {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
+    unreduced = [k for k in range(len(contraction.shape)) if k not in contraction.k]
+    return {sym.as_var(cluster.axes[unreduced.index(k)]) for k in contraction.n}
 
 
 def _contraction_order(
@@ -201,7 +199,7 @@ def _followed_order(
     index: tuple[Int, ...],
     fusion: Fusion,
     home: Mapping[Node, Cluster],
-    arranged: Arrangement,
+    layouts: Layouts,
 ) -> tuple[int, ...]:
     """The order in which the largest operand holds the same axes."""
     found = [
@@ -213,7 +211,7 @@ def _followed_order(
     if not found or max(spans) < 2:
         return tuple(range(node.rank))
     main = found[spans.index(max(spans))]
-    offset = arranged.offset(main.source, main.index)
+    offset = layouts.offset(main.source, main.index)
     strides: list[int] = []
     domain = {sym.as_var(a) for a in cluster.axes}
     for e in index:

@@ -47,7 +47,7 @@ def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
     return index
 
 
-def merged_index(x: Node, reduced: tuple[int, ...], kept: tuple[Int, ...], row: list[Int]) -> tuple[Int, ...]:
+def merged_index(x: Node, reduced: tuple[int, ...], unreduced: tuple[Int, ...], row: list[Int]) -> tuple[Int, ...]:
     """The index of a reduction's operand from the index of its result and the axes that it runs along."""
-    outer, inner = iter(kept), iter(row)
+    outer, inner = iter(unreduced), iter(row)
     return tuple(next(outer) if k not in reduced else (0 if x.shape[k] == 1 else next(inner)) for k in range(x.rank))

@@ -12,7 +12,7 @@ from luminal.core.grid import BlockLimits
 from luminal.core.schedule.grid.legality import check, check_apart
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import Body, headers, inside, perfect_loops, statements, touched
+from luminal.core.schedule.nest.walk import Body, arrays_touched, headers, inside, perfect_loops, statements
 from luminal.core.schedule.transform.loops import expand, find_loop
 
 
@@ -99,7 +99,7 @@ class _Barriers:
                 continue
             arrays = (s for s in statements((statement,)) if isinstance(s, ln.Alloc))
             self.private |= {array.name for array in arrays if array.space != "shared"}
-            read, written = (names - self.private for names in touched((statement,)))
+            read, written = (names - self.private for names in arrays_touched((statement,)))
             if isinstance(statement, ln.Store) and statement.array in read:
                 raise ScheduleError(
                     f"synchronise threads: one thread stores into {statement.array} while others read it for that"

@@ -28,11 +28,11 @@ def minus_infinity_unless(value: ln.Scalar) -> list[Int]:
             continue
         seen.add(value)
         if value.op is ops.SELECT:
-            condition, kept, other = value.operands
+            condition, chosen, other = value.operands
             if _is_minus_infinity(other):
                 found += implied(condition)
-                stack.append(kept)
-            elif _is_minus_infinity(kept):
+                stack.append(chosen)
+            elif _is_minus_infinity(chosen):
                 found += denied(condition)
                 stack.append(other)
         elif value.op is ops.ADD:

@@ -40,7 +40,7 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
     """The slabs of ``array``, for each of the outermost parallel loops whose iterations touch slabs apart."""
     loops = nest.tasks
     dims = set(nest.dims)
-    shorter = _shorter(nest)
+    shorter = _exact_bounds(nest)
     found: list[Slab] = []
     part: Int = 0
     for depth, loop in enumerate(loops):
@@ -53,8 +53,8 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
         if not sym.always(stride - 1) or not sym.variables(stride) <= dims:
             continue
         inner = [offset - part * stride for offset in offsets(nest, array)]
-        ends = [_highest(offset + 1 - stride, shorter) for offset in inner]
-        starts = [_lowest(offset, shorter) for offset in inner]
+        ends = [_upper_bound(offset + 1 - stride, shorter) for offset in inner]
+        starts = [_lower_bound(offset, shorter) for offset in inner]
         if None not in ends and None not in starts:
             first, last = max(e for e in ends if e is not None), min(s for s in starts if s is not None)
             if first <= last:
@@ -63,14 +63,14 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
     return tuple(found)
 
 
-def _shorter(nest: ln.LoopNest) -> list[dict[Var, Int]]:
+def _exact_bounds(nest: ln.LoopNest) -> list[dict[Var, Int]]:
     """For axes whose loops go less far than their bounds, always or for some values of others, as in the last block:
     variables bounded by that. Where it is the smaller of two, there is one of each."""
     body = statements(nest.body)
-    named = _named(body)
+    named = _assigned(body)
     extents: dict[Var, set[Int]] = {}
     for axis, extent in chain.from_iterable(map(_axes, body)):
-        extents.setdefault(axis, set()).add(_spelled(extent, named))
+        extents.setdefault(axis, set()).add(_inlined(extent, named))
     single = {axis: next(iter(of)) for axis, of in extents.items() if len(of) == 1}
     found = {axis: e for axis, e in single.items() if not isinstance(e, int) or axis.hi != e - 1}
     options: list[dict[Var, Int]] = []
@@ -82,13 +82,13 @@ def _shorter(nest: ln.LoopNest) -> list[dict[Var, Int]]:
     return options
 
 
-def _highest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+def _upper_bound(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
     """The lowest proven upper bound of ``value``."""
     found = (sym.upper(e) for by in shorter for e in sym.either(sym.substitute(value, by), "min"))
     return min((bound for bound in found if bound is not None), default=None)
 
 
-def _lowest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+def _lower_bound(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
     """The highest proven lower bound of ``value``."""
     found = (sym.lower(e) for by in shorter for e in sym.either(sym.substitute(value, by), "max"))
     return max((bound for bound in found if bound is not None), default=None)
@@ -97,12 +97,12 @@ def _lowest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
 def offsets(nest: ln.LoopNest, array: str) -> tuple[Int, ...]:
     """Every offset, over loop axes, at which ``nest`` may read or write ``array``, masks left out."""
     body = statements(nest.body)
-    named = _named(body)
+    named = _assigned(body)
     found = chain.from_iterable(_offsets(statement, array) for statement in body)
-    return tuple(dict.fromkeys(_spelled(offset, named) for offset in found))
+    return tuple(dict.fromkeys(_inlined(offset, named) for offset in found))
 
 
-def _named(body: Sequence[ln.Statement]) -> dict[Var, Int]:
+def _assigned(body: Sequence[ln.Statement]) -> dict[Var, Int]:
     """The names of index expressions, and what they stand for."""
     values: dict[Var, set[Int]] = {}
     for statement in body:
@@ -124,7 +124,7 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
     match statement:
         case ln.Store() if statement.array == array:
             found.append(statement.offset)
-        case ln.Sort() | ln.Keep() if statement.array == array:
+        case ln.Sort() | ln.KeepLeast() if statement.array == array:
             found.append(statement.offset + sym.axis("e2", statement.extent))  # any of those that are put in order
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
@@ -140,7 +140,7 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
     return found
 
 
-def _spelled(offset: Int, named: dict[Var, Int]) -> Int:
+def _inlined(offset: Int, named: dict[Var, Int]) -> Int:
     """``offset`` with the names of index expressions replaced by what they stand for."""
     while sym.variables(offset) & named.keys():
         offset = sym.substitute(offset, named)

@@ -26,7 +26,7 @@ from luminal.core.schedule.nest.ir import (
     Holds,
     If,
     Index,
-    Keep,
+    KeepLeast,
     Let,
     Literal,
     Loop,
@@ -144,7 +144,7 @@ class _Machine:
                 array[position] = value
         elif isinstance(statement, Sort):
             self._ordered(statement).sort()
-        elif isinstance(statement, Keep):
+        elif isinstance(statement, KeepLeast):
             heap, value = self._ordered(statement), self.value(statement.value)
             heap[::-1].sort()  # the greatest first: a heap
             heap[0] = min(heap[0], value)
@@ -212,7 +212,7 @@ class _Machine:
                 )
         self.writers[array, position] = thread
 
-    def _ordered(self, statement: Sort | Keep) -> Array:
+    def _ordered(self, statement: Sort | KeepLeast) -> Array:
         """The elements that a statement puts in order, which it reads and writes."""
         array, extent = self.arrays[statement.array], self._int(statement.extent)
         if extent == 0:

@@ -184,19 +184,19 @@ def postorder(
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What the fields of a kind of statement are, by their names: all that traversals (``walk``, ``rewrite``) know of
-    it. Every field has its place here, an array that is both read and written two.
+class Fields:
+    """The roles of the fields of a kind of statement, by field name: all that traversals (``walk``, ``rewrite``) know
+    of it. Every field has one role; an array that is both read and written has two.
 
-    A field of ``scalars``, ``indices``, ``held``, ``reads``, ``writes`` or ``binds`` is one such value, a tuple of them
-    or None.
+    A field of ``scalars``, ``indices``, ``nested``, ``reads``, ``writes`` or ``binds`` is one such value, a tuple of
+    them or None.
     """
 
     scalars: tuple[str, ...] = ()  # values that it computes
     terms: tuple[str, ...] = ()  # pairs of a name and such a value
     indices: tuple[str, ...] = ()  # index expressions
     conditions: tuple[str, ...] = ()  # masks: tuples of index expressions that are at least zero where they hold
-    held: tuple[str, ...] = ()  # headers of loops, and other parts with a description of their own
+    nested: tuple[str, ...] = ()  # loop headers, and others with a ``Fields`` of their own
     body: tuple[str, ...] = ()  # the statements inside
     reads: tuple[str, ...] = ()  # names of arrays that it reads other than in scalars
     writes: tuple[str, ...] = ()  # names of arrays that it writes
@@ -231,7 +231,7 @@ class Loop:
     kind: str
     body: tuple[Statement, ...]
     lanes: int = 1
-    parts: ClassVar[Parts] = Parts(binds=("axis",), indices=("extent",), body=("body",), other=("kind", "lanes"))
+    fields: ClassVar[Fields] = Fields(binds=("axis",), indices=("extent",), body=("body",), other=("kind", "lanes"))
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Let:
     value: Scalar
     extent: Int
     failure: Failure = Failure.INDEX
-    parts: ClassVar[Parts] = Parts(binds=("axis",), scalars=("value",), indices=("extent",), other=("failure",))
+    fields: ClassVar[Fields] = Fields(binds=("axis",), scalars=("value",), indices=("extent",), other=("failure",))
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Define:
 
     name: str
     value: Scalar
-    parts: ClassVar[Parts] = Parts(scalars=("value",), other=("name",))
+    fields: ClassVar[Fields] = Fields(scalars=("value",), other=("name",))
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,9 @@ class Reduction:
     loops: tuple[Loop, ...]
     before: tuple[Statement, ...]
     value: Scalar
-    parts: ClassVar[Parts] = Parts(scalars=("value",), held=("loops",), body=("before",), other=("name", "op", "dtype"))
+    fields: ClassVar[Fields] = Fields(
+        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype")
+    )
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ class Reductions:
     dtype: DType
     loops: tuple[Loop, ...]
     terms: tuple[tuple[str, Scalar], ...]
-    parts: ClassVar[Parts] = Parts(terms=("terms",), held=("loops",), other=("names", "op", "dtype"))
+    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype"))
 
 
 @dataclass(frozen=True)
@@ -303,7 +305,7 @@ class Store:
     value: Scalar
     valid: tuple[Int, ...] = ()
     ahead: bool = False
-    parts: ClassVar[Parts] = Parts(
+    fields: ClassVar[Fields] = Fields(
         scalars=("value",), indices=("offset",), conditions=("valid",), writes=("array",), other=("ahead",)
     )
 
@@ -316,11 +318,11 @@ class Sort:
     array: str
     offset: Int
     extent: Int
-    parts: ClassVar[Parts] = Parts(indices=("offset", "extent"), reads=("array",), writes=("array",))
+    fields: ClassVar[Fields] = Fields(indices=("offset", "extent"), reads=("array",), writes=("array",))
 
 
 @dataclass(frozen=True)
-class Keep:
+class KeepLeast:
     """Of the ``extent`` elements of ``array`` from ``offset`` on, integers, the greatest is replaced with ``value``
     where that is less.
 
@@ -332,7 +334,7 @@ class Keep:
     offset: Int
     extent: Int
     value: Scalar
-    parts: ClassVar[Parts] = Parts(
+    fields: ClassVar[Fields] = Fields(
         scalars=("value",), indices=("offset", "extent"), reads=("array",), writes=("array",)
     )
 
@@ -343,7 +345,7 @@ class If:
 
     valid: tuple[Int, ...]
     body: tuple[Statement, ...]
-    parts: ClassVar[Parts] = Parts(conditions=("valid",), body=("body",))
+    fields: ClassVar[Fields] = Fields(conditions=("valid",), body=("body",))
 
 
 @dataclass(frozen=True)
@@ -359,7 +361,7 @@ class Alloc:
     dtype: DType
     extent: int
     space: str = "local"
-    parts: ClassVar[Parts] = Parts(other=("name", "dtype", "extent", "space"))
+    fields: ClassVar[Fields] = Fields(other=("name", "dtype", "extent", "space"))
 
 
 @dataclass(frozen=True)
@@ -368,7 +370,7 @@ class Barrier:
     ``all_memory``, to the arrays of the kernel too."""
 
     all_memory: bool = False
-    parts: ClassVar[Parts] = Parts(other=("all_memory",))
+    fields: ClassVar[Fields] = Fields(other=("all_memory",))
 
 
 @dataclass(frozen=True)
@@ -377,7 +379,7 @@ class Assign:
 
     axis: Var
     value: Int
-    parts: ClassVar[Parts] = Parts(binds=("axis",), indices=("value",))
+    fields: ClassVar[Fields] = Fields(binds=("axis",), indices=("value",))
 
 
 @dataclass(frozen=True)
@@ -386,7 +388,7 @@ class Prefetch:
 
     array: str
     offset: Int
-    parts: ClassVar[Parts] = Parts(indices=("offset",), other=("array",))
+    fields: ClassVar[Fields] = Fields(indices=("offset",), other=("array",))
 
 
 @dataclass(frozen=True)
@@ -396,7 +398,7 @@ class Prologue:
 
     column: Var
     value: Scalar
-    parts: ClassVar[Parts] = Parts(binds=("column",), scalars=("value",))
+    fields: ClassVar[Fields] = Fields(binds=("column",), scalars=("value",))
 
 
 @dataclass(frozen=True)
@@ -461,9 +463,9 @@ class Contract:
     unit: MatrixUnit | None = None
     depth: int = 1
     prologue: Prologue | None = None
-    parts: ClassVar[Parts] = Parts(
+    fields: ClassVar[Fields] = Fields(
         indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
-        held=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
+        nested=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
         other=(
             "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
             "unit", "depth",
@@ -486,7 +488,7 @@ Statement: TypeAlias = (
     | Reductions
     | Store
     | Sort
-    | Keep
+    | KeepLeast
     | If
     | Alloc
     | Barrier

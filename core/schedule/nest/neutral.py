@@ -26,13 +26,13 @@ def neutral_unless(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int
     if isinstance(leaf, ln.Access):
         return list(leaf.valid) if leaf.fill == _identity(op, value.dtype) else []
     if value.op is ops.SELECT:
-        condition, kept, other = value.operands
+        condition, chosen, other = value.operands
         if not (isinstance(condition.leaf, ln.Holds) and isinstance(other.leaf, ln.Literal)):
             return []
         masks = condition.leaf.valid if other.leaf.bits == _identity(op, value.dtype) else ()
-        return [*masks, *neutral_unless(kept, op, finite)] if masks else []
+        return [*masks, *neutral_unless(chosen, op, finite)] if masks else []
     if op is not ops.SUM_REDUCE:
-        conditions, blank = _blank(value)
+        conditions, blank = _constant_unless(value)
         return conditions if blank == _identity(op, value.dtype) else []
     if value.op is ops.CAST:
         return neutral_unless(value.operands[0], op, finite)
@@ -43,7 +43,7 @@ def neutral_unless(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int
     return []
 
 
-def _blank(value: ln.Scalar) -> tuple[list[Int], bytes]:
+def _constant_unless(value: ln.Scalar) -> tuple[list[Int], bytes]:
     """Conditions (``>= 0``) without any of which ``value`` is one number, and the number, as far as both are known."""
     found: dict[ln.Scalar, tuple[list[Int], bytes]] = {}
     for scalar in ln.postorder(value):

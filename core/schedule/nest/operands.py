@@ -12,7 +12,7 @@ from luminal.core.schedule.nest.walk import accesses
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
-_ZERO: Int = 0
+ZERO: Int = 0
 
 
 def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
@@ -71,7 +71,7 @@ def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
 
 def iteration_number(loops: Sequence[ln.Loop]) -> Int:
     """The number of an iteration of nested loops, of which only the last of an outer one's may be shorter."""
-    number = _ZERO
+    number = ZERO
     for loop in loops:
         number = number * (loop.axis.hi + 1) + sym.expr(loop.axis)
     return number

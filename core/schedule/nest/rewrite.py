@@ -63,7 +63,7 @@ def _conditions(valid: tuple[Int, ...], by: Mapping[Var, Int]) -> tuple[Int, ...
     return tuple(v for c in valid if not sym.always(v := sym.substitute(c, by)))
 
 
-def map_parts(
+def map_fields(
     part: P,
     scalar: Callable[[ln.Scalar], ln.Scalar] = _same,
     index: Callable[[Int], Int] = _same,
@@ -72,13 +72,13 @@ def map_parts(
 ) -> P:
     """A statement with each of these applied to all that it has of the kind, its headers included; ``conditions`` to
     those of a mask at once."""
-    parts = part.parts
+    parts = part.fields
 
     def again(held: P) -> P:
-        return map_parts(held, scalar, index, conditions, body)
+        return map_fields(held, scalar, index, conditions, body)
 
     changes: dict[str, Any] = {}
-    for names, change in ((parts.scalars, scalar), (parts.indices, index), (parts.held, again)):
+    for names, change in ((parts.scalars, scalar), (parts.indices, index), (parts.nested, again)):
         changes |= {name: _each(getattr(part, name), change) for name in names}
     changes |= {name: tuple((of, scalar(value)) for of, value in getattr(part, name)) for name in parts.terms}
     changes |= {name: conditions(getattr(part, name)) for name in parts.conditions}
@@ -93,7 +93,7 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Body:
     """``body`` with ``change`` applied to every scalar that a statement holds."""
-    return tuple(map_parts(s, scalar=change, body=lambda inner: replace_scalars(inner, change)) for s in body)
+    return tuple(map_fields(s, scalar=change, body=lambda inner: replace_scalars(inner, change)) for s in body)
 
 
 def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.Statement] | None]) -> tuple[Body, int]:
@@ -108,7 +108,7 @@ def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.
             changed = change(statement)
             count += changed is not None
             if changed is None:
-                changed = (map_parts(statement, body=inner) if statement.parts.body else statement,)
+                changed = (map_fields(statement, body=inner) if statement.fields.body else statement,)
             result += changed
         return tuple(result)
 
@@ -124,7 +124,7 @@ def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
     def inner(body: Body) -> Body:
         result: list[ln.Statement] = []
         for statement in body:
-            changed = map_parts(
+            changed = map_fields(
                 statement,
                 lambda value: substitute_scalar(value, by, memo),
                 lambda value: sym.substitute(value, by),

@@ -18,7 +18,7 @@ from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
 from luminal.core.ir import State as Kept
 from luminal.core.schedule.choose import arrangement
-from luminal.core.schedule.choose.arrangement import Arranged
+from luminal.core.schedule.choose.arrangement import Arrangement
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.fusion.cluster import Cluster
 from luminal.core.schedule.lower import clusters
@@ -61,7 +61,7 @@ class Source:
     entry: str
     graph: Graph
     prepared: Prepared
-    arranged: Arranged
+    arranged: Arrangement
 
 
 def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
@@ -191,7 +191,7 @@ class _Region:
 
     tables: _Tables
     source: Source
-    arranged: Arranged
+    arranged: Arrangement
     names: dict[Node, str]
     own: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -365,13 +365,15 @@ class _Region:
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _arranged(self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]) -> Arranged:
+    def _arranged(
+        self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]
+    ) -> Arrangement:
         """What computes ``roots`` inside a step, ``names`` being buffers of values there, and sizes being measured."""
-        loose = frozenset(node for node, name in names.items() if self._is_loose(name))
+        unaligned = frozenset(node for node, name in names.items() if self._is_unaligned(name))
         every = (*roots, *measured.values())
-        return arrangement.arrange(every, self.source.prepared, self.tables.target, loose, measured)
+        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, measured)
 
-    def _inner(self, arranged: Arranged, names: dict[Node, str]) -> tuple[_Region, Region]:
+    def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
         """A region that computes what is arranged, ``names`` being the buffers of what it reads and leaves."""
         inner = _Region(self.tables, self.source, arranged, names)
         return inner, inner.assemble()
@@ -397,7 +399,7 @@ class _Region:
             self.names[node] = self._new(wanted or f"t{len(self.names)}", node, order)
         return self.names[node]
 
-    def _is_loose(self, name: str) -> bool:
+    def _is_unaligned(self, name: str) -> bool:
         """Whether a buffer may begin where a thread of a grid cannot use its widest access."""
         buffer, grid = self.tables.buffers[name], self.tables.target.grid
         size = sym.product(buffer.shape) * buffer.dtype.itemsize
@@ -495,7 +497,7 @@ def _scratch(step: int) -> str:
 
 def _check_axes(nest: LoopNest) -> None:
     """Raises SpecError where an axis has a name that a dimension may have."""
-    wrong = sorted(axis.name for axis in walk.bound(nest.body) if not names_axis(axis.name))
+    wrong = sorted(axis.name for axis in walk.variables_bound(nest.body) if not names_axis(axis.name))
     if wrong:
         raise SpecError(f"axes of a nest are called {', '.join(wrong)}, which are no names of axes: see names_axis")
 

@@ -80,7 +80,7 @@ class _Streamed(OnePass):
         self.by = by
         self.rows = by.last.rows
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
-        self.kept = "tile" if self.row.dtype == self.first.dtype else self.row.name
+        self.row_array = "tile" if self.row.dtype == self.first.dtype else self.row.name
         self.weights = "tile" if by.last.unit is None else "weights"
         self.carries = True  # from block to block; ``nest`` knows better where a task visits one
 
@@ -126,10 +126,10 @@ class _Streamed(OnePass):
         return [
             ln.Alloc("tile", self.dtype, self.rows * by.block),
             *([] if by.last.unit is None else [ln.Alloc(self.weights, by.last.unit.left, self.rows * by.block)]),
-            *([] if self.kept == "tile" else [ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block)]),
+            *([] if self.row_array == "tile" else [ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block)]),
             ln.Alloc(self.result.name, self.dtype, rows * self.stride),
             *(ln.Alloc(state.name, self.dtype, rows) for state in self.states),
-            *(ln.Alloc(_next(state), self.dtype, self.rows) for state in self.maxima if self.carries),
+            *(ln.Alloc(_next_maximum(state), self.dtype, self.rows) for state in self.maxima if self.carries),
         ]
 
     def _initial(self, row: Int) -> Body:
@@ -256,13 +256,13 @@ class _Streamed(OnePass):
         place = row * by.block + sym.expr(at)
         loop = ln.Loop(at, width, "vector", (), self._lanes())
         where = {self.t.axis: position + sym.expr(at)}
-        row_value = ln.load(self.kept, place, self.row.dtype)
+        row_value = ln.load(self.row_array, place, self.row.dtype)
         block = _RowBlock(self, loop, where)
         tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
         element = substitute_scalar(replace_leaves(self.element, tile), block.where, {})
         before: Body = ()
         if self.lets or element != row_value:
-            before = (*substitute(self.lets, block.where), ln.Store(self.kept, place, element))
+            before = (*substitute(self.lets, block.where), ln.Store(self.row_array, place, element))
         here = self._at(row, first_row + row)
         maxima: list[ln.Statement] = [*here]
         for state in self.maxima:
@@ -291,7 +291,7 @@ class _Streamed(OnePass):
         return (*in_loop(row, rows, maxima), *in_loop(row, rows, body))
 
 
-def _next(state: Carried) -> str:
+def _next_maximum(state: Carried) -> str:
     """The array of what a maximum is after the block, for each row of a tile."""
     return f"{state.name}_next"
 
@@ -315,7 +315,7 @@ class _RowBlock(RowBlock):
         return (
             most,
             *named,
-            ln.Store(_next(state), row, self.temporary(state.name, "new")),
+            ln.Store(_next_maximum(state), row, self.temporary(state.name, "new")),
         )
 
     def moved_on(self, state: Carried, place: Int, row: Int) -> Body:
@@ -324,7 +324,7 @@ class _RowBlock(RowBlock):
             return (self.only(state, ln.load(state.name, place, self.dtype)),)
         return (
             ln.Define(f"{state.name}_old", ln.load(state.name, place, self.dtype)),
-            ln.Define(f"{state.name}_new", ln.load(_next(state), row, self.dtype)),
+            ln.Define(f"{state.name}_new", ln.load(_next_maximum(state), row, self.dtype)),
             ln.Store(state.name, place, self.temporary(state.name, "new")),
         )
 

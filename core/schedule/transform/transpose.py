@@ -92,7 +92,7 @@ def only_stores(body: Body) -> bool:
     return all(isinstance(s, ln.Define | ln.Store) for s in body)
 
 
-def is_transposed_read(access: ln.Access, across: Var, along: Var) -> bool:
+def is_transposed(access: ln.Access, across: Var, along: Var) -> bool:
     """Whether elements that are read lie side by side along ``across`` and apart along ``along``, and those that exist
     are the first of both, before zeros."""
 
@@ -110,7 +110,7 @@ def is_transposed_read(access: ln.Access, across: Var, along: Var) -> bool:
     )
 
 
-def is_interleaved_store(store: ln.Store, between: Var, along: Var, count: int) -> bool:
+def is_interleaved(store: ln.Store, between: Var, along: Var, count: int) -> bool:
     """Whether elements of two or four bytes are stored side by side along ``between``, ``count`` of them, and behind
     those the next ones along ``along``."""
 
