@@ -15,7 +15,7 @@ from luminal.core.types import DType, bool_
 
 
 def minus_infinity_unless(value: ln.Scalar) -> list[Int]:
-    """Conditions (``>= 0``) without which ``value`` is -inf: the structural zeros of its exponential.
+    """Conditions (``>= 0``); where any of them fails, ``value`` is -inf, and its exponential zero.
 
     What is added to -inf is taken to be neither NaN nor +inf, and a factor to be positive only where it is a constant.
     """
@@ -97,12 +97,13 @@ def negated(condition: ln.Scalar) -> ln.Scalar:
 
 
 def affine_index(value: ln.Scalar) -> Int | None:
-    """An integer that is an affine expression of loop indices, as one; None where its type might not hold it."""
+    """An integer scalar as an affine expression of loop indices; None where it is none, or where its type might
+    overflow."""
     found: dict[ln.Scalar, Int | None] = {}
     for scalar in ln.postorder(value):
         exact = _exact(scalar, found) if scalar.dtype.is_integer else None
         held = exact is not None and _holds(scalar.dtype, exact)
-        found[scalar] = exact if held else None  # elsewhere the integer wraps around
+        found[scalar] = exact if held else None  # otherwise the integer may wrap around
     return found[value]
 
 
@@ -111,7 +112,7 @@ def _holds(dtype: DType, value: Int) -> bool:
 
 
 def _exact(value: ln.Scalar, positions: Mapping[ln.Scalar, Int | None]) -> Int | None:
-    """The expression, before it is brought into the type of ``value``; ``positions`` are those of its operands."""
+    """``value`` as an expression, before it is wrapped to its type; ``positions`` are those of its operands."""
     if isinstance(value.leaf, ln.Index):
         return value.leaf.value
     if isinstance(value.leaf, ln.Literal):

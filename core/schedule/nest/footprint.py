@@ -13,13 +13,13 @@ from luminal.core.schedule.nest.walk import headers, reads, statements
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
-BOUNDS = 16  # that are tried of an index at most
+BOUNDS = 16  # alternatives of minima that are tried for the bounds of an index, at most
 
 
 @dataclass(frozen=True)
 class Slab:
-    """What consecutive parts of a nest touch of an array: part ``p`` of ``parts`` lies in ``[base + p*stride, base +
-    (p+1)*stride)`` elements for every ``base`` in ``first .. last``."""
+    """The elements that each of ``parts`` equal divisions of the tasks touches: part ``p`` lies in ``[base + p*stride,
+    base + (p+1)*stride)`` for every ``base`` in ``first .. last``."""
 
     parts: Int
     stride: Int
@@ -29,7 +29,7 @@ class Slab:
 
 @lru_cache(maxsize=1 << 10)
 def task_counts(nest: ln.LoopNest) -> tuple[Int, ...]:
-    """Into how many parts the outermost one, two, ... parallel loops divide the tasks."""
+    """Into how many parts the outermost parallel loop, the outermost two, and so on, divide the tasks."""
     loops = nest.tasks
     counts = (sym.product(loop.extent for loop in loops[: k + 1]) for k in range(len(loops)))
     return tuple(count for count in counts if typical(count) > 1)
@@ -37,7 +37,7 @@ def task_counts(nest: ln.LoopNest) -> tuple[Int, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
-    """The slabs of ``array``, for each of the outermost parallel loops whose iterations touch slabs apart."""
+    """The slabs of ``array``, one for each depth of the parallel loops at which iterations touch disjoint slabs."""
     loops = nest.tasks
     dims = set(nest.dims)
     shorter = _exact_bounds(nest)
@@ -64,8 +64,8 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
 
 
 def _exact_bounds(nest: ln.LoopNest) -> list[dict[Var, Int]]:
-    """For axes whose loops go less far than their bounds, always or for some values of others, as in the last block:
-    variables bounded by that. Where it is the smaller of two, there is one of each."""
+    """Variables with exact bounds for axes whose loops may end before the axis's own bound, as in a last, shorter
+    block. An extent that is a minimum gives one alternative for each of its arguments."""
     body = statements(nest.body)
     named = _assigned(body)
     extents: dict[Var, set[Int]] = {}
@@ -76,7 +76,7 @@ def _exact_bounds(nest: ln.LoopNest) -> list[dict[Var, Int]]:
     options: list[dict[Var, Int]] = []
     for chosen in islice(product(*(sym.either(extent, "min") for extent in found.values())), BOUNDS):
         by: dict[Var, Int] = {}
-        for axis, extent in zip(found, chosen, strict=True):  # outer loops first, with which the extents of others vary
+        for axis, extent in zip(found, chosen, strict=True):  # outer loops first: inner extents depend on them
             by[axis] = sym.axis(axis.name, sym.substitute(extent, by))
         options.append(by)
     return options
@@ -103,7 +103,7 @@ def offsets(nest: ln.LoopNest, array: str) -> tuple[Int, ...]:
 
 
 def _assigned(body: Sequence[ln.Statement]) -> dict[Var, Int]:
-    """The names of index expressions, and what they stand for."""
+    """The variables that an ``Assign`` defines, each with its value, where that is the same everywhere."""
     values: dict[Var, set[Int]] = {}
     for statement in body:
         if isinstance(statement, ln.Assign):
@@ -112,7 +112,7 @@ def _assigned(body: Sequence[ln.Statement]) -> dict[Var, Int]:
 
 
 def _axes(statement: ln.Statement) -> list[tuple[Var, Int]]:
-    """The axes that a statement goes through, and how far."""
+    """The axes that a statement loops over, with their extents."""
     found = [(loop.axis, loop.extent) for loop in headers(statement)]
     if isinstance(statement, ln.Contract) and (row := sym.as_var(sym.axis("e0", statement.rows))) is not None:
         found.insert(0, (row, statement.rows))
@@ -125,7 +125,7 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
         case ln.Store() if statement.array == array:
             found.append(statement.offset)
         case ln.Sort() | ln.KeepLeast() if statement.array == array:
-            found.append(statement.offset + sym.axis("e2", statement.extent))  # any of those that are put in order
+            found.append(statement.offset + sym.axis("e2", statement.extent))  # any of the elements that it orders
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
             if statement.a == array:
@@ -141,7 +141,7 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
 
 
 def _inlined(offset: Int, named: dict[Var, Int]) -> Int:
-    """``offset`` with the names of index expressions replaced by what they stand for."""
+    """``offset`` with assigned variables replaced by their values."""
     while sym.variables(offset) & named.keys():
         offset = sym.substitute(offset, named)
     return offset

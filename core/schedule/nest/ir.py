@@ -22,12 +22,12 @@ from luminal.core.printer import brief
 from luminal.core.symbolic import Int, Var, product
 from luminal.core.types import DType, bool_, i64
 
-# What axes of nests, and of the views that they come from, are called: nothing else may have such a name.
+# The names of axes of nests and of views. Nothing else may have such a name.
 _AXIS_NAME = re.compile(r"[aegiktv]\d\w*|c0|k_\d|d_i\d\w*|at|tid")
 
 
 def names_axis(name: str) -> bool:
-    """Whether ``name`` is one that axes have: a dimension of that name could be taken for one of them."""
+    """Whether ``name`` has the form of an axis name, which no dimension may have."""
     return _AXIS_NAME.fullmatch(name) is not None
 
 
@@ -104,7 +104,7 @@ def _intern(op: Op | None, operands: tuple[Scalar, ...], attr: Any, leaf: Leaf |
 
 
 def apply(op: Op, operands: tuple[Scalar, ...], attr: Any, dtype: DType) -> Scalar:
-    """An elementwise primitive of scalars; a choice by a mask without conditions is what it chooses."""
+    """The primitive ``op`` of scalars. A select whose mask has no conditions becomes its first alternative."""
     if op is SELECT and operands[0].leaf == Holds(()):
         return operands[1]
     return _intern(op, operands, attr, None, dtype)
@@ -167,7 +167,7 @@ def _number(bits: bytes, dtype: DType) -> str:
 def postorder(
     root: Scalar, operands: Callable[[Scalar], tuple[Scalar, ...]] = lambda scalar: scalar.operands
 ) -> list[Scalar]:
-    """Every scalar that ``root`` is made of by ``operands``, those first, each once."""
+    """The scalars that ``root`` depends on through ``operands``, itself included: each once, after its operands."""
     order: dict[Scalar, None] = {}
     stack: list[tuple[Scalar, bool]] = [(root, False)]
     while stack:
@@ -201,7 +201,7 @@ class Fields:
     reads: tuple[str, ...] = ()  # names of arrays that it reads other than in scalars
     writes: tuple[str, ...] = ()  # names of arrays that it writes
     binds: tuple[str, ...] = ()  # index variables
-    other: tuple[str, ...] = ()  # names that it gives, types, numbers and flags: nothing that traversals look at
+    other: tuple[str, ...] = ()  # names that it defines, types, numbers and flags: traversals ignore them
 
 
 @dataclass(frozen=True)
@@ -219,11 +219,11 @@ class Loop:
     ``vector``
         ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not divide ``extent``.
     ``across``
-        as serial, ``lanes`` iterations across the vectors of the loop around it: elements that lie side by side along
-        this axis, and apart along that one, are read as rows, which are turned in registers. What all iterations store
-        side by side without a gap is stored after the last of them.
+        as serial, inside a vector loop, ``lanes`` iterations at a time: elements that lie side by side along this axis
+        and apart along the vectors are loaded as rows and transposed in registers. What all iterations store side by
+        side without a gap is stored after the last of them.
     ``thread``
-        the iterations are divided among the ``lanes`` threads of the task: thread ``t`` does ``t``, ``t + lanes``, ...
+        the ``lanes`` threads of the task divide the iterations: thread ``t`` runs ``t``, ``t + lanes``, ...
     """
 
     axis: Var
@@ -296,8 +296,8 @@ class Reductions:
 class Store:
     """``array[offset] = value``. Where ``valid`` is given, only where every condition is at least zero.
 
-    With ``ahead``, which a copy of an array's element to a shared one may have, nobody sees it before the next barrier,
-    the thread that stores it included: it need not wait.
+    With ``ahead``, allowed for a copy of an array element into a shared array, the copy is asynchronous: no thread, not
+    even the one that issues it, sees the value before the next barrier.
     """
 
     array: str
@@ -323,12 +323,9 @@ class Sort:
 
 @dataclass(frozen=True)
 class KeepLeast:
-    """Of the ``extent`` elements of ``array`` from ``offset`` on, integers, the greatest is replaced with ``value``
-    where that is less.
-
-    They form a heap: no element is greater than the one at half its place, places counted from 1. So they were written
-    as equal numbers, and have been changed in no other way since.
-    """
+    """``value`` replaces the greatest of the ``extent`` elements of ``array`` from ``offset`` on, where it is less.
+    They are integers and form a heap: no element is greater than the one at half its place, places counted from 1. They
+    were filled with equal numbers, and nothing but such statements has changed them since."""
 
     array: str
     offset: Int
@@ -500,9 +497,8 @@ Statement: TypeAlias = (
 
 @dataclass(frozen=True)
 class Array:
-    """An array argument of a kernel: element type, and whether the kernel writes it. ``finite`` says that no element is
-    infinite or NaN, and that the kernel may rely on it. ``aligned`` says that it begins at a multiple of the widest
-    access of a thread."""
+    """An array argument of a kernel, and whether the kernel writes it. ``finite``: the kernel may rely on no element
+    being infinite or NaN. ``aligned``: it begins at a multiple of the widest memory access of a thread."""
 
     name: str
     dtype: DType

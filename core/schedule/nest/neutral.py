@@ -17,10 +17,10 @@ def finite_arrays(nest: ln.LoopNest) -> frozenset[str]:
 
 
 def neutral_unless(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
-    """Conditions (``>= 0``) without any of which ``value`` changes nothing as a term of a reduction with ``op``.
+    """Conditions (``>= 0``); where any of them fails, ``value`` changes nothing as a term of a reduction with ``op``.
 
-    A sum starts from +0, and what is added to it keeps it from ever being -0, so that a zero of either sign is neutral.
-    ``finite`` names the arrays whose products with zero are zero.
+    A sum starts from +0, which no term turns into -0, so a zero of either sign is neutral. ``finite`` names the arrays
+    whose products with zero are zero.
     """
     leaf = value.leaf
     if isinstance(leaf, ln.Access):
@@ -44,7 +44,8 @@ def neutral_unless(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int
 
 
 def _constant_unless(value: ln.Scalar) -> tuple[list[Int], bytes]:
-    """Conditions (``>= 0``) without any of which ``value`` is one number, and the number, as far as both are known."""
+    """Conditions (``>= 0``) and the bytes of a number: where any condition fails, ``value`` is that number. Both are
+    empty where they are not known."""
     found: dict[ln.Scalar, tuple[list[Int], bytes]] = {}
     for scalar in ln.postorder(value):
         leaf, parts = scalar.leaf, [found[operand] for operand in scalar.operands]

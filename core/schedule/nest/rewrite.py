@@ -59,7 +59,7 @@ def replace_leaves(value: ln.Scalar, by: Mapping[ln.Scalar, ln.Scalar]) -> ln.Sc
 
 
 def _conditions(valid: tuple[Int, ...], by: Mapping[Var, Int]) -> tuple[Int, ...]:
-    """Those of ``valid`` with index variables replaced that do not always hold."""
+    """``valid`` with index variables replaced, less the conditions that then always hold."""
     return tuple(v for c in valid if not sym.always(v := sym.substitute(c, by)))
 
 
@@ -70,8 +70,8 @@ def map_fields(
     conditions: Callable[[tuple[Int, ...]], tuple[Int, ...]] = _same,
     body: Callable[[Body], Body] = _same,
 ) -> P:
-    """A statement with each of these applied to all that it has of the kind, its headers included; ``conditions`` to
-    those of a mask at once."""
+    """A statement with each function applied to its fields of that role, nested headers included; ``conditions`` takes
+    a whole mask."""
     parts = part.fields
 
     def again(held: P) -> P:
@@ -87,7 +87,7 @@ def map_fields(
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """What a field holds, one or several or None, changed."""
+    """The value of a field, one or several or None, with ``change`` applied."""
     return tuple(map(change, value)) if isinstance(value, tuple) else None if value is None else change(value)
 
 
@@ -97,8 +97,8 @@ def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Bod
 
 
 def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.Statement] | None]) -> tuple[Body, int]:
-    """``body`` with other statements in place of those for which ``change`` gives any, however deep they lie, and how
-    many those are; what a replaced statement holds is not looked at."""
+    """``body`` with each statement, at any depth, replaced by what ``change`` returns for it, unless that is None; and
+    how many were replaced. Statements inside a replaced one are not visited."""
     count = 0
 
     def inner(body: Body) -> Body:
@@ -117,8 +117,8 @@ def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.
 
 
 def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
-    """``body`` with index variables replaced in every expression. Conditions that always hold then are left out, and
-    what only they guard is unguarded."""
+    """``body`` with index variables replaced. Conditions that then always hold are dropped, and so is an ``If`` without
+    any."""
     memo: dict[ln.Scalar, ln.Scalar] = {}
 
     def inner(body: Body) -> Body:

@@ -1,4 +1,4 @@
-"""Loop nests, clusters and layouts as text: for reading, for golden files, and for errors."""
+"""Loop nests as text: for reading, for golden files, and for errors."""
 
 from __future__ import annotations
 

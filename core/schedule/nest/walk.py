@@ -1,7 +1,5 @@
-"""Reading a nest: its statements, the scalars and the index expressions in them, and the arrays that they touch.
-
-What is in a statement of any kind, its description says (``ir.Fields``).
-"""
+"""Reading a nest: its statements, their scalars and index expressions, and the arrays that they touch. The roles of the
+fields of a statement are in ``ir.Fields``."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def inside(statement: ln.Statement) -> Body:
 
 
 def headers(statement: ln.Statement) -> tuple[ln.Loop, ...]:
-    """The loops that a statement itself goes through, outermost first; their bodies do not count."""
+    """The loops that a statement itself runs, outermost first, without those of statements inside it."""
     if isinstance(statement, ln.Loop):
         return (statement,)
     return tuple(part for part in _in_fields(statement, statement.fields.nested) if isinstance(part, ln.Loop))
@@ -49,7 +47,7 @@ def values(statement: ln.Statement | ln.Prologue) -> tuple[ln.Scalar, ...]:
 
 
 def reads(statement: ln.Statement) -> list[ln.Access]:
-    """The array elements that a statement reads in its scalars, once each in each of them."""
+    """The array elements that the scalars of a statement read, once each for each scalar."""
     return [access for value in values(statement) for access in accesses(value)]
 
 
@@ -115,7 +113,7 @@ def _in_fields(statement: ln.Statement | ln.Prologue, names: tuple[str, ...]) ->
 
 
 def stack_bytes(nest: ln.LoopNest) -> int:
-    """Bytes of the arrays that a task has to itself, all at once."""
+    """Bytes of all local arrays of a task, as if all were alive at once."""
     arrays = (s for s in statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "local")
     return sum(array.extent * array.dtype.itemsize for array in arrays)
 
