@@ -169,16 +169,16 @@ def _cycles(product: Tiling, blocking: Blocking, target: Target) -> float:
     # What one turn of the inner loop touches lies between two uses of an element of the block, unless blocks of terms
     # pass: then what one of these touches in a turn does, for all panels but the first that are kept together. What all
     # turns over a block touch lies between two uses of an element of the outer operand.
-    turn = block + term_panels * outer + product.tile * together * term_panels + sums
-    passed = (block + outer) // terms + sums // max(1, blocking.term_panels)
+    inner_run = block + term_panels * outer + product.tile * together * term_panels + sums
+    term_block = (block + outer) // terms + sums // max(1, blocking.term_panels)
     whole = block + outer_count * (outer + product.tile * together)
-    far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
-    far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)
+    far = block * blocks * (1 + (groups - 1) * _missing(inner_run, target.l2))
+    far += block * blocks * (outer_count - groups) * _missing(term_block, target.l2)
     again = memory.fetched_again if blocking.term_panels else 1.0
     far += outer * outer_count * (first + again * (blocks - 1) * _missing(whole, target.l2))
     # An element of the outer operand is used in every turn; meanwhile the next part of that operand may come.
     far += outer * outer_count * blocks * (together - 1) * _missing((2 * outer + inner) // terms, target.l2)
-    near = block * blocks * (1 + (outer_count - 1) * _missing(turn // terms, target.l1))
+    near = block * blocks * (1 + (outer_count - 1) * _missing(inner_run // terms, target.l1))
     near += outer * outer_count * blocks * (1 + (together - 1) * _missing((outer + inner) // terms, target.l1))
     near += 2 * terms * sums * groups * blocks
     restarted = (terms - 1) * target.costs.tiles.restarted * product.row_tiles * product.panels

@@ -38,7 +38,7 @@ def in_place(layouts: Layouts) -> Layouts:
             continue
         for operand in dict.fromkeys(x.source for x in read[number]):
             over = operand in fusion.stored and operand not in cluster.index and last[operand] == number
-            place = _over(operand, result, layouts) if over and operand not in settled else None
+            place = _placement_over(operand, result, layouts) if over and operand not in settled else None
             if place is not None and all(
                 not x.valid and place.at(operand, x.index) == cluster.index[result]
                 for x in read[number]
@@ -52,7 +52,7 @@ def in_place(layouts: Layouts) -> Layouts:
     return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed}))
 
 
-def _over(operand: Node, result: Node, layouts: Layouts) -> Placement | None:
+def _placement_over(operand: Node, result: Node, layouts: Layouts) -> Placement | None:
     """The elements of ``result`` that are in memory where those of ``operand`` are, if they begin in one place; None if
     the two differ in more than axes of extent 1."""
     here, there = ([axis for axis in layouts.order(x) if x.shape[axis] != 1] for x in (operand, result))
