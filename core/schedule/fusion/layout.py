@@ -2,9 +2,9 @@
 
 A contraction writes along its N axis, so that axis is innermost: activations between convolutions come out channels
 last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs and packed panels are
-row-major by contract. A constant is stored in the order in which its largest reader writes: weights that are read
-channel by channel have channels innermost too. A value of which a contraction reads a part again beside every row of
-its result, as the sums that take the zero points of integers out of it, lies along the columns of that.
+row-major by contract. A constant is stored in the order in which its largest reader writes, so weights that are read
+channel by channel are channels last too. Where a contraction reads part of a value again for every row of its result,
+such as the sums that remove zero points of integers, that value lies along the result's columns.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> 
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
     layouts = Layouts(fusion, assemble.find_assemblies(fusion, panels | fusion.own_storage), unaligned)
-    held = {layouts.owner(node) for node in read_by_contraction}  # which other rules place
+    held = {layouts.owner(node) for node in read_by_contraction}  # other rules order these
     beside = {node: (axis,) for node, axis in _columns_beside_products(fusion, home).items() if node not in held}
     runs = {**beside, **_run_axes_of_a(fusion)}
-    # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
+    # The first value of a loop's carry lies in place of the result, in its order, even if nothing reads the result.
     owners = {layouts.owner(node) for node in fusion.own_storage}
-    sorted_ = {layouts.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
+    sorted_ = {layouts.owner(n) for n in home if n.op is ops.SORT}  # rows are sorted where they are contiguous
     settled = owners | fusion.own_storage | panels | sorted_
     copy_reads = _copy_reads(fusion, home, settled.union(read_by_contraction))
     for cluster in fusion.clusters:
@@ -89,7 +89,7 @@ def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> 
 
 
 def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
-    """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
+    """Choose the order of the constants that no contraction reads, by a vote of clusters weighted by domain size."""
     votes: dict[Node, dict[tuple[int, ...], int]] = {}
     for cluster in (c for c in fusion.clusters if c.is_kernel):
         fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
@@ -116,7 +116,7 @@ def _fast_axis(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Var | None
 
 
 def _order_along(read: Read, fast: Var | None) -> tuple[int, ...]:
-    """The order of a constant's axes in which ``read`` moves along memory as ``fast`` does, the others as they are."""
+    """The order of a constant's axes that makes ``read`` contiguous along ``fast``; other axes stay in order."""
     natural = tuple(range(read.source.rank))
     along = [d for d in natural if fast is not None and fast in sym.variables(read.index[d])]
     if len(along) != 1 or sym.as_var(read.index[along[0]]) != fast:
@@ -127,8 +127,8 @@ def _order_along(read: Read, fast: Var | None) -> tuple[int, ...]:
 
 
 def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
-    """For each value that contractions read: the index of the first such read, and whether any reads it as B, which
-    must keep its last axis innermost."""
+    """For each value that contractions read: the index of the first such read, and whether any contraction reads it as
+    B, whose last axis must stay innermost."""
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
         for contraction in cluster.contractions:
@@ -141,7 +141,7 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
 
 
 def _run_axes_of_a(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
-    """For each value that matrix units read as A, the axes along which they read terms that lie side by side."""
+    """For each value that matrix units read as A, the axes along which they read terms side by side."""
     found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
         for contraction in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
@@ -152,8 +152,8 @@ def _run_axes_of_a(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
 
 
 def _columns_beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
-    """For each value of which contractions read a vector again where they store other rows of their products, the axis
-    along which their columns lie: reading across it would cost more than the product."""
+    """For each value that contractions read again where they store each row of products, the axis that goes with the
+    columns: reading it across memory would cost more than the product."""
     found: dict[Node, int] = {}
     for cluster in fusion.clusters:
         if cluster.kind != "contraction" or cluster.contractions[-1].along_rows:
@@ -187,7 +187,7 @@ def _contraction_order(
 
 
 def _position(index: Int) -> tuple[str, int]:
-    """Sorts indices by the first axis that they name, its quotient before its remainder."""
+    """A sort key: the first axis that an index names, its quotient before its remainder."""
     names = sorted(v.name for v in sym.variables(index))
     quotient = any(isinstance(a, sym.FloorDiv) for a in sym.atoms(index))
     return (names[0] if names else "", 0 if quotient else 1)
@@ -201,7 +201,7 @@ def _followed_order(
     home: Mapping[Node, Cluster],
     layouts: Layouts,
 ) -> tuple[int, ...]:
-    """The order in which the largest operand holds the same axes."""
+    """The order of a value's axes that follows the largest operand of its cluster."""
     found = [
         read
         for read in reads(cluster, fusion, home)
@@ -224,7 +224,7 @@ def _followed_order(
 
 
 def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) -> Mapping[Node, list[tuple[Int, ...]]]:
-    """Where elementwise clusters read copies that are not ``taken``."""
+    """The indices at which elementwise clusters read each copy that is not ``taken``."""
     copies = {n for n in fusion.stored if n not in taken and all(x.op is ops.CONTIGUOUS for x in home[n].index)}
     found: dict[Node, list[tuple[Int, ...]]] = {}
     for cluster in fusion.clusters if copies else ():
@@ -235,8 +235,8 @@ def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) 
 
 
 def _copied_order(order: tuple[int, ...], reads: list[tuple[Int, ...]]) -> tuple[int, ...]:
-    """The ``order`` of a copy; where readers take steps along its last axis, the last one along which they take none:
-    they then read vectors of neighbours."""
+    """The ``order`` of a copy. Where its readers do not move by single elements along the last axis, the last axis
+    along which they do becomes innermost, so that they read vectors of neighbours."""
 
     def steps(axis: int) -> bool:
         slopes = [sym.coefficient(index[axis], v) for index in reads for v in sym.variables(index[axis])]
@@ -249,6 +249,7 @@ def _copied_order(order: tuple[int, ...], reads: list[tuple[Int, ...]]) -> tuple
 
 
 def _moves_along(index: Int, domain: Set[Var | None]) -> Var | None:
-    """The axis of a cluster's ``domain`` that an index is linear in, where there is no other in it."""
+    """The one axis of ``domain`` in an index, where the index is linear in it; None where there is no such axis or
+    several."""
     found = [v for v in sym.variables(index) if v in domain]
     return found[0] if len(found) == 1 and sym.coefficient(index, found[0]) is not None else None
