@@ -17,8 +17,8 @@ from luminal.core import symbolic as sym
 from luminal.core.costs import COSTS, Prefetching
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.nest.ir import Alloc, Contract, Loop, LoopNest, Sort
+from luminal.core.schedule.nest.walk import arrays_written
 from luminal.core.schedule.nest.walk import statements as nested
-from luminal.core.schedule.nest.walk import written
 from luminal.core.schedule.program.ir import Kernel
 from luminal.core.symbolic import Int
 
@@ -108,7 +108,7 @@ def _tasks(frame: Frame, statements: Statements, nest: LoopNest) -> None:
     """The loop over tasks, with the indices of the parallel loops taken from the task's number."""
     loops = nest.tasks
     body = loops[-1].body if loops else nest.body
-    writes = written(body)
+    writes = arrays_written(body)
     if not loops:
         # One task: called with begin = 0 and end = 1.
         statements.body(body)

@@ -15,7 +15,7 @@ from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import SpecError
 from luminal.core.schedule.nest.ir import Loop, Reduction, Reductions, Scalar, Statement
-from luminal.core.schedule.nest.walk import written
+from luminal.core.schedule.nest.walk import arrays_written
 
 Body: TypeAlias = Callable[[Sequence[Statement]], None]
 
@@ -46,7 +46,7 @@ class Accumulation:
         self.fold = self.frame.dialect.reductions[reduction.op]
         self.inner = reduction.loops[-1]
         self.step = self.inner.lanes if self.inner.kind == "vector" else 1
-        self.writes = written(reduction.before)
+        self.writes = arrays_written(reduction.before)
         self.depth = self.frame.depth
         self.position = len(self.frame.scopes[-1].lines)
         self.names: list[str] = []

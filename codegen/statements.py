@@ -24,7 +24,7 @@ from luminal.core.schedule.nest.ir import (
     Contract,
     Define,
     If,
-    Keep,
+    KeepLeast,
     Let,
     Loop,
     LoopNest,
@@ -36,8 +36,8 @@ from luminal.core.schedule.nest.ir import (
     Statement,
     Store,
 )
+from luminal.core.schedule.nest.walk import arrays_written
 from luminal.core.schedule.nest.walk import statements as nested
-from luminal.core.schedule.nest.walk import written
 from luminal.core.symbolic import Expr, Int
 
 COPIES = (4, 8, 16)  # bytes that a thread can copy ahead
@@ -99,7 +99,7 @@ class Statements:
                 self._store(statement)
             elif isinstance(statement, Sort):
                 self._sort(statement)
-            elif isinstance(statement, Keep):
+            elif isinstance(statement, KeepLeast):
                 self._keep(statement)
             elif isinstance(statement, If):
                 self._if(statement)
@@ -212,7 +212,7 @@ class Statements:
 
     def _writes(self, body: Sequence[Statement]) -> frozenset[str]:
         """The arrays that may have changed from one iteration of ``body`` to the next."""
-        return written(body) | self.threads.moved(body)
+        return arrays_written(body) | self.threads.moved(body)
 
     # ---- reductions ------------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Statements:
             self.threads.sort(first, extent)
         self.frame.wrote(statement.array)
 
-    def _keep(self, statement: Keep) -> None:
+    def _keep(self, statement: KeepLeast) -> None:
         if self.frame.dialect.block is not None or self.frame.group is not None:
             raise SpecError(f"keep in {statement.array}: one thread keeps the least of its elements, one by one")
         first, extent = self.expressions.pointer(statement.array, statement.offset), self.indices.text(statement.extent)

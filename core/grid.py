@@ -109,7 +109,7 @@ class Grid:
     fragments: tuple[Fragment, ...] = ()
     costs: BlockCosts = field(default=BlockCosts(), repr=False)
 
-    def kept(self, reduced: Iterable[DType]) -> int:
+    def row_buffer_bytes(self, reduced: Iterable[DType]) -> int:
         """Bytes of shared memory that are left to a block which reduces values of these types: every warp of it leaves
         a partial result of each there."""
         return self.shared - sum(aligned(self.threads // self.warp * dtype.itemsize) for dtype in reduced)

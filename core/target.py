@@ -65,10 +65,10 @@ class Target:
     costs: Costs = field(default=COSTS, repr=False)
     decisions: Decisions = field(default=FORMULA, repr=False)
 
-    def kept(self, reduced: Iterable[DType]) -> int:
+    def row_buffer_bytes(self, reduced: Iterable[DType]) -> int:
         """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in
         the second-level cache, on the stack; or in the memory that a block shares."""
-        return self.costs.stack.rows if self.grid is None else self.grid.kept(reduced)
+        return self.costs.stack.rows if self.grid is None else self.grid.row_buffer_bytes(reduced)
 
     @property
     def block(self) -> BlockLimits:

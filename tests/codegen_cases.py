@@ -612,7 +612,7 @@ def contraction_in_blocks() -> Case:
     """Sums of blocks of eight products are added in the tile; each step fetches a part of the panel after this one, and
     of the rows after these."""
     nest = tiled(9, 64, 24, (), 4, 16)
-    loops, inside = walk.prefix(nest.body)
+    loops, inside = walk.perfect_loops(nest.body)
     alloc, height, contract, rest = inside
     assert isinstance(contract, ir.Contract)
     outer, block = axis("block", 3)

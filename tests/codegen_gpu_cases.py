@@ -7,7 +7,7 @@ import numpy as np
 from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits, Fragment
-from luminal.core.schedule.grid.divide import Share
+from luminal.core.schedule.grid.divide import SynchroniseThreads
 from luminal.core.schedule.grid.thread_tiles import Warps
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.nest.walk import statements
@@ -57,7 +57,7 @@ def _loops(body: tuple[ir.Statement, ...], kind: str, lanes: int) -> tuple[ir.St
 
 def divided(nest: ir.LoopNest, threads: int) -> ir.LoopNest:
     """``nest`` with a thread for each lane."""
-    return Share(threads, LIMITS)(replace(nest, body=_loops(nest.body, "thread", threads)))
+    return SynchroniseThreads(threads, LIMITS)(replace(nest, body=_loops(nest.body, "thread", threads)))
 
 
 def by_one(nest: ir.LoopNest, lanes: int) -> ir.LoopNest:
@@ -174,7 +174,7 @@ def seen_in_an_array_of_the_kernel() -> Case:
         thread(t, 100, ir.Store("out", row * 100 + at, turned)),
     )
     nest = ir.LoopNest((output("out"), output("once"), array("x")), (), (parallel(r, 3, *body),))
-    return Case(Share(64, LIMITS)(nest), {"out": zeros(300), "once": zeros(300), "x": normal(300)})
+    return Case(SynchroniseThreads(64, LIMITS)(nest), {"out": zeros(300), "once": zeros(300), "x": normal(300)})
 
 
 @case
@@ -237,7 +237,7 @@ def product(fragment: Fragment | None, dtype: types.DType = F32, *, accumulate: 
     row, column, rest = top + down, left + across, down * 4 + across
     held: list[ir.Loop] = [unroll(i, 4), unroll(j, 4)]
     if fragment is not None:
-        whole = Warps(16, 32, fragment).held(number_, 32, 32)
+        whole = Warps(16, 32, fragment).of_thread(number_, 32, 32)
         row, column, rest = whole.row, whole.column, whole.number
         pairs = [(sym.as_var(a), extent) for a, extent in zip(whole.axes, whole.extents, strict=True)]
         held = [unroll(a, extent) for a, extent in pairs if a is not None]

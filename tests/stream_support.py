@@ -113,8 +113,8 @@ def make(
     source.arrays |= arrays or {}
     graph = ir.Graph("chain", tuple(source.nodes), (("y", form(q, k, v, change)),))
     prepared = preparation.prepare(graph.results, contractions(graph.results), target, {})
-    fusion = chain.link(fuse.fuse(prepared.roots, prepared.contractions))
-    arranged = layout.assign(fusion)
+    fusion = chain.link_chains(fuse.fuse(prepared.roots, prepared.contractions))
+    arranged = layout.assign_layouts(fusion)
     (cluster,) = (c for c in fusion.clusters if c.chain is not None)
     lowered = clusters.lower(cluster, arranged, target)
     nodes = [n for n in lowered.arguments if n not in prepared.roots]

@@ -26,7 +26,7 @@ from luminal.core.schedule.transform import loops
 from luminal.core.schedule.transform.block_terms import BlockTerms
 from luminal.core.schedule.transform.fetch import FetchAhead
 from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
-from luminal.core.schedule.transform.transpose import StoreAlongRows
+from luminal.core.schedule.transform.transpose import StoreTileTransposed
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from tests.compiled_support import assert_computes, assert_same_bits
@@ -228,7 +228,7 @@ def test_blocks_compute_the_same_bits(
     assert_computes(fixed, {"x": x}, expected, DEPTH)
     monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", count, kept)])
     blocked = tiled(fixed, target)
-    assert transforms(blocked, BlockTerms) and bool(transforms(blocked, StoreAlongRows)) == (make is turned)
+    assert transforms(blocked, BlockTerms) and bool(transforms(blocked, StoreTileTransposed)) == (make is turned)
     for threads in (1, 2):
         assert_same_bits(computed(fixed, target, x, threads), expected)
     assert_same_bits(computed(make(rows, 345, DEPTH), target, x), expected)

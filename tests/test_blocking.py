@@ -18,11 +18,11 @@ from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.matrix import DOT_BF16
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import contraction
-from luminal.core.schedule.choose.contraction import TERMS
+from luminal.core.schedule.choose.contraction import TERMS_PER_BLOCK
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.contraction.roles import contraction_of, row_stride
 from luminal.core.schedule.contraction.tile import choose_tile, lines
-from luminal.core.schedule.cost.blocking import Blocking, Product, blockings, near_equal
+from luminal.core.schedule.cost.blocking import Blocking, Tiling, blockings, near_equal
 from luminal.core.schedule.nest import interpreter, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.transform import loops
@@ -129,18 +129,18 @@ def test_a_tile_has_no_more_rows_than_a_set_of_the_first_cache_has_ways(shape: t
     assert choose_tile(target, only([half]), 32).rows > ways
 
 
-def of_shape(rows: int, columns: int, depth: int) -> Product:
+def of_shape(rows: int, columns: int, depth: int) -> Tiling:
     """A product of float32 in tiles of 14 x 32."""
     tiles, panels = -(-rows // 14), -(-columns // 32)
-    return Product(tiles, panels, rows * depth * 4 // tiles, 32 * depth * 4, 14 * 32 * 8)
+    return Tiling(tiles, panels, rows * depth * 4 // tiles, 32 * depth * 4, 14 * 32 * 8)
 
 
-def chosen(shape: Product, threads: int) -> Blocking:
+def chosen(shape: Tiling, threads: int) -> Blocking:
     extents = {"rows": shape.row_tiles, "panels": shape.panels}
     return blockings([shape], extents, targets.AVX512, 64, threads)[0]
 
 
-def passes_over_a(shape: Product, blocking: Blocking) -> float:
+def passes_over_a(shape: Tiling, blocking: Blocking) -> float:
     """How often A comes from beyond the second-level cache, by the order of loops alone."""
     if blocking.inner == "panels":
         return shape.panels / blocking.count
@@ -182,7 +182,7 @@ def test_threads_divide_the_rows_unless_weights_are_many(shape: tuple[int, int, 
 
 def test_blocks_of_a_batch_divide_one_sample() -> None:
     """The rows of a sample are divided as if it came alone, though a batch has blocks enough without that."""
-    sample = Product(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
+    sample = Tiling(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
     batch = replace(sample, row_tiles=1108)
     extents: dict[str, sym.Int] = {"rows": 196 * sym.var("batch", 1, 32), "panels": 2}
     together = blockings([batch, sample], extents, targets.AVX512, 64, 2)[0]
@@ -260,7 +260,7 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
 
 
 def test_blocks_are_costed_as_they_can_be_made() -> None:
-    shape = Product(155, 16, slab=23698, panel=589824, tile=1024)
+    shape = Tiling(155, 16, slab=23698, panel=589824, tile=1024)
     found = blockings([shape], {"rows": 155, "panels": 16}, targets.AVX512, 64, 2, lambda count: min(count, 5))
     assert {b.count for b in found if b.inner == "rows"} == {155, 5, 4, 3, 2}
 
@@ -319,7 +319,7 @@ def test_an_accumulator_sums_few_products(depth: int) -> None:
     (contract,) = tiles(decompose.linear(x, weight, None), x)
     extents = [sym.evaluate(loop.extent, {}) for loop in contract.loops]
     assert math.prod(extents) == depth
-    assert math.prod(extents[contract.outer :]) <= TERMS
+    assert math.prod(extents[contract.outer :]) <= TERMS_PER_BLOCK
 
 
 @pytest.mark.parametrize("depth", [1006, 1009, 4099])
@@ -329,7 +329,7 @@ def test_a_sum_that_blocks_do_not_divide_has_blocks_of_near_equal_size(depth: in
     blocks, terms = contract.loops
     assert contract.outer == 1 and isinstance(blocks.extent, int)
     lengths = [sym.evaluate(terms.extent, {blocks.axis.name: number}) for number in range(blocks.extent)]
-    assert sum(lengths) == depth and max(lengths) <= TERMS and lengths[0] - lengths[-1] < len(lengths)
+    assert sum(lengths) == depth and max(lengths) <= TERMS_PER_BLOCK and lengths[0] - lengths[-1] < len(lengths)
 
 
 def serial_product(rows: sym.Int, columns: int, depth: int, panel: int = 8) -> ln.LoopNest:

@@ -20,7 +20,7 @@ from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.nest import interpreter, walk
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.schedule.transform import loops as transforms
 from luminal.core.schedule.transform.fetch import FetchAhead, FetchResults, FetchRows
 from luminal.core.schedule.transform.tensorise import Tensorise
@@ -137,7 +137,7 @@ ROWS, COLUMNS, DEPTH = 10, 24, 12
 def with_addend(addend: Int, valid: tuple[Int, ...] = (), panel: int = 8) -> ln.LoopNest:
     """``serial_product``, to which the element ``addend`` of d is added; e receives it in float16."""
     nest = serial_product(ROWS, COLUMNS, DEPTH, panel)
-    loops, (total, store) = prefix(nest.body)
+    loops, (total, store) = perfect_loops(nest.body)
     assert isinstance(store, ln.Store)
     value = ln.apply(ops.ADD, (store.value, ln.load("d", addend, F32, valid, bytes(4))), None, F32)
     half = ln.Store("e", store.offset, ln.apply(ops.CAST, (value,), ops.To(types.f16), types.f16))

@@ -25,7 +25,7 @@ from luminal.core.schedule.nest.footprint import Slab, slabs
 from luminal.core.schedule.program import interpreter, phases, spec
 from luminal.core.schedule.program import ir as programs
 from luminal.core.schedule.program.ir import Phase
-from luminal.core.schedule.program.phases import Step
+from luminal.core.schedule.program.phases import NestLaunch
 from luminal.core.symbolic import Expr, Int
 from luminal.core.target import Target
 from luminal.runtime import loader
@@ -59,7 +59,7 @@ plain = nest([PLACE], PLACE, *LOOPS)
 
 def found(*steps: tuple[ln.LoopNest, str]) -> tuple[Phase, ...]:
     """The phases of steps given as nests with the letters of what they read and write."""
-    return phases.phases([Step(made, tuple(letters)) for made, letters in steps], targets.X86_64)
+    return phases.phases([NestLaunch(made, tuple(letters)) for made, letters in steps], targets.X86_64)
 
 
 def test_rows_that_only_the_same_thread_needs() -> None:
@@ -109,7 +109,7 @@ def test_shares_of_several_tasks() -> None:
     coarse = nest([quarter * 32 + place], quarter * 32 + place, (four, ROWS // 4), (within, 32))
     assert found((coarse, "ab"), (plain, "bc")) == ()  # too few shares to divide evenly
     assert found((coarse, "ab"), (coarse, "bc")) == (Phase(0, 1, ROWS // 4, (1, 1), True),)
-    steps = [Step(coarse, ("a", "b")), Step(plain, ("b", "c"))]
+    steps = [NestLaunch(coarse, ("a", "b")), NestLaunch(plain, ("b", "c"))]
     between = 4 * 8 * ROWS  # bytes
     for threads, cache, phase in ((4, between, True), (5, between, False), (4, COSTS.memory.l3_value * between, False)):
         target = replace(targets.X86_64, threads=threads, l3=cache)
@@ -148,7 +148,7 @@ def test_one_step_at_most_can_raise_a_status() -> None:
 
 def test_portions_hold_what_a_share_touches() -> None:
     def portion(buffer: str, shares: Int, *steps: tuple[ln.LoopNest, str]) -> tuple[int, int] | None:
-        return phases.portion([Step(made, tuple(letters)) for made, letters in steps], shares, buffer)
+        return phases.portion([NestLaunch(made, tuple(letters)) for made, letters in steps], shares, buffer)
 
     assert portion("b", ROWS, (plain, "ab"), (plain, "bc")) == (0, 8)
     assert portion("b", ROWS // 4, (plain, "ab"), (plain, "bc")) == (0, 32)

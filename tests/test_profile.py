@@ -62,7 +62,7 @@ def test_what_is_reduced_side_by_side_is_counted() -> None:
     graph = ir.Graph("columns", (x,), (("y", ir.reduce(ops.SUM_REDUCE, x, [0])),))
     (kernel,) = compile_graph(graph, targets.AVX512).kernels
     assert "side by side" in nest_text(kernel.nest)
-    assert traffic.accesses(kernel.nest, {}) == {"x0": 48 * 64, "x1": 64}
+    assert traffic.elements_touched(kernel.nest, {}) == {"x0": 48 * 64, "x1": 64}
 
 
 @pytest.mark.parametrize(("rows", "width", "busy"), [(1, 96, 1), (1, 512, 2), (512, 256, 2)])

@@ -16,7 +16,7 @@ from luminal.core.decompose import activation, contraction, reduction
 from luminal.core.ir import Graph, Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.fusion import in_place as reuse
-from luminal.core.schedule.nest.walk import touched
+from luminal.core.schedule.nest.walk import arrays_touched
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from tests.schedule_graphs import BATCH, Source
@@ -39,7 +39,9 @@ def compiled(s: Source, *outputs: Node, target: Target = targets.AVX512) -> tupl
 def in_place(program: Program) -> int:
     """The number of steps that write over what they read."""
     nests = [program.kernels[step.kernel].nest for step in program.entries[0].launches]
-    return sum(bool(set.intersection(*touched(nest.body)) & {array.name for array in nest.arrays}) for nest in nests)
+    return sum(
+        bool(set.intersection(*arrays_touched(nest.body)) & {array.name for array in nest.arrays}) for nest in nests
+    )
 
 
 def check(s: Source, graph: Graph, program: Program) -> None:

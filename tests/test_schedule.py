@@ -26,7 +26,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest import operands, walk
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.text import nest_text
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.schedule.prepare.graph import prepare
 from luminal.core.schedule.program import arena
 from luminal.core.schedule.program.ir import ALIGNMENT, Loop
@@ -47,10 +47,10 @@ def test_every_nest_computes_what_the_graph_says(name: str, target: targets.Targ
     check_outputs(case.graph, expected, found, case.depth)
 
 
-def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Arrangement]:
+def clusters(source: Source, *outputs: ir.Node) -> tuple[Fusion, layout.Layouts]:
     prepared = prepare(outputs, contractions(outputs), targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    return fusion, layout.assign(fusion)
+    return fusion, layout.assign_layouts(fusion)
 
 
 def kinds(fusion: Fusion) -> list[str]:
@@ -205,7 +205,7 @@ def test_long_expressions_do_not_become_one_longer_still() -> None:
     """Where two kernels together would hold more operations inside each other than one may."""
     source = Source()
     sides = [source.input(6, 33), source.input(6, 33)]
-    for _ in range(fuse.DEEPEST // 2 + 10):
+    for _ in range(fuse.MOST_NESTED // 2 + 10):
         sides = [costly(side) for side in sides]
     assert kinds(clusters(source, sides[0] * sides[1])[0]) == ["map", "map"]
 
@@ -215,12 +215,12 @@ def test_a_kernel_of_many_operands_reads_no_more_arrays_than_are_fetched_ahead(
     operand: Callable[[ir.Node], ir.Node],
 ) -> None:
     source = Source()
-    total, *others = (operand(source.input(33)) for _ in range(3 * fuse.STREAMS - 2))
+    total, *others = (operand(source.input(33)) for _ in range(3 * fuse.MOST_SOURCES - 2))
     for other in others:
         total = total + other
     graph = ir.Graph("many", tuple(source.nodes), (("y", total),))
     launches = list(compile_graph(graph, targets.AVX512).entries[0].launches)
-    assert len(launches) == 3 and all(len(launch.arguments) <= fuse.STREAMS + 1 for launch in launches)
+    assert len(launches) == 3 and all(len(launch.arguments) <= fuse.MOST_SOURCES + 1 for launch in launches)
     assert_as_the_interpreter(source, total)
 
 
@@ -255,7 +255,7 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
     case = GRAPHS["interleaved"]()
     prepared = prepare(case.graph.roots, contractions(case.graph.roots), targets.AVX512, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    arranged = layout.assign(fusion)
+    arranged = layout.assign_layouts(fusion)
     (writing,) = (c for c in fusion.clusters if c.kind == "map" and any(n.op is ops.ADD for n in c.index))
     parts = [n for n in writing.index if n in fusion.stored]
     assert len(parts) == 2 and [arranged.assemblies.owner(n).shape for n in parts] == [(4, 6, 33)] * 2
@@ -266,7 +266,7 @@ def test_neighbours_of_what_was_computed_are_read_by_one_kernel() -> None:
 def test_parts_of_two_wholes_are_written_where_they_lie_in_one() -> None:
     case = GRAPHS["two_wholes_of_a_part"]()
     prepared = prepare(case.graph.roots, contractions(case.graph.roots), targets.AVX512, {})
-    placed = layout.assign(fuse.fuse(prepared.roots, prepared.contractions)).assemblies.placed
+    placed = layout.assign_layouts(fuse.fuse(prepared.roots, prepared.contractions)).assemblies.placed
     assert len({placement.whole for placement in placed.values()}) == 2
 
 
@@ -375,7 +375,7 @@ def lowered_cluster(name: str, number: int = 0) -> tuple[Cluster, lower.Lowered]
     case = GRAPHS[name]()
     prepared = prepare(case.graph.results, contractions(case.graph.results), targets.X86_64, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    arranged = layout.assign(fusion)
+    arranged = layout.assign_layouts(fusion)
     return fusion.clusters[number], lower.lower(fusion.clusters[number], arranged, targets.X86_64)
 
 
@@ -385,7 +385,7 @@ def serial_nest(name: str, number: int = 0) -> ln.LoopNest:
 
 def test_a_schedule_replays_to_the_same_nest() -> None:
     cluster, lowered = lowered_cluster("softmax_and_norms")
-    chosen = cpu.choose(cluster, lowered, targets.X86_64)
+    chosen = cpu.schedule_cluster(cluster, lowered, targets.X86_64)
     assert transforms.apply(lowered.nest, chosen.schedule) == chosen.nest
     assert hash(chosen.schedule) == hash(tuple(chosen.schedule))
 
@@ -423,7 +423,7 @@ def test_a_contraction_that_is_not_tiled_says_why() -> None:
     cluster, lowered = lowered_cluster("linear_with_epilogue")
     assert cluster.contraction is not None
     other = replace(cluster.contraction, tile=Tile(4, 3, 7))
-    wrong = cpu.schedule(lowered, other, targets.X86_64)
+    wrong = cpu.schedule_nest(lowered, other, targets.X86_64)
     assert "side by side" in wrong.refusal and wrong.text.startswith("not tiled: ")
 
 
@@ -475,7 +475,7 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
     arrays = (ln.Array("x", types.f32, False), ln.Array("y", types.f32, True))
     made = transform(ln.LoopNest(arrays, (), body))
     used = {v for s in walk.statements(made.body) for e in walk.expressions(s) for v in sym.variables(e)}
-    assert used <= walk.bound(made.body) and not used & {a}
+    assert used <= walk.variables_bound(made.body) and not used & {a}
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
         (transforms.Reorder(("a2", "a1", "a0", "a3")), "iterations that must stay in order"),
         (transforms.Merge("a0", "a1"), "one must stay in order"),
         (transforms.Vectorise("a1", 4), "must stay in order"),
-        (divide.Divide("a2", 32), "must stay in order"),
+        (divide.DivideAmongThreads("a2", 32), "must stay in order"),
         (transforms.Parallelise(2), "ordered or not rectangular"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
@@ -492,7 +492,7 @@ def test_loops_under_a_condition_and_of_several_reductions_are_found(transform: 
 def test_what_a_scatter_puts_in_stays_in_order(transform: transforms.Transform, reason: str) -> None:
     """``a1`` and ``a2`` number the positions."""
     nest = serial_nest("rows_put_into_a_table", -1)
-    assert [loop.kind for loop in prefix(nest.body)[0]] == ["serial", "ordered", "ordered", "serial"]
+    assert [loop.kind for loop in perfect_loops(nest.body)[0]] == ["serial", "ordered", "ordered", "serial"]
     with pytest.raises(ScheduleError, match=reason):
         transform(nest)
 
@@ -569,7 +569,7 @@ def test_values_that_live_at_once_never_overlap() -> None:
         first = int(random.integers(0, 100))
         last = first + int(random.integers(0, 10))
         spans.append(arena.Span(str(number), int(random.integers(0, 5000)), first, last))
-    offsets, total = arena.place(spans)
+    offsets, total = arena.place_spans(spans)
     for a in spans:
         assert offsets[a.name] % ALIGNMENT == 0 and offsets[a.name] + a.size <= total
         for b in spans:

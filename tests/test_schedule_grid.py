@@ -20,7 +20,7 @@ from luminal.core.grid import ELEMENT, LANE, MMA, SIMDGROUP, BlockLimits, Fragme
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.contraction.contracted import contractions
 from luminal.core.schedule.fusion import fuse, layout
-from luminal.core.schedule.grid.divide import Divide, Share
+from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
 from luminal.core.schedule.grid.stage import Stage
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.lower import clusters
@@ -143,7 +143,7 @@ def test_a_loop_that_may_not_run_at_all_parts_nothing(count: int) -> None:
         each(ln.Store("y", thread, mirrored)),
     )
     arrays = tuple(ln.Array(name, types.f32, name != "x") for name in "xyz")
-    nest = Share(8, BlockLimits(8, 1024, 255))(ln.LoopNest(arrays, (sym.Var("n", 0, 5),), body))
+    nest = SynchroniseThreads(8, BlockLimits(8, 1024, 255))(ln.LoopNest(arrays, (sym.Var("n", 0, 5),), body))
     values = {name: np.arange(8, dtype=np.float32) for name in "xyz"}
     run_nest.run(nest, values, {"n": count})
     assert np.array_equal(values["y"], values["x"][::-1])
@@ -153,7 +153,7 @@ def serial() -> ln.LoopNest:
     results = product(types.f32)[0].results
     prepared = prepare(results, contractions(results), CUDA, {})
     fusion = fuse.fuse(prepared.roots, prepared.contractions)
-    return clusters.lower(fusion.clusters[0], layout.assign(fusion), CUDA).nest
+    return clusters.lower(fusion.clusters[0], layout.assign_layouts(fusion), CUDA).nest
 
 
 LIMITS = CUDA.block
@@ -167,15 +167,33 @@ STAGE = Stage("a0", "a1", 64, 64, 16, Square(4))
         ((Stage("a0", "a1", 32, 32, 16, Square(5)),), "squares of 5 do not fill 32 x 32"),
         ((Stage("a0", "a1", 32, 32, 16, Warps(24, 16, MMA[0])),), "do not fill 32 x 32"),
         ((Stage("a0", "a1", 32, 32, 16, Warps(8, 16, MMA[0])),), "m16n8k16 does not fill 8 x 16"),
-        ((STAGE, Share(256, replace(LIMITS, shared=4096))), "share: 8448 bytes of shared arrays, 4096 are there"),
-        ((STAGE, Share(256, replace(LIMITS, threads=128))), "share: 256 threads in a block, 128 are the most"),
-        ((STAGE, Share(256, replace(LIMITS, registers=48))), "share: about 56 registers in each thread, 48 are there"),
-        ((Stage("a0", "a1", 128, 128, 16, Square(16)), Share(64, LIMITS)), "share: about 320 registers in each thread"),
-        ((STAGE, Share(128, LIMITS)), "is divided among 256 of 128 threads"),
-        ((Divide("a0", 32), Divide("a1", 32), Share(32, LIMITS)), "share: the loop over 'a1', itself divided among"),
-        ((Divide("k0", 32), Divide("a1", 32)), "divide: the reduction .* inside the loop over 'a1', where"),
-        ((Divide("a1", 32), Divide("a0", 32)), "itself divided among threads"),
-        ((Divide("k7", 32),), "no loop over 'k7'"),
+        (
+            (STAGE, SynchroniseThreads(256, replace(LIMITS, shared=4096))),
+            "share: 8448 bytes of shared arrays, 4096 are there",
+        ),
+        (
+            (STAGE, SynchroniseThreads(256, replace(LIMITS, threads=128))),
+            "share: 256 threads in a block, 128 are the most",
+        ),
+        (
+            (STAGE, SynchroniseThreads(256, replace(LIMITS, registers=48))),
+            "share: about 56 registers in each thread, 48 are there",
+        ),
+        (
+            (Stage("a0", "a1", 128, 128, 16, Square(16)), SynchroniseThreads(64, LIMITS)),
+            "share: about 320 registers in each thread",
+        ),
+        ((STAGE, SynchroniseThreads(128, LIMITS)), "is divided among 256 of 128 threads"),
+        (
+            (DivideAmongThreads("a0", 32), DivideAmongThreads("a1", 32), SynchroniseThreads(32, LIMITS)),
+            "share: the loop over 'a1', itself divided among",
+        ),
+        (
+            (DivideAmongThreads("k0", 32), DivideAmongThreads("a1", 32)),
+            "divide: the reduction .* inside the loop over 'a1', where",
+        ),
+        ((DivideAmongThreads("a1", 32), DivideAmongThreads("a0", 32)), "itself divided among threads"),
+        ((DivideAmongThreads("k7", 32),), "no loop over 'k7'"),
     ],
 )
 def test_what_is_not_legal_says_why(schedule: tuple[Transform, ...], reason: str) -> None:
@@ -191,7 +209,7 @@ def test_what_all_threads_do_is_refused_where_they_go_different_ways() -> None:
 
     def refusal(*body: ln.Statement) -> str:
         with pytest.raises(ScheduleError) as caught:
-            Share(64, LIMITS)(ln.LoopNest(arrays, (), body))
+            SynchroniseThreads(64, LIMITS)(ln.LoopNest(arrays, (), body))
         return str(caught.value)
 
     def each(*body: ln.Statement) -> ln.Loop:
@@ -213,9 +231,9 @@ def test_arrays_that_a_thread_has_to_itself_take_its_registers() -> None:
     value = ln.load("mine", 0, types.f64)
     each = ln.Loop(thread, 32, "thread", (ln.Alloc("mine", types.f64, 100), ln.Store("y", sym.expr(thread), value)), 32)
     nest = ln.LoopNest((ln.Array("y", types.f64, True),), (), (each,))
-    Share(32, BlockLimits(32, 0, 232))(nest)
+    SynchroniseThreads(32, BlockLimits(32, 0, 232))(nest)
     with pytest.raises(ScheduleError, match="about 232 registers in each thread, 231 are there"):
-        Share(32, BlockLimits(32, 0, 231))(nest)
+        SynchroniseThreads(32, BlockLimits(32, 0, 231))(nest)
 
 
 @pytest.mark.parametrize("holds", [False, True])
@@ -234,7 +252,7 @@ def test_threads_meet_under_conditions_that_all_of_them_share(holds: bool) -> No
         ln.If((sym.expr(n) - 1,), (each("z", mirrored), each("s", ln.load("z", 7 - thread, types.f32)))),
         each("y", mirrored),
     )
-    nest = Share(8, BlockLimits(8, 1024, 255))(
+    nest = SynchroniseThreads(8, BlockLimits(8, 1024, 255))(
         ln.LoopNest(tuple(ln.Array(name, types.f32, name != "x") for name in "xyz"), (n,), body)
     )
     values = {name: np.arange(8, dtype=np.float32) for name in "xyz"}
@@ -259,7 +277,7 @@ def test_barriers_order_the_memory_that_threads_meet_in() -> None:
         each("z", "s", 7 - thread),
     )
     arrays = tuple(ln.Array(name, types.f32, name != "x") for name in "xyz")
-    nest = Share(8, BlockLimits(8, 1024, 255))(ln.LoopNest(arrays, (), body))
+    nest = SynchroniseThreads(8, BlockLimits(8, 1024, 255))(ln.LoopNest(arrays, (), body))
     assert [s.all_memory for s in nest.body if isinstance(s, ln.Barrier)] == [False, True, False]
     values = {name: np.arange(8, dtype=np.float32) for name in "xyz"}
     run_nest.run(nest, values)

@@ -363,7 +363,7 @@ def true_() -> ln.Scalar:
 def test_conditions_are_necessary(condition: ln.Scalar, at: Callable[[int, int], bool]) -> None:
     minus_infinity = number(-math.inf)
     score = ln.apply(ops.SELECT, (condition, number(1.0), minus_infinity), None, types.f32)
-    needed = conditions.needed(binary(ops.MUL, binary(ops.ADD, score, number(2.0)), number(0.5)))
+    needed = conditions.minus_infinity_unless(binary(ops.MUL, binary(ops.ADD, score, number(2.0)), number(0.5)))
     for i in range(10):
         for j in range(10):
             assert all(sym.evaluate(c, {"i": i, "j": j}) >= 0 for c in needed) == at(i, j)
@@ -376,7 +376,9 @@ def test_conditions_on_integers_hold_for_rows_at_which_they_wrap_around(dtype: t
     one, five = (ln.literal(np.array(value).astype(dtype.numpy).tobytes(), dtype) for value in (-1, 5))
     difference = ln.apply(ops.ADD, (at_i, ln.apply(ops.MUL, (at_j, one), None, dtype)), None, dtype)
     below = logical(ops.LESS_THAN, difference, five)
-    needed = conditions.needed(ln.apply(ops.SELECT, (below, number(1.0), number(-math.inf)), None, types.f32))
+    needed = conditions.minus_infinity_unless(
+        ln.apply(ops.SELECT, (below, number(1.0), number(-math.inf)), None, types.f32)
+    )
     i, j = np.indices((512, 512))
     counts = (i - j).astype(dtype.numpy) < 5
     assert all((sym.evaluate(c, {"i": i, "j": j}) >= 0)[counts].all() for c in needed)
@@ -387,19 +389,19 @@ def test_conditions_on_parts_that_are_read_again_and_again() -> None:
     place = AT_J
     for _ in range(59):
         place = ln.apply(ops.ADD, (place, place), None, types.i64)
-    assert conditions.position(place) == sym.var("j", 0, 9) * 2**59
-    assert conditions.position(ln.apply(ops.ADD, (place, place), None, types.i64)) is None  # 9 * 2**60 wraps around
+    assert conditions.affine_index(place) == sym.var("j", 0, 9) * 2**59
+    assert conditions.affine_index(ln.apply(ops.ADD, (place, place), None, types.i64)) is None  # 9 * 2**60 wraps around
     value = ln.apply(ops.SELECT, (logical(ops.LESS_THAN, AT_J, AT_I), number(0.0), number(-np.inf)), None, types.f32)
-    assert conditions.needed(value)
-    assert conditions.needed(repeated(ops.ADD, value, 60)) == conditions.needed(value)
+    assert conditions.minus_infinity_unless(value)
+    assert conditions.minus_infinity_unless(repeated(ops.ADD, value, 60)) == conditions.minus_infinity_unless(value)
 
 
 def test_a_finite_mask_proves_nothing() -> None:
     condition = logical(ops.LESS_THAN, AT_J, AT_I)
     score = ln.apply(ops.SELECT, (condition, number(1.0), number(np.finfo(np.float32).min)), None, types.f32)
-    assert conditions.needed(score) == []
+    assert conditions.minus_infinity_unless(score) == []
     masked = ln.apply(ops.SELECT, (condition, number(1.0), number(-math.inf)), None, types.f32)
-    assert conditions.needed(binary(ops.MUL, masked, number(-1.0))) == []
+    assert conditions.minus_infinity_unless(binary(ops.MUL, masked, number(-1.0))) == []
 
 
 # ---- whole programs ------------------------------------------------------------------------------------------------

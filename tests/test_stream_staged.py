@@ -20,7 +20,7 @@ from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.grid import MMA, SIMDGROUP, BlockLimits
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule.grid.divide import Share
+from luminal.core.schedule.grid.divide import SynchroniseThreads
 from luminal.core.schedule.grid.stream import StreamStaged
 from luminal.core.schedule.grid.thread_tiles import Rectangle, Square
 from luminal.core.schedule.nest import ir as ln
@@ -68,7 +68,7 @@ def schedule(rows: int = 8, block: int = 8, side: int = 2, ahead: bool = False) 
     across = block // side
     last = Rectangle(side, -(-WIDTH // across))
     stream = StreamStaged("k0", "a1", rows, block, across * last.columns, 4, Square(side), last, ahead)
-    return (stream, Share(stream.threads, BlockLimits(stream.threads, 1 << 14, 255)))
+    return (stream, SynchroniseThreads(stream.threads, BlockLimits(stream.threads, 1 << 14, 255)))
 
 
 def staged(made: Made, *sizes: int, ahead: bool = False) -> ln.LoopNest:
@@ -193,7 +193,10 @@ SMALL = BlockLimits(16, 512, 255)
         ((StreamStaged("k0", "a1", 8, 8, 8, 4, SQUARE, Rectangle(4, 4)),), "do not divide sums of 5 columns"),
         ((StreamStaged("k0", "a9", 8, 8, 8, 4, SQUARE, PART),), "no loop over 'a9'"),
         ((StreamStaged("k0", "a1", 8, 9, 8, 4, SQUARE, PART),), "squares of 2 do not fill 8 x 9"),
-        ((StreamStaged("k0", "a1", 8, 8, 8, 4, SQUARE, PART), Share(16, SMALL)), "of shared arrays, 512 are there"),
+        (
+            (StreamStaged("k0", "a1", 8, 8, 8, 4, SQUARE, PART), SynchroniseThreads(16, SMALL)),
+            "of shared arrays, 512 are there",
+        ),
     ],
 )
 def test_what_is_not_legal_says_why(transforms: tuple[Transform, ...], reason: str) -> None:

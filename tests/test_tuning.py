@@ -30,10 +30,10 @@ from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.choose import cpu
-from luminal.core.schedule.choose.cpu import Pass
+from luminal.core.schedule.choose.cpu import MemoryPass
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.schedule.program.ir import Program
 from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.symbolic import Int
@@ -148,9 +148,9 @@ def softmax() -> Graph:
     return Graph("m", (given,), (("y", reduction.softmax(given, 1)),))
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, planted: Pass) -> None:
-    ways = cpu._ways
-    monkeypatch.setattr(cpu, "_ways", lambda state, axes: [*ways(state, axes)[:1], planted])
+def plant(monkeypatch: pytest.MonkeyPatch, planted: MemoryPass) -> None:
+    candidates = cpu._pass_candidates
+    monkeypatch.setattr(cpu, "_pass_candidates", lambda state, axes: [*candidates(state, axes)[:1], planted])
     # Nothing but the transforms themselves may stand between it and the kernel.
     monkeypatch.setattr(cpu, "_may_vectorise", lambda axis, state: True)
 
@@ -160,13 +160,13 @@ def test_an_illegal_candidate_is_refused_and_costs_nothing_else(
 ) -> None:
     graph = softmax()
     (plain,) = compile_graph(graph, targets.AVX2).kernels
-    plant(monkeypatch, Pass("a0", 0, 64))  # its rows have loops inside
+    plant(monkeypatch, MemoryPass("a0", 0, 64))  # its rows have loops inside
     trial = asked(graph, number=1)
     (question,) = trial.candidates
     assert "lies inside the loop" in trial.refusals[question]
-    assert recorded(graph, {question: str(Pass("a0", 0, 64))}).kernels[0].nest == plain.nest
+    assert recorded(graph, {question: str(MemoryPass("a0", 0, 64))}).kernels[0].nest == plain.nest
     monkeypatch.setattr(search, "Bench", Hand)
-    Hand.times = {str(Pass("a0", 0, 64)): 1e-9}
+    Hand.times = {str(MemoryPass("a0", 0, 64)): 1e-9}
     file = Records(tmp_path / "records")
     outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, 60.0, file)
     (answer,) = outcome.answers
@@ -205,7 +205,7 @@ def doubled() -> tuple[Program, Part]:
 def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
     program, part = doubled()
     assert part.kernel.scheduled.serial is not None
-    ((loop,), (store,)) = prefix(part.kernel.scheduled.serial.body)
+    ((loop,), (store,)) = perfect_loops(part.kernel.scheduled.serial.body)
     assert isinstance(store, ln.Store)
     one = ln.literal(np.float32(1).tobytes(), F32)
     far = ln.load("x0", sym.expr(loop.axis) + (1 << 44), F32)
@@ -261,7 +261,7 @@ def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None
     worker.answer(request, {"planted": Library()}, {}, tell)
     rounds = log[log.index("begin 1") + 1 :]
     rounds = rounds[rounds.index("begin 0") :]
-    expected = [f"begin {place}" for _ in range(worker.LEAST) for place in (0, 1)]
+    expected = [f"begin {place}" for _ in range(worker.LEAST_ROUNDS) for place in (0, 1)]
     assert rounds[:-1:2] == expected and set(rounds[1::2]) == {"run"} and rounds[-1] == "end"
 
 

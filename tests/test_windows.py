@@ -21,7 +21,7 @@ from luminal.core.schedule.nest.text import nest_text
 from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.schedule.transform.loops import Split, Transform, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
-from luminal.core.schedule.transform.unroll_jam import Jam
+from luminal.core.schedule.transform.unroll_jam import UnrollAndJam
 from tests.codegen_support import axis, bits, op
 from tests.emulation import INSTRUCTION_SETS
 from tests.schedule_graphs import BATCH, Source
@@ -61,9 +61,9 @@ SCHEDULES: dict[str, tuple[Transform, ...]] = {
     "clip": (ClipReduction("k"),),
     "regions": (SplitRegion("i", (1, 8)),),
     "regions of one iteration": (SplitRegion("i", (1, 2, 3)),),
-    "jam": (SplitRegion("c", (2,)), Jam("c")),
-    "unroll and jam": (Jam("c", "k"),),
-    "tiles": (Split("i", 4), SplitRegion("i_1", (1, 2)), Jam("c", "k")),
+    "jam": (SplitRegion("c", (2,)), UnrollAndJam("c")),
+    "unroll and jam": (UnrollAndJam("c", "k"),),
+    "tiles": (Split("i", 4), SplitRegion("i_1", (1, 2)), UnrollAndJam("c", "k")),
 }
 
 
@@ -107,7 +107,7 @@ def test_the_inner_region_has_no_mask() -> None:
 
 def test_terms_outside_a_border_are_left_out() -> None:
     """The first output has no left neighbour: of its three terms two are left."""
-    nest = Jam("c", "k")(SplitRegion("i", (1, 8))(windows()))
+    nest = UnrollAndJam("c", "k")(SplitRegion("i", (1, 8))(windows()))
     first = nest.body[0]
     assert isinstance(first, ln.Reductions)
     assert first.names == ("r_0", "r_1", "r_2") and len(first.terms) == 2 * CHANNELS
@@ -124,10 +124,10 @@ def test_terms_outside_a_border_are_left_out() -> None:
         (windows, SplitRegion("k", (1,)), "no loop over 'k'"),
         (windows, SplitRegion("i", (3, 3)), "do not cut"),
         (windows, SplitRegion("i", (9,)), "do not cut"),
-        (windows, Jam("k"), "no loop over 'k'"),
-        (windows, Jam("i"), "a loop lies inside"),
-        (windows, Jam("c", "i"), "has k < 3 innermost"),
-        (lambda: Split("c", 2)(windows()), Jam("c_0"), "of extent min"),
+        (windows, UnrollAndJam("k"), "no loop over 'k'"),
+        (windows, UnrollAndJam("i"), "a loop lies inside"),
+        (windows, UnrollAndJam("c", "i"), "has k < 3 innermost"),
+        (lambda: Split("c", 2)(windows()), UnrollAndJam("c_0"), "of extent min"),
     ],
 )
 def test_an_illegal_transform_says_why(nest: Callable[[], ln.LoopNest], transform: Transform, reason: str) -> None:
@@ -177,7 +177,7 @@ def test_a_sum_over_windows_of_one_channel_reads_nothing_twice(target: str, stri
     z = contraction.conv(y, s.weight(8, 32, 1, 1))
     found = program(s, z, names={weight: "filter"}, target=target)
     row = kernel(found, "row")
-    assert not is_masked(row.nest) and transforms(row, Jam)
+    assert not is_masked(row.nest) and transforms(row, UnrollAndJam)
     assert any(isinstance(statement, ln.Reductions) for statement in walk.statements(row.nest.body))
     assert found.constants["filter"].shape == (1, 3, 3, 32)
     np.testing.assert_array_equal(found.constants["filter"], weight.attr.array.transpose(1, 2, 3, 0))
@@ -211,7 +211,7 @@ def test_a_maximum_over_windows_has_no_mask_and_shares_its_reads() -> None:
     x = contraction.conv(s.input(1, 8, 28, 28), s.weight(32, 8, 1, 1))
     y = contraction.conv(pooling.max_pool(x, [3, 3], [2, 2], [1, 1], [1, 1]), s.weight(8, 32, 1, 1))
     row = kernel(program(s, y), "row")
-    assert not is_masked(row.nest) and transforms(row, Jam)
+    assert not is_masked(row.nest) and transforms(row, UnrollAndJam)
 
 
 def test_sizes_that_are_not_known_bound_the_loops() -> None:

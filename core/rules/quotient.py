@@ -27,7 +27,7 @@ from luminal.core.rules.pattern import EXAMPLE_SHAPE, NODES, Rule, filled_as, un
 from luminal.core.rules.quantised import quantised
 from luminal.core.types import DType, f32, i8, u8
 
-LEAST, MOST = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
+LEAST_DIVISOR, GREATEST_DIVISOR = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
 NEAR = 3  # numbers on either side of a step that are looked at
 
 
@@ -50,7 +50,7 @@ def _multiplied(node: Node) -> Node | None:
 def _reciprocal(divisor: float, zero: int, to: DType) -> tuple[float, float] | None:
     """The parts of ``1 / divisor`` with which every float32 gives the integer that its quotient gives; None where one
     would not, or the divisor is a power of two, of which there is one part."""
-    if not LEAST <= divisor <= MOST:
+    if not LEAST_DIVISOR <= divisor <= GREATEST_DIVISOR:
         return None
     high = np.float32(1 / divisor)
     if float(high) * divisor > 1:  # exact: 48 bits

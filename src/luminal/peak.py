@@ -23,7 +23,7 @@ from luminal.core.types import DType, bf16, u8
 
 SOURCE = Path(runtime.__file__).parent / "peak.cpp"
 STREAM = 512 << 20  # bytes that all threads read together: more than caches hold
-LEAST = 1 << 20  # bytes that they read together at least: less takes no longer than to begin
+LEAST_BYTES_READ = 1 << 20  # bytes that they read together at least: less takes no longer than to begin
 ROUND_SECONDS = 0.01
 
 
@@ -83,9 +83,9 @@ class Probe:
         return self._rate(lambda thread, rounds: products_of(self._library, unit)(rounds), operations, runs)
 
     def read(self, size: int, runs: int = 7) -> float:
-        """Bytes a second, where all threads together read the same ``size`` bytes again and again: what is not much
-        comes from a cache. ``size`` is taken as ``LEAST`` where it is less, and as all the memory where it is more."""
-        count = min(max(size, LEAST), self._stream) // self._threads // self._register
+        """Bytes a second, where all threads together read the same ``size`` bytes again and again: few come from a
+        cache. ``size`` is clamped between ``LEAST_BYTES_READ`` and all the memory."""
+        count = min(max(size, LEAST_BYTES_READ), self._stream) // self._threads // self._register
         starts = [share.ctypes.data + -share.ctypes.data % self._register for share in self._shares]
         return self._rate(
             lambda thread, rounds: self._library.lm_read(starts[thread], count, rounds), count * self._register, runs

@@ -176,7 +176,7 @@ def _sizes(program: Program, inputs: Mapping[str, NDArray[Any]]) -> dict[str, in
 
 def _bytes(program: Program, step: Launch, sizes: Mapping[str, int]) -> int:
     nest = program.kernels[step.kernel].nest
-    touched = traffic.accesses(nest, sizes)
+    touched = traffic.elements_touched(nest, sizes)
     total = 0
     for array, name in zip(nest.arrays, step.arguments, strict=True):
         buffer = program.buffer(name)

@@ -10,7 +10,7 @@ from luminal.core.ir import Node
 from luminal.core.schedule.choose import cpu, grid
 from luminal.core.schedule.fusion import chain, fuse, in_place, layout
 from luminal.core.schedule.fusion.cluster import Cluster
-from luminal.core.schedule.fusion.layout import Arrangement
+from luminal.core.schedule.fusion.layout import Layouts
 from luminal.core.schedule.lower import clusters
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.prepare.graph import Prepared
@@ -20,7 +20,7 @@ from luminal.core.target import Target
 
 
 @dataclass
-class Arranged(Arrangement):
+class Arrangement(Layouts):
     """An arrangement with the nests of its ``chains``, by the numbers of their clusters: whether a chain can run in one
     pass is only known once it is scheduled. ``refused`` says why others stay apart."""
 
@@ -32,24 +32,24 @@ def arrange(
     roots: tuple[Node, ...],
     prepared: Prepared,
     target: Target,
-    loose: frozenset[Node] = frozenset(),
+    unaligned: frozenset[Node] = frozenset(),
     measured: Mapping[Var, Node] | None = None,
-) -> Arranged:
-    """``roots`` in clusters, chains made one cluster each where they can run in one pass. Values that are ``loose`` lie
-    at addresses that are multiples of an element alone; sizes that are ``measured`` are known after those nodes."""
+) -> Arrangement:
+    """``roots`` in clusters, chains made one cluster each where they can run in one pass. ``unaligned`` values lie at
+    multiples of their element's size only. The size of each dimension in ``measured`` is known after its node."""
     fusion = fuse.fuse(roots, prepared.contractions, measured)
     refused: dict[int, str] = {}
     while True:
-        arranged = layout.assign(chain.link(fusion, frozenset(refused)), loose)
+        arranged = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned)
         if target.grid is None:  # a store of a GPU reads no lines first: nothing would be gained there
             arranged = in_place.in_place(arranged)
         chains, reasons = _chains(arranged, target)
         if not reasons:
-            return Arranged(**vars(arranged), refused=refused, chains=chains)
+            return Arrangement(**vars(arranged), refused=refused, chains=chains)
         refused |= reasons
 
 
-def _chains(arranged: Arrangement, target: Target) -> tuple[dict[int, tuple[Lowered, Scheduled]], dict[int, str]]:
+def _chains(arranged: Layouts, target: Target) -> tuple[dict[int, tuple[Lowered, Scheduled]], dict[int, str]]:
     """The nests of the chains that can run in one pass, and why the others cannot."""
     found: dict[int, tuple[Lowered, Scheduled]] = {}
     reasons: dict[int, str] = {}
@@ -57,14 +57,14 @@ def _chains(arranged: Arrangement, target: Target) -> tuple[dict[int, tuple[Lowe
         if cluster.chain is not None:
             lowered = clusters.lower(cluster, arranged, target)
             try:
-                found[cluster.number] = lowered, schedule(cluster, lowered, target)
+                found[cluster.number] = lowered, schedule_cluster(cluster, lowered, target)
             except ScheduleError as refusal:
                 reasons[cluster.number] = str(refusal)
     return found, reasons
 
 
-def schedule(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
+def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The nest of a cluster with the schedule that suits the target."""
     if target.grid is None:
-        return cpu.choose(cluster, lowered, target)
-    return grid.choose(cluster, lowered, target)
+        return cpu.schedule_cluster(cluster, lowered, target)
+    return grid.schedule_cluster(cluster, lowered, target)

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.choose.scheduler import Scheduler, gain, stride
+from luminal.core.schedule.choose.scheduler import Scheduler, stride, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.contraction.tile import step_depth
 from luminal.core.schedule.cost import kernel
-from luminal.core.schedule.cost.blocking import Blocking, Product, blockings
+from luminal.core.schedule.cost.blocking import Blocking, Tiling, blockings
 from luminal.core.schedule.cost.tasks import leaves_cache, suffice
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import loaded, loops_of_b
+from luminal.core.schedule.nest.operands import loops_of_b, operands_of
 from luminal.core.schedule.nest.walk import accesses, statements
 from luminal.core.schedule.transform.block_terms import BlockTerms
 from luminal.core.schedule.transform.fetch import (
@@ -24,21 +24,21 @@ from luminal.core.schedule.transform.fetch import (
     FetchResults,
     FetchRows,
     computed_with_rows,
-    contiguous,
-    in_runs,
+    has_contiguous_panels,
+    reads_runs,
 )
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, ReorderReduction, Scheduled
 from luminal.core.schedule.transform.tensorise import SumInBlocks, Tensorise
-from luminal.core.schedule.transform.transpose import StoreAlongRows, only_stores
+from luminal.core.schedule.transform.transpose import StoreTileTransposed, only_stores
 from luminal.core.schedule.transform.unpack import Unpack, unpackable
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-TERMS = 384  # products that one accumulator sums
+TERMS_PER_BLOCK = 384  # products that one accumulator sums
 
 
-def contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
+def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
     """The schedule of the serial nest of a contraction in tiles, and the nest under it.
 
     Raises ScheduleError where its operands are not linear in memory.
@@ -51,10 +51,10 @@ def contraction(lowered: Lowered, found: Contraction, target: Target) -> Schedul
     if tile.unit is None:
         state.refine(fixed)
     else:  # the index of B divides terms into groups, and a result may be one: neither may divide rows or runs
-        a, *_ = loaded(_reduction(state))
+        a, *_ = operands_of(_reduction(state))
         state.refine(fixed, of=(a.offset,))
     reduction = _reduction(state)
-    a, b, computed = loaded(reduction)
+    a, b, computed = operands_of(reduction)
     # A part of an axis of rows that does not move A, as where rows are repeated, is not one: a tile reads each once.
     only_a = [v for v in state.parts_of(of_m) if v in sym.variables(a.offset)]
     only_b = state.parts_of(of_n)
@@ -64,12 +64,12 @@ def contraction(lowered: Lowered, found: Contraction, target: Target) -> Schedul
     order = sorted((loop.axis for loop in reduction.loops), key=lambda v: -(stride(b.offset, v) or tile.group - 1))
     state.do(ReorderReduction(reduction.name, tuple(v.name for v in order)))
     axes = [loop.axis for loop in _reduction(state).loops]
-    outer = 0 if tile.unit else _sum_blocks(state, axes, short=computed is not None)
-    apart = _apart(state, only_a, tile)
+    outer = 0 if tile.unit else _split_sum(state, axes, short=computed is not None)
+    apart = _sample_axis(state, only_a, tile)
     rows = state.merge([v.name for v in only_a if v.name not in apart])
     m = rows[-1] if rows else ""
     height = next((sym.upper(loop.extent) or tile.rows for loop in state.loops() if loop.axis.name == m), 1)
-    even = _even(state, rows)
+    even = _rows_are_equidistant(state, rows)
     depth = 1 if tile.unit is None else step_depth(tile.unit, [loop.extent for loop in _reduction(state).loops])
     if depth == 0:
         raise ScheduleError(f"no steps of {tile.unit} divide the terms that lie side by side")
@@ -77,13 +77,13 @@ def contraction(lowered: Lowered, found: Contraction, target: Target) -> Schedul
     state.do(tiles)
     if outer and reduction.dtype.is_float and reduction.dtype.compute == reduction.dtype:
         state.do(SumInBlocks(outer))
-    if _along_rows(state, tiles):
-        state.do(StoreAlongRows())
-    _block(state, tiles, tile, even, apart)
+    if _stores_along_rows(state, tiles):
+        state.do(StoreTileTransposed())
+    _order_tiles(state, tiles, tile, even, apart)
     return state.finish()
 
 
-def _apart(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
+def _sample_axis(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
     """The outermost of the ``axes`` of rows, where it is kept outside all others: a batch of many samples, each with
     rows for several tiles, where all of B stays in the second-level cache from one to the next. The product itself
     gains nothing by that; but its neighbours can then be computed sample by sample with it, so that what lies between
@@ -92,14 +92,14 @@ def _apart(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
     if len(axes) < 2 or not suffice(extents[axes[0]], state.target):
         return []
     rows = math.prod(typical(extents[axis]) for axis in axes[1:])
-    a, b, _ = loaded(_reduction(state))
+    a, b, _ = operands_of(_reduction(state))
     store = next(s for s in statements(state.nest.body) if isinstance(s, ln.Store))
-    of_a, of_b, stored = (_bytes(state, x.array, x.offset) for x in (a, b, store))
+    of_a, of_b, stored = (_touched_bytes(state, x.array, x.offset) for x in (a, b, store))
     pays = leaves_cache(of_a + stored, state.target, values=2) and 2 * of_b <= state.target.l2
     return [axes[0].name] if pays and rows >= state.target.costs.tiles.of_sample * tile.rows else []
 
 
-def _bytes(state: Scheduler, name: str, offset: Int) -> int:
+def _touched_bytes(state: Scheduler, name: str, offset: Int) -> int:
     """About how many bytes are touched of an array at ``offset``."""
     size = next(array.dtype.itemsize for array in state.nest.arrays if array.name == name)
     loops = [loop for loop in (*state.loops(), *_reduction(state).loops) if loop.axis in sym.variables(offset)]
@@ -110,7 +110,7 @@ def _bytes(state: Scheduler, name: str, offset: Int) -> int:
     return size * elements
 
 
-def _along_rows(state: Scheduler, tiles: Tensorise) -> bool:
+def _stores_along_rows(state: Scheduler, tiles: Tensorise) -> bool:
     """Whether the rows of a tile lie better in memory where they are stored than its columns, and nothing keeps vectors
     from going along them."""
     found = {s.axis.name: s for s in statements(state.nest.body) if isinstance(s, ln.Loop | ln.Assign)}
@@ -118,12 +118,12 @@ def _along_rows(state: Scheduler, tiles: Tensorise) -> bool:
     if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
         return False
     near = frozenset({rows.axis, columns.axis})
-    return gain(row.axis, state, near) > gain(columns.axis, state, near)
+    return vector_gain(row.axis, state, near) > vector_gain(columns.axis, state, near)
 
 
-def _even(state: Scheduler, rows: Sequence[str]) -> bool:
+def _rows_are_equidistant(state: Scheduler, rows: Sequence[str]) -> bool:
     """Whether the rows of A, numbered by nested loops, are equally far apart in memory."""
-    a, *_ = loaded(_reduction(state))
+    a, *_ = operands_of(_reduction(state))
     loops = [loop for loop in state.loops() if loop.axis.name in rows]
     strides = [stride(a.offset, loop.axis) for loop in loops]
     return all(
@@ -135,36 +135,36 @@ def _reduction(state: Scheduler) -> ln.Reduction:
     return next(s for s in statements(state.nest.body) if isinstance(s, ln.Reduction))
 
 
-def _sum_blocks(state: Scheduler, axes: list[Var], short: bool) -> int:
+def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
     """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone, and
     where loops are ``short``, the innermost of the outer ones, if blocks of several of its iterations are not."""
     *rest, last = axes
     length = sym.upper(last.hi + 1)
     if length is None:
         return 0
-    if length > TERMS:
-        state.split(last.name, _terms(last.hi + 1))
+    if length > TERMS_PER_BLOCK:
+        state.split(last.name, _terms_of_block(last.hi + 1))
         return len(axes)
     outer = len(rest)
-    while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS:
+    while outer and isinstance(extent := rest[outer - 1].hi + 1, int) and length * extent <= TERMS_PER_BLOCK:
         outer, length = outer - 1, length * extent
     if outer and short and isinstance(extent := rest[outer - 1].hi + 1, int):
-        count = next(n for n in range(max(1, TERMS // length), 0, -1) if extent % n == 0)
+        count = next(n for n in range(max(1, TERMS_PER_BLOCK // length), 0, -1) if extent % n == 0)
         if count > 1:
             state.split(rest[outer - 1].name, count)
     return outer
 
 
-def _terms(length: Int) -> int:
+def _terms_of_block(length: Int) -> int:
     """Products of a block of a sum of ``length``: a divisor of it if one is large enough, else blocks of near-equal
     size where it is a number."""
     if not isinstance(length, int):
-        return TERMS
-    near_equal = -(-length // -(-length // TERMS))
-    return next((n for n in range(TERMS, TERMS // 4, -1) if length % n == 0), near_equal)
+        return TERMS_PER_BLOCK
+    near_equal = -(-length // -(-length // TERMS_PER_BLOCK))
+    return next((n for n in range(TERMS_PER_BLOCK, TERMS_PER_BLOCK // 4, -1) if length % n == 0), near_equal)
 
 
-def _block(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Sequence[str]) -> None:
+def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Sequence[str]) -> None:
     """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
     ``even`` says that the rows of A are equally far apart. The loops ``apart`` stay outside all others."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
@@ -175,36 +175,41 @@ def _block(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Se
     batch = [name for name in extents if name in moving]
     rows = [name for name in extents if name != panels and name not in batch]
     counts = {"rows": sym.product(extents[name] for name in rows), "panels": extents.get(panels, 1)}
-    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half, _least)]
-    products = [_product(state, contract, tiles, *size) for size in dict.fromkeys(sizes)]
-    costs, unpacks, kept, inside = state.target.costs, False, 0, rows[-1:]
+    sizes = [(size(counts["rows"]), size(counts["panels"])) for size in (typical, _half_size, _least_size)]
+    products = [_tiling(state, contract, tiles, *size) for size in dict.fromkeys(sizes)]
+    costs, unpacks, blocked, inside = state.target.costs, False, 0, rows[-1:]
     samples = math.prod(typical(extents[name]) for name in batch)
     if rows and panels in extents:
         of_rows = [extents[name] for name in rows]
         orders = blockings(
             products, counts, state.target, state.enough, -(-costs.threads.least // samples),
-            lambda count: math.prod(_in_block(of_rows, count)), samples,
+            lambda count: math.prod(_iterations_of_block(of_rows, count)), samples,
         )  # fmt: skip
         unpacks = tile.unpacked and unpackable(contract, costs.stack.panel)
         if unpacks:
             orders = [order for order in orders if order.inner == "rows" and order.count >= costs.tiles.of_panel]
             orders = orders or [Blocking("rows", products[0].row_tiles)]
         blocking = state.ask("order", orders, tile)
-        kept = blocking.kept
-        inside, passing = _reordered(state, batch, rows, panels, blocking)
-        several = kept or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
-        if blocking.inner == "rows" and several and contiguous(contract) and not unpacks:
+        blocked = blocking.term_panels
+        inside, passing = _apply_blocking(state, batch, rows, panels, blocking)
+        several = blocked or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
+        if blocking.inner == "rows" and several and has_contiguous_panels(contract) and not unpacks:
             state.do(FetchAhead(passing, costs.prefetch.unit_steps))
-    if even and not kept and in_runs(contract, costs.prefetch.line) and _streams(products[0], state.target):
+    if even and not blocked and reads_runs(contract, costs.prefetch.line) and _streams_a(products[0], state.target):
         state.do(FetchRows(costs.prefetch.tiles, costs.prefetch.line))
-    if not kept and not unpacks and _far(products[0], samples, state.target) and computed_with_rows(state.nest):
+    if (
+        not blocked
+        and not unpacks
+        and _left_cache(products[0], samples, state.target)
+        and computed_with_rows(state.nest)
+    ):
         # Before blocks of terms, or panels that are computed, it would be too early.
         state.do(FetchResults(costs.prefetch.line))
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
     rectangular = all(not sym.variables(loop.extent) & {other.axis for other in grid} for loop in grid)
     whole = outer < state.enough and rectangular and not unpacks
-    tasks = len(grid) if whole or kept else len(grid) - (len(inside) if unpacks else 1)
+    tasks = len(grid) if whole or blocked else len(grid) - (len(inside) if unpacks else 1)
     state.do(Parallelise(tasks))
     if unpacks:
         state.do(Unpack(costs.stack.panel))
@@ -214,20 +219,20 @@ def _contract(state: Scheduler) -> ln.Contract:
     return next(s for s in statements(state.nest.body) if isinstance(s, ln.Contract))
 
 
-def _reordered(
+def _apply_blocking(
     state: Scheduler, batch: Sequence[str], rows: Sequence[str], panels: str, blocking: Blocking
 ) -> tuple[list[str], str]:
     """Order the loops over tiles as ``blocking`` says; those inside a block, and the one in whose turns the panels of B
     pass that are read one after the other."""
     if blocking.inner == "panels":
-        outside, inside = _divided(state, [panels], blocking.count)
+        outside, inside = _blocked(state, [panels], blocking.count)
         state.do(Reorder((*batch, *outside, *rows, *inside)))
         return inside, panels
-    outside, inside = _divided(state, rows, blocking.count, at_most=blocking.kept > 0)
-    if not blocking.kept:
+    outside, inside = _blocked(state, rows, blocking.count, at_most=blocking.term_panels > 0)
+    if not blocking.term_panels:
         state.do(Reorder((*batch, *outside, panels, *inside)))
         return inside, panels
-    groups, together = _divided(state, [panels], blocking.kept, at_most=True)
+    groups, together = _blocked(state, [panels], blocking.term_panels, at_most=True)
     inside = [*together, *inside]
     blocks, *_ = _contract(state).loops
     state.do(Reorder((*batch, *outside, *groups, *inside)))
@@ -235,26 +240,26 @@ def _reordered(
     return inside, groups[0] if groups else blocks.axis.name
 
 
-def _streams(product: Product, target: Target) -> bool:
+def _streams_a(product: Tiling, target: Target) -> bool:
     """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
     cache no longer has them; most have rows after them."""
     many = product.row_tiles > 2 * target.costs.prefetch.tiles
     return many and product.panels <= target.costs.tiles.few_panels and product.slab * product.row_tiles > target.l2
 
 
-def _far(product: Product, samples: int, target: Target) -> bool:
+def _left_cache(product: Tiling, samples: int, target: Target) -> bool:
     """Whether what results are computed with, and stored to, has left the second-level cache since another step wrote
     it, or a part of it: half that cache is for what tiles read."""
     return 2 * samples * product.tile * product.row_tiles * product.panels > target.l2
 
 
-def _divided(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:
+def _blocked(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:
     """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside;
     where blocks have ``at_most`` so many, a loop that may be longer is divided though it typically is not."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     outside: list[str] = []
     inside: list[str] = []
-    for name, size in zip(names, _in_block([extents[name] for name in names], count), strict=True):
+    for name, size in zip(names, _iterations_of_block([extents[name] for name in names], count), strict=True):
         longest = sym.upper(extents[name]) if at_most else typical(extents[name])
         if longest is not None and size >= longest:
             inside.append(name)
@@ -267,7 +272,7 @@ def _divided(state: Scheduler, names: Sequence[str], count: int, at_most: bool =
     return outside, inside
 
 
-def _in_block(extents: Sequence[Int], count: int) -> list[int]:
+def _iterations_of_block(extents: Sequence[Int], count: int) -> list[int]:
     """How many iterations of each of nested loops a block of at most ``count`` has: all of the inner ones, and a part
     of one. Of an inner loop that would be one that ends with a shorter block, which no task may; so it divides all but
     the innermost."""
@@ -281,17 +286,17 @@ def _in_block(extents: Sequence[Int], count: int) -> list[int]:
     return sizes
 
 
-def _half(size: Int) -> int:
+def _half_size(size: Int) -> int:
     """A size itself; half of what it typically is, if it is not known: as many runs may be so small."""
-    return size if isinstance(size, int) else max(_least(size), typical(size) // 2)
+    return size if isinstance(size, int) else max(_least_size(size), typical(size) // 2)
 
 
-def _least(size: Int) -> int:
+def _least_size(size: Int) -> int:
     """The least that a size can be, or 1."""
     return max(1, sym.lower(size) or 1)
 
 
-def _product(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles: int, panels: int) -> Product:
+def _tiling(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles: int, panels: int) -> Tiling:
     depth = math.prod(typical(loop.extent) for loop in contract.loops)
     read = math.prod(typical(loop.extent) for loop in loops_of_b(contract))
     terms = {loop.axis for loop in contract.loops}
@@ -302,19 +307,19 @@ def _product(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tile
         spanned = -(-math.prod(typical(axis.hi + 1) for axis in own - terms) // contract.max_rows)
     apart = contract.loops[: contract.outer] if contract.prologue is None and not state.nest.checked else ()
     blocks = sym.product(loop.extent for loop in apart)
-    return Product(
+    return Tiling(
         row_tiles,
         panels,
         slab=min(span, contract.max_rows * spanned * depth) * contract.a_type.itemsize // spanned,
         panel=contract.columns * read * contract.b_type.itemsize,
-        tile=_beside(state, contract, tiles),
+        tile=_result_bytes(state, contract, tiles),
         sums=contract.max_rows * contract.columns * contract.dtype.itemsize,
         blocks=blocks if isinstance(blocks, int) else 1,
-        work=kernel.multiplying(contract, state.target.costs),
+        work=kernel.multiply_cycles(contract, state.target.costs),
     )
 
 
-def _beside(state: Scheduler, contract: ln.Contract, tiles: Tensorise) -> int:
+def _result_bytes(state: Scheduler, contract: ln.Contract, tiles: Tensorise) -> int:
     """Bytes that are read and written where a tile is stored: of each array a tile, a row or a column of one, or an
     element, whatever its offsets vary with."""
     columns = {tiles.column, tiles.panels}

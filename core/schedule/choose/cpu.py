@@ -13,19 +13,25 @@ from dataclasses import dataclass, replace
 from luminal.core import symbolic as sym
 from luminal.core.decisions import FORMULA
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.choose.contraction import contraction
-from luminal.core.schedule.choose.neighbours import Shared, clippable, regions, shared
-from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
+from luminal.core.schedule.choose.contraction import schedule_contraction
+from luminal.core.schedule.choose.neighbours import Neighbours, clippable, find_neighbours, region_cuts
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.walk import prefix, reads, statements
+from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.schedule.transform.split_regions import ClipReduction, SplitRegion
 from luminal.core.schedule.transform.stream import Stream
-from luminal.core.schedule.transform.transpose import INTERLEAVED, Across, in_rows, in_turn, only_stores
-from luminal.core.schedule.transform.unroll_jam import Jam
+from luminal.core.schedule.transform.transpose import (
+    INTERLEAVED,
+    TransposeInRegisters,
+    is_interleaved,
+    is_transposed,
+    only_stores,
+)
+from luminal.core.schedule.transform.unroll_jam import UnrollAndJam
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
@@ -33,7 +39,7 @@ from luminal.core.types import f32
 
 
 @dataclass(frozen=True)
-class Pass:
+class MemoryPass:
     """A way through memory: vectors along the axis ``along`` (none, where empty), at most ``together`` neighbours side
     by side (0: one after the other), and tasks of as many outer loops as give ``tasks``."""
 
@@ -46,7 +52,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Block:
+class ChainBlock:
     """What a task of a chain has at once: ``columns`` of the first contraction, ``tiles`` of rows."""
 
     columns: int
@@ -56,18 +62,18 @@ class Block:
         return f"{self.columns} columns, {self.tiles} tiles of rows"
 
 
-def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
+def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The schedule of the serial nest of ``cluster``, and the nest under it.
 
     Raises ScheduleError where the cluster is a chain that cannot be one pass.
     """
     if cluster.chain is not None and cluster.tile is not None:
         chain, tile = cluster.chain, cluster.tile
-        return _decided(lambda by: _chain(lowered.nest, chain, tile, by), target)
-    return schedule(lowered, cluster.contraction, target)
+        return _by_decisions(lambda by: _schedule_chain(lowered.nest, chain, tile, by), target)
+    return schedule_nest(lowered, cluster.contraction, target)
 
 
-def _decided(scheduled: Callable[[Target], Scheduled], target: Target) -> Scheduled:
+def _by_decisions(scheduled: Callable[[Target], Scheduled], target: Target) -> Scheduled:
     """What ``scheduled`` makes by the decisions of ``target``; by formula, where these give nothing legal."""
     try:
         return scheduled(target)
@@ -79,10 +85,10 @@ def _decided(scheduled: Callable[[Target], Scheduled], target: Target) -> Schedu
         return chosen
 
 
-def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Scheduled:
+def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Scheduled:
     """One pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
     state = Scheduler(nest, target)
-    outer, (*_, columns) = prefix(nest.body)
+    outer, (*_, columns) = perfect_loops(nest.body)
     assert isinstance(columns, ln.Loop)
     if not outer:
         raise ScheduleError("a chain of a single row has no tiles")
@@ -98,11 +104,11 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Sched
     operand = 0 if tile.unit is None else tile.unit.left.itemsize  # of the second product, beside the first's result
     widest = costs.stack.chain // (height * (chain.row.dtype.itemsize + operand))
 
-    def block_of(columns: int, rows: int) -> Block:
+    def block_of(columns: int, rows: int) -> ChainBlock:
         most = min(columns * first.group, widest) // first.columns
         panels = min(max(1, most), -(-longest // first.columns))
         group = min(rows, costs.stack.rows // bytes_of_row) // height
-        return Block(panels * first.columns, max(1, min(group, tiles // state.few)))
+        return ChainBlock(panels * first.columns, max(1, min(group, tiles // state.few)))
 
     sizes = ((wide, high), (wide // 2, high), (wide // 6, high * 2), (wide * 2, high), (wide, high * 2))
     block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
@@ -113,27 +119,28 @@ def _chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Sched
     return state.finish()
 
 
-def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
+def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
     """The schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is one.
 
     A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction, and the
     result says why. A nest over nothing stays as it is.
     """
     nest = lowered.nest
-    if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
+    if any(loop.extent == 0 for loop in perfect_loops(nest.body)[0]):
         return Scheduled(nest, serial=nest)
     if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
-        return _rows(nest, target)
+        return _schedule_sort(nest, target)
     if found is None:
-        ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
-        return _in_order(nest, target) if ordered else _decided(lambda by: _pass(nest, by), target)
+        if any(loop.kind == "ordered" for loop in perfect_loops(nest.body)[0]):
+            return _schedule_ordered(nest, target)
+        return _by_decisions(lambda by: _schedule_pass(nest, by), target)
     try:
-        return _decided(lambda by: contraction(lowered, found, by), target)
+        return _by_decisions(lambda by: schedule_contraction(lowered, found, by), target)
     except ScheduleError as refusal:
-        return replace(_decided(lambda by: _pass(nest, by), target), refusal=str(refusal))
+        return replace(_by_decisions(lambda by: _schedule_pass(nest, by), target), refusal=str(refusal))
 
 
-def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
+def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     """One pass over memory: elementwise kernels, copies, rows."""
     state, sizes = Scheduler(nest, target), target.costs.sizes
     state.refine()
@@ -142,20 +149,20 @@ def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
     candidates = inner if buffered else [*inner, *outer]
-    ranked = sorted(candidates, key=lambda v: (gain(v, state, weighed=True), v in inner), reverse=True)
-    way = state.ask("pass", _ways(state, [v for v in ranked if _may_vectorise(v, state)]))
+    ranked = sorted(candidates, key=lambda v: (vector_gain(v, state, weighed=True), v in inner), reverse=True)
+    way = state.ask("pass", _pass_candidates(state, [v for v in ranked if _may_vectorise(v, state)]))
     along = next((v for v in (*inner, *outer) if v.name == way.along), None)
     order = by_stride([v for v in outer if v is not along], state)
     if along in outer:
         order.append(along)
-    together = shared(state.nest, along, target, way.together) if along is not None and way.together else None
+    together = find_neighbours(state.nest, along, target, way.together) if along is not None and way.together else None
     kept = {v for v in (along, together.axis if together else None) if v is not None}
     clipped = clippable(state.nest, kept.difference(inner))
     for name in clipped:
         state.do(ClipReduction(name))
     if along is not None and together is not None:
         together = replace(together, unroll="" if together.unroll in clipped else together.unroll)
-        return _side_by_side(state, along, together, [v for v in order if v not in kept], way.tasks)
+        return _schedule_jammed(state, along, together, [v for v in order if v not in kept], way.tasks)
     if order:
         state.do(Reorder(tuple(v.name for v in order)))
     names = [v.name for v in order]
@@ -165,10 +172,10 @@ def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
         return state.finish()
     if along in outer:
         *others, name = merged = state.merge(names)
-        across = _across(state, others, name)
+        across = _transposed_axis(state, others, name)
         if across is not None:
-            return _turned(state, [other for other in others if other != across], across, name, way.tasks)
-        between = _between(state, others, name)
+            return _schedule_transposed(state, [other for other in others if other != across], across, name, way.tasks)
+        between = _interleaving(state, others, name)
         if between is not None:
             outside = [*(other for other in others if other != between.axis), name]
             state.do(Reorder((*outside, between.axis)))
@@ -177,7 +184,7 @@ def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
         few = between is not None and math.prod(extents[other] for other in others) < way.tasks < extents[name]
         count = _vectors_together(state, name)
         if count > 1:
-            return _columns(state, others, name, count, way.tasks)
+            return _schedule_columns(state, others, name, count, way.tasks)
         if (len(merged) == 1 and not inner) or few:
             name = state.split(name, sizes.chunk).inner
         elif inner and math.prod(extents[other] for other in others) < state.few and extents[name] > sizes.strip:
@@ -192,20 +199,20 @@ def _pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     return state.finish()
 
 
-def _ways(state: Scheduler, axes: Sequence[Var]) -> list[Pass]:
+def _pass_candidates(state: Scheduler, axes: Sequence[Var]) -> list[MemoryPass]:
     """The ways through memory, where vectors may go along ``axes``, the best of which is first."""
     if not axes:
-        return [Pass("", 0, state.enough), Pass("", 0, state.few)]
+        return [MemoryPass("", 0, state.enough), MemoryPass("", 0, state.few)]
     best, most = axes[0].name, state.target.costs.arithmetic.accumulators
-    neighbours = [most, most * 3 // 2, most // 2, 0] if shared(state.nest, axes[0], state.target) else [0]
+    neighbours = [most, most * 3 // 2, most // 2, 0] if find_neighbours(state.nest, axes[0], state.target) else [0]
     return [
-        *(Pass(best, count, state.enough) for count in neighbours),
-        *(Pass(axis.name, most, state.enough) for axis in axes[1:]),
-        Pass(best, neighbours[0], state.few),
+        *(MemoryPass(best, count, state.enough) for count in neighbours),
+        *(MemoryPass(axis.name, most, state.enough) for axis in axes[1:]),
+        MemoryPass(best, neighbours[0], state.few),
     ]
 
 
-def _in_order(nest: ln.LoopNest, target: Target) -> Scheduled:
+def _schedule_ordered(nest: ln.LoopNest, target: Target) -> Scheduled:
     """Loops whose iterations stay in order inside the others, of which vectors go along memory. Where the others are
     too few to divide among threads, strips of those vectors are tasks, each of which goes through all positions."""
     state = Scheduler(nest, target)
@@ -213,7 +220,7 @@ def _in_order(nest: ln.LoopNest, target: Target) -> Scheduled:
     ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
     others = by_stride([loop.axis for loop in state.loops() if loop.axis.name not in ordered], state)
     kept = frozenset((*others, *nest.dims))  # what is carried from one iteration to the next
-    along = others[-1] if others and gain(others[-1], state, kept) > 0 else None
+    along = others[-1] if others and vector_gain(others[-1], state, kept) > 0 else None
     state.do(Reorder((*(v.name for v in others), *ordered)))
     names = state.merge([v.name for v in others])
     if along is not None:
@@ -227,7 +234,7 @@ def _in_order(nest: ln.LoopNest, target: Target) -> Scheduled:
     return state.finish()
 
 
-def _rows(nest: ln.LoopNest, target: Target) -> Scheduled:
+def _schedule_sort(nest: ln.LoopNest, target: Target) -> Scheduled:
     """Rows that are sorted: each is a task of its own."""
     state = Scheduler(nest, target)
     state.refine()
@@ -240,7 +247,7 @@ def _rows(nest: ln.LoopNest, target: Target) -> Scheduled:
 def _vectors_together(state: Scheduler, along: str) -> int:
     """How many vectors ``along`` columns that are reduced, and no more, are best computed side by side: then a row is
     read as far as these go, instead of a vector of each row."""
-    inside = prefix(state.nest.body)[1]
+    inside = perfect_loops(state.nest.body)[1]
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]
     extent = next(loop.extent for loop in state.loops() if loop.axis.name == along)
     others = any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside)
@@ -252,20 +259,20 @@ def _vectors_together(state: Scheduler, along: str) -> int:
     return next(count for count in range(most, 0, -1) if extent % (count * _lanes(state)) == 0 or count == 1)
 
 
-def _columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Scheduled:
+def _schedule_columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Scheduled:
     """Vectors ``along`` the columns, ``count`` of them side by side; ``others`` are the axes around."""
     lanes = _lanes(state)
     groups = state.split(along, count * lanes)
     order = [*others, *state.present(groups.outer)]
     vectors = state.split(groups.inner, lanes)
     state.do(Reorder((*order, vectors.inner, vectors.outer)))
-    state.do(Jam(vectors.outer))
+    state.do(UnrollAndJam(vectors.outer))
     state.do(Vectorise(vectors.inner, lanes))
     state.parallelise(tasks)
     return state.finish()
 
 
-def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[Var], tasks: int) -> Scheduled:
+def _schedule_jammed(state: Scheduler, along: Var, together: Neighbours, others: list[Var], tasks: int) -> Scheduled:
     """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes, of which
     as many are made tasks as give ``tasks``."""
     state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
@@ -275,50 +282,50 @@ def _side_by_side(state: Scheduler, along: Var, together: Shared, others: list[V
         split = state.split(name, together.count)
         name, tiles = split.inner, [split.outer]
     vectors = along.name
-    block = _block_of_vectors(along.hi + 1, _lanes(state), state.target.costs.sizes.vectors)
+    block = _vector_block_extent(along.hi + 1, _lanes(state), state.target.costs.sizes.vectors)
     if block is not None:
         split = state.split(vectors, block)
         order.append(split.outer)
         vectors = split.inner
     state.do(Reorder((*order, *tiles, vectors, name)))
     for tile in tiles:
-        places = regions(state.nest, tile)
+        places = region_cuts(state.nest, tile)
         if places:
             state.do(SplitRegion(tile, places))
-    state.do(Jam(name, together.unroll))
+    state.do(UnrollAndJam(name, together.unroll))
     state.do(Vectorise(vectors, _lanes(state)))
     state.parallelise(tasks)
     return state.finish()
 
 
-def _across(state: Scheduler, others: Sequence[str], along: str) -> str | None:
+def _transposed_axis(state: Scheduler, others: Sequence[str], along: str) -> str | None:
     """The axis among ``others``, if any, along which most rows are read that vectors go across."""
-    inside = prefix(state.nest.body)[1]
+    inside = perfect_loops(state.nest.body)[1]
     if not only_stores(inside):
         return None
     axes = {loop.axis.name: loop.axis for loop in state.loops()}
     long = [name for name in others if typical(axes[name].hi + 1) >= _lanes(state) // 2]
     read = dict.fromkeys(access for statement in inside for access in reads(statement))
-    counts = {name: sum(in_rows(access, axes[name], axes[along]) for access in read) for name in long}
+    counts = {name: sum(is_transposed(access, axes[name], axes[along]) for access in read) for name in long}
     best = max(counts, key=lambda name: counts[name], default="")
     return best if counts.get(best) else None
 
 
-def _between(state: Scheduler, others: Sequence[str], along: str) -> Across | None:
+def _interleaving(state: Scheduler, others: Sequence[str], along: str) -> TransposeInRegisters | None:
     """Across the axis among ``others``, if any, whose few elements lie side by side where vectors go ``along`` another,
     the next of which follow them."""
-    inside = prefix(state.nest.body)[1]
+    inside = perfect_loops(state.nest.body)[1]
     loops = {loop.axis.name: loop for loop in state.loops()}
     for name in others:
         extent = loops[name].extent
         if isinstance(extent, int) and 1 < extent <= INTERLEAVED and only_stores(inside):
             stores = [s for s in inside if isinstance(s, ln.Store)]
-            if all(in_turn(store, loops[name].axis, loops[along].axis, extent) for store in stores):
-                return Across(name, extent)
+            if all(is_interleaved(store, loops[name].axis, loops[along].axis, extent) for store in stores):
+                return TransposeInRegisters(name, extent)
     return None
 
 
-def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Scheduled:
+def _schedule_transposed(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Scheduled:
     """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``.
     Where ``others`` do not give ``tasks``, each has some of the rows; where these are few, a part of each row."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
@@ -335,13 +342,13 @@ def _turned(state: Scheduler, others: Sequence[str], across: str, along: str, ta
     # A block of as many registers as there are lanes stays in them.
     lanes = min(_lanes(state), *(state.target.lanes(array.dtype) for array in state.nest.arrays))
     state.do(Reorder((*order, along, across)))
-    state.do(Across(across, lanes))
+    state.do(TransposeInRegisters(across, lanes))
     state.do(Vectorise(along, lanes))
     state.parallelise(tasks)
     return state.finish()
 
 
-def _block_of_vectors(extent: Int, lanes: int, most: int) -> int | None:
+def _vector_block_extent(extent: Int, lanes: int, most: int) -> int | None:
     """How much of an axis of vectors to do at once, ``most`` of them, so that what is read for each stays in the
     first-level cache."""
     if not isinstance(extent, int) or extent % lanes or extent <= most * lanes:
@@ -356,9 +363,9 @@ def _lanes(state: Scheduler) -> int:
 
 
 def _may_vectorise(axis: Var, state: Scheduler) -> bool:
-    if gain(axis, state) <= 0:
+    if vector_gain(axis, state) <= 0:
         return False
-    loops, inside = prefix(state.nest.body)
+    loops, inside = perfect_loops(state.nest.body)
     if any(loop.axis == axis for loop in loops):
         return not any(isinstance(s, ln.Alloc) for s in statements(inside))
     return all(

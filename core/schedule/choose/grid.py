@@ -12,11 +12,11 @@ from dataclasses import replace
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.grid import Fragment, Grid
-from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, gain
+from luminal.core.schedule.choose.scheduler import Scheduler, by_stride, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
 from luminal.core.schedule.cost import tile as cost
 from luminal.core.schedule.fusion.cluster import Chain, Cluster
-from luminal.core.schedule.grid.divide import Divide, Share
+from luminal.core.schedule.grid.divide import DivideAmongThreads, SynchroniseThreads
 from luminal.core.schedule.grid.sort_rows import SortTogether
 from luminal.core.schedule.grid.stage import Stage
 from luminal.core.schedule.grid.stream import StreamStaged
@@ -24,7 +24,7 @@ from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, Warps
 from luminal.core.schedule.lower.clusters import Lowered
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of, stored_type
-from luminal.core.schedule.nest.walk import prefix, reads, statements
+from luminal.core.schedule.nest.walk import perfect_loops, reads, statements
 from luminal.core.schedule.transform.loops import Parallelise, Reorder, Scheduled, Vectorise
 from luminal.core.sizes import largest, typical
 from luminal.core.symbolic import Int, Var
@@ -32,36 +32,36 @@ from luminal.core.target import Target
 from luminal.core.types import f32
 
 
-def choose(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
+def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
     """The default schedule of the serial nest of ``cluster``, and the nest under it.
 
     Raises ScheduleError where the cluster is a chain that cannot be one pass.
     """
     if cluster.chain is not None:
         assert target.grid is not None
-        return _chain(lowered.nest, cluster.chain, target, target.grid)
-    return schedule(lowered, cluster.contraction, target)
+        return _schedule_chain(lowered.nest, cluster.chain, target, target.grid)
+    return schedule_nest(lowered, cluster.contraction, target)
 
 
-def schedule(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
+def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
     """The default schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is
     one. A nest over nothing stays as it is."""
     nest = lowered.nest
     assert target.grid is not None
-    if any(loop.extent == 0 for loop in prefix(nest.body)[0]):
+    if any(loop.extent == 0 for loop in perfect_loops(nest.body)[0]):
         return Scheduled(nest, serial=nest)
     if any(isinstance(s, ln.Sort) for s in statements(nest.body)):
-        return _rows(nest, target, target.grid)
+        return _schedule_sort(nest, target, target.grid)
     if found is None:
-        ordered = any(loop.kind == "ordered" for loop in prefix(nest.body)[0])
-        return (_in_order if ordered else _pass)(nest, target, target.grid)
+        ordered = any(loop.kind == "ordered" for loop in perfect_loops(nest.body)[0])
+        return (_schedule_ordered if ordered else _schedule_pass)(nest, target, target.grid)
     try:
-        return _contraction(lowered, found, target, target.grid)
+        return _schedule_contraction(lowered, found, target, target.grid)
     except ScheduleError as refusal:
-        return replace(_pass(nest, target, target.grid), refusal=str(refusal))
+        return replace(_schedule_pass(nest, target, target.grid), refusal=str(refusal))
 
 
-def _contraction(lowered: Lowered, found: Contraction, target: Target, grid: Grid) -> Scheduled:
+def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, grid: Grid) -> Scheduled:
     nest, tile = lowered.nest, found.tile
     assert tile is not None
     state = Scheduler(nest, target)
@@ -75,18 +75,18 @@ def _contraction(lowered: Lowered, found: Contraction, target: Target, grid: Gri
     m, n = state.join(only_a), state.join(only_b)
     a, b = (stored_type(nest, x.array) for x in factors)
     fragment = target.fragment(a, b) if reduction.dtype == f32 else None
-    parts = Square(tile.lanes) if fragment is None else _warps(tile, fragment)
+    parts = Square(tile.lanes) if fragment is None else _warp_tiles(tile, fragment)
     stage = Stage(m, n, tile.rows, tile.columns, grid.costs.depth // max(a.itemsize, b.itemsize), parts, grid.ahead)
     state.do(stage)
     state.do(Parallelise(len(state.loops())))
-    state.do(Share(stage.threads, target.block))
+    state.do(SynchroniseThreads(stage.threads, target.block))
     return state.finish()
 
 
-def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:
+def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:
     """One pass over blocks of columns, in the tiles whose tasks, all processors working on them at once, are done
     first; of those that fit."""
-    outer, (*_, columns) = prefix(nest.body)
+    outer, (*_, columns) = perfect_loops(nest.body)
     assert isinstance(columns, ln.Loop)
     if not outer:
         raise ScheduleError("a chain of a single row has no tiles")
@@ -99,7 +99,7 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Sched
         blocks = -(-size(chain.along.hi + 1) // block)
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
-    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.of_chain(grid, tile, waves(tile, typical)[0]))
+    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.cycles_of_chain(grid, tile, waves(tile, typical)[0]))
     together, apart = waves(tiles[0], largest)
     if together > grid.costs.idle * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")
@@ -107,13 +107,13 @@ def _chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Sched
     for tile in tiles:
         for ahead in sorted({grid.ahead, False}, reverse=True):
             try:
-                return _one_pass(nest, chain, columns, tile, m.axis.name, target, ahead)
+                return _schedule_one_pass(nest, chain, columns, tile, m.axis.name, target, ahead)
             except ScheduleError as refusal:
                 refusals.append(refusal)
     raise refusals[-1]
 
 
-def _one_pass(
+def _schedule_one_pass(
     nest: ln.LoopNest, chain: Chain, columns: ln.Loop, tile: tuple[int, int], m: str, target: Target, ahead: bool
 ) -> Scheduled:
     """One pass in tiles of so many rows and columns. Raises ScheduleError where those are too large."""
@@ -125,20 +125,20 @@ def _one_pass(
     a, b = (stored_type(nest, x.array) for x in product_of(product))
     fragment = target.fragment(a, b) if product.dtype == f32 else None
     side = grid.costs.side
-    first = Square(side) if fragment is None else _warps(Tile(rows, block // side, side), fragment)
+    first = Square(side) if fragment is None else _warp_tiles(Tile(rows, block // side, side), fragment)
     threads = first.threads(rows, block)
-    last, width = _sums(nest, columns, rows, threads, target, side)
+    last, width = _divided_sums(nest, columns, rows, threads, target, side)
     held = rows * width // threads * product.dtype.itemsize // target.register_bytes
     if held > target.registers // 2:
         raise ScheduleError(f"sums of {rows} rows take {held} of the {target.registers} registers of a thread")
     depth = min(grid.costs.depth // max(a.itemsize, b.itemsize), block)
     state.do(StreamStaged(chain.along.name, m, rows, block, width, depth, first, last, ahead))
     state.do(Parallelise(len(state.loops())))
-    state.do(Share(threads, target.block))
+    state.do(SynchroniseThreads(threads, target.block))
     return state.finish()
 
 
-def _sums(
+def _divided_sums(
     nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target, side: int
 ) -> tuple[Rectangle | Warps, int]:
     """How ``threads`` divide the sums of a chain, of ``rows`` rows, ``side`` of them each where there are no fragments,
@@ -148,7 +148,7 @@ def _sums(
     right = [x.array for x in reads(last) if columns.axis in sym.variables(x.offset)]
     fragment = target.fragment(last.dtype, stored_type(nest, right[0])) if right else None
     if fragment is not None:
-        parts = _warps(Tile(rows, 1, 1), fragment)
+        parts = _warp_tiles(Tile(rows, 1, 1), fragment)
         across = threads // fragment.warp * parts.rows // rows
         wide = -(-extent // (across * fragment.columns)) * fragment.columns
         return replace(parts, columns=wide), wide * across
@@ -158,13 +158,13 @@ def _sums(
     return Rectangle(side, wide), wide * across
 
 
-def _warps(tile: Tile, fragment: Fragment) -> Warps:
+def _warp_tiles(tile: Tile, fragment: Fragment) -> Warps:
     """Four warps, two by two, or eight where a tile has a lot of rows: what a lane holds must fit its registers."""
     columns = tile.columns // (4 if tile.rows > 64 else 2)
     return Warps(tile.rows // 2, columns, fragment)
 
 
-def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
+def _schedule_pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """One pass over memory: elementwise kernels, copies, rows."""
     state = Scheduler(nest, target)
     state.refine()
@@ -174,26 +174,26 @@ def _pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     if along is not None:
         length = typical(along.hi + 1)
         of_warp = 1 << max(0, (length // grid.warp).bit_length() - 1)  # work for a whole warp
-        wide = min(_width(along, state, grid.costs.wide), of_warp)
-        threads = _threads(length, wide, grid)
+        wide = min(_vector_width(along, state, grid.costs.wide), of_warp)
+        threads = _threads_of_row(length, wide, grid)
         if outer:
             state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
             state.merge([loop.axis.name for loop in state.loops()])
-        state.do(Divide(_groups(along.name, wide, state), threads))
+        state.do(DivideAmongThreads(_vector_groups(along.name, wide, state), threads))
     elif not outer or any(isinstance(s, ln.Alloc) for s in statements(nest.body)):
         threads = 1
     else:
         threads = grid.threads
         state.do(Reorder(tuple(v.name for v in by_stride(outer, state))))
-        _flat(state, state.join([loop.axis.name for loop in state.loops()]), threads, grid.costs.wide)
+        _divide_flat_loop(state, state.join([loop.axis.name for loop in state.loops()]), threads, grid.costs.wide)
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
-    state.do(Share(threads, target.block))
+    state.do(SynchroniseThreads(threads, target.block))
     return state.finish()
 
 
-def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
+def _schedule_ordered(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """Loops whose iterations stay in order, by each thread for elements of its own."""
     state = Scheduler(nest, target)
     state.refine()
@@ -203,44 +203,44 @@ def _in_order(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     if others:
         state.do(Reorder((*(v.name for v in others), *ordered)))
         name = state.join([v.name for v in others])
-        state.do(Divide(state.split(name, threads).inner, threads))
+        state.do(DivideAmongThreads(state.split(name, threads).inner, threads))
     state.do(Parallelise(sum(loop.kind == "serial" for loop in state.loops())))
-    state.do(Share(threads, target.block))
+    state.do(SynchroniseThreads(threads, target.block))
     return state.finish()
 
 
-def _rows(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
+def _schedule_sort(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
     """Rows that are sorted: each by a block, in half the memory that it may have, so that two run at once."""
     state = Scheduler(nest, target)
-    sort = prefix(nest.body)[1][-1]
+    sort = perfect_loops(nest.body)[1][-1]
     assert isinstance(sort, ln.Sort)
     room = grid.shared // 2 // stored_type(nest, sort.array).itemsize
-    inner = [loop for s in prefix(nest.body)[1] if isinstance(s, ln.Loop) for loop in prefix((s,))[0]]
+    inner = [loop for s in perfect_loops(nest.body)[1] if isinstance(s, ln.Loop) for loop in perfect_loops((s,))[0]]
     length = max(typical(extent) for extent in (sort.extent, *(loop.extent for loop in inner)))
-    threads = _threads(min(length, room), 1, grid)
+    threads = _threads_of_row(min(length, room), 1, grid)
     state.do(SortTogether(threads, room))
     tasks = [loop for loop in state.loops() if loop.kind == "serial"]
     if tasks:
         state.do(Parallelise(len(tasks)))
-    state.do(Share(threads, target.block))
+    state.do(SynchroniseThreads(threads, target.block))
     return state.finish()
 
 
 def _row_axis(state: Scheduler, short: int) -> Var | None:
     """The axis along memory that reductions run along, for a block to divide; None where each thread reduces alone, as
     rows that are ``short``er."""
-    inner = statements(prefix(state.nest.body)[1])
+    inner = statements(perfect_loops(state.nest.body)[1])
     reductions = [s for s in inner if isinstance(s, ln.Reduction)]
     last = {s.loops[-1].axis for s in reductions}
     earlier = {loop.axis for s in reductions for loop in s.loops[:-1]}
-    found = [v for v in state.inner_axes() if v in last - earlier and gain(v, state) > 0]
+    found = [v for v in state.inner_axes() if v in last - earlier and vector_gain(v, state) > 0]
     kept = any(isinstance(s, ln.Alloc) for s in inner)
     alone = not kept and bool(state.loops())
     found = [v for v in found if not (alone and typical(v.hi + 1) < short)]
-    return max(found, key=lambda v: gain(v, state), default=None)
+    return max(found, key=lambda v: vector_gain(v, state), default=None)
 
 
-def _threads(length: int, wide: int, grid: Grid) -> int:
+def _threads_of_row(length: int, wide: int, grid: Grid) -> int:
     """Threads for a row of ``length`` elements, ``wide`` at once: a power of two of warps."""
     threads = grid.warp
     while threads < grid.threads and threads * max(grid.costs.each, wide) < length:
@@ -248,16 +248,18 @@ def _threads(length: int, wide: int, grid: Grid) -> int:
     return threads
 
 
-def _flat(state: Scheduler, name: str, threads: int, most: int) -> None:
+def _divide_flat_loop(state: Scheduler, name: str, threads: int, most: int) -> None:
     """Blocks of one loop, whose elements the threads divide, several neighbours at once, of ``most`` bytes, where all
     accesses allow it."""
     axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
-    wide = _width(axis, state, most) if typical(axis.hi + 1) > threads else 1  # a thread for each of a few elements
+    wide = (
+        _vector_width(axis, state, most) if typical(axis.hi + 1) > threads else 1
+    )  # a thread for each of a few elements
     block = state.split(name, threads * wide)
-    state.do(Divide(_groups(block.inner, wide, state), threads))
+    state.do(DivideAmongThreads(_vector_groups(block.inner, wide, state), threads))
 
 
-def _groups(name: str, wide: int, state: Scheduler) -> str:
+def _vector_groups(name: str, wide: int, state: Scheduler) -> str:
     """A loop over groups of ``wide`` neighbours, each of them a vector; its name."""
     if wide == 1:
         return name
@@ -266,7 +268,7 @@ def _groups(name: str, wide: int, state: Scheduler) -> str:
     return groups.outer
 
 
-def _width(axis: Var, state: Scheduler, most: int) -> int:
+def _vector_width(axis: Var, state: Scheduler, most: int) -> int:
     """Elements of ``axis``, of ``most`` bytes, that lie side by side in all arrays that move with it, whole groups of
     them aligned."""
     body = list(statements(state.nest.body))
@@ -280,12 +282,12 @@ def _width(axis: Var, state: Scheduler, most: int) -> int:
         return 1
     types = [array.dtype for array in state.nest.arrays] + [s.dtype for s in body if isinstance(s, ln.Alloc)]
     width = most // max(dtype.itemsize for dtype in types)
-    while width > 1 and not _aligned(axis, width, state):
+    while width > 1 and not _is_aligned(axis, width, state):
         width //= 2
     return max(1, width)
 
 
-def _aligned(axis: Var, width: int, state: Scheduler) -> bool:
+def _is_aligned(axis: Var, width: int, state: Scheduler) -> bool:
     if sym.mod(axis.hi + 1, width) != 0:
         return False
     for offset, *_ in state.offsets():

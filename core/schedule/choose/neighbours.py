@@ -1,7 +1,7 @@
 """What neighbouring outputs of a reduction share, and where its masks hold: facts for the choice of a schedule.
 
 Reductions over windows read each input for several neighbouring outputs, and what does not move with the window for
-every output. Computed side by side (``Jam``), the outputs read them once.
+every output. Computed side by side (``UnrollAndJam``), the outputs read them once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.neutral import finite_arrays
-from luminal.core.schedule.nest.walk import accesses, prefix, scalar_expressions, statements
-from luminal.core.schedule.transform.split_regions import clips
+from luminal.core.schedule.nest.walk import accesses, perfect_loops, scalar_expressions, statements
+from luminal.core.schedule.transform.split_regions import clipping_masks
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
@@ -22,7 +22,7 @@ TRIED = 256  # iterations at either end, of which those without masks are sought
 
 
 @dataclass(frozen=True)
-class Shared:
+class Neighbours:
     """Outputs that read the same elements: ``tiles`` times ``count`` neighbours along ``axis``. ``unroll`` names the
     innermost loop of the reduction where it is to be written out, or is empty."""
 
@@ -32,11 +32,11 @@ class Shared:
     unroll: str
 
 
-def shared(nest: ln.LoopNest, along: Var, target: Target, most: int | None = None) -> Shared | None:
+def find_neighbours(nest: ln.LoopNest, along: Var, target: Target, most: int | None = None) -> Neighbours | None:
     """The neighbours to compute side by side, no more than ``most``, by default as keep the multipliers busy, where
     ``along`` is the vectors' axis; None where none share anything."""
     enough = target.costs.arithmetic.accumulators
-    loops, inside = prefix(nest.body)
+    loops, inside = perfect_loops(nest.body)
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]
     if len(reductions) != 1 or any(not isinstance(s, ln.Reduction | ln.Define | ln.Store) for s in inside):
         return None
@@ -61,7 +61,7 @@ def shared(nest: ln.LoopNest, along: Var, target: Target, most: int | None = Non
     tiles = -(-loop.extent // most)
     count = -(-loop.extent // tiles)
     short = isinstance(inner.extent, int) and count * inner.extent <= WRITTEN_OUT
-    return Shared(loop.axis, count, tiles, inner.axis.name if short else "")
+    return Neighbours(loop.axis, count, tiles, inner.axis.name if short else "")
 
 
 def _overlap(offset: Int, axis: Var, inner: ln.Loop, most: int) -> bool:
@@ -74,20 +74,20 @@ def _overlap(offset: Int, axis: Var, inner: ln.Loop, most: int) -> bool:
     return any(outer[0] * apart == step[0] * n for n in steps for apart in range(1, most))
 
 
-def clippable(nest: ln.LoopNest, kept: set[Var]) -> list[str]:
-    """The axes of reductions whose masks can become bounds that do not depend on ``kept``."""
+def clippable(nest: ln.LoopNest, fixed: set[Var]) -> list[str]:
+    """The axes of reductions whose masks can become bounds that do not depend on ``fixed``."""
     finite = finite_arrays(nest)
     found: dict[str, bool] = {}
     for reduction in (s for s in statements(nest.body) if isinstance(s, ln.Reduction)):
         for loop in reduction.loops:
-            masks = clips(reduction, loop.axis, finite)
-            free = loop.axis not in kept and not any(sym.variables(mask) & kept for mask in masks)
+            masks = clipping_masks(reduction, loop.axis, finite)
+            free = loop.axis not in fixed and not any(sym.variables(mask) & fixed for mask in masks)
             fits = bool(masks) and free and not reduction.before
             found[loop.axis.name] = fits and found.get(loop.axis.name, True)
     return [name for name, fits in found.items() if fits]
 
 
-def regions(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
+def region_cuts(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
     """Where to cut the loop called ``name``, so that its inner iterations have no mask and full tiles inside."""
     loop = next((s for s in statements(nest.body) if isinstance(s, ln.Loop) and s.axis.name == name), None)
     if loop is None or not isinstance(loop.extent, int):

@@ -22,7 +22,7 @@ from luminal.core.schedule.nest.walk import (
     expressions,
     headers,
     inside,
-    prefix,
+    perfect_loops,
     reads,
     statements,
 )
@@ -50,7 +50,7 @@ class Scheduler:
         self.target = target
         self.schedule: list[Transform] = []
         self.asked = [] if asked is None else [asked]
-        self.parts: dict[str, tuple[str, str]] = {}  # of loops that were split
+        self.split_loops: dict[str, tuple[str, str]] = {}  # of loops that were split
         self.enough = enough_tasks(target)
         self.few = few_tasks(target)
 
@@ -62,26 +62,26 @@ class Scheduler:
         """Split a loop; what is returned names its parts, of which those of one iteration are no loops."""
         split = Split(axis, factor)
         self.do(split)
-        self.parts[axis] = (split.outer, split.inner)
+        self.split_loops[axis] = (split.outer, split.inner)
         return split
 
     def parts_of(self, axes: Collection[Var]) -> list[Var]:
         """The loops around everything that ``axes`` of the serial nest have become, as far as they were split."""
         names = [axis.name for axis in axes]
         for name in names:
-            names += self.parts.get(name, ())
+            names += self.split_loops.get(name, ())
         return [loop.axis for loop in self.loops() if loop.axis.name in names]
 
     def ask(self, kind: str, candidates: Sequence[C], *more: object) -> C:
         """One of ``candidates``, the first by formula; ``more`` are facts that count, besides the serial nest."""
-        chosen, asked = self.target.decisions.ask(kind, lambda: described(self.serial, *more), candidates)
+        chosen, asked = self.target.decisions.ask(kind, lambda: description(self.serial, *more), candidates)
         self.asked += [] if asked is None else [asked]
         return chosen
 
     # ---- facts about the nest --------------------------------------------------------------------------------------
 
     def loops(self) -> list[ln.Loop]:
-        return prefix(self.nest.body)[0]
+        return perfect_loops(self.nest.body)[0]
 
     def present(self, name: str) -> list[str]:
         """``name``, where there is such a loop: a part of one iteration is none."""
@@ -89,13 +89,13 @@ class Scheduler:
 
     def inner_axes(self) -> list[Var]:
         """Axes of loops and reductions inside the perfectly nested ones, in order of first use."""
-        inner = statements(prefix(self.nest.body)[1])
+        inner = statements(perfect_loops(self.nest.body)[1])
         return list(dict.fromkeys(loop.axis for statement in inner for loop in headers(statement)))
 
     def offsets(self) -> list[tuple[Int, bool, int]]:
         """Every offset that the nest reads or writes at, whether it writes, and how often it does for once through the
         perfectly nested loops."""
-        return list(_offsets(prefix(self.nest.body)[1], 1))
+        return list(_offsets(perfect_loops(self.nest.body)[1], 1))
 
     def expressions(self) -> tuple[Int, ...]:
         return tuple(e for s in statements(self.nest.body) for e in expressions(s))
@@ -169,7 +169,7 @@ class Scheduler:
         return Scheduled(self.nest, tuple(self.schedule), asked=tuple(self.asked), serial=self.serial)
 
 
-def described(nest: ln.LoopNest, *more: object) -> str:
+def description(nest: ln.LoopNest, *more: object) -> str:
     """A nest as the same text whatever its dimensions are called, with ``more`` facts."""
     text = nest_text(nest)
     places = {v: [m.start() for m in re.finditer(rf"\b{re.escape(v.name)}\b", text)] for v in nest.dims}
@@ -186,7 +186,7 @@ def _divided(expressions: tuple[Int, ...]) -> int:
     return total
 
 
-def gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighed: bool = False) -> float:
+def vector_gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighed: bool = False) -> float:
     """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
     stores far apart more so, since a cache line must come in before a part of it is written. Accesses that vary with
     variables in ``near`` alone stay in the cache, and do not count. Where ``weighed``, those that happen once for a row

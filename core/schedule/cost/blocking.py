@@ -1,12 +1,12 @@
 """The order in which the tiles of a contraction run, by the bytes that each order moves through the caches.
 
-A tile reads a slab of A (its rows, along all of K) and a panel of B. Either the slab stays while panels pass (the inner
-loop is over panels), or the panel stays while slabs pass. The inner loop runs over a block, whose operand should stay
-in the second-level cache until the outer loop comes back to it. The outermost loop is what threads divide: what it does
-not move, each of them reads.
+A tile reads a slab of A (its rows, along all of K) and a panel of B. Either the inner loop runs over panels while the
+slab stays in the cache, or over slabs while the panel stays. The inner loop covers a block, whose operand should stay
+in the second-level cache until the outer loop reaches its next iteration. Threads divide the outermost loop; the
+operand that this loop does not move is read by each of them.
 
-Where slabs of A are too long for the cache, blocks of the terms that tiles sum pass over a block of slabs and a few
-panels, whose sums stay near meanwhile.
+Where slabs of A are too long for the cache, terms are summed in blocks: each block of terms runs over a block of slabs
+and a few panels, while their partial sums stay in the cache.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
-class Product:
-    """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (of
-    which a window shares some with its neighbours: count it once), ``panel`` what it reads of B, ``tile`` what it reads
-    and writes where its result is stored, ``sums`` what it sums. ``blocks`` are those of terms that it sums apart,
-    ``work`` the cycles in which it multiplies."""
+class Tiling:
+    """A product at given sizes: ``row_tiles`` by ``panels`` tiles. In bytes: ``slab`` is what a tile reads of A (what
+    windows share counts once), ``panel`` what it reads of B, ``tile`` what storing its result reads and writes,
+    ``sums`` its accumulators. Its terms are summed in ``blocks``; ``work`` is the cycles in which it multiplies."""
 
     row_tiles: int
     panels: int
@@ -39,26 +38,26 @@ class Product:
     work: float = 0.0
 
     def of(self, which: str) -> int:
-        """How many ``panels`` it has, or row tiles, ``rows``."""
+        """How many ``panels`` or row tiles (``rows``) it has."""
         return self.panels if which == "panels" else self.row_tiles
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """The innermost loop over tiles, ``panels`` or ``rows``, and how many of them are in a block. Where some panels are
-    ``kept``, blocks of terms pass over a block of rows and as many panels, whose sums stay near."""
+    """The innermost loop over tiles, ``panels`` or ``rows``, and how many of them are in a block. With ``term_panels``,
+    a block of terms runs over a block of rows and so many panels before the next block of terms."""
 
     inner: str
     count: int
-    kept: int = 0
+    term_panels: int = 0
 
     def __str__(self) -> str:
-        terms = f", terms in blocks over {self.kept} panels" if self.kept else ""
+        terms = f", terms in blocks over {self.term_panels} panels" if self.term_panels else ""
         return f"blocks of {self.count} {self.inner}{terms}"
 
 
 def blockings(
-    sizes: Sequence[Product],
+    sizes: Sequence[Tiling],
     extents: Mapping[str, Int],
     target: Target,
     tasks: int,
@@ -69,30 +68,30 @@ def blockings(
     """All blockings, the cheapest first: by the bytes that each moves, weighted by where they come from, and by how
     long threads wait for each other.
 
-    ``sizes`` are those that count, all alike: blocks that suit a batch must not leave one sample undivided.
-    ``extents`` are the numbers of tiles of ``rows`` and of ``panels``, which may be symbolic. At least so many
-    ``threads`` divide the tiles, and read operands; those of the target may wait for each other. The loops outside
-    blocks that differ in size are all that tasks can be made of; unless terms pass in blocks, at least ``tasks`` are
-    wanted, at the first of the sizes. ``of_rows`` says how many rows of tiles a block can have, of at most so many;
-    ``samples`` how many such products, each with tasks of its own, there are.
+    ``sizes`` are the sizes to weigh, each as much as the others: a blocking for large batches must still divide a
+    single sample. ``extents`` are the numbers of tiles, of ``rows`` and of ``panels``; they may be symbolic. At least
+    ``threads`` threads read operands; all threads of the target may wait for each other. Where blocks differ in size,
+    only the loops outside them can be tasks; then, without blocks of terms, at least ``tasks`` are wanted at the first
+    of the sizes. ``of_rows`` gives the rows of tiles that a block may have, at most its argument. There are ``samples``
+    such products, each with its own tasks.
     """
     panels, rows = ([size.of(which) for size in sizes] for which in ("panels", "rows"))
     found = [
         *_blockings("panels", panels, rows[0], extents, tasks, lambda count: count),
         *_blockings("rows", rows, panels[0], extents, tasks, of_rows),
     ]
-    found += [kept for b in found if b.inner == "rows" for kept in _kept(sizes[0], b, target)]
+    found += [blocked for b in found if b.inner == "rows" for blocked in _with_term_blocks(sizes[0], b, target)]
     sharing = max(threads, -(-target.threads // samples))
 
     def cycles(blocking: Blocking) -> float:
-        """For each tile, summed over the sizes: a large one does not count more than a small one."""
+        """Cycles a tile, summed over the sizes, so that large sizes do not outweigh small ones."""
         whole, other = sizes[0].of(blocking.inner), sizes[0].of("rows" if blocking.inner == "panels" else "panels")
         equal = blocking.count >= whole or sym.mod(extents[blocking.inner], blocking.count) == 0
-        # Where blocks are equal, and typically too few, tasks are single tiles, and divide evenly.
-        single = not blocking.kept and equal and -(-whole // blocking.count) * other < tasks
+        # Where equal blocks are typically too few, the tasks are single tiles, which divide evenly.
+        single = not blocking.term_panels and equal and -(-whole // blocking.count) * other < tasks
         return sum(at(size, blocking, single) / (size.row_tiles * size.panels) for size in sizes)
 
-    def at(size: Product, blocking: Blocking, single: bool) -> float:
+    def at(size: Tiling, blocking: Blocking, single: bool) -> float:
         idle = 0.0 if single else _idle(size, blocking, sharing, target.costs.threads.even_tasks)
         return _cycles(size, blocking, target) + _shared(size, blocking, threads, target.costs) + idle
 
@@ -102,8 +101,8 @@ def blockings(
 def _blockings(
     inner: str, counts: Sequence[int], outer: int, extents: Mapping[str, Int], tasks: int, fit: Callable[[int], int]
 ) -> Iterator[Blocking]:
-    """All of the loop over ``inner``, and blocks that divide its ``counts`` into near-equal parts, as far as they
-    ``fit``, the largest first. A block of one is left out: the inner loop would be none."""
+    """The whole loop over ``inner``, then blocks that divide one of ``counts`` into near-equal parts, as far as ``fit``
+    allows, the largest first; none of a single iteration, which would leave no inner loop."""
     whole = counts[0]
     yield Blocking(inner, whole)
     sizes = {fit(size) for count in counts for size in near_equal(count)} - {1, whole}
@@ -112,33 +111,33 @@ def _blockings(
             yield Blocking(inner, size)
 
 
-def _kept(product: Product, blocking: Blocking, target: Target) -> Iterator[Blocking]:
-    """``blocking``, a block of rows, with terms in blocks over so many panels that their sums stay near."""
+def _with_term_blocks(product: Tiling, blocking: Blocking, target: Target) -> Iterator[Blocking]:
+    """``blocking``, a block of rows, with terms in blocks over numbers of panels whose sums stay in the cache."""
     if product.blocks < 2:
         return
     room = min(target.costs.stack.sums, target.l2 // target.costs.memory.l2_sums)
     most = room // (product.sums * min(blocking.count, product.row_tiles))
-    for kept in near_equal(product.panels):
-        if kept <= most and kept * blocking.count > 1:
-            yield replace(blocking, kept=kept)
+    for term_panels in near_equal(product.panels):
+        if term_panels <= most and term_panels * blocking.count > 1:
+            yield replace(blocking, term_panels=term_panels)
 
 
 def near_equal(count: int) -> list[int]:
-    """The sizes of the parts of ``count`` that are as equal as can be, for each number of parts; the largest first.
-    There are about twice as many as the square root of ``count``."""
+    """The largest part of ``count`` divided as equally as can be, for each number of parts, descending: about twice the
+    square root of ``count`` sizes."""
     sizes = [count]
     while sizes[-1] > 1:
-        fewest = -(-count // (sizes[-1] - 1))  # parts that are smaller
+        fewest = -(-count // (sizes[-1] - 1))  # parts for the next smaller size
         sizes.append(-(-count // fewest))
     return sizes
 
 
-def _idle(product: Product, blocking: Blocking, threads: int, many: int) -> float:
-    """The cycles in which ``threads`` wait for the one that multiplies longest, if each takes as many consecutive
-    tasks: blocks of tiles, of which the last are smaller. None where each has ``many``. (A thread that is done helps
-    others, but what it takes from them has not come into its caches.)"""
+def _idle(product: Tiling, blocking: Blocking, threads: int, many: int) -> float:
+    """The cycles in which ``threads`` wait for the one that multiplies longest, where each takes as many consecutive
+    tasks: blocks of tiles, the last of which may be smaller. None where each thread has ``many``. (A thread that is
+    done helps others, but what it takes over is not in its caches.)"""
     outer, other = ("rows", "panels") if blocking.inner == "rows" else ("panels", "rows")
-    sizes = (product.of(outer), blocking.count), (product.of(other), max(1, blocking.kept))
+    sizes = (product.of(outer), blocking.count), (product.of(other), max(1, blocking.term_panels))
     if math.prod(-(-count // size) for count, size in sizes) >= many * threads:
         return 0.0
     down, across = (_parts(*size) for size in sizes)
@@ -149,12 +148,12 @@ def _idle(product: Product, blocking: Blocking, threads: int, many: int) -> floa
 
 
 def _parts(count: int, size: int) -> list[int]:
-    """``count`` in parts of ``size``, and what is left."""
+    """``count`` in parts of ``size``, the last of which is the rest."""
     return [min(size, count - first) for first in range(0, count, size)]
 
 
-def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
-    """The cycles in which one pass over the product waits for the operand that passes and for the one that stays."""
+def _cycles(product: Tiling, blocking: Blocking, target: Target) -> float:
+    """The cycles in which one pass over the product waits for its operands."""
     memory = target.costs.memory
     slabs = (product.slab, product.row_tiles)
     panels = (product.panel, product.panels)
@@ -163,33 +162,32 @@ def _cycles(product: Product, blocking: Blocking, target: Target) -> float:
     blocks = -(-inner_count // together)
     block = inner * together
     first = memory.fetched if blocking.inner == "rows" else 1.0
-    terms, kept = (product.blocks, blocking.kept) if blocking.kept else (1, 1)
-    groups = -(-outer_count // kept)
-    sums = product.sums * together * blocking.kept
-    # What one turn of the inner loop touches lies between two uses of an element of the block, unless blocks of terms
-    # pass: then what one of these touches in a turn does, for all panels but the first that are kept together. What all
-    # turns over a block touch lies between two uses of an element of the outer operand.
-    turn = block + kept * outer + product.tile * together * kept + sums
-    passed = (block + outer) // terms + sums // max(1, blocking.kept)
+    terms, term_panels = (product.blocks, blocking.term_panels) if blocking.term_panels else (1, 1)
+    groups = -(-outer_count // term_panels)
+    sums = product.sums * together * blocking.term_panels
+    # Bytes touched between two uses of an element: of the block, one run of the inner loop; with blocks of terms, what
+    # one of these touches in a run, for all but the first panel; of the outer operand, all runs over a block.
+    inner_run = block + term_panels * outer + product.tile * together * term_panels + sums
+    term_block = (block + outer) // terms + sums // max(1, blocking.term_panels)
     whole = block + outer_count * (outer + product.tile * together)
-    far = block * blocks * (1 + (groups - 1) * _missing(turn, target.l2))
-    far += block * blocks * (outer_count - groups) * _missing(passed, target.l2)
-    again = memory.fetched_again if blocking.kept else 1.0
+    far = block * blocks * (1 + (groups - 1) * _missing(inner_run, target.l2))
+    far += block * blocks * (outer_count - groups) * _missing(term_block, target.l2)
+    again = memory.fetched_again if blocking.term_panels else 1.0
     far += outer * outer_count * (first + again * (blocks - 1) * _missing(whole, target.l2))
-    # An element of the outer operand is used in every turn; meanwhile the next part of that operand may come.
+    # Every inner run uses an element of the outer operand; the next part of that operand may arrive meanwhile.
     far += outer * outer_count * blocks * (together - 1) * _missing((2 * outer + inner) // terms, target.l2)
-    near = block * blocks * (1 + (outer_count - 1) * _missing(turn // terms, target.l1))
+    near = block * blocks * (1 + (outer_count - 1) * _missing(inner_run // terms, target.l1))
     near += outer * outer_count * blocks * (1 + (together - 1) * _missing((outer + inner) // terms, target.l1))
     near += 2 * terms * sums * groups * blocks
     restarted = (terms - 1) * target.costs.tiles.restarted * product.row_tiles * product.panels
     return far * memory.from_l3 + near * memory.from_l2 + restarted
 
 
-def _shared(product: Product, blocking: Blocking, threads: int, costs: Costs) -> float:
-    """The cycles in which threads wait for what others have read too or have written, and for each other.
+def _shared(product: Tiling, blocking: Blocking, threads: int, costs: Costs) -> float:
+    """The cycles in which threads wait for data that others also read or have written, and for each other.
 
-    The outermost loop over tiles divides its operand among them; the other they read whole. Most of A lies in the cache
-    of a core that wrote it, in the step before, where rows divided that step too; B comes from a cache that all share.
+    The outermost loop over tiles divides one operand among the threads; each reads the other whole. Most of A is in the
+    cache of the core that wrote it, where rows divided that step too; B comes from a cache that all share.
     """
     other = "panels" if blocking.inner == "rows" else "rows"
     blocks = -(-product.of(blocking.inner) // blocking.count)

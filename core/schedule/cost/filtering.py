@@ -1,4 +1,4 @@
-"""Cycles of a convolution, as the sum that it is and by minimal filtering."""
+"""Cycles of a convolution, as a plain sum of products and by minimal filtering."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from luminal.core.types import f32
 
 
 def of_sum(weights: int, rows: int, target: Target) -> float:
-    """Of the sum of products of so many ``weights`` with ``rows`` windows."""
+    """Cycles of the sum of products of ``weights`` weights with ``rows`` windows."""
     return weights * (rows + target.costs.filtering.weight) / _per_cycle(target)
 
 
 def of_tiles(tiles: int, positions: int, k: int, n: int, there: int, back: int, target: Target) -> float:
-    """Of ``tiles`` of so many ``positions``, from ``k`` channels to ``n``: the products of whole tiles, the operations
-    of the transforms ``there`` and ``back``, for each channel, and what it takes to move what these write and to read
-    the filters."""
+    """Cycles of ``tiles`` tiles of ``positions`` positions each, from ``k`` channels to ``n``: their products, the
+    ``there`` and ``back`` operations of the two transforms for each channel, and moving transformed values and
+    filters."""
     costs = target.costs.filtering
     products = positions * n * k * (tiles + costs.weight)
     others = costs.operation * (k * there + n * back) + costs.moved * positions * (k + n)

@@ -1,4 +1,4 @@
-"""Estimates of time, from the structure of a nest: coarse, and only ever used to choose."""
+"""Estimates of time, from the structure of a nest: coarse, for choices alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from luminal.core.sizes import typical
 
 
 def grain(nest: ln.LoopNest, costs: Costs) -> int:
-    """How many tasks of ``nest`` one thread does in the time that waking another would take; at least 1."""
+    """How many tasks of ``nest`` a thread runs in the time that waking another thread takes; at least 1."""
     body = nest.tasks[-1].body if nest.tasks else nest.body
     return max(1, int(costs.threads.wake / _cycles(nest, body, costs)))
 
@@ -24,12 +24,12 @@ def cycles(nest: ln.LoopNest, costs: Costs) -> float:
 
 
 def _cycles(nest: ln.LoopNest, body: tuple[ln.Statement, ...], costs: Costs) -> float:
-    """Cycles of one run of ``body``, a part of ``nest``: what it computes, and the bytes of results that it stores."""
+    """Cycles of one run of ``body``, a part of ``nest``: its computation, and storing its results."""
     return _body(body, costs) + costs.memory.stream * _stored(body, {array.name for array in nest.arrays})
 
 
 def _stored(body: tuple[ln.Statement, ...], arrays: Collection[str]) -> float:
-    """Bytes that one run of ``body`` stores in ``arrays``, at typical sizes; what a task keeps to itself stays near."""
+    """Bytes that one run of ``body`` stores in ``arrays``, at typical sizes; local arrays stay in the cache."""
     total = 0.0
     for statement in body:
         if isinstance(statement, ln.Loop):
@@ -54,18 +54,18 @@ def _statement(statement: ln.Statement, costs: Costs) -> float:
         case ln.Contract():
             steps = math.prod(typical(loop.extent) for loop in statement.loops)
             reading = steps * statement.columns * statement.b_type.bits / 8 * costs.memory.stream
-            return max(multiplying(statement, costs), reading)
+            return max(multiply_cycles(statement, costs), reading)
         case ln.Sort():
             extent = typical(statement.extent)
             return costs.arithmetic.compared * extent * extent.bit_length()
-        case ln.Keep():
+        case ln.KeepLeast():
             return _values(statement, costs) + costs.arithmetic.compared
         case _:
             return 0
 
 
-def multiplying(contract: ln.Contract, costs: Costs) -> float:
-    """Cycles of what a tile computes, at typical sizes, however slowly its operands come."""
+def multiply_cycles(contract: ln.Contract, costs: Costs) -> float:
+    """Cycles of the arithmetic of a tile, at typical sizes, without waiting for operands."""
     steps = math.prod(typical(loop.extent) for loop in contract.loops)
     products = steps * contract.max_rows * contract.columns
     if (unit := contract.unit) is not None:
@@ -81,12 +81,12 @@ def _count(loop: ln.Loop) -> float:
 
 
 def _values(statement: ln.Statement, costs: Costs) -> float:
-    """Cycles of what a statement computes itself."""
+    """Cycles of the scalars that a statement itself computes."""
     return sum(_value(value, costs) for value in values(statement))
 
 
 def _value(value: ln.Scalar, costs: Costs) -> float:
-    """Cycles of a value, each distinct part of it computed once."""
+    """Cycles of a scalar, each distinct part of it computed once."""
     total = 0.0
     seen: set[ln.Scalar] = set()
     stack = [value]

@@ -1,5 +1,5 @@
-"""How many tasks of a kernel, and shares of a phase, are enough to divide among the threads of a target, and whether
-what lies between kernels leaves its caches."""
+"""How many tasks of a kernel, or shares of a phase, keep all threads of a target busy, and whether values between
+kernels leave its caches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def enough_tasks(target: Target) -> int:
 
 
 def few_tasks(target: Target) -> int:
-    """Tasks so few that some of the threads of ``target`` would wait for others."""
+    """A number of tasks below which some threads of ``target`` would wait for others."""
     return enough_tasks(target) // target.costs.threads.few_tasks
 
 
@@ -26,11 +26,11 @@ def enough_shares(target: Target) -> int:
 
 
 def suffice(shares: Int, target: Target) -> bool:
-    """Whether so many shares can be divided among the threads of ``target``, if not as evenly as more of them."""
+    """Whether ``shares`` shares keep all threads of ``target`` busy, if less evenly than ``enough_shares``."""
     return typical(shares) >= min(enough_shares(target), target.costs.threads.shares_suffice * target.threads)
 
 
 def leaves_cache(size: int, target: Target, values: int = 1) -> bool:
-    """Whether ``values`` of ``size`` bytes in all have left the last cache of ``target`` when another kernel reads
+    """Whether ``values`` values of ``size`` bytes in all leave the last cache of ``target`` before another kernel reads
     them."""
     return size > values * target.l3 // target.costs.memory.l3_value

@@ -1,14 +1,14 @@
 """Cycles of a contraction in tiles of one shape: register tiles of a core, or tiles of blocks of threads.
 
-Of tiles of vectors: a step of a tile of ``r`` rows and ``v`` vectors takes ``r*v`` multiply-adds and ``r + v`` loads,
-two of each a cycle, and no less than the cycles in which a multiply-add comes back to its accumulator, or in which its
-row of the panel arrives, for which the first of the tiles that read it waits, or each where the second-level cache does
-not hold the panel: with few rows that is all that counts, and columns that fill a panel up cost as much as any. Where
-the first-level cache does not hold it, a low and wide tile waits for the second, and any takes a little more, as for
-each load beside multiply-adds of vectors: alone, a core hides them, but where another thread runs on it, as on most
-rented machines, 14 x 2 takes a tenth longer than 9 x 3. The store of a tile takes longer for each row, whose cache
-lines are new, and for each vector; of one that is turned, for each column, since as many lanes as a vector has are
-turned, however many rows there are. Measured against products of many shapes: see ``tests/test_blocking.py``.
+A step of a tile of ``r`` rows and ``v`` vectors has ``r*v`` multiply-adds and ``r + v`` loads, two of each a cycle. It
+takes at least the latency of a multiply-add, and at least the time in which its row of the panel arrives: the first
+tile that reads the panel waits for that, or every tile where the second-level cache does not hold the panel. With few
+rows this is all that counts, and padding columns cost as much as others. Where the panel is not in the first-level
+cache, a low and wide tile waits for the second, and any tile takes a little longer. So does each load beside
+multiply-adds of vectors: one thread alone on a core hides them, but with a second one, as on most rented machines, 14 x
+2 takes a tenth longer than 9 x 3. Storing a tile takes time for each row, whose cache lines are new, and for each
+vector; stored transposed, for each column, since whole vectors are transposed however few rows there are. Measured
+against products of many shapes: see ``tests/test_blocking.py``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from luminal.core.target import Target
 
 @dataclass(frozen=True)
 class Product:
-    """What tiles of vectors compute: ``rows`` of A, of which some numbers follow each other in ``lines``, by
-    ``columns`` of B, in so many ``steps``. A row of a panel has ``size`` bytes for each column, of which ``stored`` are
-    read; ``operations`` compute a vector of it from these. ``unit`` multiplies, where there is one. Results are stored
-    ``along_rows``, or along columns."""
+    """What tiles of vectors compute: ``rows`` of A, consecutive in runs of the lengths ``lines``, by ``columns`` of B,
+    in ``steps`` steps. A row of a panel takes ``size`` bytes for each column, of which ``stored`` are read from memory;
+    ``operations`` compute a vector from these. ``unit`` multiplies, where there is one. Results are stored
+    ``along_rows`` or along columns."""
 
     rows: int
     lines: Sequence[int]
@@ -39,14 +39,14 @@ class Product:
     along_rows: bool
 
 
-def of_vectors(product: Product, rows: int, vectors: int, columns: int, target: Target) -> float:
-    """Cycles in tiles of ``rows`` by ``vectors`` of ``columns`` in all: of all rows as far as A has them one after the
-    other, and line by line."""
+def cycles_of_vectors(product: Product, rows: int, vectors: int, columns: int, target: Target) -> float:
+    """Cycles of the product in tiles of ``rows`` by ``vectors``, ``columns`` wide: the sum for all rows taken together
+    and for each line, as ``lines`` has them."""
     return sum(product.rows / line * _of_line(product, line, rows, vectors, columns, target) for line in product.lines)
 
 
 def _of_line(product: Product, line: int, rows: int, vectors: int, columns: int, target: Target) -> float:
-    """Cycles of so many rows as there are in a ``line``."""
+    """Cycles of the rows of one ``line``."""
     arithmetic, memory, tiles = target.costs.arithmetic, target.costs.memory, target.costs.tiles
     count = -(-line // rows)
     height = line / count
@@ -67,24 +67,26 @@ def _of_line(product: Product, line: int, rows: int, vectors: int, columns: int,
     return count * -(-product.columns // columns) * (product.steps * step + store)
 
 
-def of_matrices(unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], columns: int, whole: bool) -> float:
-    """Cycles of a step for each row of A, and for all ``columns``, in tiles of ``high`` by ``wide`` registers of
-    ``unit``, each product of two of which reads one of each, of which those of the shorter side of the tile stay. Rows
-    follow each other in ``lines``, which end with ``whole`` tiles, or nothing is known of how tiles divide them."""
+def cycles_of_matrices(
+    unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], columns: int, whole: bool
+) -> float:
+    """Cycles of a step, for each row of A and for all ``columns``, in tiles of ``high`` by ``wide`` registers of
+    ``unit``. A product of two registers reads one of each operand; registers of the shorter side are read once.
+    ``lines`` are runs of rows; they end with ``whole`` tiles, or how tiles divide them is not known."""
     rows = high * unit.rows
     tiles = sum((-(-line // rows) if whole else line / rows) / line for line in lines)
     return unit.cycles * tiles * -(-columns // (wide * unit.columns)) * (high * wide + (high + wide) * unit.load)
 
 
-def of_block(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
-    """Cycles of a step of ``batch`` products in tiles of blocks, all processors working on them at once, as if a
-    processor did one multiply-add in each: how many it does is not needed to compare tiles."""
+def cycles_of_block(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
+    """Cycles of a step of ``batch`` products in tiles of blocks, on all processors at once, as if a processor did one
+    multiply-add a cycle: its real rate is not needed to compare tiles."""
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     return -(-blocks // grid.processors) * tile.rows * tile.columns / tile.rate
 
 
-def of_chain(grid: Grid, tile: tuple[int, int], waves: int) -> int:
-    """Cycles of a term of two contractions in one pass, in tiles of so many rows and columns, which all processors
-    compute in so many ``waves``: as those of ``of_block``."""
+def cycles_of_chain(grid: Grid, tile: tuple[int, int], waves: int) -> int:
+    """Cycles of a term of two contractions in one pass, in tiles of so many rows and columns that all processors
+    compute in ``waves``; comparable with ``cycles_of_block``."""
     rows, columns = tile
     return waves * (rows * columns + grid.costs.staged * (rows + columns))

@@ -1,4 +1,4 @@
-"""How much of its arrays a kernel touches, counted in its nest, and which elements a view touches again."""
+"""How many elements of its arrays a kernel touches, counted in its nest, and which views repeat elements."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from luminal.core.schedule.nest.walk import headers, inside, reads
 from luminal.core.symbolic import Int, Var
 
 
-def accesses(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Elements that one launch reads or writes of each array, every time counted: an upper bound.
+def elements_touched(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Elements that one launch reads or writes of each array, each access counted: an upper bound.
 
-    ``sizes`` gives the dimensions. An element that is read again counts again, so what is touched of an array is the
-    smaller of this and its size.
+    ``sizes`` gives the dimensions. Repeated accesses count again, so a launch touches no more than the smaller of this
+    and the array's size.
     """
     found: Counter[str] = Counter({array.name: 0 for array in nest.arrays})
     _body(nest.body, 1, {dim: sizes[dim.name] for dim in nest.dims}, found)
@@ -26,7 +26,7 @@ def accesses(nest: ln.LoopNest, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def reads_again(node: Node) -> bool:
-    """Whether ``node`` is a view with more elements than what it views: windows that overlap."""
+    """Whether ``node`` is a view with more elements than its operand: windows that overlap."""
     return node.op is ops.VIEW and sym.always(node.size - node.inputs[0].size - 1)
 
 
@@ -36,7 +36,7 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
         match statement:
             case ln.Store():
                 found[statement.array] += times
-            case ln.Sort() | ln.Keep():
+            case ln.Sort() | ln.KeepLeast():
                 extent = _most(statement.extent, dims)
                 passes = extent.bit_length()
                 found[statement.array] += times * passes * (extent if isinstance(statement, ln.Sort) else 1)
@@ -51,7 +51,7 @@ def _body(body: tuple[ln.Statement, ...], times: int, dims: Mapping[Var, Int], f
 
 
 def _most(extent: Int, dims: Mapping[Var, Int]) -> int:
-    """The extent at these dimensions; its upper bound where it varies between iterations of outer loops."""
+    """The extent at these dimensions; its upper bound where it depends on outer loops."""
     bound = sym.upper(sym.substitute(extent, dims))
     assert bound is not None, f"extent {extent} has no bound"
     return max(bound, 0)

@@ -1,13 +1,13 @@
 """Values put together from parts: concatenations and paddings as regions of one buffer.
 
-A stored value that is a select by position, or a padded view, of other stored values is an *assembly*: boxes of its
-index space, each a copy of some value or a constant. A part that a kernel of its own computes, and that fills a box
-completely, is *placed*: its kernel writes straight into the box, a sub-buffer of the whole. What is left (the border of
-a padding, parts that are inputs) is written by small kernels, one for each box; there is no select at run time.
+A stored value that selects by position among other stored values, or is a padded view of one, is an *assembly*: boxes
+of its index space, each a copy of some value or a constant. A part that has a kernel of its own and fills a box
+completely is *placed*: its kernel writes straight into the box, a sub-buffer of the whole. The other boxes (the border
+of a padding, parts that are inputs) are written by small kernels, one for each box; nothing is selected at run time.
 
 A scatter is an assembly of one part: its old value is placed in its buffer, or copied there where anything else reads
-it, and the scatter's own kernel then writes over that. So is a sort of whole rows, in which they are sorted. The last
-value of a loop's carry lies where the first did.
+it; then the kernel of the scatter writes the new elements. A sort of whole rows is treated alike, and sorts in its
+buffer. The last value of a loop's carry lies where its first value did.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class Part:
 
 @dataclass(frozen=True)
 class Placement:
-    """A value inside the buffer of ``whole``: ``index``, over the value's axes, is the whole's element for each. It may
-    be a part of the whole, or what the whole is written over."""
+    """A value inside the buffer of ``whole``: ``index``, over the value's axes, is the element of the whole that each
+    of its elements is. The whole may contain the value, or be written over it."""
 
     whole: Node
     index: tuple[Int, ...]
 
     def at(self, node: Node, index: tuple[Int, ...]) -> tuple[Int, ...]:
-        """The whole's element that is ``node``'s, the value's, at ``index``."""
+        """The element of the whole at which ``node``, the placed value, has its element ``index``."""
         by = ir.rename(node.shape, index)
         return tuple(sym.substitute(e, by) for e in self.index)
 
 
 @dataclass(frozen=True)
 class Assemblies:
-    """``placed`` says which values lie inside others; ``parts`` gives, for each assembled value, what its own kernels
-    still have to write."""
+    """``placed`` says which values lie inside others; ``parts`` are the boxes that each assembly's own kernels still
+    write."""
 
     placed: Mapping[Node, Placement]
     parts: Mapping[Node, tuple[Part, ...]]
@@ -71,18 +71,18 @@ class Assemblies:
         return node
 
     def within(self, node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
-        """The value whose buffer holds ``node``, and which of its elements ``node``'s element ``index`` is."""
+        """The value whose buffer holds ``node``, and the element of that value that is ``node``'s element ``index``."""
         while (placement := self.placed.get(node)) is not None:
             node, index = placement.whole, placement.at(node, index)
         return node, index
 
 
 class _UndecidedError(Exception):
-    """Which box an element lies in cannot be decided at compile time, or the value is no assembly."""
+    """The value is no assembly, or the box of an element cannot be decided at compile time."""
 
 
-def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
-    """The assemblies among the stored values. Values in ``fixed`` keep a buffer of their own."""
+def find_assemblies(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
+    """The assemblies among the stored values. Values in ``fixed`` have buffers of their own."""
     home = {n: c for c in fusion.clusters for n in c.index}
     placed: dict[Node, Placement] = {}
     left: dict[Node, tuple[Part, ...]] = {}
@@ -93,9 +93,9 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             (changed,) = cluster.index
             old = changed.inputs[0]
             if old.shape != changed.shape:
-                continue  # the least elements of a row are kept apart from it
+                continue  # the least elements of a row have a buffer of their own
             alone = old in fusion.stored and old not in fixed and readers[old] == [changed]
-            if alone and not _shares(old, placed, readers, home, fusion):
+            if alone and not _is_read_elsewhere(old, placed, readers, home, fusion):
                 placed[old], left[changed] = Placement(changed, ir.axes(changed.shape)), ()
             else:
                 left[changed] = (Part(tuple((0, d) for d in changed.shape), old, ir.axes(changed.shape)),)
@@ -119,7 +119,7 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
             source = part.source
             if placement is None or source is None or source in fixed or source in placed or source in mine:
                 continue
-            if source in fusion.stored and not _touches(home[source], {whole, *mine}):
+            if source in fusion.stored and not _reads_any(home[source], {whole, *mine}):
                 mine[source] = placement
                 rest.pop()
         if mine:
@@ -128,14 +128,14 @@ def find(fusion: Fusion, fixed: frozenset[Node]) -> Assemblies:
     return Assemblies(placed, left)
 
 
-def _shares(
+def _is_read_elsewhere(
     whole: Node,
     placed: dict[Node, Placement],
     readers: Mapping[Node, list[Node]],
     home: Mapping[Node, Cluster],
     fusion: Fusion,
 ) -> bool:
-    """Whether anything reads a part in the buffer of ``whole`` but what is in there: it could read what is changed."""
+    """Whether anything outside the buffer of ``whole`` reads a value in it: it could see the change."""
     inside = {whole}
     for node, placement in reversed(placed.items()):
         if placement.whole not in inside:
@@ -160,14 +160,14 @@ def _carry(node: Node) -> Node | None:
 
 
 def _assembled(cluster: Cluster, fusion: Fusion) -> Node | None:
-    """The only stored value of a cluster that does nothing but move values, if it is one."""
+    """The only stored value of a cluster that only moves values, if there is exactly one."""
     stored = [n for n in cluster.index if n in fusion.stored]
     moves = all(n.op in (ops.SELECT, ops.CONTIGUOUS) for n in cluster.index)
     return stored[0] if cluster.kind == "map" and len(stored) == 1 and moves else None
 
 
-def _touches(cluster: Cluster, nodes: set[Node]) -> bool:
-    """Whether a cluster reads any of ``nodes``: it could not write into a buffer that it reads."""
+def _reads_any(cluster: Cluster, nodes: set[Node]) -> bool:
+    """Whether a cluster reads any of ``nodes``: then it cannot write into their buffer."""
     seen: set[Node] = set()
     stack = [x for n in cluster.index for x in n.inputs]
     while stack:
@@ -181,8 +181,8 @@ def _touches(cluster: Cluster, nodes: set[Node]) -> bool:
 
 
 def _placement(part: Part, whole: Node) -> Placement | None:
-    """Where a part's source lies in the whole, if the box holds all of it, in the whole's order of axes; axes of the
-    source may be one in the whole, and axes of extent 1 be missing."""
+    """Where a part's source lies in the whole, if the box holds all of it in the whole's order of axes; None otherwise.
+    Axes of the source may be merged in the whole, and axes of extent 1 be missing."""
     source = part.source
     if source is None or source.op.kind is ops.Kind.SOURCE:
         return None
@@ -194,7 +194,7 @@ def _placement(part: Part, whole: Node) -> Placement | None:
         same = all(d == 1 or i == e for i, e, d in zip(index, ir.axes(source.shape), source.shape, strict=True))
         at = ir.axes(source.shape) if same else None
     elif source.op is ops.SORT:
-        return None  # the elements of a row to sort lie side by side
+        return None  # a row is sorted where it is contiguous
     elif source.rank > whole.rank or _longer_axes(source.shape) == _longer_axes(part.extents):
         at = invert(part.extents, index, source.shape, ir.axes(source.shape))
     return None if at is None else Placement(whole, tuple(a + s for a, s in zip(at, low, strict=True)))
@@ -209,7 +209,7 @@ def _longer_axes(shape: tuple[Int, ...]) -> tuple[Int, ...]:
 
 @dataclass
 class _Decomposition:
-    """Takes one stored value apart into boxes."""
+    """Divides one stored value into boxes."""
 
     whole: Node
     stored: Mapping[Node, Cluster]
@@ -268,7 +268,7 @@ def _position(node: Node, index: tuple[Int, ...]) -> Int:
 
 
 def _cut(whole: Node, bounds: Bounds, condition: Int) -> tuple[Bounds, list[Bounds]]:
-    """A box divided where ``condition >= 0`` holds (one box) and where it does not (at most one more)."""
+    """The box of ``bounds`` where ``condition >= 0`` holds, and the boxes where it does not (at most one)."""
     for position, axis in enumerate(ir.axes(whole.shape)):
         variable = sym.as_var(axis)
         linear = None if variable is None else sym.coefficient(condition, variable)

@@ -1,8 +1,8 @@
 """Chains: a contraction, reductions along its columns, and a contraction over them, as one cluster.
 
-Where a row cluster is all that reads a contraction, and its result is summed over the row by another contraction, the
-value between them need not be stored: it is computed in blocks of columns, and the reductions are carried along (see
-``online``). What is stored then grows with the rows, not with rows times columns.
+Where only a row cluster reads a contraction, and another contraction sums the row cluster's result along the row, the
+value between them is not stored: it is computed in blocks of columns, from block to block with the reductions (see
+``online``). Memory then grows with the rows, not with rows times columns.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from luminal.core.schedule.fusion.reads import merged_index
 from luminal.core.symbolic import Int, Var
 
 
-def link(fusion: Fusion, without: frozenset[int] = frozenset()) -> Fusion:
-    """``fusion`` with every chain made one cluster, which keeps the number of its last; ``without`` are numbers of last
-    clusters to leave alone."""
+def link_chains(fusion: Fusion, without: frozenset[int] = frozenset()) -> Fusion:
+    """``fusion`` with every chain made one cluster, under the number of its last one; the chains that end in a cluster
+    whose number is in ``without`` stay apart."""
     readers = _readers(fusion)
     replaced: dict[int, Cluster] = {}
     gone: set[int] = set()
@@ -75,8 +75,8 @@ def _chain(fusion: Fusion, readers: Mapping[Node, set[int]], last: Cluster) -> t
         return None
     between = {v for e in index[_viewed(product.inputs[0], fusion)] for v in sym.variables(e)}
     columns = [v for a in last.axes if (v := sym.as_var(a)) is not None and v not in between]
-    kept = {v for n in middle.index if n.op.kind is Kind.REDUCE for e in index[n] for v in sym.variables(e)}
-    if len(columns) != 1 or along in kept or columns[0] in kept | between:
+    unreduced = {v for n in middle.index if n.op.kind is Kind.REDUCE for e in index[n] for v in sym.variables(e)}
+    if len(columns) != 1 or along in unreduced or columns[0] in unreduced | between:
         return None
     rows = [n for n in first.index if n in fusion.stored]
     if len(rows) != 1:
@@ -86,14 +86,14 @@ def _chain(fusion: Fusion, readers: Mapping[Node, set[int]], last: Cluster) -> t
 
 
 def _viewed(node: Node, fusion: Fusion) -> Node:
-    """What ``node`` is a view or a conversion of."""
+    """The value that ``node`` is a view or an inline conversion of."""
     while node.op is ops.VIEW or (node.op is ops.CAST and node in fusion.inline):
         node = node.inputs[0]
     return node
 
 
 def _only_source(fusion: Fusion, cluster: Cluster) -> Cluster | None:
-    """The one contraction that ``cluster`` reads along its row; None where there is no such or several."""
+    """The one contraction that ``cluster`` reads; None where there are none or several."""
     found = {
         home.number: home
         for n in cluster.index
@@ -105,14 +105,15 @@ def _only_source(fusion: Fusion, cluster: Cluster) -> Cluster | None:
 
 
 def _sources(nodes: Sequence[Node], fusion: Fusion) -> list[Node]:
-    """What ``nodes`` read, through views and inline values."""
+    """The stored values, inputs and constants that ``nodes`` read, through views and inline values."""
     return traverse.sources(nodes, lambda n: n not in fusion.stored and (n.op is ops.VIEW or n in fusion.inline))
 
 
 def _indices(
     fusion: Fusion, clusters: tuple[Cluster, Cluster, Cluster], total: Node, along: Var
 ) -> dict[Node, tuple[Int, ...]] | None:
-    """Every member's axes over the axes of the last cluster and ``along``; None where one is read at two places."""
+    """The index of every member over the axes of the last cluster and ``along``; None where a member is read at two
+    indices."""
     first, middle, last = clusters
     members = {n for c in clusters for n in c.index}
     found: dict[Node, tuple[Int, ...]] = {}

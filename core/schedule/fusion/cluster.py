@@ -6,12 +6,12 @@ domain's, so views between members cost nothing. Kinds differ only in what the d
 - ``map``: every element is computed for itself;
 - ``row``: some axes are the row, which reductions run along (softmax, norms, pooling); the others are outer;
 - ``contraction``: the domain is the result of a contraction, whose consumers are its epilogue;
-- ``scatter``: the domain is what a scatter puts in; where it goes, the axis ``at``, is read at run time;
+- ``scatter``: the domain is a scatter's new elements; their position, the axis ``at``, is read at run time;
 - ``scan``: the domain is what a scan runs over, its first axis in order; all its results, and its carries, are members;
-- ``sort``: the domain is what is sorted, along its last axis; where an element goes there is known at the end.
-- ``steps``: a loop or branch that is steps of the program, no kernel itself (see ``prepare.loops``);
-- ``host``: a function of the host, no kernel either;
-- ``measure``: nor this: from here on it is known how large a dimension is.
+- ``sort``: the domain is the operand, sorted along its last axis; positions in the result are known at the end;
+- ``steps``: a loop or branch, which becomes steps of the program, no kernel (see ``prepare.loops``);
+- ``host``: a call of a function of the host, no kernel;
+- ``measure``: no kernel: after it the size of a dimension is known.
 
 Another, ``chain``, is made of three of these afterwards (see ``chain``).
 """
@@ -31,9 +31,9 @@ from luminal.core.symbolic import Int, Var
 
 @dataclass(frozen=True)
 class Chain:
-    """The parts of a chain: the ``first`` contraction with its epilogue, whose result is the ``row``, the ``middle``, a
-    row cluster that reads it, and the ``last``, a contraction that sums what the middle gives ``along`` its axis.
-    ``contraction`` is the first; the last is the cluster's."""
+    """The parts of a chain: the ``first`` contraction with its epilogue, whose result is the ``row``; ``middle``, the
+    row cluster that reads it; and ``last``, a contraction that sums the middle's result over the axis ``along``.
+    ``contraction`` is the first one; the last one is the cluster's."""
 
     first: tuple[Node, ...]
     row: Node
@@ -58,7 +58,7 @@ class Cluster:
     extents: tuple[Int, ...]
     row: frozenset[Var] = frozenset()
     index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)
-    operand_index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)  # of what a reduction in a row reads
+    operand_index: dict[Node, tuple[Int, ...]] = field(default_factory=dict)  # of operands of reductions along the row
     contraction: Contraction | None = None  # the only one, or the last of a chain
     chain: Chain | None = None
     measures: tuple[Var, Node] | None = None
@@ -103,12 +103,12 @@ class Fusion:
     stored: Mapping[Node, Cluster]
     inline: frozenset[Node]
     roots: tuple[Node, ...]
-    kept: frozenset[Node] = frozenset()  # of their own storage, row-major
+    own_storage: frozenset[Node] = frozenset()  # in buffers of their own, row-major
 
 
 @dataclass(frozen=True)
 class Read:
-    """``source`` read at ``index`` under ``valid``."""
+    """A read of ``source`` at ``index``, where every condition of ``valid`` is at least zero."""
 
     source: Node
     index: tuple[Int, ...]
@@ -127,7 +127,7 @@ def resolve(
     inline: set[Node] | frozenset[Node],
     home: Mapping[Node, object],
 ) -> Iterator[Read]:
-    """The stored values that ``node`` at ``index`` depends on, through views and inline values; each read once."""
+    """The reads of stored values that ``node`` at ``index`` depends on, through views and inline values, each once."""
     waiting = [(node, index, valid)]
     seen: set[tuple[Node, tuple[Int, ...], tuple[Int, ...]]] = set()
     while waiting:

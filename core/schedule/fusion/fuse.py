@@ -1,8 +1,8 @@
 """Fusion: the graph's nodes grouped into clusters (see ``cluster``), each of which becomes one kernel.
 
-A node joins the latest cluster that it reads, where the axes can be matched and no cycle arises; otherwise it begins
-its own. Clusters that its other operands come from become one with the cluster that it has joined, where nothing else
-reads them. Values that are cheap, or that only one reduction reads, are *inline*: computed where they are used.
+A node joins the latest cluster that it reads, where axes can be matched and no cycle arises; otherwise it begins a new
+one. Then clusters of its other operands are merged into that cluster where nothing else reads them. Values that are
+cheap, or that only one reduction reads, are *inline*: computed where they are used.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from luminal.core.schedule.prepare import loops
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
-DECODING = 4  # operations, at most, that make a value of a narrower one wherever it is used
-DEEPEST = 100  # operations one inside the other that one expression holds
-STREAMS = 16  # values, at most, that a cluster is given more of: processors fetch ahead of so many, Metal binds 31
+MOST_DECODING = 4  # operations that compute a value from a narrower one wherever it is used
+MOST_NESTED = 100  # operations, each inside another, in one expression
+MOST_SOURCES = 16  # values that a cluster reads from outside: processors prefetch so many streams, Metal binds 31
 ENOUGH_ROWS = 16  # that are enough for threads to have some each
 
 
-def scattered(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a scatter that its new element ``new`` goes to: ``at`` along the axis."""
+def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a scatter's result that new element ``new`` is written to; ``at`` stands for the position read at
+    run time."""
     old, positions, _ = node.inputs
     axis = node.attr.axis
     at: Int = sym.var("at", 0, old.shape[axis] - 1)
     return (*new[:axis], at, *new[axis + positions.rank :])
 
 
-def ordered(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a sort that its operand's ``element`` becomes: ``at`` along the last axis."""
+def sort_index(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The element of a sort's result that the operand's ``element`` becomes; ``at`` stands for the place found by
+    sorting."""
     at: Int = sym.var("at", 0, node.shape[-1] - 1)
     return (*element[:-1], at)
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """A way through all of a value: element by element over a ``shape``, or row by row, of which these axes are
-    ``along`` a row."""
+    """A pass over all of a value: element by element over ``shape``, or row by row, rows being the axes ``along``."""
 
     source: Node
     shape: ir.Shape
@@ -59,7 +60,7 @@ class Fuser:
         self, roots: tuple[Node, ...], contractions: Mapping[Node, Contraction], measured: Mapping[Var, Node]
     ) -> None:
         self.roots = roots
-        self.kept = loops.kept(roots)
+        self.own_storage = loops.kept(roots)
         self.contractions = contractions
         self.measured = measured
         self.order = traverse.topological(roots, measured)
@@ -69,16 +70,16 @@ class Fuser:
         self.depth: dict[Node, int] = {}
         self.prologues = self._find_prologues()
         self.clusters: list[Cluster] = []
-        self.sources: list[set[Node]] = []  # of each cluster: what others compute, inputs and constants that it reads
+        self.sources: list[set[Node]] = []  # of each cluster: the values from outside that it reads
         self.ancestors: list[int] = []
-        self.latest: dict[_Pass, int] = {}  # the last cluster of each
-        self.sizes: dict[Var, int] = {}  # the clusters after which measured sizes are known
+        self.latest: dict[_Pass, int] = {}  # the last cluster with each pass
+        self.sizes: dict[Var, int] = {}  # the clusters that measure sizes
 
     def run(self) -> Fusion:
         for node in self.order:
             if node.op.kind is Kind.SOURCE or node.op is ops.VIEW:
                 continue
-            if self._inline(node):
+            if self._is_inline(node):
                 self.inline.add(node)
                 self.depth[node] = self._depth(node, None)
             else:
@@ -95,8 +96,8 @@ class Fuser:
         self.sources.append(set())
         self.ancestors.append(self.ancestors[home] | 1 << home)
 
-    def _needs(self, node: Node) -> set[int]:
-        """The clusters that measure the sizes of ``node``, and of what is computed where it is."""
+    def _measuring(self, node: Node) -> set[int]:
+        """The clusters that measure the sizes that ``node``, and what is computed inline for it, depend on."""
         if not self.sizes:
             return set()
         here = {node: None}
@@ -106,12 +107,12 @@ class Fuser:
             here |= dict.fromkeys(computed)
         return {self.sizes[size] for part in here for size in traverse.symbols(part) if size in self.sizes}
 
-    # ---- what is inline -------------------------------------------------------------------------------------------
+    # ---- inline values --------------------------------------------------------------------------------------------
 
-    def _inline(self, node: Node) -> bool:
-        if node in self.kept or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
+    def _is_inline(self, node: Node) -> bool:
+        if node in self.own_storage or node.op.kind is not Kind.ELEMENTWISE or node.op is ops.CONTIGUOUS:
             return False
-        if self._depth(node, None) > DEEPEST:
+        if self._depth(node, None) > MOST_NESTED:
             return False
         sources = [r.source for r in self._reads(node, ir.axes(node.shape))]
         if not sources and node.op not in COSTLY:
@@ -122,29 +123,29 @@ class Fuser:
         if node.op is ops.CAST and users and all(self._is_multiplied(user) for user in users):
             return True  # operands of tile operations convert as they are loaded
         if node in self.prologues:
-            return True  # and are computed from constants
+            return True  # tile operations compute it as they load B
         if self._decodes(node, sources):
-            return True  # memory holds fewer bytes
+            return True  # its source has fewer bytes to read
         if len(users) != 1:
             return False
         (user,) = users
-        if self._spreads(node, user, sources):
-            return True  # one operation instead of a value larger than all that it comes from
+        if self._broadcasts(node, user, sources):
+            return True  # recomputing is cheaper than storing a value larger than its operands
         if user.op.kind is not Kind.REDUCE or user in self.contractions or self._is_in_parts(node, sources):
             return False
-        # A reduction over overlapping windows would compute the value once for each window.
+        # A reduction over overlapping windows would compute each element once for each window.
         return user.inputs[0].size == node.size
 
     def _is_in_parts(self, node: Node, sources: list[Node]) -> bool:
-        """Whether several values as large as ``node`` that it is made of would be stored by the kernel of one
-        contraction, which no reduction joins, instead of it; those that others read, too, are stored anyway."""
-        own = {x for x in sources if x not in self.kept and {node, *sources}.issuperset(self.consumers[x])}
+        """Whether storing ``node`` saves storing several values of its size. They are written by one contraction's
+        kernel, which no reduction joins, and nothing else reads them."""
+        own = {x for x in sources if x not in self.own_storage and {node, *sources}.issuperset(self.consumers[x])}
         homes = [self.home[x].number for x in own if x in self.home and x.size == node.size]
         return any(homes.count(n) > 1 and self.clusters[n].kind == "contraction" for n in homes)
 
     def _decodes(self, node: Node, sources: list[Node]) -> bool:
-        """Whether ``node`` is a few cheap operations on one value of fewer bytes, and nothing needs it stored."""
-        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > DECODING:
+        """Whether ``node`` is a few cheap operations on one narrower value, and no reader needs it stored."""
+        if node.op in COSTLY or len(set(sources)) != 1 or self._depth(node, None) > MOST_DECODING:
             return False
         narrow, users = sources[0].dtype, self.consumers[node]
         if narrow.itemsize >= node.dtype.itemsize or not (narrow.is_integer or (narrow.is_float and narrow.bits >= 16)):
@@ -155,8 +156,8 @@ class Fuser:
             return False
         return all(user.op.kind in (Kind.ELEMENTWISE, Kind.REDUCE) and user.op is not ops.CONTIGUOUS for user in users)
 
-    def _spreads(self, node: Node, user: Node, sources: list[Node]) -> bool:
-        """Whether ``node`` is cheap and larger than any of the ``sources`` that it reads, and ``user`` as large."""
+    def _broadcasts(self, node: Node, user: Node, sources: list[Node]) -> bool:
+        """Whether ``node`` is cheap and larger than each of its ``sources``, and ``user`` is elementwise."""
         if node.op in COSTLY or user.op.kind is not Kind.ELEMENTWISE or node not in user.inputs:
             return False
         if self._is_multiplied(user):
@@ -172,7 +173,8 @@ class Fuser:
         return any(map(self._is_multiplied, self.consumers[node]))
 
     def _find_prologues(self) -> set[Node]:
-        """The nodes that are part of what tile operations compute their right operands from, as they load it."""
+        """The nodes that are part of a prologue of a tile operation: its right operand is computed from them as it is
+        loaded."""
         found: set[Node] = set()
         for node in reversed(self.order):
             users = self.consumers[node]
@@ -183,53 +185,53 @@ class Fuser:
         return found
 
     def _depth(self, node: Node, cluster: Cluster | None) -> int:
-        """How many operations are one inside the other where ``node`` is computed in ``cluster``, or inline."""
+        """The length of the longest chain of operations inside the expression of ``node``, in ``cluster`` or inline."""
         operands = [x.inputs[0] if x.op is ops.VIEW else x for x in node.inputs]
         inside = [x for x in operands if x in self.inline or (cluster is not None and self.home.get(x) is cluster)]
         return 1 + max((self.depth[x] for x in inside), default=0)
 
-    # ---- where a node goes -----------------------------------------------------------------------------------------
+    # ---- placing a node --------------------------------------------------------------------------------------------
 
     def _place(self, node: Node) -> None:
         if node in self.contractions:
-            self._begin(node, "contraction", node.shape)
+            self._new_cluster(node, "contraction", node.shape)
             return
         if loops.is_steps(node):
-            self._steps(node)
+            self._place_steps(node)
             return
         if node.op is ops.HOST:
-            self._begin(node, "host", (), index=ir.axes(node.shape))
+            self._new_cluster(node, "host", (), index=ir.axes(node.shape))
             return
         if node.op is ops.SCAN:
-            self._scan(node)
+            self._place_scan(node)
             return
         if node.op is ops.SCATTER:
             new = node.inputs[2].shape
-            self._begin(node, "scatter", new, index=scattered(node, domain_axes(new)))
+            self._new_cluster(node, "scatter", new, index=scatter_index(node, domain_axes(new)))
             return
         if node.op is ops.SORT:
             over = node.inputs[0].shape
-            self._begin(node, "sort", over, index=ordered(node, domain_axes(over)))
+            self._new_cluster(node, "sort", over, index=sort_index(node, domain_axes(over)))
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
-        needs = self._needs(node)
-        for cluster in (*self._hosts(reads), *self._beside(node, reads)):
+        needs = self._measuring(node)
+        for cluster in (*self._clusters_read(reads), *self._clusters_of_pass(node, reads)):
             early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
             if not early and self._has_room(cluster, reads) and self._join(node, cluster):
-                self._unite(node, cluster)
+                self._merge_operands(node, cluster)
                 return
         if node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
             over = domain_axes(shape)
             row = frozenset(v for k in node.attr.axes if (v := sym.as_var(over[k])) is not None)
-            kept = tuple(a for k, a in enumerate(over) if k not in node.attr.axes)
-            self._begin(node, "row", shape, row, kept)
+            unreduced = tuple(a for k, a in enumerate(over) if k not in node.attr.axes)
+            self._new_cluster(node, "row", shape, row, unreduced)
             self.home[node].operand_index[node] = over
         else:
-            self._begin(node, "map", node.shape)
+            self._new_cluster(node, "map", node.shape)
 
-    def _scan(self, node: Node) -> None:
-        """All results of a scan are computed by one kernel; carries are, whether anything reads them or not."""
+    def _place_scan(self, node: Node) -> None:
+        """All results of a scan get one cluster; its carries are computed even where nothing reads them."""
         if node in self.home:
             return
         step = node.attr
@@ -239,12 +241,12 @@ class Fuser:
             result = ir.structured(ops.SCAN, node.inputs, replace(step, result=number))
             carried = number < len(step.carries)
             if number == 0:
-                self._begin(result, "scan", extents, index=axes[1:] if carried else axes)
+                self._new_cluster(result, "scan", extents, index=axes[1:] if carried else axes)
             elif carried or result in self.consumers:
-                self._add(result, self.clusters[-1], axes[1:] if carried else axes)
+                self._add_member(result, self.clusters[-1], axes[1:] if carried else axes)
 
-    def _steps(self, node: Node) -> None:
-        """All results of a loop or branch that anything reads, and the carries of a loop."""
+    def _place_steps(self, node: Node) -> None:
+        """One cluster for the results of a loop or branch that anything reads, and for the carries of a loop."""
         if node in self.home:
             return
         carries = 0 if node.op is ops.COND else len(node.attr.carries)
@@ -253,11 +255,11 @@ class Fuser:
             result = ir.structured(node.op, node.inputs, replace(node.attr, result=number))
             if number < carries or result in self.consumers:
                 members.append(result)
-        self._begin(members[0], "steps", (), index=ir.axes(members[0].shape))
+        self._new_cluster(members[0], "steps", (), index=ir.axes(members[0].shape))
         for result in members[1:]:
-            self._add(result, self.clusters[-1], ir.axes(result.shape))
+            self._add_member(result, self.clusters[-1], ir.axes(result.shape))
 
-    def _begin(
+    def _new_cluster(
         self,
         node: Node,
         kind: str,
@@ -269,9 +271,9 @@ class Fuser:
         self.clusters.append(cluster)
         self.sources.append(set())
         self.ancestors.append(0)
-        self._add(node, cluster, cluster.axes if index is None else index)
+        self._add_member(node, cluster, cluster.axes if index is None else index)
 
-    def _add(self, node: Node, cluster: Cluster, index: tuple[Int, ...]) -> None:
+    def _add_member(self, node: Node, cluster: Cluster, index: tuple[Int, ...]) -> None:
         self.depth[node] = self._depth(node, cluster)
         cluster.index[node] = index
         self.home[node] = cluster
@@ -279,7 +281,7 @@ class Fuser:
             if cluster.kind == ("row" if one.along else "map") and one.shape == cluster.extents:
                 self.latest[one] = cluster.number
         gained = 0
-        for number in self._needs(node):
+        for number in self._measuring(node):
             gained |= self.ancestors[number] | 1 << number
         for read in self._reads(node, ir.axes(node.shape)):
             other = self.home.get(read.source)
@@ -292,28 +294,28 @@ class Fuser:
                 if number == cluster.number or self.ancestors[number] >> cluster.number & 1:
                     self.ancestors[number] |= gained
 
-    def _hosts(self, reads: list[Read]) -> Iterator[Cluster]:
-        """Clusters that the reads come from and that could take their reader, the latest first; where nothing is
-        computed yet, those that read the same."""
+    def _clusters_read(self, reads: list[Read]) -> Iterator[Cluster]:
+        """Clusters that compute what ``reads`` read and that could take their reader, the latest first. Where no
+        cluster computes any of it, those that read the same sources."""
         homes = {h.number: h for r in reads if (h := self.home.get(r.source)) is not None}
         for number in sorted(homes, key=lambda n: (self.ancestors[n].bit_count(), n), reverse=True):
             if not any(self.ancestors[other] >> number & 1 for other in homes if other != number):
                 yield homes[number]
         if not homes:
-            yield from self._siblings({r.source for r in reads})
+            yield from self._clusters_of_sources({r.source for r in reads})
 
-    def _siblings(self, sources: set[Node]) -> Iterator[Cluster]:
-        """Clusters of elements, or of rows enough for all threads, that read one of the same ``sources``, none of which
-        a kernel computes."""
+    def _clusters_of_sources(self, sources: set[Node]) -> Iterator[Cluster]:
+        """Clusters of elements, or of enough rows for all threads, that read any of ``sources``, which are no results
+        of kernels."""
         for cluster in reversed(self.clusters):
             if cluster.kind in ("map", "row") and not sources.isdisjoint(self.sources[cluster.number]):
                 rows = sym.product(_extents(cluster.outer))
                 if cluster.kind == "map" or typical(rows) >= ENOUGH_ROWS:
                     yield cluster
 
-    def _beside(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
-        """The latest clusters that go through a value as ``node`` does: the outputs of a window of inputs are computed
-        together, and what they share once; and all reductions of a row while it is in the cache."""
+    def _clusters_of_pass(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
+        """The latest clusters that pass over a value as ``node`` does. Joining them computes outputs of one window of
+        inputs together, with what they share once, and all reductions of a row while it is in the cache."""
         if node.op is ops.CONTIGUOUS or self._is_assembly(node):
             return
         homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
@@ -325,46 +327,47 @@ class Fuser:
                 yield cluster
 
     def _passes(self, node: Node) -> Iterator[_Pass]:
-        """How ``node`` goes through what it reads: element by element, those computed before; or row by row."""
+        """The passes of ``node`` over its operands: element by element over computed ones, or row by row."""
         if node.op.kind is Kind.ELEMENTWISE:
             for read in self._reads(node, ir.axes(node.shape)):
-                if read.source in self.home and _is_own(read, node.shape):
+                if read.source in self.home and _reads_distinct(read, node.shape):
                     yield _Pass(read.source, node.shape)
         elif node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
             for read in resolve(node.inputs[0], ir.axes(shape), (), self.inline, self.home):
-                if _is_own(read, shape):
+                if _reads_distinct(read, shape):
                     yield _Pass(read.source, shape, node.attr.axes)
 
     def _is_assembly(self, node: Node) -> bool:
-        """Whether ``node`` selects by positions alone, as what puts parts together does."""
+        """Whether ``node`` selects by positions alone, as assemblies of parts do."""
         if node.op is not ops.SELECT:
             return False
         index = ir.axes(node.shape)
         return not any(resolve(node.inputs[0], index, (), self.inline, self.home))
 
     def _has_room(self, cluster: Cluster, reads: list[Read]) -> bool:
-        """Whether what reads so may become a member, by the values that the cluster is then given."""
+        """Whether ``cluster`` may gain a member with these ``reads`` without reading more than ``MOST_SOURCES``
+        values."""
         more = {read.source for read in reads}.difference(cluster.index, self.sources[cluster.number])
-        return not more or len(self.sources[cluster.number]) + len(more) <= STREAMS
+        return not more or len(self.sources[cluster.number]) + len(more) <= MOST_SOURCES
 
     def _join(self, node: Node, cluster: Cluster) -> bool:
-        if self._depth(node, cluster) > DEEPEST:
+        if self._depth(node, cluster) > MOST_NESTED:
             return False
         if cluster.kind in ("scatter", "scan", "sort", "steps", "host"):
-            return False  # no element of a scatter is known before all are put in, none of a sort before the last
+            return False  # their results are complete only at the end of the kernel
         if self._joins_parts(node) and all(n.op is ops.SELECT for n in cluster.index):
-            return False  # parts are put together where they lie in the end
+            return False  # parts are written where they lie in the whole
         if node.op.kind is Kind.REDUCE:
             return self._join_reduction(node, cluster)
         for index in self._candidates(node, cluster):
             if self._matches(node, index, cluster):
-                self._add(node, cluster, index)
+                self._add_member(node, cluster, index)
                 return True
         return False
 
     def _joins_parts(self, node: Node) -> bool:
-        """Whether ``node`` is another value with some of its axes made one."""
+        """Whether ``node`` is a copy of another value with some axes merged."""
         view = node.inputs[0] if node.op is ops.CONTIGUOUS else node
         if node.op is not ops.CONTIGUOUS or view.op is not ops.VIEW or view.attr.valid:
             return False
@@ -382,8 +385,8 @@ class Fuser:
         for index in self._candidates(operand, cluster):
             reduced = [index[k] for k in node.attr.axes if operand.shape[k] != 1]
             row = {sym.as_var(e) for e in reduced}
-            kept = tuple(e for k, e in enumerate(index) if k not in node.attr.axes)
-            if None in row or len(row) != len(reduced) or any(sym.variables(e) & row for e in kept):
+            unreduced = tuple(e for k, e in enumerate(index) if k not in node.attr.axes)
+            if None in row or len(row) != len(reduced) or any(sym.variables(e) & row for e in unreduced):
                 continue
             if cluster.kind == "row" and row != cluster.row:
                 continue
@@ -393,12 +396,12 @@ class Fuser:
                         continue
                     cluster.kind, cluster.row = "row", frozenset(v for v in row if v is not None)
                 cluster.operand_index[node] = index
-                self._add(node, cluster, kept)
+                self._add_member(node, cluster, unreduced)
                 return True
         return False
 
     def _candidates(self, node: Node, cluster: Cluster) -> Iterator[tuple[Int, ...]]:
-        """Ways to express the axes of ``node`` by the domain's axes."""
+        """The indices over the domain of ``cluster`` that ``node`` could have."""
         if node in cluster.index:
             yield cluster.index[node]
             return
@@ -414,7 +417,7 @@ class Fuser:
             yield cluster.axes
 
     def _matches(self, node: Node, index: tuple[Int, ...], cluster: Cluster) -> bool:
-        """Whether every member that ``node`` reads is read at the element which the same iteration computes."""
+        """Whether ``node`` reads every member at the element which the same iteration computes."""
         for read in self._reads(node, index):
             if read.source in cluster.index and read.index != cluster.index[read.source]:
                 return False
@@ -424,18 +427,18 @@ class Fuser:
         reads = resolve(node, index, (), self.inline, self.home)
         return all(r.source not in cluster.index or r.index == cluster.index[r.source] for r in reads)
 
-    # ---- what becomes one ------------------------------------------------------------------------------------------
+    # ---- merging clusters ------------------------------------------------------------------------------------------
 
-    def _unite(self, node: Node, cluster: Cluster) -> None:
-        """Make the cluster that ``node`` has joined, for one of its operands, one with those of its other operands."""
+    def _merge_operands(self, node: Node, cluster: Cluster) -> None:
+        """Merge the cluster that ``node`` has joined with the clusters of its other operands."""
         for read in list(self._reads_in(cluster, node)):
             other = self.home.get(read.source)
             if other is not None and other is not cluster:
                 cluster = self._merged(other, cluster)
 
     def _merged(self, first: Cluster, second: Cluster) -> Cluster:
-        """One cluster of two over the same domain, where the ``second`` alone reads what the ``first`` computes, and
-        always the element of the same iteration; otherwise the ``second`` as it is."""
+        """The ``first`` and ``second`` cluster as one, where only the second reads results of the first, always those
+        of the same iteration, and both have one domain; otherwise the second, unchanged."""
         into, gone = (first, second) if first.kind == "row" else (second, first)
         if gone.kind != "map" or into.kind not in ("map", "row") or first.axes != second.axes:
             return second
@@ -446,9 +449,9 @@ class Fuser:
             if read.source in first.index and read.index != first.index[read.source]:
                 return second
         sources = (self.sources[first.number] | self.sources[second.number]).difference(members)
-        if len(sources) > STREAMS:
+        if len(sources) > MOST_SOURCES:
             return second
-        if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > DEEPEST:
+        if self._is_between(first, second) or sum(self._deepest(c) for c in (first, second)) > MOST_NESTED:
             return second
         into.index, gone.index = members, {}
         self.sources[into.number] = sources
@@ -466,7 +469,7 @@ class Fuser:
         return into
 
     def _is_between(self, first: Cluster, second: Cluster) -> bool:
-        """Whether a cluster needs the ``first`` and is needed by the ``second``."""
+        """Whether another cluster depends on ``first`` and ``second`` depends on it."""
         others = self.ancestors[second.number] & ~(1 << first.number)
         return any(others >> k & 1 and before >> first.number & 1 for k, before in enumerate(self.ancestors))
 
@@ -476,20 +479,20 @@ class Fuser:
     # ---- reads -----------------------------------------------------------------------------------------------------
 
     def _reads_in(self, cluster: Cluster, member: Node) -> Iterator[Read]:
-        """What a member of a cluster reads, at indices of the domain's axes."""
+        """The reads of a member of a cluster, over the domain's axes."""
         if member in cluster.operand_index:
             return resolve(member.inputs[0], cluster.operand_index[member], (), self.inline, self.home)
         return self._reads(member, cluster.index[member])
 
     def _reads(self, node: Node, index: tuple[Int, ...]) -> Iterator[Read]:
-        """What ``node`` reads at ``index``, through views and inline values; numbers and positions are not reads."""
+        """The reads of ``node`` at ``index``, through views and inline values; literals and positions are none."""
         if node.op.kind is Kind.ELEMENTWISE:
             for x in node.inputs:
                 yield from resolve(x, index, (), self.inline, self.home)
         elif node.op.kind is Kind.REDUCE:
             over = ir.axes(node.inputs[0].shape)
-            kept = iter(index)
-            inner = tuple(over[k] if k in node.attr.axes else next(kept) for k in range(len(over)))
+            unreduced = iter(index)
+            inner = tuple(over[k] if k in node.attr.axes else next(unreduced) for k in range(len(over)))
             yield from resolve(node.inputs[0], inner, (), self.inline, self.home)
         elif node.op in (ops.SCATTER, ops.SORT, ops.HOST) or node.op.kind is Kind.STRUCTURED:
             for x in node.inputs:
@@ -507,14 +510,15 @@ class Fuser:
         stored: dict[Node, Cluster] = {}
         for node, cluster in self.home.items():
             outside = any(not self._within(u, cluster.index) for u in self.consumers.get(node, ()))
-            if node in self.kept or outside or cluster.kind in ("scan", "steps"):
+            if node in self.own_storage or outside or cluster.kind in ("scan", "steps"):
                 stored[node] = cluster
         left = [c.number for c in self.clusters if c.index or c.measures]
         numbers = sorted(left, key=lambda n: (self.ancestors[n].bit_count(), n))
-        return Fusion(tuple(self.clusters[n] for n in numbers), stored, frozenset(self.inline), self.roots, self.kept)
+        clusters = tuple(self.clusters[n] for n in numbers)
+        return Fusion(clusters, stored, frozenset(self.inline), self.roots, self.own_storage)
 
     def _within(self, user: Node, members: Collection[Node]) -> bool:
-        """Whether ``user`` is one of the ``members``, or computed in those alone."""
+        """Whether ``user`` is one of ``members``, or inline in members alone."""
         users = {user: None}
         for one in (waiting := [user]):
             if one in self.inline:
@@ -523,8 +527,8 @@ class Fuser:
         return all(one in self.inline or one in members for one in users)
 
 
-def _is_own(read: Read, shape: ir.Shape) -> bool:
-    """Whether each element over the domain ``shape`` reads an element of its own."""
+def _reads_distinct(read: Read, shape: ir.Shape) -> bool:
+    """Whether every element over the domain ``shape`` reads a different element."""
     moving = {v for e in read.index for v in sym.variables(e)}
     return moving >= {v for axis in ir.axes(shape) if (v := sym.as_var(axis)) is not None}
 
@@ -549,6 +553,6 @@ def _consumers(order: list[Node]) -> dict[Node, list[Node]]:
 def fuse(
     roots: tuple[Node, ...], contractions: Mapping[Node, Contraction], measured: Mapping[Var, Node] | None = None
 ) -> Fusion:
-    """Group the nodes that ``roots`` depend on into clusters; ``contractions`` are those among them that tiles compute,
-    ``measured`` the nodes that say how large dimensions are."""
+    """The nodes that ``roots`` depend on, grouped into clusters. ``contractions`` are those that tiles compute;
+    ``measured`` gives the node that measures a dimension."""
     return Fuser(roots, contractions, measured or {}).run()

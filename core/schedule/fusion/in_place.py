@@ -1,7 +1,7 @@
-"""Results that lie where an operand did, which nothing reads any more: ``x + f(y)`` in the place of ``x``.
+"""Results stored in place of an operand that nothing reads later: ``x + f(y)`` in the place of ``x``.
 
-A store into memory that is in no cache reads its lines first. Those of an operand that is read beside it are there, so
-a residual connection moves two thirds of the bytes, and the arena holds one value less.
+A store into memory that is in no cache reads its lines first. The lines of an operand that the same kernel reads are in
+the cache, so a residual connection moves two thirds of the bytes, and the arena holds one value less.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from luminal.core import ir
 from luminal.core.ir import Node
 from luminal.core.schedule.fusion.assemblies import Placement
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read
-from luminal.core.schedule.fusion.layout import Arrangement
+from luminal.core.schedule.fusion.layout import Layouts
 from luminal.core.schedule.fusion.reads import reads
 
 
-def in_place(arranged: Arrangement) -> Arrangement:
-    """``arranged`` with operands placed where the result of the last kernel that reads them will be.
+def in_place(layouts: Layouts) -> Layouts:
+    """``layouts`` with operands placed where the result of the last kernel that reads them will be.
 
-    That is right where the kernel computes each element of its only result from the element of the operand that is in
-    the same place, and reads no other: then it has read an element before it writes over it. Values that lie inside
-    others, or hold others, stay where they are.
+    Legal where the kernel computes each element of its only result from the operand's element in the same place, and
+    reads no other one: it reads an element before it overwrites it. Values that lie inside others, or contain others,
+    are not moved.
     """
-    fusion = arranged.fusion
+    fusion = layouts.fusion
     home = {node: cluster for cluster in fusion.clusters for node in cluster.index}
     read = [tuple(reads(cluster, fusion, home)) for cluster in fusion.clusters]
     last = _last_readers(fusion, read)
-    assemblies = arranged.assemblies
+    assemblies = layouts.assemblies
     wholes = {placement.whole for placement in assemblies.placed.values()}
-    settled = fusion.kept | wholes | assemblies.placed.keys() | assemblies.parts.keys()
+    settled = fusion.own_storage | wholes | assemblies.placed.keys() | assemblies.parts.keys()
     placed: dict[Node, Placement] = {}
     for number, cluster in reversed(list(enumerate(fusion.clusters))):
         result = _only_result(cluster, fusion)
@@ -38,24 +38,24 @@ def in_place(arranged: Arrangement) -> Arrangement:
             continue
         for operand in dict.fromkeys(x.source for x in read[number]):
             over = operand in fusion.stored and operand not in cluster.index and last[operand] == number
-            place = _over(operand, result, arranged) if over and operand not in settled else None
+            place = _placement_over(operand, result, layouts) if over and operand not in settled else None
             if place is not None and all(
                 not x.valid and place.at(operand, x.index) == cluster.index[result]
                 for x in read[number]
                 if x.source is operand
             ):
                 if (last_of_all := placed.get(result)) is not None:
-                    # It holds all that came before it in a stream: nothing has to go from one to the next.
+                    # ``result`` is placed itself: point at the last value directly, not through others.
                     place = Placement(last_of_all.whole, last_of_all.at(result, place.index))
                 placed[operand] = place
                 break
-    return replace(arranged, assemblies=replace(assemblies, placed={**assemblies.placed, **placed}))
+    return replace(layouts, assemblies=replace(assemblies, placed={**assemblies.placed, **placed}))
 
 
-def _over(operand: Node, result: Node, arranged: Arrangement) -> Placement | None:
-    """The elements of ``result`` that are in memory where those of ``operand`` are, if they begin in one place; None if
-    the two differ in more than axes of extent 1."""
-    here, there = ([axis for axis in arranged.order(x) if x.shape[axis] != 1] for x in (operand, result))
+def _placement_over(operand: Node, result: Node, layouts: Layouts) -> Placement | None:
+    """The placement of ``operand`` in memory shared with ``result``; None where they differ in more than axes of extent
+    1."""
+    here, there = ([axis for axis in layouts.order(x) if x.shape[axis] != 1] for x in (operand, result))
     if operand.dtype != result.dtype or [operand.shape[k] for k in here] != [result.shape[k] for k in there]:
         return None
     axes = ir.axes(operand.shape)
@@ -64,7 +64,7 @@ def _over(operand: Node, result: Node, arranged: Arrangement) -> Placement | Non
 
 
 def _last_readers(fusion: Fusion, read: Sequence[Sequence[Read]]) -> Mapping[Node, int]:
-    """The number of the last cluster that reads a value; ``read`` is what each of them does."""
+    """The position of the last cluster that reads each value; ``read`` has the reads of each cluster."""
     last: dict[Node, int] = {}
     for number, cluster in enumerate(fusion.clusters):
         last |= {x.source: number for x in read[number]}
@@ -75,7 +75,7 @@ def _last_readers(fusion: Fusion, read: Sequence[Sequence[Read]]) -> Mapping[Nod
 
 
 def _only_result(cluster: Cluster, fusion: Fusion) -> Node | None:
-    """What a kernel stores that computes element after element, if it is one value."""
+    """The value that a cluster stores, if it is only one and the kernel computes it element by element."""
     stored = [node for node in cluster.index if node in fusion.stored]
     simple = cluster.kind in ("map", "contraction") and cluster.chain is None
     return stored[0] if simple and len(stored) == 1 else None

@@ -2,9 +2,9 @@
 
 A contraction writes along its N axis, so that axis is innermost: activations between convolutions come out channels
 last, with no transpose anywhere. Other values follow the order of what they read. Inputs, outputs and packed panels are
-row-major by contract. A constant is stored in the order in which its largest reader writes: weights that are read
-channel by channel have channels innermost too. A value of which a contraction reads a part again beside every row of
-its result, as the sums that take the zero points of integers out of it, lies along the columns of that.
+row-major by contract. A constant is stored in the order in which its largest reader writes, so weights that are read
+channel by channel are channels last too. Where a contraction reads part of a value again for every row of its result,
+such as the sums that remove zero points of integers, that value lies along the result's columns.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from luminal.core.symbolic import Int, Var
 
 
 @dataclass
-class Arrangement:
-    """The clusters of a graph, and where everything lies that they store. ``orders`` has the axes, slowest first, of
-    every value that is not row-major, ``assemblies`` the values inside others. What is ``loose`` begins anywhere, not
-    where the widest access could."""
+class Layouts:
+    """The clusters of a graph, and where each stored value lies. ``orders`` has the axes, slowest first, of every value
+    that is not row-major; ``assemblies`` says which values lie inside others. ``unaligned`` values may begin where the
+    widest memory access of a thread is not allowed."""
 
     fusion: Fusion
     assemblies: Assemblies
-    loose: frozenset[Node] = frozenset()
+    unaligned: frozenset[Node] = frozenset()
     orders: dict[Node, tuple[int, ...]] = field(default_factory=dict)
 
     def owner(self, node: Node) -> Node:
@@ -54,23 +54,23 @@ class Arrangement:
         return total
 
 
-def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Arrangement:
-    """Choose a place and a layout for every stored value; those that are ``loose`` begin anywhere."""
+def assign_layouts(fusion: Fusion, unaligned: frozenset[Node] = frozenset()) -> Layouts:
+    """Choose a place and a layout for every stored value; ``unaligned`` ones begin anywhere."""
     home = {n: c for c in fusion.clusters for n in c.index}
     read_by_contraction = _contraction_reads(fusion)
     panels = frozenset(n for n, (_, as_b) in read_by_contraction.items() if as_b)
-    arranged = Arrangement(fusion, assemble.find(fusion, panels | fusion.kept), loose)
-    held = {arranged.owner(node) for node in read_by_contraction}  # which other rules place
-    beside = {node: (axis,) for node, axis in _beside_products(fusion, home).items() if node not in held}
-    runs = {**beside, **_runs(fusion)}
-    # Where a loop's result is that nothing reads, its first value lies in the result's place, and as that does.
-    owners = {arranged.owner(node) for node in fusion.kept}
-    sorted_ = {arranged.owner(n) for n in home if n.op is ops.SORT}  # a row to sort lies along memory
-    settled = owners | fusion.kept | panels | sorted_
+    layouts = Layouts(fusion, assemble.find_assemblies(fusion, panels | fusion.own_storage), unaligned)
+    held = {layouts.owner(node) for node in read_by_contraction}  # other rules order these
+    beside = {node: (axis,) for node, axis in _columns_beside_products(fusion, home).items() if node not in held}
+    runs = {**beside, **_run_axes_of_a(fusion)}
+    # The first value of a loop's carry lies in place of the result, in its order, even if nothing reads the result.
+    owners = {layouts.owner(node) for node in fusion.own_storage}
+    sorted_ = {layouts.owner(n) for n in home if n.op is ops.SORT}  # rows are sorted where they are contiguous
+    settled = owners | fusion.own_storage | panels | sorted_
     copy_reads = _copy_reads(fusion, home, settled.union(read_by_contraction))
     for cluster in fusion.clusters:
         for node, index in cluster.index.items():
-            owner, at = arranged.assemblies.within(node, index)
+            owner, at = layouts.assemblies.within(node, index)
             at = index if owner.rank == node.rank else at
             if node not in fusion.stored or owner.rank < 2 or owner in settled:
                 continue
@@ -78,23 +78,21 @@ def assign(fusion: Fusion, loose: frozenset[Node] = frozenset()) -> Arrangement:
             if cluster.kind == "contraction":
                 order = _contraction_order(cluster, owner, at, read_by_contraction.get(node))
             else:
-                order = _followed_order(cluster, owner, at, fusion, home, arranged)
+                order = _followed_order(cluster, owner, at, fusion, home, layouts)
                 order = _copied_order(order, copy_reads.get(owner, []))
             if owner in runs:
                 order = (*(axis for axis in order if axis not in runs[owner]), *runs[owner])
             if order != tuple(range(owner.rank)):
-                arranged.orders[owner] = order
-    _order_constants(fusion, home, arranged, fusion.kept.union(read_by_contraction))
-    return arranged
+                layouts.orders[owner] = order
+    _order_constants(fusion, home, layouts, fusion.own_storage.union(read_by_contraction))
+    return layouts
 
 
-def _order_constants(
-    fusion: Fusion, home: Mapping[Node, Cluster], arranged: Arrangement, settled: frozenset[Node]
-) -> None:
-    """Chooses the order of the constants that no contraction reads; a cluster votes with the size of its domain."""
+def _order_constants(fusion: Fusion, home: Mapping[Node, Cluster], layouts: Layouts, settled: frozenset[Node]) -> None:
+    """Choose the order of the constants that no contraction reads, by a vote of clusters weighted by domain size."""
     votes: dict[Node, dict[tuple[int, ...], int]] = {}
     for cluster in (c for c in fusion.clusters if c.is_kernel):
-        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, arranged)
+        fast = None if cluster.chain is not None else _fast_axis(cluster, fusion, layouts)
         size = typical(sym.product(cluster.extents))
         for read in reads(cluster, fusion, home):
             node = read.source
@@ -105,20 +103,20 @@ def _order_constants(
     for node, count in votes.items():
         order = max(count, key=lambda order: count[order])
         if order != tuple(range(node.rank)):
-            arranged.orders[node] = order
+            layouts.orders[node] = order
 
 
-def _fast_axis(cluster: Cluster, fusion: Fusion, arranged: Arrangement) -> Var | None:
+def _fast_axis(cluster: Cluster, fusion: Fusion, layouts: Layouts) -> Var | None:
     """The axis of the domain along which the cluster's largest result lies in memory."""
     stored = [n for n in cluster.index if n in fusion.stored]
     largest = max(stored or cluster.index, key=lambda n: typical(n.size))
-    offset = arranged.offset(largest, cluster.index[largest])
+    offset = layouts.offset(largest, cluster.index[largest])
     axes = [v for a in cluster.axes if (v := sym.as_var(a)) is not None]
     return next((v for v in axes if (linear := sym.coefficient(offset, v)) is not None and linear[0] == 1), None)
 
 
 def _order_along(read: Read, fast: Var | None) -> tuple[int, ...]:
-    """The order of a constant's axes in which ``read`` moves along memory as ``fast`` does, the others as they are."""
+    """The order of a constant's axes that makes ``read`` contiguous along ``fast``; other axes stay in order."""
     natural = tuple(range(read.source.rank))
     along = [d for d in natural if fast is not None and fast in sym.variables(read.index[d])]
     if len(along) != 1 or sym.as_var(read.index[along[0]]) != fast:
@@ -129,8 +127,8 @@ def _order_along(read: Read, fast: Var | None) -> tuple[int, ...]:
 
 
 def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], bool]]:
-    """For each value that contractions read: the index of the first such read, and whether any reads it as B, which
-    must keep its last axis innermost."""
+    """For each value that contractions read: the index of the first such read, and whether any contraction reads it as
+    B, whose last axis must stay innermost."""
     found: dict[Node, tuple[tuple[Int, ...], bool]] = {}
     for cluster in fusion.clusters:
         for contraction in cluster.contractions:
@@ -142,8 +140,8 @@ def _contraction_reads(fusion: Fusion) -> Mapping[Node, tuple[tuple[Int, ...], b
     return found
 
 
-def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
-    """For each value that matrix units read as A, the axes along which they read terms that lie side by side."""
+def _run_axes_of_a(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
+    """For each value that matrix units read as A, the axes along which they read terms side by side."""
     found: dict[Node, tuple[int, ...]] = {}
     for cluster in fusion.clusters:
         for contraction in cluster.contractions if cluster.tile is not None and cluster.tile.unit is not None else ():
@@ -153,9 +151,9 @@ def _runs(fusion: Fusion) -> Mapping[Node, tuple[int, ...]]:
     return found
 
 
-def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
-    """For each value of which contractions read a vector again where they store other rows of their products, the axis
-    along which their columns lie: reading across it would cost more than the product."""
+def _columns_beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[Node, int]:
+    """For each value that contractions read again where they store each row of products, the axis that goes with the
+    columns: reading it across memory would cost more than the product."""
     found: dict[Node, int] = {}
     for cluster in fusion.clusters:
         if cluster.kind != "contraction" or cluster.contractions[-1].along_rows:
@@ -173,8 +171,8 @@ def _beside_products(fusion: Fusion, home: Mapping[Node, Cluster]) -> Mapping[No
 def _columns(cluster: Cluster) -> set[Var | None]:
     """The axes of the domain that are columns of the cluster's last product."""
     contraction = cluster.contractions[-1]
-    kept = [k for k in range(len(contraction.shape)) if k not in contraction.k]
-    return {sym.as_var(cluster.axes[kept.index(k)]) for k in contraction.n}
+    unreduced = [k for k in range(len(contraction.shape)) if k not in contraction.k]
+    return {sym.as_var(cluster.axes[unreduced.index(k)]) for k in contraction.n}
 
 
 def _contraction_order(
@@ -189,7 +187,7 @@ def _contraction_order(
 
 
 def _position(index: Int) -> tuple[str, int]:
-    """Sorts indices by the first axis that they name, its quotient before its remainder."""
+    """A sort key: the first axis that an index names, its quotient before its remainder."""
     names = sorted(v.name for v in sym.variables(index))
     quotient = any(isinstance(a, sym.FloorDiv) for a in sym.atoms(index))
     return (names[0] if names else "", 0 if quotient else 1)
@@ -201,9 +199,9 @@ def _followed_order(
     index: tuple[Int, ...],
     fusion: Fusion,
     home: Mapping[Node, Cluster],
-    arranged: Arrangement,
+    layouts: Layouts,
 ) -> tuple[int, ...]:
-    """The order in which the largest operand holds the same axes."""
+    """The order of a value's axes that follows the largest operand of its cluster."""
     found = [
         read
         for read in reads(cluster, fusion, home)
@@ -213,7 +211,7 @@ def _followed_order(
     if not found or max(spans) < 2:
         return tuple(range(node.rank))
     main = found[spans.index(max(spans))]
-    offset = arranged.offset(main.source, main.index)
+    offset = layouts.offset(main.source, main.index)
     strides: list[int] = []
     domain = {sym.as_var(a) for a in cluster.axes}
     for e in index:
@@ -226,7 +224,7 @@ def _followed_order(
 
 
 def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) -> Mapping[Node, list[tuple[Int, ...]]]:
-    """Where elementwise clusters read copies that are not ``taken``."""
+    """The indices at which elementwise clusters read each copy that is not ``taken``."""
     copies = {n for n in fusion.stored if n not in taken and all(x.op is ops.CONTIGUOUS for x in home[n].index)}
     found: dict[Node, list[tuple[Int, ...]]] = {}
     for cluster in fusion.clusters if copies else ():
@@ -237,8 +235,8 @@ def _copy_reads(fusion: Fusion, home: Mapping[Node, Cluster], taken: Set[Node]) 
 
 
 def _copied_order(order: tuple[int, ...], reads: list[tuple[Int, ...]]) -> tuple[int, ...]:
-    """The ``order`` of a copy; where readers take steps along its last axis, the last one along which they take none:
-    they then read vectors of neighbours."""
+    """The ``order`` of a copy. Where its readers do not move by single elements along the last axis, the last axis
+    along which they do becomes innermost, so that they read vectors of neighbours."""
 
     def steps(axis: int) -> bool:
         slopes = [sym.coefficient(index[axis], v) for index in reads for v in sym.variables(index[axis])]
@@ -251,6 +249,7 @@ def _copied_order(order: tuple[int, ...], reads: list[tuple[Int, ...]]) -> tuple
 
 
 def _moves_along(index: Int, domain: Set[Var | None]) -> Var | None:
-    """The axis of a cluster's ``domain`` that an index is linear in, where there is no other in it."""
+    """The one axis of ``domain`` in an index, where the index is linear in it; None where there is no such axis or
+    several."""
     found = [v for v in sym.variables(index) if v in domain]
     return found[0] if len(found) == 1 and sym.coefficient(index, found[0]) is not None else None

@@ -8,7 +8,7 @@ from luminal.core.symbolic import Int, Var
 
 
 def cuts(variable: Var, expressions: tuple[Int, ...]) -> list[Int]:
-    """The places at which expressions divide an axis: ``[64]`` where ``n//64`` and ``n%64`` occur. Ascending."""
+    """The places at which expressions divide an axis, ascending: ``[64]`` where ``n//64`` and ``n%64`` occur."""
     found: dict[Int, None] = {}
     for expression in expressions:
         for atom in sym.atoms(expression):
@@ -17,7 +17,8 @@ def cuts(variable: Var, expressions: tuple[Int, ...]) -> list[Int]:
 
 
 def _cut(atom: sym.Atom, variable: Var, found: dict[Int, None]) -> Int | None:
-    """Record the cuts inside ``atom``; the scale of the axis in it (``n//64`` has scale 64), if it is a digit of it."""
+    """Record the cuts inside ``atom``. Returns the scale of the axis in it (64 in ``n//64``) if it is a digit of the
+    axis."""
     if atom == variable:
         return 1
     if isinstance(atom, sym.FloorDiv | sym.Mod):
@@ -38,7 +39,8 @@ def _only(inner: set[sym.Atom]) -> Int:
 
 
 def digits(variable: Var, extent: Int, at: list[Int], prefix: str) -> list[tuple[Int, Int, Int]] | None:
-    """Axes that an axis splits into at cuts, fastest first: ``(axis, extent, scale)``; None where cuts do not nest."""
+    """The axes that an axis splits into at cuts, fastest first, each as ``(axis, extent, scale)``; None where cuts do
+    not nest."""
     result: list[tuple[Int, Int, Int]] = []
     below: Int = 1
     for number, cut in enumerate([*at, extent]):
@@ -53,8 +55,9 @@ def digits(variable: Var, extent: Int, at: list[Int], prefix: str) -> list[tuple
 def invert(
     shape: tuple[Int, ...], index: tuple[Int, ...], source: tuple[Int, ...], at: tuple[Int, ...]
 ) -> tuple[Int, ...] | None:
-    """Where element ``i`` of ``shape`` is element ``index(i)`` of ``source``, one to one, and the source's element is
-    named by ``at`` over a domain: ``i`` over that domain. None where it is no such rearrangement."""
+    """The index ``i`` over a domain such that ``index(i)``, an element of ``source``, is ``at``; ``index`` maps
+    elements of ``shape`` to elements of ``source``. None where that map is not one to one, or is no rearrangement of
+    axes."""
     if sym.product(shape) != sym.product(source):
         return None
     parts: dict[Var, list[tuple[Int, Int, Int]]] = {}

@@ -1,4 +1,4 @@
-"""What clusters read, over their domains."""
+"""The reads of clusters, over their domains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luminal.core.symbolic import Int
 
 
 def reads(cluster: Cluster, fusion: Fusion, home: Mapping[Node, Cluster]) -> Iterator[Read]:
-    """What the members of a cluster read, over its domain; its own members among them."""
+    """The reads of all members of a cluster over its domain, reads of other members included."""
     for member in cluster.index:
         for x in member.inputs:
             yield from resolve(x, _operand_index(member, x, cluster), (), fusion.inline, home)
@@ -47,7 +47,8 @@ def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
     return index
 
 
-def merged_index(x: Node, reduced: tuple[int, ...], kept: tuple[Int, ...], row: list[Int]) -> tuple[Int, ...]:
-    """The index of a reduction's operand from the index of its result and the axes that it runs along."""
-    outer, inner = iter(kept), iter(row)
+def merged_index(x: Node, reduced: tuple[int, ...], unreduced: tuple[Int, ...], row: list[Int]) -> tuple[Int, ...]:
+    """The index of a reduction's operand: ``unreduced``, the index of its result, and ``row``, its reduced axes,
+    merged."""
+    outer, inner = iter(unreduced), iter(row)
     return tuple(next(outer) if k not in reduced else (0 if x.shape[k] == 1 else next(inner)) for k in range(x.rank))

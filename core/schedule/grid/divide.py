@@ -12,12 +12,12 @@ from luminal.core.grid import BlockLimits
 from luminal.core.schedule.grid.legality import check, check_apart
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import Body, headers, inside, prefix, statements, touched
-from luminal.core.schedule.transform.loops import expand, find
+from luminal.core.schedule.nest.walk import Body, arrays_touched, headers, inside, perfect_loops, statements
+from luminal.core.schedule.transform.loops import expand, find_loop
 
 
 @dataclass(frozen=True)
-class Divide:
+class DivideAmongThreads:
     """::
 
     for a < E:  body(a)        =>      for a in t, t + threads, .. < E:  body(a)        (t: each of the threads)
@@ -30,17 +30,17 @@ class Divide:
     threads: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        find(nest.body, self.axis)
+        find_loop(nest.body, self.axis)
         for statement in statements(nest.body):
             found = [loop for loop in headers(statement) if loop.kind != "vector"]
             names = [loop.axis.name for loop in found]
             if self.axis not in names:
                 continue
             if self.axis != names[-1]:
-                raise ScheduleError(f"divide: {self.axis!r} is not the innermost loop of {statement}")
+                raise ScheduleError(f"divide among threads: {self.axis!r} is not the innermost loop of {statement}")
             if found[-1].kind == "ordered":
-                raise ScheduleError(f"divide: the iterations of {self.axis!r} must stay in order")
-            check_apart(inside(statement), self.axis, "divide")
+                raise ScheduleError(f"divide among threads: the iterations of {self.axis!r} must stay in order")
+            check_apart(inside(statement), self.axis, "divide among threads")
         return replace(nest, body=expand(nest.body, self.axis, self._divided))
 
     def _divided(self, loop: ln.Loop) -> list[ln.Loop]:
@@ -48,7 +48,7 @@ class Divide:
 
 
 @dataclass(frozen=True)
-class Share:
+class SynchroniseThreads:
     """Makes the rest of a nest right for ``threads``: arrays outside the loops that are divided become shared, and
     barriers stand between statements of which one writes what the other reads or writes.
 
@@ -60,7 +60,7 @@ class Share:
     limits: BlockLimits
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, body = prefix(nest.body)
+        loops, body = perfect_loops(nest.body)
         tasks = [loop for loop in loops if loop.kind == "parallel"]
         body = wrap(loops[len(tasks) :], body)
         if self.threads > 1:
@@ -99,9 +99,11 @@ class _Barriers:
                 continue
             arrays = (s for s in statements((statement,)) if isinstance(s, ln.Alloc))
             self.private |= {array.name for array in arrays if array.space != "shared"}
-            read, written = (names - self.private for names in touched((statement,)))
+            read, written = (names - self.private for names in arrays_touched((statement,)))
             if isinstance(statement, ln.Store) and statement.array in read:
-                raise ScheduleError(f"share: one thread stores into {statement.array} while others read it for that")
+                raise ScheduleError(
+                    f"synchronise threads: one thread stores into {statement.array} while others read it for that"
+                )
             clash = read & self.written | written & (self.read | self.written)
             if clash:
                 barrier = ln.Barrier(all_memory=bool(clash & self.arguments))

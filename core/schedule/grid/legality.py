@@ -16,20 +16,21 @@ def check(nest: ln.LoopNest, limits: BlockLimits) -> None:
     """Raises ScheduleError where blocks cannot run ``nest``: for want of threads, of memory or of registers, or because
     threads would wait for others that are elsewhere."""
     if nest.threads > limits.threads:
-        raise ScheduleError(f"share: {nest.threads} threads in a block, {limits.threads} are the most")
+        raise ScheduleError(f"synchronise threads: {nest.threads} threads in a block, {limits.threads} are the most")
     taken = shared_bytes(nest)
     if taken > limits.shared:
-        raise ScheduleError(f"share: {taken} bytes of shared arrays, {limits.shared} are there")
+        raise ScheduleError(f"synchronise threads: {taken} bytes of shared arrays, {limits.shared} are there")
     held = registers(nest) + limits.spare
     if held > limits.registers:
-        raise ScheduleError(f"share: about {held} registers in each thread, {limits.registers} are there")
+        raise ScheduleError(f"synchronise threads: about {held} registers in each thread, {limits.registers} are there")
     for statement in statements(nest.body):
         for loop in divided(statement):
             if loop.lanes != nest.threads:
                 raise ScheduleError(
-                    f"share: the loop over {str(loop.axis)!r} is divided among {loop.lanes} of {nest.threads} threads"
+                    f"synchronise threads: the loop over {str(loop.axis)!r} is divided among {loop.lanes} of "
+                    f"{nest.threads} threads"
                 )
-            check_apart(inside(statement), loop.axis.name, "share")
+            check_apart(inside(statement), loop.axis.name, "synchronise threads")
 
 
 def check_apart(body: Body, axis: str, transform: str) -> None:

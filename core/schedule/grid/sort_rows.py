@@ -8,7 +8,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements, substitute, wrap
-from luminal.core.schedule.nest.walk import Body, prefix
+from luminal.core.schedule.nest.walk import Body, perfect_loops
 from luminal.core.symbolic import Int
 
 HELD = "held"
@@ -37,7 +37,7 @@ class SortTogether:
     room: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, body = prefix(nest.body)
+        loops, body = perfect_loops(nest.body)
         sort = body[-1]
         if not isinstance(sort, ln.Sort):
             raise ScheduleError("sort: the nest does not end in a sort")
@@ -55,26 +55,26 @@ class SortTogether:
         return replace(nest, body=wrap(loops, body))
 
     def _least(self, body: Body, sort: ln.Sort) -> Body:
-        *filled, kept, _ = body
+        *filled, scan, _ = body
         fill = filled[0].body[0] if isinstance(filled[0], ln.Loop) else filled[0]
         count, most = sort.extent, sym.upper(sort.extent)
-        assert isinstance(kept, ln.Loop) and isinstance(fill, ln.Store) and most is not None
-        longest = sym.upper(kept.extent)
+        assert isinstance(scan, ln.Loop) and isinstance(fill, ln.Store) and most is not None
+        longest = sym.upper(scan.extent)
         part = self.room - most if longest is None else min(self.room - most, longest)
         if part < 1:
             raise ScheduleError(f"sort: {most} elements are kept, {self.room} can be held")
         dtype, start = fill.value.dtype, sort.offset
-        parts = sym.ceildiv(kept.extent, part)
+        parts = sym.ceildiv(scan.extent, part)
         number, place, among = sym.axis("e1", parts), sym.axis("t0", part), sym.axis("e0", count)
         element = number * part + place
 
         def beside(statement: ln.Statement) -> tuple[ln.Statement, ...] | None:
-            return (ln.Store(HELD, count + place, statement.value),) if isinstance(statement, ln.Keep) else None
+            return (ln.Store(HELD, count + place, statement.value),) if isinstance(statement, ln.KeepLeast) else None
 
-        brought, _ = replace_statements(substitute(kept.body, {kept.axis: element}), beside)
-        if not sym.always(kept.extent - 1 - element):
+        brought, _ = replace_statements(substitute(scan.body, {scan.axis: element}), beside)
+        if not sym.always(scan.extent - 1 - element):
             beyond = ln.Store(HELD, count + place, fill.value)
-            brought = (beyond, ln.If((kept.extent - 1 - element,), brought))
+            brought = (beyond, ln.If((scan.extent - 1 - element,), brought))
         step: Body = (*self._divided(place, part, *brought), ln.Sort(HELD, 0, count + part))
         variable = sym.as_var(number)
         return (

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.grid.strip import Side, Steps, by_threads, strip
+from luminal.core.schedule.grid.staged import Side, StagedSteps, by_threads, staged
 from luminal.core.schedule.grid.thread_tiles import Square, Warps
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, wrap
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.symbolic import Int, Var
 
 
@@ -47,7 +47,7 @@ class Stage:
         return self.parts.threads(self.rows, self.columns)
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, (reduction, *rest) = prefix(nest.body)
+        loops, (reduction, *rest) = perfect_loops(nest.body)
         by_name = {loop.axis.name: loop for loop in loops}
         if not isinstance(reduction, ln.Reduction):
             raise ScheduleError("stage: the nest is not a sum over a product inside loops over rows and columns")
@@ -58,14 +58,14 @@ class Stage:
             raise ScheduleError(f"stage: the nest has no outer loops over {self.m!r} and {self.n!r}")
         rows, columns = self._side(by_name[self.m], self.rows), self._side(by_name[self.n], self.columns)
         a, b = (
-            strip(
+            staged(
                 nest, name, access, side, reduction.loops, self.depth, self.threads,
                 lines=isinstance(self.parts, Warps), ahead=self.ahead,
             )
             for name, access, side in zip(("stage_a", "stage_b"), factors, (rows, columns), strict=True)
         )  # fmt: skip
         thread = sym.var("t0", 0, self.threads - 1)
-        held = self.parts.held(thread, self.rows, self.columns)
+        held = self.parts.of_thread(thread, self.rows, self.columns)
         first = thread * held.size
         element = ln.load("tile", first + held.number, reduction.dtype)
         zero = ln.literal(bytes(reduction.dtype.itemsize), reduction.dtype)
@@ -82,7 +82,7 @@ class Stage:
         def product(step: Int, other: bool) -> ln.Contract:
             return replace(contract, a=a.other, b=b.other) if other else contract
 
-        steps = Steps(self.threads, count, (a, b), product, self.ahead)
+        steps = StagedSteps(self.threads, count, (a, b), product, self.ahead)
         by = {ln.temporary(reduction.name, reduction.dtype): element}
         at = {rows.loop.axis: rows.at(held.row), columns.loop.axis: columns.at(held.column)}
         after = substitute(replace_scalars(tuple(rest), lambda value: replace_leaves(value, by)), at)

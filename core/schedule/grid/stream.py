@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
-from luminal.core.schedule.grid.strip import Side, Steps, Strip, by_threads, strip
-from luminal.core.schedule.grid.thread_tiles import Held, Rectangle, Square, Warps
+from luminal.core.schedule.grid.staged import Side, StagedOperand, StagedSteps, by_threads, staged
+from luminal.core.schedule.grid.thread_tiles import Rectangle, Square, ThreadTile, Warps
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import product_of
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.one_pass import Block, OnePass, over
+from luminal.core.schedule.transform.one_pass import OnePass, RowBlock, in_loop
 from luminal.core.schedule.transform.online import Carried
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
@@ -68,8 +68,8 @@ class _Streamed(OnePass):
         super().__init__(nest, by.axis, by.m)
         self.by = by
         self.threads = by.threads
-        self.parts, rest = divmod(self.threads, by.rows)  # threads of each row
-        if rest or not self.parts or by.block % self.parts:
+        self.threads_per_row, rest = divmod(self.threads, by.rows)  # threads of each row
+        if rest or not self.threads_per_row or by.block % self.threads_per_row:
             raise ScheduleError(f"stream: {self.threads} threads do not divide {by.rows} rows of {by.block} columns")
         if by.last.threads(by.rows, by.width) != self.threads or self.width > by.width:
             raise ScheduleError(f"stream: {self.threads} threads do not divide sums of {self.width} columns")
@@ -80,9 +80,9 @@ class _Streamed(OnePass):
         self.pitch = by.rows + 4  # from one column of the product to the next; a multiple of four, for aligned reads
         thread = sym.var("t0", 0, self.threads - 1)
         self.thread = thread
-        self.mine, self.part = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
-        self.tile = by.first.held(thread, by.rows, by.block)
-        self.sum = by.last.held(thread, by.rows, by.width)
+        self.own_row, self.place_in_row = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
+        self.tile = by.first.of_thread(thread, by.rows, by.block)
+        self.sum = by.last.of_thread(thread, by.rows, by.width)
         self.tiles = sym.ceildiv(self.m.extent, by.rows)
         self.begin = sym.axis(f"{by.m}_1", self.tiles) * by.rows
         self.side = Side(self.m, by.rows, self.begin)
@@ -110,7 +110,7 @@ class _Streamed(OnePass):
             *value.allocations(),
             self._by_rows(tuple(ln.Store(s.name, self._row, self.start(s.op)) for s in self.states)),
             self._by_threads(*self.sum.loops((self._set(self.sum, self.result.name, self.number(0.0)),))),
-            *over(step, sym.ceildiv(end, by.block) - skipped, block),
+            *in_loop(step, sym.ceildiv(end, by.block) - skipped, block),
             self._by_threads(*self._stored()),
         )
         grid = sym.as_var(sym.axis(f"{by.m}_1", self.tiles))
@@ -123,7 +123,7 @@ class _Streamed(OnePass):
     def _allocations(self) -> Body:
         by = self.by
         states = [ln.Alloc(state.name, self.dtype, by.rows, "shared") for state in self.states]
-        parts = [ln.Alloc(_parts(state.name), self.dtype, self.threads, "shared") for state in self.states]
+        parts = [ln.Alloc(_partials(state.name), self.dtype, self.threads, "shared") for state in self.states]
         factor = [ln.Alloc(_factor(self.result.name), self.dtype, by.rows, "shared")] if self.result.moves else []
         return (
             ln.Alloc("product", self.dtype, self.pitch * by.block, "shared"),
@@ -136,11 +136,11 @@ class _Streamed(OnePass):
         """Where an element of the product is."""
         return column * self.pitch + row
 
-    def _at(self, held: Held) -> Int:
+    def _at(self, held: ThreadTile) -> Int:
         """Where an element of the thread's part of an array in registers is."""
         return self.thread * held.size + held.number
 
-    def _set(self, held: Held, array: str, value: ln.Scalar) -> ln.Store:
+    def _set(self, held: ThreadTile, array: str, value: ln.Scalar) -> ln.Store:
         return ln.Store(array, self._at(held), value)
 
     def _by_threads(self, *body: ln.Statement) -> ln.Loop:
@@ -158,7 +158,7 @@ class _Streamed(OnePass):
 
     # ---- products --------------------------------------------------------------------------------------------------
 
-    def _first_steps(self, columns: Side) -> Steps:
+    def _first_steps(self, columns: Side) -> StagedSteps:
         """The product of a tile of rows and a block of columns."""
         by = self.by
         factors = product_of(self.first)
@@ -179,9 +179,9 @@ class _Streamed(OnePass):
             )  # fmt: skip
 
         count = sym.ceildiv(sym.product(loop.extent for loop in self.first.loops), by.depth)
-        return Steps(self.threads, count, (a, b), product, by.ahead)
+        return StagedSteps(self.threads, count, (a, b), product, by.ahead)
 
-    def _last_steps(self, columns: Side) -> Steps:
+    def _last_steps(self, columns: Side) -> StagedSteps:
         """The product of the first one and the block's rows of C, onto the running sum."""
         by, t = self.by, self.t
         term = ln.Loop(Var(f"{by.axis}_4", 0, by.block - 1), by.block, "serial", ())
@@ -200,16 +200,18 @@ class _Streamed(OnePass):
                 (c.other if other else c.name, c.dtype, c.place(sym.expr(k_0), self.sum.left), c.line),
             )  # fmt: skip
 
-        return Steps(self.threads, by.block // by.depth, (c,), product, by.ahead)
+        return StagedSteps(self.threads, by.block // by.depth, (c,), product, by.ahead)
 
-    def _strip(self, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], lines: bool) -> Strip:
+    def _strip(
+        self, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], lines: bool
+    ) -> StagedOperand:
         if any(access.fill):
             raise ScheduleError("stream: a factor is something else than zero where it is masked")
         by = self.by
-        return strip(self.before, name, access, side, reduced, by.depth, self.threads, lines=lines, ahead=by.ahead)
+        return staged(self.before, name, access, side, reduced, by.depth, self.threads, lines=lines, ahead=by.ahead)
 
     def _contract(
-        self, tile: str, held: Held, k_0: Var, a: tuple[str, DType, Int, Int], b: tuple[str, DType, Int, Int]
+        self, tile: str, held: ThreadTile, k_0: Var, a: tuple[str, DType, Int, Int], b: tuple[str, DType, Int, Int]
     ) -> ln.Contract:
         """The terms of ``k_0`` added to ``held``, of which ``a`` and ``b`` are array, type, offset and stride."""
         rows, columns = held.shape
@@ -237,11 +239,11 @@ class _Streamed(OnePass):
         """For each row of the product: the maxima moved on, what follows them, and in its place the left operand of the
         last sum."""
         by = self.by
-        at = Var(f"{by.axis}_3", 0, by.block // self.parts - 1)
-        column = sym.expr(at) * self.parts + self.part
-        row = ln.load("product", self._place(self.mine, column), self.dtype)
-        block = Block(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.mine)})
-        rows, valid = self.side.valid(self.mine), columns.valid(column)
+        at = Var(f"{by.axis}_3", 0, by.block // self.threads_per_row - 1)
+        column = sym.expr(at) * self.threads_per_row + self.place_in_row
+        row = ln.load("product", self._place(self.own_row, column), self.dtype)
+        block = RowBlock(self, {self.t.axis: columns.at(column), self.m.axis: self.side.at(self.own_row)})
+        rows, valid = self.side.valid(self.own_row), columns.valid(column)
 
         def counted(value: ln.Scalar, op: ops.Op) -> ln.Scalar:
             """``value``, where there is such a column."""
@@ -249,22 +251,22 @@ class _Streamed(OnePass):
 
         def reduce(state: Carried, row: ln.Scalar, before: Body) -> Body:
             """The part of ``state`` that is the thread's."""
-            name = _part(state.name)
-            loop = ln.Loop(at, by.block // self.parts, "unroll", ())
+            name = _partial(state.name)
+            loop = ln.Loop(at, by.block // self.threads_per_row, "unroll", ())
             value = counted(block.value(state, row), state.op)
             reduction = ln.Reduction(name, state.op, self.dtype, (loop,), before, value)
-            return (reduction, ln.Store(_parts(state.name), self.thread, ln.temporary(name, self.dtype)))
+            return (reduction, ln.Store(_partials(state.name), self.thread, ln.temporary(name, self.dtype)))
 
         maxima = [s for state in self.maxima for s in reduce(state, row, ())]
-        weights: list[ln.Statement] = self._moved(block, self.mine)
+        weights: list[ln.Statement] = self._moved(block, self.own_row)
         # The last sum that reads an element of the product leaves in its place what it weighs.
         kept = ln.temporary("kept", self.dtype)
         left = counted(block.value(self.left(), kept), ops.SUM_REDUCE)
-        before = (ln.Define("kept", row), ln.Store("product", self._place(self.mine, column), left))
+        before = (ln.Define("kept", row), ln.Store("product", self._place(self.own_row, column), left))
         for number, state in enumerate(self.sums, 1):
             weights += reduce(state, kept, before) if number == len(self.sums) else reduce(state, row, ())
         if not self.sums:
-            weights.append(ln.Loop(at, by.block // self.parts, "unroll", before))
+            weights.append(ln.Loop(at, by.block // self.threads_per_row, "unroll", before))
         scaled: list[ln.Statement] = []
         if self.result.moves:
             factor = ln.load(_factor(self.result.name), self.sum.row, self.dtype)
@@ -285,7 +287,7 @@ class _Streamed(OnePass):
                 by[scalar] = ln.load(leaf.array, leaf.offset, scalar.dtype, (*leaf.valid, *valid), fill)
         return replace_leaves(value, by)
 
-    def _moved(self, block: Block, row: Int) -> list[ln.Statement]:
+    def _moved(self, block: RowBlock, row: Int) -> list[ln.Statement]:
         """Names the maxima of ``row`` before and after the block."""
         found: list[ln.Statement] = []
         for state in self.maxima:
@@ -296,15 +298,15 @@ class _Streamed(OnePass):
 
     def _together(self, state: Carried, row: Int) -> ln.Reduction:
         """The reduction of a row in a block, from the parts of its threads."""
-        part = Var(f"{self.by.axis}_2", 0, self.parts - 1)
-        value = ln.load(_parts(state.name), sym.expr(part) * self.by.rows + row, self.dtype)
-        loop = ln.Loop(part, self.parts, "unroll", ())
+        part = Var(f"{self.by.axis}_2", 0, self.threads_per_row - 1)
+        value = ln.load(_partials(state.name), sym.expr(part) * self.by.rows + row, self.dtype)
+        loop = ln.Loop(part, self.threads_per_row, "unroll", ())
         return ln.Reduction(f"{state.name}_block", state.op, self.dtype, (loop,), (), value)
 
     def _carried(self) -> Body:
         """The states of a row, moved on, and the factor of its running sum."""
         row = self._row
-        block = Block(self, {})
+        block = RowBlock(self, {})
         body = self._moved(block, row)
         for state in self.sums:
             before, more = ln.load(state.name, row, self.dtype), block.temporary(state.name, "block")
@@ -328,11 +330,11 @@ class _Streamed(OnePass):
         return held.loops((ln.If(valid, body),) if valid else body)
 
 
-def _part(name: str) -> str:
+def _partial(name: str) -> str:
     return f"{name}_part"
 
 
-def _parts(name: str) -> str:
+def _partials(name: str) -> str:
     """The array of what each thread has of the reduction ``name``."""
     return f"{name}_parts"
 

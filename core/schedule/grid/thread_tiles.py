@@ -28,13 +28,13 @@ class Rectangle:
             raise ScheduleError(f"stage: {what} do not fill {rows} x {columns} elements")
         return (rows // self.rows) * (columns // self.columns)
 
-    def held(self, thread: Int, rows: int, columns: int) -> Held:
+    def of_thread(self, thread: Int, rows: int, columns: int) -> ThreadTile:
         """What ``thread`` has of a tile."""
         across = columns // self.columns
         top, left = sym.floordiv(thread, across) * self.rows, sym.mod(thread, across) * self.columns
         row, column = sym.axis("e0", self.rows), sym.axis("e1", self.columns)
         shape = (self.rows, self.columns)
-        return Held(top, left, shape, (row, column), shape, top + row, left + column, None)
+        return ThreadTile(top, left, shape, (row, column), shape, top + row, left + column, None)
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Square:
         """Threads of a tile; raises ScheduleError where the parts do not fill it."""
         return Rectangle(self.side, self.side).threads(rows, columns)
 
-    def held(self, thread: Int, rows: int, columns: int) -> Held:
+    def of_thread(self, thread: Int, rows: int, columns: int) -> ThreadTile:
         """What ``thread`` has of a tile."""
-        return Rectangle(self.side, self.side).held(thread, rows, columns)
+        return Rectangle(self.side, self.side).of_thread(thread, rows, columns)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Warps:
             raise ScheduleError(f"stage: {self.fragment.name} does not fill {self.rows} x {self.columns} elements")
         return (rows // self.rows) * (columns // self.columns) * self.fragment.warp
 
-    def held(self, thread: Int, rows: int, columns: int) -> Held:
+    def of_thread(self, thread: Int, rows: int, columns: int) -> ThreadTile:
         """What ``thread`` has of a tile."""
         fragment, across = self.fragment, columns // self.columns
         warp, lane = sym.floordiv(thread, fragment.warp), sym.mod(thread, fragment.warp)
@@ -79,11 +79,11 @@ class Warps:
         by = {LANE: lane, ELEMENT: e}
         row = top + i * fragment.rows + sym.substitute(fragment.row, by)
         column = left + j * fragment.columns + sym.substitute(fragment.column, by)
-        return Held(top, left, (self.rows, self.columns), axes, extents, row, column, fragment)
+        return ThreadTile(top, left, (self.rows, self.columns), axes, extents, row, column, fragment)
 
 
 @dataclass(frozen=True)
-class Held:
+class ThreadTile:
     """What a thread has of a tile: the elements at ``row`` and ``column`` for all values of ``axes``, within the
     ``shape`` at ``top`` and ``left`` that it computes, alone or with its warp."""
 

@@ -15,12 +15,12 @@ from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.assemblies import Part
 from luminal.core.schedule.fusion.cluster import Chain, Cluster, is_literal
-from luminal.core.schedule.fusion.layout import Arrangement
+from luminal.core.schedule.fusion.layout import Layouts
 from luminal.core.schedule.fusion.matching import flatten
 from luminal.core.schedule.fusion.reads import merged_index
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.neutral import neutral
-from luminal.core.schedule.nest.walk import accesses, bound, expressions, statements
+from luminal.core.schedule.nest.neutral import neutral_unless
+from luminal.core.schedule.nest.walk import accesses, expressions, statements, variables_bound
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 from luminal.core.traverse import topological
@@ -43,12 +43,12 @@ class Lowered:
 @dataclass
 class _Lowering:
     cluster: Cluster
-    arranged: Arrangement
+    layouts: Layouts
     target: Target
     arrays: dict[Node, str] = field(default_factory=dict)
     written: set[Node] = field(default_factory=set)
     finished: dict[Node, str] = field(default_factory=dict)  # reductions whose value has a name
-    kept_rows: dict[Node, str] = field(default_factory=dict)  # values of a row held in a local array
+    row_buffers: dict[Node, str] = field(default_factory=dict)  # values of a row held in a local array
     row: tuple[Var, ...] = ()  # the axes along which they lie
     lets: list[ln.Let] = field(default_factory=list)
     looked_up: int = 0
@@ -76,14 +76,14 @@ class _Lowering:
             return ln.index(node.attr.value)
         if node in self.given:
             return self.given[node](index, valid)
-        if node in self.kept_rows:
-            return ln.load(self.kept_rows[node], self.row_offset(), node.dtype)
+        if node in self.row_buffers:
+            return ln.load(self.row_buffers[node], self.row_offset(), node.dtype)
         if node in self.finished:
             return ln.temporary(self.finished[node], node.dtype)
-        if node in self.cluster.index or node in self.arranged.fusion.inline or node in self.body:
+        if node in self.cluster.index or node in self.layouts.fusion.inline or node in self.body:
             return self._computed(node, index, valid)
         return ln.load(
-            self.array(node), self.arranged.offset(node, index), node.dtype, valid, bytes(node.dtype.itemsize)
+            self.array(node), self.layouts.offset(node, index), node.dtype, valid, bytes(node.dtype.itemsize)
         )
 
     def _view(self, node: Node, index: tuple[Int, ...], valid: tuple[Int, ...]) -> ln.Scalar:
@@ -132,7 +132,7 @@ class _Lowering:
         return sym.expr(let.axis)
 
     def array(self, node: Node) -> str:
-        node = self.arranged.owner(node)
+        node = self.layouts.owner(node)
         return self.arrays.setdefault(node, f"x{len(self.arrays)}")
 
     def row_offset(self) -> Int:
@@ -148,24 +148,24 @@ class _Lowering:
 
     def store(self, node: Node) -> ln.Store:
         index = self.cluster.index[node]
-        self.written.add(self.arranged.owner(node))
+        self.written.add(self.layouts.owner(node))
         value = self.value(node, index)
-        return ln.Store(self.array(node), self.arranged.offset(node, index), value)
+        return ln.Store(self.array(node), self.layouts.offset(node, index), value)
 
     def stored(self) -> list[Node]:
-        return [n for n in self.cluster.index if n in self.arranged.fusion.stored]
+        return [n for n in self.cluster.index if n in self.layouts.fusion.stored]
 
-    def reduction(self, node: Node, name: str, axes: list[Var], keep: list[Node]) -> tuple[ln.Statement, ...]:
+    def reduction(self, node: Node, name: str, axes: list[Var], buffered: list[Node]) -> tuple[ln.Statement, ...]:
         operand = node.inputs[0]
         index = self.cluster.operand_index.get(node)
         if index is None:
             over: list[Int] = [sym.expr(a) for a in axes]
             index = merged_index(operand, node.attr.axes, self.cluster.index[node], over)
         before: list[ln.Statement] = []
-        for row in keep:
+        for row in buffered:
             value = self.value(row, self.cluster.index[row])
-            self.kept_rows[row] = f"row{len(self.kept_rows)}"
-            before += self.with_lets(ln.Store(self.kept_rows[row], self.row_offset(), value))
+            self.row_buffers[row] = f"row{len(self.row_buffers)}"
+            before += self.with_lets(ln.Store(self.row_buffers[row], self.row_offset(), value))
         value = self.value(operand, index)
         loops = tuple(ln.Loop(a, _extent(a), "serial", ()) for a in axes)
         statements = self.with_lets()
@@ -188,9 +188,9 @@ def _variables(axes: tuple[Int, ...]) -> list[Var]:
     return [v for a in axes if (v := sym.as_var(a)) is not None]
 
 
-def lower(cluster: Cluster, arranged: Arrangement, target: Target) -> Lowered:
+def lower(cluster: Cluster, layouts: Layouts, target: Target) -> Lowered:
     """The nest that computes ``cluster``, every loop serial; ``target`` says how much of a row may be kept."""
-    state = _Lowering(cluster, arranged, target)
+    state = _Lowering(cluster, layouts, target)
     body: tuple[ln.Statement, ...]
     if cluster.chain is not None:
         body = _chain(state, cluster.chain)
@@ -216,25 +216,25 @@ def lower(cluster: Cluster, arranged: Arrangement, target: Target) -> Lowered:
 def _axes_of_product(cluster: Cluster, found: Contraction) -> tuple[Var | None, ...]:
     """The loop over each axis of the product that a cluster sums, as ``_contraction`` makes them."""
     summed = iter(_summed_axes([found.shape[k] for k in sorted(found.k)], 0))
-    kept = iter(cluster.axes)
+    unreduced = iter(cluster.axes)
     return tuple(
-        (next(summed) if size != 1 else None) if k in found.k else sym.as_var(next(kept))
+        (next(summed) if size != 1 else None) if k in found.k else sym.as_var(next(unreduced))
         for k, size in enumerate(found.shape)
     )
 
 
-def lower_part(whole: Node, part: Part, arranged: Arrangement, target: Target) -> Lowered:
+def lower_part(whole: Node, part: Part, layouts: Layouts, target: Target) -> Lowered:
     """The nest that writes one box of an assembly."""
     cluster = Cluster(0, "map", part.extents)
-    state = _Lowering(cluster, arranged, target)
+    state = _Lowering(cluster, layouts, target)
     index = tuple(low + axis for (low, _), axis in zip(part.bounds, cluster.axes, strict=True))
     by = rename(whole.shape, index)
     if part.source is None:
         value = ln.literal(part.fill, whole.dtype)
     else:
         value = state.value(part.source, tuple(sym.substitute(e, by) for e in part.index))
-    state.written.add(arranged.owner(whole))
-    store = ln.Store(state.array(whole), arranged.offset(whole, index), value)
+    state.written.add(layouts.owner(whole))
+    store = ln.Store(state.array(whole), layouts.offset(whole, index), value)
     return _lowered(state, _loops(_variables(cluster.axes), state.with_lets(store)))
 
 
@@ -243,11 +243,11 @@ def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
     arrays = tuple(
         ln.Array(
             name, node.dtype, node in state.written, _is_finite(node) and _bears_masks(name, reductions),
-            node not in state.arranged.loose,
+            node not in state.layouts.unaligned,
         )
         for node, name in state.arrays.items()
     )  # fmt: skip
-    return Lowered(ln.LoopNest(arrays, _dims(body), body, _checks(body)), tuple(state.arrays))
+    return Lowered(ln.LoopNest(arrays, _dims(body), body, _looks_up(body)), tuple(state.arrays))
 
 
 def _is_finite(node: Node) -> bool:
@@ -258,7 +258,7 @@ def _is_finite(node: Node) -> bool:
 def _bears_masks(name: str, reductions: list[ln.Reduction]) -> bool:
     """Whether a mask leaves terms that change nothing only if the numbers of an array are finite."""
     known = frozenset({name})
-    return any(neutral(s.value, s.op, known) != neutral(s.value, s.op, frozenset()) for s in reductions)
+    return any(neutral_unless(s.value, s.op, known) != neutral_unless(s.value, s.op, frozenset()) for s in reductions)
 
 
 def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:
@@ -276,8 +276,8 @@ def _scatter(state: _Lowering) -> tuple[ln.Statement, ...]:
     between = axes[axis : axis + positions.rank]
     at = state.look_up(state.value(positions, between), old.shape[axis], node.attr.failure)
     index = (*axes[:axis], at, *axes[axis + positions.rank :])
-    state.written.add(state.arranged.owner(node))
-    place, value = state.arranged.offset(node, index), state.value(new, axes)
+    state.written.add(state.layouts.owner(node))
+    place, value = state.layouts.offset(node, index), state.value(new, axes)
     if by is not None:
         value = ln.apply(by, (ln.load(state.array(node), place, node.dtype), value), None, node.dtype)
     room = () if sym.always(old.shape[axis] - 1) else (old.shape[axis] - 1,)
@@ -302,7 +302,7 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
             node, first = members[number], state.value(inputs[number], index, valid)
             if place == 0:
                 return first
-            array, offset, known = state.array(node), state.arranged.offset(node, index), valid + began
+            array, offset, known = state.array(node), state.layouts.offset(node, index), valid + began
             if isinstance(first.leaf, ln.Literal):
                 return ln.load(array, offset, node.dtype, known, first.leaf.bits)
             before = ln.load(array, offset, node.dtype, known, bytes(node.dtype.itemsize))
@@ -324,9 +324,9 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
     names: dict[ln.Scalar, str] = {}
     stores: list[ln.Statement] = []
     for number, node in members.items():
-        state.written.add(state.arranged.owner(node))
+        state.written.add(state.layouts.owner(node))
         name = names.setdefault(state.value(step.results[number], element), f"s{len(names)}")
-        offset = state.arranged.offset(node, cluster.index[node])
+        offset = state.layouts.offset(node, cluster.index[node])
         stores.append(ln.Store(state.array(node), offset, ln.temporary(name, node.dtype)))
     values = [ln.Define(name, value) for value, name in names.items()]
     inner = _loops(_variables(element), state.with_lets(*values, *stores))
@@ -338,17 +338,17 @@ def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
     (node,) = state.cluster.index
     (operand,) = node.inputs
     *outer, last = state.cluster.axes
-    state.written.add(state.arranged.owner(node))
+    state.written.add(state.layouts.owner(node))
     array, count = state.array(node), node.shape[-1]
-    start = state.arranged.offset(node, (*outer, 0))
+    start = state.layouts.offset(node, (*outer, 0))
     body: tuple[ln.Statement, ...] = (ln.Sort(array, start, count),)
     if node.shape != operand.shape:
         place = sym.axis("e0", count)
         most = ln.literal(np.array(node.dtype.max, node.dtype.numpy).tobytes(), node.dtype)
         filled = _loops(_variables((place,)), (ln.Store(array, start + place, most),))
         value = state.value(operand, (*outer, last))
-        kept = _loops(_variables((last,)), state.with_lets(ln.Keep(array, start, count, value)), "ordered")
-        body = (*filled, *kept, *body)
+        scan = _loops(_variables((last,)), state.with_lets(ln.KeepLeast(array, start, count, value)), "ordered")
+        body = (*filled, *scan, *body)
     return _loops(_variables(tuple(outer)), body)
 
 
@@ -371,7 +371,7 @@ def _chain(state: _Lowering, chain: Chain) -> tuple[ln.Statement, ...]:
     value = state.value(row, cluster.index[row])
     inner += state.with_lets(ln.Store("row0", state.row_offset(), value))
     body = [ln.Alloc("row0", row.dtype, _bound([along])), *_loops([along], inner)]
-    state.kept_rows[row] = "row0"
+    state.row_buffers[row] = "row0"
     for number, node in enumerate(n for n in chain.middle if n.op.kind is Kind.REDUCE):
         body += state.reduction(node, f"r{number}", [along], [])
     result = state.reduction(last, "sum1", [along], [])
@@ -387,14 +387,14 @@ def _row(state: _Lowering) -> tuple[ln.Statement, ...]:
     row = [v for v in _variables(cluster.axes) if v in cluster.row]
     state.row = tuple(row)
     reductions = [n for n in cluster.index if n.op.kind is Kind.REDUCE]
-    keep = _rows_to_keep(state, reductions, row)
+    buffered = _values_to_buffer(state, reductions, row)
     body: list[ln.Statement] = []
     for number, node in enumerate(reductions):
-        first = [n for n, at in keep.items() if at is node]
+        first = [n for n, at in buffered.items() if at is node]
         body += state.reduction(node, f"r{number}", row, first)
     along = [n for n in state.stored() if any(sym.variables(e) & cluster.row for e in cluster.index[n])]
     once = [n for n in state.stored() if n not in along]
-    allocs = [ln.Alloc(name, node.dtype, _bound(row)) for node, name in state.kept_rows.items()]
+    allocs = [ln.Alloc(name, node.dtype, _bound(row)) for node, name in state.row_buffers.items()]
     stores = [state.store(n) for n in once]
     body += state.with_lets(*stores)
     if along:
@@ -409,7 +409,7 @@ def _bound(row: list[Var]) -> int:
     return total
 
 
-def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> dict[Node, Node]:
+def _values_to_buffer(state: _Lowering, reductions: list[Node], row: list[Var]) -> dict[Node, Node]:
     """Costly values of the row that two passes read, or what those read it for: kept in a local array from the first
     reduction that computes them.
 
@@ -426,25 +426,25 @@ def _rows_to_keep(state: _Lowering, reductions: list[Node], row: list[Var]) -> d
         if node not in reductions:
             finally_needed |= _needed(node, state, reductions)
     readers = _readers(set().union(finally_needed, reductions, *needed.values()))
-    kept: dict[Node, Node] = {}
-    room = state.target.kept(r.dtype for r in reductions)
+    buffered: dict[Node, Node] = {}
+    room = state.target.row_buffer_bytes(r.dtype for r in reductions)
     for costly in (node for node in cluster.index if node.op in COSTLY):
-        node = _purpose(costly, state, readers)
+        node = _final_reader(costly, state, readers)
         size = aligned(limit * node.dtype.itemsize)
-        if node in kept or size > room:
+        if node in buffered or size > room:
             continue
         if not all(any(v in sym.variables(e) for e in cluster.index[node]) for v in row):
             continue
         passes = [r for r in reductions if node in needed[r]]
         if passes and len(passes) + (node in finally_needed) > 1:
-            kept[node] = passes[0]
+            buffered[node] = passes[0]
             room -= size
-    return kept
+    return buffered
 
 
-def _purpose(node: Node, state: _Lowering, readers: Mapping[Node, list[Node]]) -> Node:
+def _final_reader(node: Node, state: _Lowering, readers: Mapping[Node, list[Node]]) -> Node:
     """The value that ``node`` is computed for, itself where there are several: of as many elements and bytes."""
-    while node not in state.arranged.fusion.stored and len(readers[node]) == 1:
+    while node not in state.layouts.fusion.stored and len(readers[node]) == 1:
         (reader,) = readers[node]
         index = state.cluster.index
         if reader.op.kind is not Kind.ELEMENTWISE or index.get(reader) != index[node]:
@@ -470,7 +470,7 @@ def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
     stack = [root]
     while stack:
         node = stack.pop()
-        computed = node.op is ops.VIEW or node in state.cluster.index or node in state.arranged.fusion.inline
+        computed = node.op is ops.VIEW or node in state.cluster.index or node in state.layouts.fusion.inline
         if computed and node not in found and node not in finished:
             found.add(node)
             stack.extend(node.inputs)
@@ -478,18 +478,18 @@ def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
 
 
 def _row_is_contiguous(state: _Lowering, reduction: Node, row: list[Var]) -> bool:
-    probe = _Lowering(state.cluster, state.arranged, state.target, row=tuple(row))
+    probe = _Lowering(state.cluster, state.layouts, state.target, row=tuple(row))
     (statement,) = probe.reduction(reduction, "r", row, [])
     assert isinstance(statement, ln.Reduction)
     slopes = [sym.coefficient(a.offset, row[-1]) for a in accesses(statement.value)]
     return any(s is not None and s[0] == 1 for s in slopes)
 
 
-def _checks(body: tuple[ln.Statement, ...]) -> bool:
+def _looks_up(body: tuple[ln.Statement, ...]) -> bool:
     return any(isinstance(s, ln.Let) for s in statements(body))
 
 
 def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:
     """Dimension symbols: variables that no statement binds."""
     used = {v for statement in statements(body) for e in expressions(statement) for v in sym.variables(e)}
-    return tuple(sorted(used - bound(body), key=lambda v: v.name))
+    return tuple(sorted(used - variables_bound(body), key=lambda v: v.name))

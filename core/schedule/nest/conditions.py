@@ -14,8 +14,8 @@ from luminal.core.symbolic import Int
 from luminal.core.types import DType, bool_
 
 
-def needed(value: ln.Scalar) -> list[Int]:
-    """Conditions (``>= 0``) without which ``value`` is -inf: the structural zeros of its exponential.
+def minus_infinity_unless(value: ln.Scalar) -> list[Int]:
+    """Conditions (``>= 0``); where any of them fails, ``value`` is -inf, and its exponential zero.
 
     What is added to -inf is taken to be neither NaN nor +inf, and a factor to be positive only where it is a constant.
     """
@@ -28,11 +28,11 @@ def needed(value: ln.Scalar) -> list[Int]:
             continue
         seen.add(value)
         if value.op is ops.SELECT:
-            condition, kept, other = value.operands
+            condition, chosen, other = value.operands
             if _is_minus_infinity(other):
                 found += implied(condition)
-                stack.append(kept)
-            elif _is_minus_infinity(kept):
+                stack.append(chosen)
+            elif _is_minus_infinity(chosen):
                 found += denied(condition)
                 stack.append(other)
         elif value.op is ops.ADD:
@@ -60,7 +60,7 @@ def implied(condition: ln.Scalar) -> list[Int]:
     if condition.op is ops.AND and condition.dtype.is_bool:
         return [c for operand in condition.operands for c in implied(operand)]
     if condition.op is ops.LESS_THAN:
-        less, more = map(position, condition.operands)
+        less, more = map(affine_index, condition.operands)
         return [] if less is None or more is None else [more - less - 1]
     inverted = _inverted(condition)
     return [] if inverted is None else denied(inverted)
@@ -71,7 +71,7 @@ def denied(condition: ln.Scalar) -> list[Int]:
     if condition.op is ops.OR and condition.dtype.is_bool:
         return [c for operand in condition.operands for c in denied(operand)]
     if condition.op is ops.LESS_THAN:
-        less, more = map(position, condition.operands)
+        less, more = map(affine_index, condition.operands)
         return [] if less is None or more is None else [less - more]
     inverted = _inverted(condition)
     return [] if inverted is None else implied(inverted)
@@ -96,13 +96,14 @@ def negated(condition: ln.Scalar) -> ln.Scalar:
     return ln.apply(ops.XOR, (condition, ln.literal(b"\1", bool_)), None, bool_) if inverted is None else inverted
 
 
-def position(value: ln.Scalar) -> Int | None:
-    """An integer that is an affine expression of loop indices, as one; None where its type might not hold it."""
+def affine_index(value: ln.Scalar) -> Int | None:
+    """An integer scalar as an affine expression of loop indices; None where it is none, or where its type might
+    overflow."""
     found: dict[ln.Scalar, Int | None] = {}
     for scalar in ln.postorder(value):
         exact = _exact(scalar, found) if scalar.dtype.is_integer else None
         held = exact is not None and _holds(scalar.dtype, exact)
-        found[scalar] = exact if held else None  # elsewhere the integer wraps around
+        found[scalar] = exact if held else None  # otherwise the integer may wrap around
     return found[value]
 
 
@@ -111,7 +112,7 @@ def _holds(dtype: DType, value: Int) -> bool:
 
 
 def _exact(value: ln.Scalar, positions: Mapping[ln.Scalar, Int | None]) -> Int | None:
-    """The expression, before it is brought into the type of ``value``; ``positions`` are those of its operands."""
+    """``value`` as an expression, before it is wrapped to its type; ``positions`` are those of its operands."""
     if isinstance(value.leaf, ln.Index):
         return value.leaf.value
     if isinstance(value.leaf, ln.Literal):

@@ -13,13 +13,13 @@ from luminal.core.schedule.nest.walk import headers, reads, statements
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
-BOUNDS = 16  # that are tried of an index at most
+BOUNDS = 16  # alternatives of minima that are tried for the bounds of an index, at most
 
 
 @dataclass(frozen=True)
 class Slab:
-    """What consecutive parts of a nest touch of an array: part ``p`` of ``parts`` lies in ``[base + p*stride, base +
-    (p+1)*stride)`` elements for every ``base`` in ``first .. last``."""
+    """The elements that each of ``parts`` equal divisions of the tasks touches: part ``p`` lies in ``[base + p*stride,
+    base + (p+1)*stride)`` for every ``base`` in ``first .. last``."""
 
     parts: Int
     stride: Int
@@ -28,8 +28,8 @@ class Slab:
 
 
 @lru_cache(maxsize=1 << 10)
-def _prefixes(nest: ln.LoopNest) -> tuple[Int, ...]:
-    """Into how many parts the outermost one, two, ... parallel loops divide the tasks."""
+def task_counts(nest: ln.LoopNest) -> tuple[Int, ...]:
+    """Into how many parts the outermost parallel loop, the outermost two, and so on, divide the tasks."""
     loops = nest.tasks
     counts = (sym.product(loop.extent for loop in loops[: k + 1]) for k in range(len(loops)))
     return tuple(count for count in counts if typical(count) > 1)
@@ -37,10 +37,10 @@ def _prefixes(nest: ln.LoopNest) -> tuple[Int, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
-    """The slabs of ``array``, for each of the outermost parallel loops whose iterations touch slabs apart."""
+    """The slabs of ``array``, one for each depth of the parallel loops at which iterations touch disjoint slabs."""
     loops = nest.tasks
     dims = set(nest.dims)
-    shorter = _shorter(nest)
+    shorter = _exact_bounds(nest)
     found: list[Slab] = []
     part: Int = 0
     for depth, loop in enumerate(loops):
@@ -53,8 +53,8 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
         if not sym.always(stride - 1) or not sym.variables(stride) <= dims:
             continue
         inner = [offset - part * stride for offset in offsets(nest, array)]
-        ends = [_highest(offset + 1 - stride, shorter) for offset in inner]
-        starts = [_lowest(offset, shorter) for offset in inner]
+        ends = [_upper_bound(offset + 1 - stride, shorter) for offset in inner]
+        starts = [_lower_bound(offset, shorter) for offset in inner]
         if None not in ends and None not in starts:
             first, last = max(e for e in ends if e is not None), min(s for s in starts if s is not None)
             if first <= last:
@@ -63,32 +63,32 @@ def slabs(nest: ln.LoopNest, array: str) -> tuple[Slab, ...]:
     return tuple(found)
 
 
-def _shorter(nest: ln.LoopNest) -> list[dict[Var, Int]]:
-    """For axes whose loops go less far than their bounds, always or for some values of others, as in the last block:
-    variables bounded by that. Where it is the smaller of two, there is one of each."""
+def _exact_bounds(nest: ln.LoopNest) -> list[dict[Var, Int]]:
+    """Variables with exact bounds for axes whose loops may end before the axis's own bound, as in a last, shorter
+    block. An extent that is a minimum gives one alternative for each of its arguments."""
     body = statements(nest.body)
-    named = _named(body)
+    named = _assigned(body)
     extents: dict[Var, set[Int]] = {}
     for axis, extent in chain.from_iterable(map(_axes, body)):
-        extents.setdefault(axis, set()).add(_spelled(extent, named))
+        extents.setdefault(axis, set()).add(_inlined(extent, named))
     single = {axis: next(iter(of)) for axis, of in extents.items() if len(of) == 1}
     found = {axis: e for axis, e in single.items() if not isinstance(e, int) or axis.hi != e - 1}
     options: list[dict[Var, Int]] = []
     for chosen in islice(product(*(sym.either(extent, "min") for extent in found.values())), BOUNDS):
         by: dict[Var, Int] = {}
-        for axis, extent in zip(found, chosen, strict=True):  # outer loops first, with which the extents of others vary
+        for axis, extent in zip(found, chosen, strict=True):  # outer loops first: inner extents depend on them
             by[axis] = sym.axis(axis.name, sym.substitute(extent, by))
         options.append(by)
     return options
 
 
-def _highest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+def _upper_bound(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
     """The lowest proven upper bound of ``value``."""
     found = (sym.upper(e) for by in shorter for e in sym.either(sym.substitute(value, by), "min"))
     return min((bound for bound in found if bound is not None), default=None)
 
 
-def _lowest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
+def _lower_bound(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
     """The highest proven lower bound of ``value``."""
     found = (sym.lower(e) for by in shorter for e in sym.either(sym.substitute(value, by), "max"))
     return max((bound for bound in found if bound is not None), default=None)
@@ -97,13 +97,13 @@ def _lowest(value: Int, shorter: Sequence[dict[Var, Int]]) -> int | None:
 def offsets(nest: ln.LoopNest, array: str) -> tuple[Int, ...]:
     """Every offset, over loop axes, at which ``nest`` may read or write ``array``, masks left out."""
     body = statements(nest.body)
-    named = _named(body)
+    named = _assigned(body)
     found = chain.from_iterable(_offsets(statement, array) for statement in body)
-    return tuple(dict.fromkeys(_spelled(offset, named) for offset in found))
+    return tuple(dict.fromkeys(_inlined(offset, named) for offset in found))
 
 
-def _named(body: Sequence[ln.Statement]) -> dict[Var, Int]:
-    """The names of index expressions, and what they stand for."""
+def _assigned(body: Sequence[ln.Statement]) -> dict[Var, Int]:
+    """The variables that an ``Assign`` defines, each with its value, where that is the same everywhere."""
     values: dict[Var, set[Int]] = {}
     for statement in body:
         if isinstance(statement, ln.Assign):
@@ -112,7 +112,7 @@ def _named(body: Sequence[ln.Statement]) -> dict[Var, Int]:
 
 
 def _axes(statement: ln.Statement) -> list[tuple[Var, Int]]:
-    """The axes that a statement goes through, and how far."""
+    """The axes that a statement loops over, with their extents."""
     found = [(loop.axis, loop.extent) for loop in headers(statement)]
     if isinstance(statement, ln.Contract) and (row := sym.as_var(sym.axis("e0", statement.rows))) is not None:
         found.insert(0, (row, statement.rows))
@@ -124,8 +124,8 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
     match statement:
         case ln.Store() if statement.array == array:
             found.append(statement.offset)
-        case ln.Sort() | ln.Keep() if statement.array == array:
-            found.append(statement.offset + sym.axis("e2", statement.extent))  # any of those that are put in order
+        case ln.Sort() | ln.KeepLeast() if statement.array == array:
+            found.append(statement.offset + sym.axis("e2", statement.extent))  # any of the elements that it orders
         case ln.Contract():
             row, column = sym.axis("e0", statement.rows), sym.axis("e1", statement.columns)
             if statement.a == array:
@@ -140,8 +140,8 @@ def _offsets(statement: ln.Statement, array: str) -> list[Int]:
     return found
 
 
-def _spelled(offset: Int, named: dict[Var, Int]) -> Int:
-    """``offset`` with the names of index expressions replaced by what they stand for."""
+def _inlined(offset: Int, named: dict[Var, Int]) -> Int:
+    """``offset`` with assigned variables replaced by their values."""
     while sym.variables(offset) & named.keys():
         offset = sym.substitute(offset, named)
     return offset

@@ -26,7 +26,7 @@ from luminal.core.schedule.nest.ir import (
     Holds,
     If,
     Index,
-    Keep,
+    KeepLeast,
     Let,
     Literal,
     Loop,
@@ -42,7 +42,7 @@ from luminal.core.schedule.nest.ir import (
     Temporary,
     postorder,
 )
-from luminal.core.schedule.nest.walk import prefix
+from luminal.core.schedule.nest.walk import perfect_loops
 from luminal.core.symbolic import Int
 from luminal.core.types import DType
 
@@ -80,21 +80,20 @@ def run_places(
     nest: LoopNest, arrays: Mapping[str, Array], dims: Mapping[str, int], places: Iterable[Mapping[str, int]]
 ) -> dict[str, dict[int, Any]]:
     """What ``nest``, of serial loops, writes in the iterations ``places`` of its outer perfectly nested loops: for each
-    array the elements by position. ``arrays`` stay as they are. Reductions are computed at once, which is exact in the
-    same sense as ``run``, and fast enough for the sizes of real models.
+    array the values by position. ``arrays`` are not changed. Reductions take all their values at once, as in ``run``.
 
     Raises SpecError as ``run`` does.
     """
     machine = _Places(dict(arrays), dict(dims), 1)
-    _, body = prefix(nest.body)
+    _, body = perfect_loops(nest.body)
     for place in places:
         machine.variables |= place
         machine.body(body)
     return machine.found
 
 
-_ALL = -1  # threads, where all of them run a statement
-_COPY = -2  # what copies without any thread waiting for it
+_ALL = -1  # in place of a thread: all threads run the statement
+_COPY = -2  # in place of a thread: an asynchronous copy, which no thread waits for
 
 
 class _Machine:
@@ -144,7 +143,7 @@ class _Machine:
                 array[position] = value
         elif isinstance(statement, Sort):
             self._ordered(statement).sort()
-        elif isinstance(statement, Keep):
+        elif isinstance(statement, KeepLeast):
             heap, value = self._ordered(statement), self.value(statement.value)
             heap[::-1].sort()  # the greatest first: a heap
             heap[0] = min(heap[0], value)
@@ -212,7 +211,7 @@ class _Machine:
                 )
         self.writers[array, position] = thread
 
-    def _ordered(self, statement: Sort | Keep) -> Array:
+    def _ordered(self, statement: Sort | KeepLeast) -> Array:
         """The elements that a statement puts in order, which it reads and writes."""
         array, extent = self.arrays[statement.array], self._int(statement.extent)
         if extent == 0:
@@ -230,7 +229,7 @@ class _Machine:
         self.variables[statement.axis.name] = value
 
     def _reduce(self, statement: Reduction) -> Any:
-        """Over all values at once, so that sums have numpy's small error."""
+        """The values are combined all at once, so that sums have numpy's small error."""
         values: list[Any] = []
         for _ in self._iterate(statement.loops):
             self.body(statement.before)
@@ -286,7 +285,7 @@ class _Machine:
             tile[:] = tile + sums if statement.accumulate else sums
 
     def _computed(self, prologue: Prologue, columns: int) -> Array:
-        """A row of B."""
+        """A row of B, computed by the prologue."""
         self.variables[prologue.column.name] = 0
         found: dict[Scalar, Array] = {}
         for part in postorder(prologue.value):

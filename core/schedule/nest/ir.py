@@ -22,12 +22,12 @@ from luminal.core.printer import brief
 from luminal.core.symbolic import Int, Var, product
 from luminal.core.types import DType, bool_, i64
 
-# What axes of nests, and of the views that they come from, are called: nothing else may have such a name.
+# The names of axes of nests and of views. Nothing else may have such a name.
 _AXIS_NAME = re.compile(r"[aegiktv]\d\w*|c0|k_\d|d_i\d\w*|at|tid")
 
 
 def names_axis(name: str) -> bool:
-    """Whether ``name`` is one that axes have: a dimension of that name could be taken for one of them."""
+    """Whether ``name`` has the form of an axis name, which no dimension may have."""
     return _AXIS_NAME.fullmatch(name) is not None
 
 
@@ -104,7 +104,7 @@ def _intern(op: Op | None, operands: tuple[Scalar, ...], attr: Any, leaf: Leaf |
 
 
 def apply(op: Op, operands: tuple[Scalar, ...], attr: Any, dtype: DType) -> Scalar:
-    """An elementwise primitive of scalars; a choice by a mask without conditions is what it chooses."""
+    """The primitive ``op`` of scalars. A select whose mask has no conditions becomes its first alternative."""
     if op is SELECT and operands[0].leaf == Holds(()):
         return operands[1]
     return _intern(op, operands, attr, None, dtype)
@@ -167,7 +167,7 @@ def _number(bits: bytes, dtype: DType) -> str:
 def postorder(
     root: Scalar, operands: Callable[[Scalar], tuple[Scalar, ...]] = lambda scalar: scalar.operands
 ) -> list[Scalar]:
-    """Every scalar that ``root`` is made of by ``operands``, those first, each once."""
+    """The scalars that ``root`` depends on through ``operands``, itself included: each once, after its operands."""
     order: dict[Scalar, None] = {}
     stack: list[tuple[Scalar, bool]] = [(root, False)]
     while stack:
@@ -184,24 +184,24 @@ def postorder(
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What the fields of a kind of statement are, by their names: all that traversals (``walk``, ``rewrite``) know of
-    it. Every field has its place here, an array that is both read and written two.
+class Fields:
+    """The roles of the fields of a kind of statement, by field name: all that traversals (``walk``, ``rewrite``) know
+    of it. Every field has one role; an array that is both read and written has two.
 
-    A field of ``scalars``, ``indices``, ``held``, ``reads``, ``writes`` or ``binds`` is one such value, a tuple of them
-    or None.
+    A field of ``scalars``, ``indices``, ``nested``, ``reads``, ``writes`` or ``binds`` is one such value, a tuple of
+    them or None.
     """
 
     scalars: tuple[str, ...] = ()  # values that it computes
     terms: tuple[str, ...] = ()  # pairs of a name and such a value
     indices: tuple[str, ...] = ()  # index expressions
     conditions: tuple[str, ...] = ()  # masks: tuples of index expressions that are at least zero where they hold
-    held: tuple[str, ...] = ()  # headers of loops, and other parts with a description of their own
+    nested: tuple[str, ...] = ()  # loop headers, and others with a ``Fields`` of their own
     body: tuple[str, ...] = ()  # the statements inside
     reads: tuple[str, ...] = ()  # names of arrays that it reads other than in scalars
     writes: tuple[str, ...] = ()  # names of arrays that it writes
     binds: tuple[str, ...] = ()  # index variables
-    other: tuple[str, ...] = ()  # names that it gives, types, numbers and flags: nothing that traversals look at
+    other: tuple[str, ...] = ()  # names that it defines, types, numbers and flags: traversals ignore them
 
 
 @dataclass(frozen=True)
@@ -219,11 +219,11 @@ class Loop:
     ``vector``
         ``lanes`` consecutive values at a time, the last group partial where ``lanes`` does not divide ``extent``.
     ``across``
-        as serial, ``lanes`` iterations across the vectors of the loop around it: elements that lie side by side along
-        this axis, and apart along that one, are read as rows, which are turned in registers. What all iterations store
-        side by side without a gap is stored after the last of them.
+        as serial, inside a vector loop, ``lanes`` iterations at a time: elements that lie side by side along this axis
+        and apart along the vectors are loaded as rows and transposed in registers. What all iterations store side by
+        side without a gap is stored after the last of them.
     ``thread``
-        the iterations are divided among the ``lanes`` threads of the task: thread ``t`` does ``t``, ``t + lanes``, ...
+        the ``lanes`` threads of the task divide the iterations: thread ``t`` runs ``t``, ``t + lanes``, ...
     """
 
     axis: Var
@@ -231,7 +231,7 @@ class Loop:
     kind: str
     body: tuple[Statement, ...]
     lanes: int = 1
-    parts: ClassVar[Parts] = Parts(binds=("axis",), indices=("extent",), body=("body",), other=("kind", "lanes"))
+    fields: ClassVar[Fields] = Fields(binds=("axis",), indices=("extent",), body=("body",), other=("kind", "lanes"))
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Let:
     value: Scalar
     extent: Int
     failure: Failure = Failure.INDEX
-    parts: ClassVar[Parts] = Parts(binds=("axis",), scalars=("value",), indices=("extent",), other=("failure",))
+    fields: ClassVar[Fields] = Fields(binds=("axis",), scalars=("value",), indices=("extent",), other=("failure",))
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Define:
 
     name: str
     value: Scalar
-    parts: ClassVar[Parts] = Parts(scalars=("value",), other=("name",))
+    fields: ClassVar[Fields] = Fields(scalars=("value",), other=("name",))
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,9 @@ class Reduction:
     loops: tuple[Loop, ...]
     before: tuple[Statement, ...]
     value: Scalar
-    parts: ClassVar[Parts] = Parts(scalars=("value",), held=("loops",), body=("before",), other=("name", "op", "dtype"))
+    fields: ClassVar[Fields] = Fields(
+        scalars=("value",), nested=("loops",), body=("before",), other=("name", "op", "dtype")
+    )
 
 
 @dataclass(frozen=True)
@@ -287,15 +289,15 @@ class Reductions:
     dtype: DType
     loops: tuple[Loop, ...]
     terms: tuple[tuple[str, Scalar], ...]
-    parts: ClassVar[Parts] = Parts(terms=("terms",), held=("loops",), other=("names", "op", "dtype"))
+    fields: ClassVar[Fields] = Fields(terms=("terms",), nested=("loops",), other=("names", "op", "dtype"))
 
 
 @dataclass(frozen=True)
 class Store:
     """``array[offset] = value``. Where ``valid`` is given, only where every condition is at least zero.
 
-    With ``ahead``, which a copy of an array's element to a shared one may have, nobody sees it before the next barrier,
-    the thread that stores it included: it need not wait.
+    With ``ahead``, allowed for a copy of an array element into a shared array, the copy is asynchronous: no thread, not
+    even the one that issues it, sees the value before the next barrier.
     """
 
     array: str
@@ -303,7 +305,7 @@ class Store:
     value: Scalar
     valid: tuple[Int, ...] = ()
     ahead: bool = False
-    parts: ClassVar[Parts] = Parts(
+    fields: ClassVar[Fields] = Fields(
         scalars=("value",), indices=("offset",), conditions=("valid",), writes=("array",), other=("ahead",)
     )
 
@@ -316,23 +318,20 @@ class Sort:
     array: str
     offset: Int
     extent: Int
-    parts: ClassVar[Parts] = Parts(indices=("offset", "extent"), reads=("array",), writes=("array",))
+    fields: ClassVar[Fields] = Fields(indices=("offset", "extent"), reads=("array",), writes=("array",))
 
 
 @dataclass(frozen=True)
-class Keep:
-    """Of the ``extent`` elements of ``array`` from ``offset`` on, integers, the greatest is replaced with ``value``
-    where that is less.
-
-    They form a heap: no element is greater than the one at half its place, places counted from 1. So they were written
-    as equal numbers, and have been changed in no other way since.
-    """
+class KeepLeast:
+    """``value`` replaces the greatest of the ``extent`` elements of ``array`` from ``offset`` on, where it is less.
+    They are integers and form a heap: no element is greater than the one at half its place, places counted from 1. They
+    were filled with equal numbers, and nothing but such statements has changed them since."""
 
     array: str
     offset: Int
     extent: Int
     value: Scalar
-    parts: ClassVar[Parts] = Parts(
+    fields: ClassVar[Fields] = Fields(
         scalars=("value",), indices=("offset", "extent"), reads=("array",), writes=("array",)
     )
 
@@ -343,7 +342,7 @@ class If:
 
     valid: tuple[Int, ...]
     body: tuple[Statement, ...]
-    parts: ClassVar[Parts] = Parts(conditions=("valid",), body=("body",))
+    fields: ClassVar[Fields] = Fields(conditions=("valid",), body=("body",))
 
 
 @dataclass(frozen=True)
@@ -359,7 +358,7 @@ class Alloc:
     dtype: DType
     extent: int
     space: str = "local"
-    parts: ClassVar[Parts] = Parts(other=("name", "dtype", "extent", "space"))
+    fields: ClassVar[Fields] = Fields(other=("name", "dtype", "extent", "space"))
 
 
 @dataclass(frozen=True)
@@ -368,7 +367,7 @@ class Barrier:
     ``all_memory``, to the arrays of the kernel too."""
 
     all_memory: bool = False
-    parts: ClassVar[Parts] = Parts(other=("all_memory",))
+    fields: ClassVar[Fields] = Fields(other=("all_memory",))
 
 
 @dataclass(frozen=True)
@@ -377,7 +376,7 @@ class Assign:
 
     axis: Var
     value: Int
-    parts: ClassVar[Parts] = Parts(binds=("axis",), indices=("value",))
+    fields: ClassVar[Fields] = Fields(binds=("axis",), indices=("value",))
 
 
 @dataclass(frozen=True)
@@ -386,7 +385,7 @@ class Prefetch:
 
     array: str
     offset: Int
-    parts: ClassVar[Parts] = Parts(indices=("offset",), other=("array",))
+    fields: ClassVar[Fields] = Fields(indices=("offset",), other=("array",))
 
 
 @dataclass(frozen=True)
@@ -396,7 +395,7 @@ class Prologue:
 
     column: Var
     value: Scalar
-    parts: ClassVar[Parts] = Parts(binds=("column",), scalars=("value",))
+    fields: ClassVar[Fields] = Fields(binds=("column",), scalars=("value",))
 
 
 @dataclass(frozen=True)
@@ -461,9 +460,9 @@ class Contract:
     unit: MatrixUnit | None = None
     depth: int = 1
     prologue: Prologue | None = None
-    parts: ClassVar[Parts] = Parts(
+    fields: ClassVar[Fields] = Fields(
         indices=("a_offset", "a_row", "b_offset", "b_column", "rows", "tile_offset", "a_ahead", "b_ahead"),
-        held=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
+        nested=("loops", "prologue"), reads=("a", "b"), writes=("tile",),
         other=(
             "dtype", "a_type", "b_type", "max_rows", "columns", "lanes", "tile_row", "accumulate", "outer", "fragment",
             "unit", "depth",
@@ -486,7 +485,7 @@ Statement: TypeAlias = (
     | Reductions
     | Store
     | Sort
-    | Keep
+    | KeepLeast
     | If
     | Alloc
     | Barrier
@@ -498,9 +497,8 @@ Statement: TypeAlias = (
 
 @dataclass(frozen=True)
 class Array:
-    """An array argument of a kernel: element type, and whether the kernel writes it. ``finite`` says that no element is
-    infinite or NaN, and that the kernel may rely on it. ``aligned`` says that it begins at a multiple of the widest
-    access of a thread."""
+    """An array argument of a kernel, and whether the kernel writes it. ``finite``: the kernel may rely on no element
+    being infinite or NaN. ``aligned``: it begins at a multiple of the widest memory access of a thread."""
 
     name: str
     dtype: DType
@@ -540,7 +538,7 @@ class LoopNest:
         return product(loop.extent for loop in self.tasks)
 
 
-def one_after_the_other(first: LoopNest, second: LoopNest) -> LoopNest:
+def concatenated(first: LoopNest, second: LoopNest) -> LoopNest:
     """Both nests as one kernel: they have the same array arguments and no tasks."""
     arrays = tuple(
         replace(a, written=a.written or b.written, finite=a.finite or b.finite, aligned=a.aligned and b.aligned)

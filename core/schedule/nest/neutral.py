@@ -16,35 +16,36 @@ def finite_arrays(nest: ln.LoopNest) -> frozenset[str]:
     return frozenset(array.name for array in nest.arrays if array.finite)
 
 
-def neutral(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
-    """Conditions (``>= 0``) without any of which ``value`` changes nothing as a term of a reduction with ``op``.
+def neutral_unless(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int]:
+    """Conditions (``>= 0``); where any of them fails, ``value`` changes nothing as a term of a reduction with ``op``.
 
-    A sum starts from +0, and what is added to it keeps it from ever being -0, so that a zero of either sign is neutral.
-    ``finite`` names the arrays whose products with zero are zero.
+    A sum starts from +0, which no term turns into -0, so a zero of either sign is neutral. ``finite`` names the arrays
+    whose products with zero are zero.
     """
     leaf = value.leaf
     if isinstance(leaf, ln.Access):
         return list(leaf.valid) if leaf.fill == _identity(op, value.dtype) else []
     if value.op is ops.SELECT:
-        condition, kept, other = value.operands
+        condition, chosen, other = value.operands
         if not (isinstance(condition.leaf, ln.Holds) and isinstance(other.leaf, ln.Literal)):
             return []
         masks = condition.leaf.valid if other.leaf.bits == _identity(op, value.dtype) else ()
-        return [*masks, *neutral(kept, op, finite)] if masks else []
+        return [*masks, *neutral_unless(chosen, op, finite)] if masks else []
     if op is not ops.SUM_REDUCE:
-        conditions, blank = _blank(value)
+        conditions, blank = _constant_unless(value)
         return conditions if blank == _identity(op, value.dtype) else []
     if value.op is ops.CAST:
-        return neutral(value.operands[0], op, finite)
+        return neutral_unless(value.operands[0], op, finite)
     if value.op is ops.MUL:
         a, b = value.operands
-        found = neutral(a, op, finite) if _is_finite(b, finite) else []
-        return found + (neutral(b, op, finite) if _is_finite(a, finite) else [])
+        found = neutral_unless(a, op, finite) if _is_finite(b, finite) else []
+        return found + (neutral_unless(b, op, finite) if _is_finite(a, finite) else [])
     return []
 
 
-def _blank(value: ln.Scalar) -> tuple[list[Int], bytes]:
-    """Conditions (``>= 0``) without any of which ``value`` is one number, and the number, as far as both are known."""
+def _constant_unless(value: ln.Scalar) -> tuple[list[Int], bytes]:
+    """Conditions (``>= 0``) and the bytes of a number: where any condition fails, ``value`` is that number. Both are
+    empty where they are not known."""
     found: dict[ln.Scalar, tuple[list[Int], bytes]] = {}
     for scalar in ln.postorder(value):
         leaf, parts = scalar.leaf, [found[operand] for operand in scalar.operands]

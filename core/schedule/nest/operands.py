@@ -12,12 +12,12 @@ from luminal.core.schedule.nest.walk import accesses
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
-_ZERO: Int = 0
+ZERO: Int = 0
 
 
 def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
-    """The two array elements, masked or not, whose product is summed; either may convert as it is loaded. Preparation
-    has put A first and B second. Raises ScheduleError where something else is summed."""
+    """The two array elements, A and B, whose product is summed; either may be masked, and may be converted as it is
+    loaded. Raises ScheduleError where something else is summed."""
     if reduction.op is not ops.SUM_REDUCE or reduction.value.op is not ops.MUL or reduction.before:
         raise ScheduleError("what is reduced is not a sum over a product alone")
     a, b = (x.operands[0].leaf if x.op is ops.CAST else x.leaf for x in reduction.value.operands)
@@ -26,9 +26,9 @@ def product_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access]:
     return a, b
 
 
-def loaded(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
-    """A and B as ``product_of`` gives them; where B is computed from several elements, the one of the largest array,
-    and what computes it. Raises ScheduleError where something else is summed."""
+def operands_of(reduction: ln.Reduction) -> tuple[ln.Access, ln.Access, ln.Scalar | None]:
+    """A, B and None, as ``product_of`` gives them. Where B is computed from array elements: A, the element of the
+    largest array, and the scalar that computes B. Raises ScheduleError where something else is summed."""
     computed = reduction.value.operands[1] if reduction.value.op is ops.MUL else None
     if computed is None or _is_element(computed):
         return (*product_of(reduction), None)
@@ -63,15 +63,16 @@ def stored_type(nest: ln.LoopNest, array: str) -> DType:
 
 
 def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
-    """The loops that move B. Elements of several steps that share a byte lie inside them."""
+    """The loops along which B moves. With a prologue, steps of the other loops read further elements of the same
+    byte."""
     if contract.prologue is None:
         return list(contract.loops)
     return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
 
 
-def flat(loops: Sequence[ln.Loop]) -> Int:
-    """The number of an iteration of nested loops, of which only the last of an outer one's may be shorter."""
-    number = _ZERO
+def iteration_number(loops: Sequence[ln.Loop]) -> Int:
+    """The number of the current iteration of nested ``loops``, each counted up to its upper bound."""
+    number = ZERO
     for loop in loops:
         number = number * (loop.axis.hi + 1) + sym.expr(loop.axis)
     return number

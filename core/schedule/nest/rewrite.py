@@ -59,26 +59,26 @@ def replace_leaves(value: ln.Scalar, by: Mapping[ln.Scalar, ln.Scalar]) -> ln.Sc
 
 
 def _conditions(valid: tuple[Int, ...], by: Mapping[Var, Int]) -> tuple[Int, ...]:
-    """Those of ``valid`` with index variables replaced that do not always hold."""
+    """``valid`` with index variables replaced, less the conditions that then always hold."""
     return tuple(v for c in valid if not sym.always(v := sym.substitute(c, by)))
 
 
-def map_parts(
+def map_fields(
     part: P,
     scalar: Callable[[ln.Scalar], ln.Scalar] = _same,
     index: Callable[[Int], Int] = _same,
     conditions: Callable[[tuple[Int, ...]], tuple[Int, ...]] = _same,
     body: Callable[[Body], Body] = _same,
 ) -> P:
-    """A statement with each of these applied to all that it has of the kind, its headers included; ``conditions`` to
-    those of a mask at once."""
-    parts = part.parts
+    """A statement with each function applied to its fields of that role, nested headers included; ``conditions`` takes
+    a whole mask."""
+    parts = part.fields
 
     def again(held: P) -> P:
-        return map_parts(held, scalar, index, conditions, body)
+        return map_fields(held, scalar, index, conditions, body)
 
     changes: dict[str, Any] = {}
-    for names, change in ((parts.scalars, scalar), (parts.indices, index), (parts.held, again)):
+    for names, change in ((parts.scalars, scalar), (parts.indices, index), (parts.nested, again)):
         changes |= {name: _each(getattr(part, name), change) for name in names}
     changes |= {name: tuple((of, scalar(value)) for of, value in getattr(part, name)) for name in parts.terms}
     changes |= {name: conditions(getattr(part, name)) for name in parts.conditions}
@@ -87,18 +87,18 @@ def map_parts(
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """What a field holds, one or several or None, changed."""
+    """The value of a field, one or several or None, with ``change`` applied."""
     return tuple(map(change, value)) if isinstance(value, tuple) else None if value is None else change(value)
 
 
 def replace_scalars(body: Body, change: Callable[[ln.Scalar], ln.Scalar]) -> Body:
     """``body`` with ``change`` applied to every scalar that a statement holds."""
-    return tuple(map_parts(s, scalar=change, body=lambda inner: replace_scalars(inner, change)) for s in body)
+    return tuple(map_fields(s, scalar=change, body=lambda inner: replace_scalars(inner, change)) for s in body)
 
 
 def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.Statement] | None]) -> tuple[Body, int]:
-    """``body`` with other statements in place of those for which ``change`` gives any, however deep they lie, and how
-    many those are; what a replaced statement holds is not looked at."""
+    """``body`` with each statement, at any depth, replaced by what ``change`` returns for it, unless that is None; and
+    how many were replaced. Statements inside a replaced one are not visited."""
     count = 0
 
     def inner(body: Body) -> Body:
@@ -108,7 +108,7 @@ def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.
             changed = change(statement)
             count += changed is not None
             if changed is None:
-                changed = (map_parts(statement, body=inner) if statement.parts.body else statement,)
+                changed = (map_fields(statement, body=inner) if statement.fields.body else statement,)
             result += changed
         return tuple(result)
 
@@ -117,14 +117,14 @@ def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.
 
 
 def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
-    """``body`` with index variables replaced in every expression. Conditions that always hold then are left out, and
-    what only they guard is unguarded."""
+    """``body`` with index variables replaced. Conditions that then always hold are dropped, and so is an ``If`` without
+    any."""
     memo: dict[ln.Scalar, ln.Scalar] = {}
 
     def inner(body: Body) -> Body:
         result: list[ln.Statement] = []
         for statement in body:
-            changed = map_parts(
+            changed = map_fields(
                 statement,
                 lambda value: substitute_scalar(value, by, memo),
                 lambda value: sym.substitute(value, by),

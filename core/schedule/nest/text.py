@@ -1,4 +1,4 @@
-"""Loop nests, clusters and layouts as text: for reading, for golden files, and for errors."""
+"""Loop nests as text: for reading, for golden files, and for errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _statement(statement: ln.Statement, indent: str) -> Iterator[str]:
             yield f"{indent}{statement.array}[{statement.offset}] {sign} {statement.value}{mask}"
         case ln.Sort():
             yield f"{indent}sort {statement.array}[{statement.offset} .. + {statement.extent}]"
-        case ln.Keep():
+        case ln.KeepLeast():
             yield f"{indent}keep in {statement.array}[{statement.offset} .. + {statement.extent}] {statement.value}"
         case ln.Alloc():
             yield f"{indent}{statement.name} = {statement.space} {statement.dtype}[{statement.extent}]"

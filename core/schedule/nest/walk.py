@@ -1,7 +1,5 @@
-"""Reading a nest: its statements, the scalars and the index expressions in them, and the arrays that they touch.
-
-What is in a statement of any kind, its description says (``ir.Parts``).
-"""
+"""Reading a nest: its statements, their scalars and index expressions, and the arrays that they touch. The roles of the
+fields of a statement are in ``ir.Fields``."""
 
 from __future__ import annotations
 
@@ -31,32 +29,33 @@ def statements(body: Iterable[ln.Statement]) -> list[ln.Statement]:
 
 def inside(statement: ln.Statement) -> Body:
     """The statements that a statement holds."""
-    names = statement.parts.body
-    return tuple(_fields(statement, names)) if names else ()
+    names = statement.fields.body
+    return tuple(_in_fields(statement, names)) if names else ()
 
 
 def headers(statement: ln.Statement) -> tuple[ln.Loop, ...]:
-    """The loops that a statement itself goes through, outermost first; their bodies do not count."""
+    """The loops that a statement itself runs, outermost first, without those of statements inside it."""
     if isinstance(statement, ln.Loop):
         return (statement,)
-    return tuple(part for part in _fields(statement, statement.parts.held) if isinstance(part, ln.Loop))
+    return tuple(part for part in _in_fields(statement, statement.fields.nested) if isinstance(part, ln.Loop))
 
 
 def values(statement: ln.Statement | ln.Prologue) -> tuple[ln.Scalar, ...]:
     """The scalars that a statement computes itself (not those of statements inside it)."""
-    return (*_own_values(statement), *(v for part in _fields(statement, statement.parts.held) for v in values(part)))
+    nested = _in_fields(statement, statement.fields.nested)
+    return (*_own_values(statement), *(v for part in nested for v in values(part)))
 
 
 def reads(statement: ln.Statement) -> list[ln.Access]:
-    """The array elements that a statement reads in its scalars, once each in each of them."""
+    """The array elements that the scalars of a statement read, once each for each scalar."""
     return [access for value in values(statement) for access in accesses(value)]
 
 
 def expressions(statement: ln.Statement | ln.Prologue) -> list[Int]:
     """Every index expression that a statement holds itself (not those of statements inside it)."""
-    parts = statement.parts
-    own = _fields(statement, parts.indices + parts.conditions)
-    own += [e for part in _fields(statement, parts.held) for e in expressions(part)]
+    parts = statement.fields
+    own = _in_fields(statement, parts.indices + parts.conditions)
+    own += [e for part in _in_fields(statement, parts.nested) for e in expressions(part)]
     return own + [e for value in _own_values(statement) for e in scalar_expressions(value)]
 
 
@@ -78,30 +77,30 @@ def leaf_expressions(leaf: ln.Leaf | None) -> tuple[Int, ...]:
     return ()
 
 
-def bound(body: Body) -> set[Var]:
+def variables_bound(body: Body) -> set[Var]:
     """The variables that statements of ``body`` bind."""
-    parts = (part for s in statements(body) for part in (s, *_fields(s, s.parts.held)))
-    return {axis for part in parts for axis in _fields(part, part.parts.binds)}
+    parts = (part for s in statements(body) for part in (s, *_in_fields(s, s.fields.nested)))
+    return {axis for part in parts for axis in _in_fields(part, part.fields.binds)}
 
 
-def touched(body: Body) -> tuple[set[str], set[str]]:
+def arrays_touched(body: Body) -> tuple[set[str], set[str]]:
     """The arrays that ``body`` reads, and those that it writes."""
     every = statements(body)
     read = {access.array for statement in every for access in reads(statement)}
-    return read.union(*(_fields(s, s.parts.reads) for s in every)), set(written(body))
+    return read.union(*(_in_fields(s, s.fields.reads) for s in every)), set(arrays_written(body))
 
 
-def written(body: Iterable[ln.Statement]) -> frozenset[str]:
+def arrays_written(body: Iterable[ln.Statement]) -> frozenset[str]:
     """The arrays that ``body`` writes."""
-    return frozenset(array for s in statements(body) for array in _fields(s, s.parts.writes))
+    return frozenset(array for s in statements(body) for array in _in_fields(s, s.fields.writes))
 
 
 def _own_values(statement: ln.Statement | ln.Prologue) -> list[ln.Scalar]:
-    parts = statement.parts
-    return _fields(statement, parts.scalars) + [value for _, value in _fields(statement, parts.terms)]
+    parts = statement.fields
+    return _in_fields(statement, parts.scalars) + [value for _, value in _in_fields(statement, parts.terms)]
 
 
-def _fields(statement: ln.Statement | ln.Prologue, names: tuple[str, ...]) -> list[Any]:
+def _in_fields(statement: ln.Statement | ln.Prologue, names: tuple[str, ...]) -> list[Any]:
     """What the fields ``names`` hold, one after the other."""
     found: list[Any] = []
     for name in names:
@@ -114,12 +113,12 @@ def _fields(statement: ln.Statement | ln.Prologue, names: tuple[str, ...]) -> li
 
 
 def stack_bytes(nest: ln.LoopNest) -> int:
-    """Bytes of the arrays that a task has to itself, all at once."""
+    """Bytes of all local arrays of a task, as if all were alive at once."""
     arrays = (s for s in statements(nest.body) if isinstance(s, ln.Alloc) and s.space == "local")
     return sum(array.extent * array.dtype.itemsize for array in arrays)
 
 
-def prefix(body: Body) -> tuple[list[ln.Loop], Body]:
+def perfect_loops(body: Body) -> tuple[list[ln.Loop], Body]:
     """The perfectly nested loops at the top of a body, outermost first, and what is inside them."""
     loops: list[ln.Loop] = []
     while len(body) == 1 and isinstance(body[0], ln.Loop):

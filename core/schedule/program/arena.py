@@ -18,7 +18,7 @@ class Span:
     last: int
 
 
-def place(spans: Sequence[Span]) -> tuple[Mapping[str, int], int]:
+def place_spans(spans: Sequence[Span]) -> tuple[Mapping[str, int], int]:
     """An offset for each span such that no two that live at once overlap, and the total size, in bytes.
 
     Greedy by size: the largest first, each at the lowest offset that is free for all of its life.

@@ -18,7 +18,7 @@ from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
 from luminal.core.ir import State as Kept
 from luminal.core.schedule.choose import arrangement
-from luminal.core.schedule.choose.arrangement import Arranged
+from luminal.core.schedule.choose.arrangement import Arrangement
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.fusion.cluster import Cluster
 from luminal.core.schedule.lower import clusters
@@ -61,7 +61,7 @@ class Source:
     entry: str
     graph: Graph
     prepared: Prepared
-    arranged: Arranged
+    arranged: Arrangement
 
 
 def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
@@ -191,7 +191,7 @@ class _Region:
 
     tables: _Tables
     source: Source
-    arranged: Arranged
+    arranged: Arrangement
     names: dict[Node, str]
     own: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -213,7 +213,7 @@ class _Region:
         wanted = {node: self.names[node] for node in texts}
         for node, name in wanted.items():
             self.names[node] = self._new(f"{name} in numbers", node)
-        there = {node for state, node in left if keep.is_free(node, state.input, self.arranged)}
+        there = {node for state, node in left if keep.can_overwrite(node, state.input, self.arranged)}
         for state, node in left:
             if node not in self.names:
                 self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
@@ -254,8 +254,8 @@ class _Region:
 
     def _copy(self, node: Node, state: Node) -> None:
         """A step that copies ``node`` to where ``state`` lies."""
-        cluster, lowered = keep.copy(node, state, self.arranged, self.tables.target)
-        chosen = arrangement.schedule(cluster, lowered, self.tables.target)
+        cluster, lowered = keep.lowered_copy(node, state, self.arranged, self.tables.target)
+        chosen = arrangement.schedule_cluster(cluster, lowered, self.tables.target)
         self._run(cluster, lowered.arguments, chosen, self._origins([node]))
 
     def _run(
@@ -285,7 +285,7 @@ class _Region:
             yield self.arranged.chains[cluster.number]
             return
         for lowered in self._lowered(cluster):
-            yield lowered, arrangement.schedule(cluster, lowered, self.tables.target)
+            yield lowered, arrangement.schedule_cluster(cluster, lowered, self.tables.target)
 
     def _lowered(self, cluster: Cluster) -> Iterator[clusters.Lowered]:
         """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere, and last the
@@ -334,7 +334,7 @@ class _Region:
         carried: list[tuple[str, str]] = []
         for result, x in changed.items():
             into = result.op is ops.SCATTER and result.inputs[0] is x
-            if into and keep.is_free(result, x, arranged):
+            if into and keep.can_overwrite(result, x, arranged):
                 written[result] = read[x]
             else:
                 written[result] = self._new(f"{read[x]}.next", result)
@@ -365,13 +365,15 @@ class _Region:
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _arranged(self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]) -> Arranged:
+    def _arranged(
+        self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]
+    ) -> Arrangement:
         """What computes ``roots`` inside a step, ``names`` being buffers of values there, and sizes being measured."""
-        loose = frozenset(node for node, name in names.items() if self._is_loose(name))
+        unaligned = frozenset(node for node, name in names.items() if self._is_unaligned(name))
         every = (*roots, *measured.values())
-        return arrangement.arrange(every, self.source.prepared, self.tables.target, loose, measured)
+        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, measured)
 
-    def _inner(self, arranged: Arranged, names: dict[Node, str]) -> tuple[_Region, Region]:
+    def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
         """A region that computes what is arranged, ``names`` being the buffers of what it reads and leaves."""
         inner = _Region(self.tables, self.source, arranged, names)
         return inner, inner.assemble()
@@ -397,7 +399,7 @@ class _Region:
             self.names[node] = self._new(wanted or f"t{len(self.names)}", node, order)
         return self.names[node]
 
-    def _is_loose(self, name: str) -> bool:
+    def _is_unaligned(self, name: str) -> bool:
         """Whether a buffer may begin where a thread of a grid cannot use its widest access."""
         buffer, grid = self.tables.buffers[name], self.tables.target.grid
         size = sym.product(buffer.shape) * buffer.dtype.itemsize
@@ -419,19 +421,19 @@ class _Region:
         nests = list(self.tables.kernels)
         first = 0
         while first < len(self.steps):
-            launches: list[phases.Step] = []
+            launches: list[phases.NestLaunch] = []
             while first + len(launches) < len(self.steps):
                 step = self.steps[first + len(launches)]
                 if not isinstance(step, Launch):
                     break
-                launches.append(phases.Step(nests[step.kernel], step.arguments))
+                launches.append(phases.NestLaunch(nests[step.kernel], step.arguments))
             for phase in phases.phases(launches, self.tables.target):
                 inside = launches[phase.first : phase.last + 1]
                 phase = replace(phase, first=first + phase.first, last=first + phase.last)
                 yield replace(phase, portions=tuple(self._portions(phase, inside)) if phase.linked else ())
             first += len(launches) + 1
 
-    def _portions(self, phase: Phase, launches: Sequence[phases.Step]) -> Iterator[Portion]:
+    def _portions(self, phase: Phase, launches: Sequence[phases.NestLaunch]) -> Iterator[Portion]:
         """Those of the buffers that no step outside ``phase`` uses. Two share memory where a share has no use for the
         first when it begins with the second."""
         outside = {
@@ -453,7 +455,7 @@ class _Region:
                 found[name] = portion
                 size = aligned(portion[1] * self.tables.buffers[name].dtype.itemsize)
                 spans.append(plan.Span(name, size, at[0], at[-1]))
-        offsets, _ = plan.place(spans)
+        offsets, _ = plan.place_spans(spans)
         for name, (first, length) in found.items():
             self.tables.buffers[name] = replace(self.tables.buffers[name], space="share")
             self.own.remove(name)
@@ -476,7 +478,7 @@ class _Region:
         ]
         for number, regions in enumerate(self.inside):
             spans.append(plan.Span(_scratch(number), max((r.plan() for r in regions), default=0), number, number))
-        self.offsets, size = plan.place(spans)
+        self.offsets, size = plan.place_spans(spans)
         return size
 
     def place(self, start: int) -> None:
@@ -495,7 +497,7 @@ def _scratch(step: int) -> str:
 
 def _check_axes(nest: LoopNest) -> None:
     """Raises SpecError where an axis has a name that a dimension may have."""
-    wrong = sorted(axis.name for axis in walk.bound(nest.body) if not names_axis(axis.name))
+    wrong = sorted(axis.name for axis in walk.variables_bound(nest.body) if not names_axis(axis.name))
     if wrong:
         raise SpecError(f"axes of a nest are called {', '.join(wrong)}, which are no names of axes: see names_axis")
 

@@ -58,7 +58,7 @@ def run(
     arena = _fresh(entry.arena_size)
     memory: dict[str, Array] = {name: np.ravel(value) for name, value in program.constants.items()}
     memory |= {tensor.buffer: np.ravel(inputs[tensor.name]) for tensor in entry.inputs}
-    memory |= {kept.buffer: _initial(program, kept) for kept in program.states}
+    memory |= {held.buffer: _initial(program, held) for held in program.states}
     sizes = {dim.name: int(sym.evaluate(dim.hi, {})) for dim in program.measured} | dict(dims)
     state = _Run(program, sizes, arena, memory, seed, run_kernel)
     for tensor in entry.outputs:

@@ -393,8 +393,8 @@ def _steps(program: Program, region: Region, indent: str) -> Iterator[str]:
         if number in starts:
             phase = starts[number]
             order = ", one by one" if phase.linked else ""
-            kept = "".join(f", {p.length} elements of {p.buffer} at once" for p in phase.portions)
-            yield f"{indent}{phase.shares} shares of {' + '.join(map(str, phase.tasks))} tasks{order}{kept}"
+            portions = "".join(f", {p.length} elements of {p.buffer} at once" for p in phase.portions)
+            yield f"{indent}{phase.shares} shares of {' + '.join(map(str, phase.tasks))} tasks{order}{portions}"
             inside = indent + "  "
         match step:
             case Launch():

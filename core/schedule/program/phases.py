@@ -15,8 +15,8 @@ from itertools import chain
 from luminal.core import symbolic as sym
 from luminal.core.schedule.cost.tasks import enough_shares, leaves_cache, suffice
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.footprint import Slab, _prefixes, slabs
-from luminal.core.schedule.nest.walk import touched
+from luminal.core.schedule.nest.footprint import Slab, slabs, task_counts
+from luminal.core.schedule.nest.walk import arrays_touched
 from luminal.core.schedule.program.ir import Phase
 from luminal.core.sizes import typical
 from luminal.core.symbolic import Int
@@ -24,14 +24,14 @@ from luminal.core.target import Target
 
 
 @dataclass(frozen=True)
-class Step:
+class NestLaunch:
     """A launch of ``nest``: ``buffers`` are what its arrays are, in order; equal ones share memory, others do not."""
 
     nest: ln.LoopNest
     buffers: tuple[Hashable, ...]
 
 
-def phases(steps: Sequence[Step], target: Target) -> tuple[Phase, ...]:
+def phases(steps: Sequence[NestLaunch], target: Target) -> tuple[Phase, ...]:
     """The phases of more than one step, in order; each is as long as can be, from the first step on."""
     found: list[Phase] = []
     first = 0
@@ -46,60 +46,62 @@ def phases(steps: Sequence[Step], target: Target) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def _phase(steps: Sequence[Step], first: int, last: int, target: Target) -> Phase | None:
+def _phase(steps: Sequence[NestLaunch], first: int, last: int, target: Target) -> Phase | None:
     inside = steps[first : last + 1]
     if sum(step.nest.checked for step in inside) > 1:
         return None  # a status says in which step it was raised, by the phase's one step that can
-    counts = sorted(set(chain.from_iterable(_prefixes(step.nest) for step in inside)), key=typical, reverse=True)
+    counts = sorted(set(chain.from_iterable(task_counts(step.nest) for step in inside)), key=typical, reverse=True)
     for shares in counts:
-        tasks = tuple(_times(step.nest.task_count, shares) for step in inside)
+        tasks = tuple(_quotient(step.nest.task_count, shares) for step in inside)
         even = typical(shares) >= enough_shares(target) or set(tasks) == {1}
-        even = even or (suffice(shares, target) and leaves_cache(_between(inside, shares), target))
+        even = even or (suffice(shares, target) and leaves_cache(_bytes_between(inside, shares), target))
         if all(tasks) and even and _independent(inside, shares):
             return Phase(first, last, shares, tasks, _linked(inside))
     return None
 
 
-def portion(steps: Sequence[Step], shares: Int, buffer: Hashable) -> tuple[int, int] | None:
+def portion(steps: Sequence[NestLaunch], shares: Int, buffer: Hashable) -> tuple[int, int] | None:
     """The ``first`` and ``length`` of the portions of ``buffer`` that hold all that each of the ``shares`` touches, or
     None, where there are none or where sizes that are not known decide on them."""
-    options = _options(_uses(steps)[buffer], steps, shares)
-    lengths = (length for length in _common(options) if isinstance(length, int))
+    options = _slabs_by_stride(_uses(steps)[buffer], steps, shares)
+    lengths = (length for length in _common_strides(options) if isinstance(length, int))
     return min(((max(o[n].first for o in options), n) for n in lengths), key=lambda found: found[1], default=None)
 
 
-def _linked(steps: Sequence[Step]) -> bool:
+def _linked(steps: Sequence[NestLaunch]) -> bool:
     """Whether a step reads what an earlier one wrote."""
     written: set[Hashable] = set()
     for step in steps:
         buffers = {array.name: buffer for array, buffer in zip(step.nest.arrays, step.buffers, strict=True)}
-        read, stored = touched(step.nest.body)
+        read, stored = arrays_touched(step.nest.body)
         if any(name in read and buffer in written for name, buffer in buffers.items()):
             return True
         written |= {buffer for name, buffer in buffers.items() if name in stored}
     return False
 
 
-def _between(steps: Sequence[Step], shares: Int) -> int:
+def _bytes_between(steps: Sequence[NestLaunch], shares: Int) -> int:
     """Bytes of the largest buffer that several steps use, and one of them writes."""
     sizes = [0]
     for used in _uses(steps).values():
         if len({number for number, _ in used}) > 1 and any(array.written for _, array in used):
-            strides = [stride for stride in _common(_options(used, steps, shares)) if isinstance(stride, int)]
+            strides = [
+                stride for stride in _common_strides(_slabs_by_stride(used, steps, shares)) if isinstance(stride, int)
+            ]
             sizes.append(min(strides, default=0) * typical(shares) * used[0][1].dtype.itemsize)
     return max(sizes)
 
 
-def _independent(steps: Sequence[Step], shares: Int) -> bool:
+def _independent(steps: Sequence[NestLaunch], shares: Int) -> bool:
     """Whether no share of one step touches what another share of another step writes."""
     return all(
-        _common(_options(used, steps, shares))
+        _common_strides(_slabs_by_stride(used, steps, shares))
         for used in _uses(steps).values()
         if len({number for number, _ in used}) > 1 and any(array.written for _, array in used)
     )
 
 
-def _uses(steps: Sequence[Step]) -> dict[Hashable, list[tuple[int, ln.Array]]]:
+def _uses(steps: Sequence[NestLaunch]) -> dict[Hashable, list[tuple[int, ln.Array]]]:
     """For each buffer, the numbers of the steps that use it, and as what."""
     users: dict[Hashable, list[tuple[int, ln.Array]]] = {}
     for number, step in enumerate(steps):
@@ -108,13 +110,15 @@ def _uses(steps: Sequence[Step]) -> dict[Hashable, list[tuple[int, ln.Array]]]:
     return users
 
 
-def _options(used: Sequence[tuple[int, ln.Array]], steps: Sequence[Step], shares: Int) -> list[dict[Int, Slab]]:
+def _slabs_by_stride(
+    used: Sequence[tuple[int, ln.Array]], steps: Sequence[NestLaunch], shares: Int
+) -> list[dict[Int, Slab]]:
     """For each use of a buffer, the slabs that shares divide it into, by their stride from share to share."""
     every = (slabs(steps[number].nest, array.name) for number, array in used)
     return [{k: slab for slab in use if (k := _stride(slab, shares)) is not None} for use in every]
 
 
-def _common(options: Sequence[dict[Int, Slab]]) -> list[Int]:
+def _common_strides(options: Sequence[dict[Int, Slab]]) -> list[Int]:
     """The strides of the divisions into slabs, a slab for each share, that hold all uses of a buffer."""
     return [
         stride
@@ -125,11 +129,11 @@ def _common(options: Sequence[dict[Int, Slab]]) -> list[Int]:
 
 def _stride(slab: Slab, shares: Int) -> Int | None:
     """The stride from share to share; None where shares hold no whole number of parts."""
-    times = _times(slab.parts, shares)
+    times = _quotient(slab.parts, shares)
     return slab.stride * times if times else None
 
 
-def _times(count: Int, of: Int) -> int:
+def _quotient(count: Int, of: Int) -> int:
     """How many times ``of`` makes ``count``; 0 where no whole number of times."""
     quotient = sym.floordiv(count, of)
     return quotient if isinstance(quotient, int) and quotient * of == count else 0

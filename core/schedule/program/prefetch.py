@@ -36,13 +36,13 @@ def with_fetches(program: Program, target: Target) -> Program:
     """``program``, its launches with what they fetch for later ones. On GPUs nothing: other blocks run meanwhile."""
     if target.grid is not None:
         return program
-    entries = tuple(replace(e, region=_fetching(program, e.region, target)) for e in program.entries)
+    entries = tuple(replace(e, region=_with_fetches(program, e.region, target)) for e in program.entries)
     used = {step.kernel for e in entries for step in e.launches if step.fetch is not None}
     kernels = tuple(replace(kernel, fetches=number in used) for number, kernel in enumerate(program.kernels))
     return replace(program, entries=entries, kernels=kernels)
 
 
-def _fetching(program: Program, region: Region, target: Target) -> Region:
+def _with_fetches(program: Program, region: Region, target: Target) -> Region:
     """The region with fetches in its own launches; from the last to the first, so that each is as late as can be."""
     ahead = target.costs.prefetch
     steps = list(region.steps)
@@ -70,7 +70,7 @@ def _fetching(program: Program, region: Region, target: Target) -> Region:
 def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted, line: int) -> Fetch | None:
     """The last of what is ``wanted``, ``spare`` bytes at most, divided among all terms of all tasks, a ``line`` each at
     most; None where that leaves none for each."""
-    terms = _terms(nest.tasks[-1].body if nest.tasks else nest.body, frozenset(nest.dims))
+    terms = _term_count(nest.tasks[-1].body if nest.tasks else nest.body, frozenset(nest.dims))
     rounds = terms * nest.task_count
     if rounds == 0:
         return None
@@ -92,7 +92,7 @@ def _weights(program: Program, step: Launch, nest: ln.LoopNest) -> Iterator[str]
             yield name
 
 
-def _terms(body: Sequence[ln.Statement], dims: frozenset[Var]) -> Int:
+def _term_count(body: Sequence[ln.Statement], dims: frozenset[Var]) -> Int:
     """How many terms the tiles of one run of ``body`` sum, or steps of a matrix unit, by ``dims``: each is a fetch.
     Where that is another number from task to task, it is a typical one."""
 
@@ -105,7 +105,7 @@ def _terms(body: Sequence[ln.Statement], dims: frozenset[Var]) -> Int:
             *outer, last = (count(loop.extent) for loop in loops_of_b(statement) or statement.loops)
             total = total + sym.product(outer) * sym.floordiv(last, statement.depth)
         elif isinstance(statement, ln.Loop):
-            total = total + count(statement.extent) * _terms(statement.body, dims)
+            total = total + count(statement.extent) * _term_count(statement.body, dims)
         elif isinstance(statement, ln.If):
-            total = total + _terms(statement.body, dims)
+            total = total + _term_count(statement.body, dims)
     return total

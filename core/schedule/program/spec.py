@@ -87,10 +87,10 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
 
 def _check_states(program: Program) -> None:
     """A state is for each buffer of theirs, has a fixed size, and begins with a value of that size."""
-    kept = [program.buffer(state.buffer) for state in program.states]
-    _distinct("state", [buffer.name for buffer in kept])
-    _expect({b.name for b in program.buffers if b.space == "state"} == {b.name for b in kept}, "states have buffers")
-    for state, buffer in zip(program.states, kept, strict=True):
+    buffers = [program.buffer(state.buffer) for state in program.states]
+    _distinct("state", [buffer.name for buffer in buffers])
+    _expect({b.name for b in program.buffers if b.space == "state"} == {b.name for b in buffers}, "states have buffers")
+    for state, buffer in zip(program.states, buffers, strict=True):
         where = f"state {state.buffer}"
         _expect(all(isinstance(size, int) for size in buffer.shape), f"{where}: its size is not fixed")
         _expect(buffer.order == tuple(range(len(buffer.shape))), f"{where}: its order is {buffer.order}")
@@ -98,8 +98,8 @@ def _check_states(program: Program) -> None:
             first = program.buffer(state.initial)
             _expect(first.space == "constant", f"{where}: {first.name} is no constant")
             _expect((first.dtype, first.shape, first.order) == (buffer.dtype, buffer.shape, buffer.order), where)
-    for i, a in enumerate(kept):
-        _expect(not any(_overlap(a, b) for b in kept[i + 1 :]), f"state {a.name} overlaps another")
+    for i, a in enumerate(buffers):
+        _expect(not any(_overlap(a, b) for b in buffers[i + 1 :]), f"state {a.name} overlaps another")
 
 
 def _check_dims(program: Program, entry: Entry) -> None:

@@ -14,7 +14,7 @@ from luminal.core import ir, ops
 from luminal.core.ir import Node
 from luminal.core.schedule.fusion.assemblies import Part
 from luminal.core.schedule.fusion.cluster import Cluster
-from luminal.core.schedule.fusion.layout import Arrangement
+from luminal.core.schedule.fusion.layout import Layouts
 from luminal.core.schedule.lower import clusters
 from luminal.core.target import Target
 
@@ -24,20 +24,20 @@ def is_zero(constant: Node) -> bool:
     return not np.ascontiguousarray(constant.attr.array).reshape(-1).view(np.uint8).any()
 
 
-def copy(result: Node, state: Node, arranged: Arrangement, target: Target) -> tuple[Cluster, clusters.Lowered]:
+def lowered_copy(result: Node, state: Node, layouts: Layouts, target: Target) -> tuple[Cluster, clusters.Lowered]:
     """The nest that copies ``result`` into ``state``, and the cluster that it is the only step of."""
     box = tuple((0, extent) for extent in state.shape)
     part = Part(box, result, ir.axes(state.shape))
-    return Cluster(0, "map", state.shape), clusters.lower_part(state, part, arranged, target)
+    return Cluster(0, "map", state.shape), clusters.lower_part(state, part, layouts, target)
 
 
-def is_free(result: Node, before: Node, arranged: Arrangement) -> bool:
+def can_overwrite(result: Node, before: Node, layouts: Layouts) -> bool:
     """Whether ``result`` lies where ``before`` does, or can be computed there: nothing reads that once written."""
     if result is before:
         return True
-    home = {node for cluster in arranged.fusion.clusters for node in cluster.index}
-    writes = [any(arranged.owner(node) is result for node in c.index) for c in arranged.fusion.clusters]
-    late = arranged.fusion.clusters[writes.index(True) :]
+    home = {node for cluster in layouts.fusion.clusters for node in cluster.index}
+    writes = [any(layouts.owner(node) is result for node in c.index) for c in layouts.fusion.clusters]
+    late = layouts.fusion.clusters[writes.index(True) :]
     read = [x for cluster in late for member in cluster.index for x in _operands(member, result, before)]
     seen: set[Node] = set()
     while read:

@@ -11,9 +11,9 @@ from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import flat
+from luminal.core.schedule.nest.operands import iteration_number
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, wrap
-from luminal.core.schedule.nest.walk import Body, prefix, statements
+from luminal.core.schedule.nest.walk import Body, perfect_loops, statements
 from luminal.core.symbolic import Int
 
 
@@ -41,7 +41,7 @@ class BlockTerms:
     __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
+        loops, inside = perfect_loops(nest.body)
         first = len(loops) - len(self.tiles)
         outer, tiles = loops[:first], loops[first:]
         if [loop.axis.name for loop in tiles] != list(self.tiles) or any(loop.kind != "serial" for loop in tiles):
@@ -59,7 +59,7 @@ class BlockTerms:
         count = sym.upper(sym.product(loop.axis.hi + 1 for loop in tiles))
         if count is None or count * size * contract.dtype.itemsize > self.room:
             raise ScheduleError(f"block terms: sums of {', '.join(self.tiles)} may take more than {self.room} bytes")
-        place = flat(tiles) * size
+        place = iteration_number(tiles) * size
         blocks, terms = contract.loops[: contract.outer], contract.loops[contract.outer :]
         summed = replace(contract, loops=terms, outer=0, accumulate=True, tile_offset=place)
         zero = ln.literal(np.zeros(1, contract.dtype.numpy).tobytes(), contract.dtype)

@@ -10,9 +10,9 @@ from luminal.core.costs import Prefetching
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import flat, loops_of_b
+from luminal.core.schedule.nest.operands import iteration_number, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import Body, prefix, reads, statements
+from luminal.core.schedule.nest.walk import Body, perfect_loops, reads, statements
 from luminal.core.schedule.transform.tensorise import with_tiles
 from luminal.core.symbolic import Int, Var
 
@@ -52,9 +52,9 @@ class FetchAhead:
         if len(passing) > 1 and not contract.accumulate:
             moving = ", ".join(sorted(x.axis.name for x in passing[1:] if x.axis in sym.variables(start)))
             raise ScheduleError(f"fetch ahead: B moves with {moving} too")
-        if not contiguous(contract):
+        if not has_contiguous_panels(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
-        steps = flat(loops_of_b(contract))
+        steps = iteration_number(loops_of_b(contract))
         after = _next(start, passing) - start
         panel = after if len(passing) == 1 else contract.columns * sym.product(x.axis.hi + 1 for x in contract.loops)
         count = sym.product(loop.extent for loop in tiles)
@@ -65,13 +65,13 @@ class FetchAhead:
         if distance == 0:
             raise ScheduleError("fetch ahead: a single tile of vectors fetches what is next for itself")
         part = sym.ceildiv(contract.columns, count)
-        number = flat(tiles) * sym.floordiv(panel, contract.columns) + steps
+        number = iteration_number(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, b_ahead=start + distance + number * part)
 
 
 def _next(offset: Int, loops: Sequence[ln.Loop]) -> Int:
     """``offset`` in the next iteration of nested ``loops``."""
-    number = flat(loops) + 1
+    number = iteration_number(loops) + 1
     by: dict[Var, Int] = {}
     for loop in reversed(loops[1:]):
         by[loop.axis] = sym.mod(number, loop.axis.hi + 1)
@@ -85,7 +85,7 @@ class FetchRows:
     """Each step of a tile brings a cache line, of ``line`` bytes, of a row of A that lies so many ``tiles`` further on
     or more: of as many rows, one after the other, as there are elements in a line. Legal where a tile reads a run of
     each row in which rows do not overlap, and has no more rows than a line has elements, and no fewer steps
-    (``in_runs``). Rows that are not equally far apart may be fetched for nothing."""
+    (``reads_runs``). Rows that are not equally far apart may be fetched for nothing."""
 
     tiles: int = Prefetching.tiles
     line: int = Prefetching.line
@@ -96,9 +96,11 @@ class FetchRows:
         return with_tiles(nest, "fetch rows", self._further_rows)
 
     def _further_rows(self, contract: ln.Contract) -> ln.Contract:
-        if not in_runs(contract, self.line):
+        if not reads_runs(contract, self.line):
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
-        row = self.tiles * contract.max_rows + sym.mod(flat(contract.loops), self.line // contract.a_type.itemsize)
+        row = self.tiles * contract.max_rows + sym.mod(
+            iteration_number(contract.loops), self.line // contract.a_type.itemsize
+        )
         return replace(contract, a_ahead=contract.a_offset + row * contract.a_row)
 
 
@@ -136,7 +138,7 @@ def computed_with_rows(nest: ln.LoopNest) -> bool:
 
 def _at_tile(nest: ln.LoopNest) -> tuple[list[ln.Loop], Body, Body]:
     """The nested loops around a tile, and what is inside them: what is before the tile, and it with what follows."""
-    loops, inside = prefix(nest.body)
+    loops, inside = perfect_loops(nest.body)
     at = next((k for k, s in enumerate(inside) if isinstance(s, ln.Contract)), len(inside))
     return loops, inside[:at], inside[at:]
 
@@ -201,14 +203,14 @@ def _each_line(columns: ln.Loop, elements: int, places: Sequence[tuple[str, Int]
     yield from (at(columns.extent - 1, place) for place, start in starts if sym.mod(start, elements) != 0)
 
 
-def in_runs(contract: ln.Contract, line: int) -> bool:
+def reads_runs(contract: ln.Contract, line: int) -> bool:
     """Whether a tile of vectors reads a run of each row of A, an element a step, in which the rows do not overlap, and
     in whose steps a ``line`` of each, of so many bytes, can be fetched."""
     if contract.unit is not None or contract.prologue is not None or not isinstance(contract.a_row, int):
         return False
     start = sym.substitute(contract.a_offset, {loop.axis: _ZERO for loop in contract.loops})
     length = sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops))
-    if length is None or contract.a_offset - start != flat(contract.loops):
+    if length is None or contract.a_offset - start != iteration_number(contract.loops):
         return False
     return contract.max_rows <= min(length, line // contract.a_type.itemsize) and length <= contract.a_row
 
@@ -221,8 +223,8 @@ def _around_tile(body: Body) -> list[ln.Loop]:
     return []
 
 
-def contiguous(contract: ln.Contract) -> bool:
+def has_contiguous_panels(contract: ln.Contract) -> bool:
     """Whether each step of a tile reads the columns of B that follow those of the step before."""
     start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
     run = _ZERO if contract.unit is None else sym.expr(contract.loops[-1].axis) * contract.columns
-    return contract.b_offset - start + run == flat(loops_of_b(contract)) * contract.columns
+    return contract.b_offset - start + run == iteration_number(loops_of_b(contract)) * contract.columns

@@ -15,7 +15,7 @@ from luminal.core.decisions import Asked
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements, substitute, wrap
-from luminal.core.schedule.nest.walk import Body, expressions, headers, prefix, statements
+from luminal.core.schedule.nest.walk import Body, expressions, headers, perfect_loops, statements
 from luminal.core.symbolic import Int, Var
 
 
@@ -52,7 +52,7 @@ class Scheduled:
 
     def after(self, before: Scheduled) -> Scheduled:
         """Both as one kernel, of which nothing is asked."""
-        nest = ln.one_after_the_other(before.nest, self.nest)
+        nest = ln.concatenated(before.nest, self.nest)
         return replace(self, nest=nest, asked=(), refusal="", before=replace(before, asked=(), refusal=""))
 
     @property
@@ -71,10 +71,10 @@ class Scheduled:
         if self.serial is None:
             raise SpecError("the nest before the schedule is not known")
         nest = apply(self.serial, self.schedule)
-        return nest if self.before is None else ln.one_after_the_other(self.before.replayed(), nest)
+        return nest if self.before is None else ln.concatenated(self.before.replayed(), nest)
 
 
-def find(body: Body, name: str) -> ln.Loop:
+def find_loop(body: Body, name: str) -> ln.Loop:
     """The first loop (or loop of a reduction) over the axis called ``name``."""
     for statement in statements(body):
         loops = statement.loops if isinstance(statement, ln.Reduction | ln.Reductions) else (statement,)
@@ -122,7 +122,7 @@ class Split:
         return f"{self.axis}_0"
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loop = find(nest.body, self.axis)
+        loop = find_loop(nest.body, self.axis)
         if isinstance(self.factor, int) and self.factor < 1:
             raise ScheduleError(f"split: parts of {self.factor} iterations of {self.axis!r}")
         count = sym.ceildiv(loop.extent, self.factor)
@@ -177,7 +177,7 @@ class Merge:
         return f"{self.outer}{self.inner}"
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        first, second = find(nest.body, self.outer), find(nest.body, self.inner)
+        first, second = find_loop(nest.body, self.outer), find_loop(nest.body, self.inner)
         if first.axis in sym.variables(second.extent):
             raise ScheduleError(f"merge: the extent of {self.inner!r} depends on {self.outer!r}")
         extent = first.extent * second.extent
@@ -228,7 +228,7 @@ class Reorder:
     order: tuple[str, ...]
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
+        loops, inside = perfect_loops(nest.body)
         by_name = {loop.axis.name: loop for loop in loops}
         if sorted(by_name) != sorted(self.order):
             raise ScheduleError(f"reorder: expected an order of {sorted(by_name)}, found {sorted(self.order)}")
@@ -276,7 +276,7 @@ class Parallelise:
     count: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
+        loops, inside = perfect_loops(nest.body)
         if len(loops) < self.count:
             raise ScheduleError(f"parallelise: {self.count} loops asked for, {len(loops)} are perfectly nested")
         chosen = loops[: self.count]
@@ -301,7 +301,7 @@ class Vectorise:
     lanes: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        find(nest.body, self.axis)
+        find_loop(nest.body, self.axis)
         return replace(nest, body=replace_statements(nest.body, self._marked)[0])
 
     def _marked(self, statement: ln.Statement) -> list[ln.Statement] | None:

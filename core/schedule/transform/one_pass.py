@@ -13,7 +13,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import conditions
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute_scalar
-from luminal.core.schedule.nest.walk import Body, prefix
+from luminal.core.schedule.nest.walk import Body, perfect_loops
 from luminal.core.schedule.transform import online
 from luminal.core.schedule.transform.online import Carried
 from luminal.core.symbolic import Int, Var
@@ -38,7 +38,7 @@ class OnePass:
 
     def __init__(self, nest: ln.LoopNest, axis: str, m: str, operand: DType | None = None) -> None:
         self.before = nest
-        self.loops, inside = prefix(nest.body)
+        self.loops, inside = perfect_loops(nest.body)
         match inside:
             case (ln.Alloc() as row, ln.Loop() as along, *middle, ln.Loop() as columns):
                 reductions = [r for r in middle if isinstance(r, ln.Reduction)]
@@ -83,7 +83,7 @@ class OnePass:
         known = {loop.axis for loop in self.loops} | set(self.before.dims)
         first: Int = 0
         end: Int = t.extent
-        for condition in conditions.needed(self.element):
+        for condition in conditions.minus_infinity_unless(self.element):
             linear, of_row = sym.coefficient(condition, t.axis), sym.coefficient(condition, self.m.axis)
             if linear is None or of_row is None or not isinstance(of_row[0], int):
                 continue
@@ -174,7 +174,7 @@ class OnePass:
         return ln.apply(ops.MUL, (left, right), None, self.dtype)
 
 
-class Block:
+class RowBlock:
     """The reductions of one row in one block of columns: ``where`` is the place of its columns.
 
     A maximum called ``d`` is, in the statements of a block, the temporaries ``d_old`` before it, where it is carried,
@@ -236,7 +236,7 @@ class Block:
         return ln.temporary(f"{name}_{suffix}", self.dtype)
 
 
-def over(axis: Int, extent: Int, body: Sequence[ln.Statement]) -> Body:
+def in_loop(axis: Int, extent: Int, body: Sequence[ln.Statement]) -> Body:
     """``body`` in a serial loop, or alone where ``axis`` is a number."""
     variable = sym.as_var(axis)
     return tuple(body) if variable is None else (ln.Loop(variable, extent, "serial", tuple(body)),)

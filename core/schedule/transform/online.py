@@ -80,7 +80,7 @@ def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried], ope
     rest = factors(reduction.value, operand)
     while rest:
         factor = rest.pop(0)
-        chosen = _chosen(factor, axis, before)
+        chosen = _selected(factor, axis, before)
         if chosen is not None:
             condition, value = chosen
             holds.append(condition)
@@ -136,7 +136,7 @@ def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Mov
     return [Move(state, factor.attr, -of_state)]
 
 
-def _chosen(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple[ln.Scalar, ln.Scalar] | None:
+def _selected(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple[ln.Scalar, ln.Scalar] | None:
     """``(condition, value)`` where ``factor`` is ``value`` if the condition holds for the states, else 0, for the whole
     row alike."""
     if factor.op is not ops.SELECT or not reads(factor.operands[0]) & before.keys():

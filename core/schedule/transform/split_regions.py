@@ -13,7 +13,7 @@ from itertools import pairwise
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.neutral import finite_arrays, neutral
+from luminal.core.schedule.nest.neutral import finite_arrays, neutral_unless
 from luminal.core.schedule.nest.rewrite import (
     replace_expressions,
     replace_statements,
@@ -26,7 +26,7 @@ from luminal.core.symbolic import Int, Var
 # ---- terms that change nothing --------------------------------------------------------------------------------------
 
 
-def _without(value: ln.Scalar, conditions: frozenset[Int]) -> ln.Scalar:
+def _assuming(value: ln.Scalar, conditions: frozenset[Int]) -> ln.Scalar:
     """``value`` where ``conditions`` are known to hold."""
     return replace_expressions(value, lambda e: e, lambda valid: tuple(v for v in valid if v not in conditions), {})
 
@@ -65,24 +65,24 @@ class ClipReduction:
         loop = next(x for x in reduction.loops if x.axis.name == self.axis)
         if reduction.before or loop.kind != "serial":
             raise ScheduleError(f"clip: the loop over {self.axis!r} is {loop.kind}, or a statement lies in it")
-        masks = clips(reduction, loop.axis, finite)
+        masks = clipping_masks(reduction, loop.axis, finite)
         if not masks:
             raise ScheduleError(f"clip: no mask bounds {self.axis!r} alone and leaves terms that change nothing")
         low, high = _range(loop, masks)
         extent = sym.maximum(0, high - low)
         by = {loop.axis: sym.axis(self.axis, extent) + low}
-        value = substitute_scalar(_without(reduction.value, frozenset(masks)), by, {})
+        value = substitute_scalar(_assuming(reduction.value, frozenset(masks)), by, {})
         header = replace(loop, axis=Var(self.axis, 0, extent - 1), extent=extent)
         others = (replace(x, extent=sym.substitute(x.extent, by)) for x in reduction.loops)
         loops = tuple(header if x.axis == loop.axis else x for x in others)
         return replace(reduction, loops=loops, value=value)
 
 
-def clips(reduction: ln.Reduction, axis: Var, finite: frozenset[str]) -> list[Int]:
+def clipping_masks(reduction: ln.Reduction, axis: Var, finite: frozenset[str]) -> list[Int]:
     """The masks that ``ClipReduction`` turns into bounds of ``axis``."""
     others = {loop.axis for loop in reduction.loops} - {axis}
     found: list[Int] = []
-    for condition in neutral(reduction.value, reduction.op, finite):
+    for condition in neutral_unless(reduction.value, reduction.op, finite):
         linear = sym.coefficient(condition, axis)
         if linear is not None and isinstance(linear[0], int) and linear[0] and not sym.variables(linear[1]) & others:
             found.append(condition)

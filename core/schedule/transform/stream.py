@@ -15,7 +15,7 @@ from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.operands import factors_of, stored_type
 from luminal.core.schedule.nest.rewrite import replace_leaves, substitute, substitute_scalar, wrap
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.one_pass import Block, OnePass, over
+from luminal.core.schedule.transform.one_pass import OnePass, RowBlock, in_loop
 from luminal.core.schedule.transform.online import Carried
 from luminal.core.schedule.transform.tensorise import check_run, start_of_b
 from luminal.core.symbolic import Int, Var
@@ -80,7 +80,7 @@ class _Streamed(OnePass):
         self.by = by
         self.rows = by.last.rows
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
-        self.kept = "tile" if self.row.dtype == self.first.dtype else self.row.name
+        self.row_array = "tile" if self.row.dtype == self.first.dtype else self.row.name
         self.weights = "tile" if by.last.unit is None else "weights"
         self.carries = True  # from block to block; ``nest`` knows better where a task visits one
 
@@ -108,10 +108,10 @@ class _Streamed(OnePass):
         body = (
             *lead,
             *self._allocations(),
-            *(over(row, height, self._initial(row)) if self.carries else ()),
+            *(in_loop(row, height, self._initial(row)) if self.carries else ()),
             *visit,
             *self._blocks(blocks, begin, lambda tile: sym.floordiv((low + tile) * m.extent, tiles), count),
-            *over(row, height, self._final(begin, row)),
+            *in_loop(row, height, self._final(begin, row)),
         )
         grid = sym.as_var(group)
         outer = [loop for loop in self.loops if loop is not m]
@@ -126,10 +126,10 @@ class _Streamed(OnePass):
         return [
             ln.Alloc("tile", self.dtype, self.rows * by.block),
             *([] if by.last.unit is None else [ln.Alloc(self.weights, by.last.unit.left, self.rows * by.block)]),
-            *([] if self.kept == "tile" else [ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block)]),
+            *([] if self.row_array == "tile" else [ln.Alloc(self.row.name, self.row.dtype, self.rows * by.block)]),
             ln.Alloc(self.result.name, self.dtype, rows * self.stride),
             *(ln.Alloc(state.name, self.dtype, rows) for state in self.states),
-            *(ln.Alloc(_next(state), self.dtype, self.rows) for state in self.maxima if self.carries),
+            *(ln.Alloc(_next_maximum(state), self.dtype, self.rows) for state in self.maxima if self.carries),
         ]
 
     def _initial(self, row: Int) -> Body:
@@ -173,7 +173,7 @@ class _Streamed(OnePass):
         body += self._first_contraction(first_row, rows, block, width)
         body += self._carry(first_row, rows, first_row - begin, block * by.block, width)
         body += self._last_contraction(rows, first_row - begin, block * by.block, width)
-        return over(step, blocks.number, (*lead, *over(tile, count, tuple(body))))
+        return in_loop(step, blocks.number, (*lead, *in_loop(tile, count, tuple(body))))
 
     def _first_contraction(self, first_row: Int, rows: Int, block: Int, width: Int) -> Body:
         """The first contraction, a panel of columns at a time."""
@@ -206,7 +206,7 @@ class _Streamed(OnePass):
             tile_offset=panel * by.first.columns + top * by.block, tile_row=by.block,
             unit=by.first.unit, depth=by.first.depth,
         )  # fmt: skip
-        return over(panel, sym.ceildiv(width, by.first.columns), over(part, parts, (*height, contract)))
+        return in_loop(panel, sym.ceildiv(width, by.first.columns), in_loop(part, parts, (*height, contract)))
 
     def _lanes(self) -> int:
         """The columns of a vector of weights: two of floats are rounded in the time of one, and stored as one. No more
@@ -235,7 +235,7 @@ class _Streamed(OnePass):
             tile_offset=local * self.stride + panel * last.columns, tile_row=self.stride, accumulate=self.carries,
             unit=last.unit, depth=last.depth,
         )  # fmt: skip
-        return over(panel, self.stride // last.columns, (contract,))
+        return in_loop(panel, self.stride // last.columns, (contract,))
 
     @staticmethod
     def _linear(which: str, offset: Int, axis: Var) -> tuple[Int, Int]:
@@ -256,13 +256,13 @@ class _Streamed(OnePass):
         place = row * by.block + sym.expr(at)
         loop = ln.Loop(at, width, "vector", (), self._lanes())
         where = {self.t.axis: position + sym.expr(at)}
-        row_value = ln.load(self.kept, place, self.row.dtype)
-        block = _Block(self, loop, where)
+        row_value = ln.load(self.row_array, place, self.row.dtype)
+        block = _RowBlock(self, loop, where)
         tile = {ln.temporary(self.first.name, self.first.dtype): ln.load("tile", place, self.first.dtype)}
         element = substitute_scalar(replace_leaves(self.element, tile), block.where, {})
         before: Body = ()
         if self.lets or element != row_value:
-            before = (*substitute(self.lets, block.where), ln.Store(self.kept, place, element))
+            before = (*substitute(self.lets, block.where), ln.Store(self.row_array, place, element))
         here = self._at(row, first_row + row)
         maxima: list[ln.Statement] = [*here]
         for state in self.maxima:
@@ -288,15 +288,15 @@ class _Streamed(OnePass):
         if self.carries and self.result.moves:
             moved = self.times(self._sum(local + row), block.factor(self.result))
             body.append(self._columns(self.width, self.result.name, local + row, moved))
-        return (*over(row, rows, maxima), *over(row, rows, body))
+        return (*in_loop(row, rows, maxima), *in_loop(row, rows, body))
 
 
-def _next(state: Carried) -> str:
+def _next_maximum(state: Carried) -> str:
     """The array of what a maximum is after the block, for each row of a tile."""
     return f"{state.name}_next"
 
 
-class _Block(Block):
+class _RowBlock(RowBlock):
     """The reductions of one row in one block, column by column in ``loop``."""
 
     def __init__(self, chain: _Streamed, loop: ln.Loop, where: dict[Var, Int]) -> None:
@@ -315,7 +315,7 @@ class _Block(Block):
         return (
             most,
             *named,
-            ln.Store(_next(state), row, self.temporary(state.name, "new")),
+            ln.Store(_next_maximum(state), row, self.temporary(state.name, "new")),
         )
 
     def moved_on(self, state: Carried, place: Int, row: Int) -> Body:
@@ -324,7 +324,7 @@ class _Block(Block):
             return (self.only(state, ln.load(state.name, place, self.dtype)),)
         return (
             ln.Define(f"{state.name}_old", ln.load(state.name, place, self.dtype)),
-            ln.Define(f"{state.name}_new", ln.load(_next(state), row, self.dtype)),
+            ln.Define(f"{state.name}_new", ln.load(_next_maximum(state), row, self.dtype)),
             ln.Store(state.name, place, self.temporary(state.name, "new")),
         )
 

@@ -11,7 +11,7 @@ from luminal.core.errors import ScheduleError
 from luminal.core.matrix import MatrixUnit
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import _ZERO, factors_of, loaded, stored_type
+from luminal.core.schedule.nest.operands import ZERO, factors_of, operands_of, stored_type
 from luminal.core.schedule.nest.rewrite import (
     replace_leaves,
     replace_scalars,
@@ -20,7 +20,7 @@ from luminal.core.schedule.nest.rewrite import (
     substitute_scalar,
     wrap,
 )
-from luminal.core.schedule.nest.walk import Body, accesses, prefix
+from luminal.core.schedule.nest.walk import Body, accesses, perfect_loops
 from luminal.core.symbolic import Int, Var
 
 
@@ -74,13 +74,13 @@ class Tensorise:
         return f"{self.m}_0"
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
+        loops, inside = perfect_loops(nest.body)
         reduction, *rest = inside
         n_loop = next((loop for loop in loops if loop.axis.name == self.n), None)
         m_loop = next((loop for loop in loops if loop.axis.name == self.m), None)
         if not isinstance(reduction, ln.Reduction) or reduction.op is not ops.SUM_REDUCE or n_loop is None:
             raise ScheduleError("tensorise: the nest is not a sum over a product inside a loop over the columns")
-        a, b, computed = loaded(reduction)
+        a, b, computed = operands_of(reduction)
         if computed is None:
             a, b = factors_of(reduction, n_loop.axis)
         column = sym.axis(self.column, self.columns)
@@ -103,7 +103,7 @@ class Tensorise:
         if sym.mod(n_loop.extent, self.columns) == 0:
             width = self.columns
         first, height, row, rows = self._rows(m_loop)
-        a_offset, a_row = a.offset, _ZERO
+        a_offset, a_row = a.offset, ZERO
         if m_loop is not None:
             linear = sym.coefficient(a.offset, m_loop.axis)
             assert linear is not None
@@ -203,7 +203,7 @@ def panel_start(offset: Int, column: Int, columns: int) -> Int:
 def grouped_start(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit) -> Int:
     """``offset`` at the first of ``columns`` columns and of the terms along ``k``, which lie as ``unit`` reads them."""
     variable, group = sym.as_var(column), unit.group
-    start = sym.substitute(offset, {k: _ZERO} if variable is None else {k: _ZERO, variable: _ZERO})
+    start = sym.substitute(offset, {k: ZERO} if variable is None else {k: ZERO, variable: ZERO})
     term = sym.expr(k)
     within = sym.floordiv(term, group) * (columns * group) + sym.mod(term, group) + group * column
     if offset != start + within:

@@ -9,14 +9,14 @@ from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
 from luminal.core.schedule.nest.rewrite import replace_statements
 from luminal.core.schedule.nest.walk import Body
-from luminal.core.schedule.transform.loops import find
+from luminal.core.schedule.transform.loops import find_loop
 from luminal.core.symbolic import Int, Var
 
 INTERLEAVED = 4  # vectors at most that are stored lane by lane
 
 
 @dataclass(frozen=True)
-class Across:
+class TransposeInRegisters:
     """::
 
     for a:  for b:  y[a + stride*b] = f(x[stride*a + b])        (along a: vectors; across them: b)
@@ -29,7 +29,7 @@ class Across:
     lanes: int
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        find(nest.body, self.axis)
+        find_loop(nest.body, self.axis)
         for statement in (s for s in nest.body if self._is_over_axis(s)):
             self._turned(statement, alone=False)
         return replace(nest, body=replace_statements(nest.body, self._marked)[0])
@@ -46,15 +46,15 @@ class Across:
     def _turned(self, statement: ln.Statement, alone: bool) -> ln.Loop:
         assert isinstance(statement, ln.Loop)
         if statement.kind != "serial":
-            raise ScheduleError(f"across: the loop over {self.axis!r} is {statement.kind}")
-        _check_stores(statement, "across")
+            raise ScheduleError(f"transpose in registers: the loop over {self.axis!r} is {statement.kind}")
+        _check_stores(statement, "transpose in registers")
         if not alone:
-            raise ScheduleError(f"across: the loop over {self.axis!r} is not alone in another")
+            raise ScheduleError(f"transpose in registers: the loop over {self.axis!r} is not alone in another")
         return replace(statement, kind="across", lanes=self.lanes)
 
 
 @dataclass(frozen=True)
-class StoreAlongRows:
+class StoreTileTransposed:
     """::
 
     for i < rows:  for j < columns (vector):          for i < rows (vector):  for j < columns (across):
@@ -67,7 +67,7 @@ class StoreAlongRows:
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
         body, count = replace_statements(nest.body, self._turned)
         if not count:
-            raise ScheduleError("store along rows: no tile has rows that a loop goes through")
+            raise ScheduleError("store tile transposed: no tile has rows that a loop goes through")
         return replace(nest, body=body)
 
     def _turned(self, statement: ln.Statement) -> list[ln.Statement] | None:
@@ -76,7 +76,7 @@ class StoreAlongRows:
         row, columns = statement.body
         if not isinstance(row, ln.Assign) or not isinstance(columns, ln.Loop) or columns.kind != "vector":
             return None
-        _check_stores(columns, "store along rows")
+        _check_stores(columns, "store tile transposed")
         across = replace(columns, kind="across")
         return [replace(statement, kind="vector", lanes=columns.lanes, body=(row, across))]
 
@@ -92,7 +92,7 @@ def only_stores(body: Body) -> bool:
     return all(isinstance(s, ln.Define | ln.Store) for s in body)
 
 
-def in_rows(access: ln.Access, across: Var, along: Var) -> bool:
+def is_transposed(access: ln.Access, across: Var, along: Var) -> bool:
     """Whether elements that are read lie side by side along ``across`` and apart along ``along``, and those that exist
     are the first of both, before zeros."""
 
@@ -110,7 +110,7 @@ def in_rows(access: ln.Access, across: Var, along: Var) -> bool:
     )
 
 
-def in_turn(store: ln.Store, between: Var, along: Var, count: int) -> bool:
+def is_interleaved(store: ln.Store, between: Var, along: Var, count: int) -> bool:
     """Whether elements of two or four bytes are stored side by side along ``between``, ``count`` of them, and behind
     those the next ones along ``along``."""
 

@@ -9,9 +9,9 @@ from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import flat, loops_of_b
+from luminal.core.schedule.nest.operands import iteration_number, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
-from luminal.core.schedule.nest.walk import accesses, prefix
+from luminal.core.schedule.nest.walk import accesses, perfect_loops
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +31,7 @@ class Unpack:
     __repr__ = brief
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        loops, inside = prefix(nest.body)
+        loops, inside = perfect_loops(nest.body)
         contract = next((s for s in inside if isinstance(s, ln.Contract)), None)
         if contract is None or contract.prologue is None:
             raise ScheduleError("unpack: there is no tile whose right operand is computed")
@@ -46,7 +46,7 @@ class Unpack:
         extent = _extent(contract)
         if extent is None or not unpackable(contract, self.room):
             raise ScheduleError(f"unpack: a panel may take more than {self.room} bytes")
-        start = flat(contract.loops) * contract.columns
+        start = iteration_number(contract.loops) * contract.columns
         body: tuple[ln.Statement, ...] = (ln.Store("panel", start + sym.expr(column), value),)
         body = (ln.Loop(column, contract.columns, "vector", body, contract.lanes),)
         steps = loops_of_b(contract)
@@ -64,5 +64,5 @@ def unpackable(contract: ln.Contract, room: int) -> bool:
 
 
 def _extent(contract: ln.Contract) -> int | None:
-    """Elements of a panel, each at the number that ``flat`` gives it; None where nothing bounds them."""
+    """Elements of a panel, each at the number that ``iteration_number`` gives it; None where nothing bounds them."""
     return sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops) * contract.columns)

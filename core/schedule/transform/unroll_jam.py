@@ -9,13 +9,13 @@ from functools import partial
 from luminal.core import symbolic as sym
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.neutral import finite_arrays, neutral
+from luminal.core.schedule.nest.neutral import finite_arrays, neutral_unless
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, substitute, substitute_scalar
 from luminal.core.schedule.transform.loops import replace_loops
 
 
 @dataclass(frozen=True)
-class Jam:
+class UnrollAndJam:
     """::
 
     for a < 2:                                        r_0, r_1 = sums side by side over k of
@@ -34,12 +34,12 @@ class Jam:
     unroll: str = ""
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
-        return replace_loops(nest, self.axis, partial(self._jammed, finite=finite_arrays(nest)), "jam")
+        return replace_loops(nest, self.axis, partial(self._jammed, finite=finite_arrays(nest)), "unroll and jam")
 
     def _jammed(self, loop: ln.Loop, finite: frozenset[str]) -> Iterator[ln.Statement]:
         count = loop.extent
         if loop.kind != "serial" or not isinstance(count, int):
-            raise ScheduleError(f"jam: the loop over {self.axis!r} is {loop.kind}, of extent {count}")
+            raise ScheduleError(f"unroll and jam: the loop over {self.axis!r} is {loop.kind}, of extent {count}")
         copies: list[dict[ln.Scalar, ln.Scalar]] = [{} for _ in range(count)]
         for statement in loop.body:
             if isinstance(statement, ln.Reduction):
@@ -51,7 +51,7 @@ class Jam:
                     yield replace(copy, name=f"{copy.name}_{number}") if isinstance(copy, ln.Define) else copy
                 elif not isinstance(statement, ln.Reduction):
                     kind = type(statement).__name__.lower()
-                    raise ScheduleError(f"jam: a {kind} lies inside the loop over {self.axis!r}")
+                    raise ScheduleError(f"unroll and jam: a {kind} lies inside the loop over {self.axis!r}")
                 if isinstance(statement, ln.Define | ln.Reduction):
                     dtype = statement.dtype if isinstance(statement, ln.Reduction) else statement.value.dtype
                     name = statement.name
@@ -66,19 +66,21 @@ class Jam:
     ) -> ln.Reductions:
         *outer, inner = reduction.loops
         if reduction.before or any(x.kind != "serial" for x in reduction.loops):
-            raise ScheduleError(f"jam: {reduction.name} is more than the reduction of one value over serial loops")
+            raise ScheduleError(
+                f"unroll and jam: {reduction.name} is more than the reduction of one value over serial loops"
+            )
         steps = inner.extent if self.unroll else 1
         if (self.unroll and inner.axis.name != self.unroll) or not isinstance(steps, int):
-            raise ScheduleError(f"jam: {reduction.name} has {inner.axis} < {inner.extent} innermost")
+            raise ScheduleError(f"unroll and jam: {reduction.name} has {inner.axis} < {inner.extent} innermost")
         if any(sym.variables(x.extent) & {loop.axis} for x in reduction.loops):
-            raise ScheduleError(f"jam: how far {reduction.name} runs depends on {self.axis!r}")
+            raise ScheduleError(f"unroll and jam: how far {reduction.name} runs depends on {self.axis!r}")
         names = [f"{reduction.name}_{number}" for number in range(len(copies))]
         terms: list[tuple[str, ln.Scalar]] = []
         for step in range(steps):
             for number, name in enumerate(names):
                 at = {loop.axis: number} | ({inner.axis: step} if self.unroll else {})
                 value = replace_leaves(substitute_scalar(reduction.value, at, {}), copies[number])
-                if not any(sym.never(c) for c in neutral(value, reduction.op, finite)):
+                if not any(sym.never(c) for c in neutral_unless(value, reduction.op, finite)):
                     terms.append((name, value))
         loops = tuple(outer) if self.unroll else reduction.loops
         return ln.Reductions(tuple(names), reduction.op, reduction.dtype, loops, tuple(terms))

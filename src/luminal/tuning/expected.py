@@ -14,7 +14,7 @@ from luminal.core import ops, types
 from luminal.core import symbolic as sym
 from luminal.core.schedule.nest import interpreter
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.walk import prefix, statements
+from luminal.core.schedule.nest.walk import perfect_loops, statements
 from luminal.core.sizes import typical
 from luminal.tuning import subject
 from luminal.tuning.subject import Subject
@@ -96,7 +96,7 @@ def _terms(reduction: ln.Reduction) -> int:
 def _places(serial: ln.LoopNest, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Iterations of the outer loops: the first, the last, and some between, borders of each loop among them."""
     random = np.random.default_rng(0)
-    loops, _ = prefix(serial.body)
+    loops, _ = perfect_loops(serial.body)
     for number in range(PLACES):
         place: dict[str, int] = {}
         for loop in loops:

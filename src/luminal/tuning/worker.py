@@ -29,9 +29,9 @@ from luminal.tuning import subject
 from luminal.tuning.subject import Argument, Subject
 
 SAMPLE = 200e-6  # seconds that one sample takes at least
-LEAST, MOST = 5, 60  # rounds
+LEAST_ROUNDS, MOST_ROUNDS = 5, 60
 EARLY = 2  # samples after which a contender is dropped that takes
-SLOW = 3.0  # times the fastest; after LEAST of them, one that takes
+SLOW = 3.0  # times the fastest; after LEAST_ROUNDS, one that takes
 BEHIND = 1.25  # times the fastest
 SETS = 1024  # of arguments, at most
 
@@ -145,19 +145,20 @@ class Contender:
 def race(
     sample: Sequence[Callable[[int], float]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
-    """The samples of each contender, which take turns in ``shuffled`` rounds until ``seconds`` are over, but ``LEAST``
-    times at least. Those that are far behind are left out of further rounds; the first, which is the default, stays."""
+    """The samples of each contender, which take turns in ``shuffled`` rounds until ``seconds`` are over, and at
+    least ``LEAST_ROUNDS`` of them. A contender far behind is left out of further rounds, but never the first, the
+    default."""
     found: list[list[float]] = [[] for _ in sample]
     racing = list(range(len(sample)))
     end = clock() + seconds
-    for number in range(MOST):
-        if number >= LEAST and clock() >= end:
+    for number in range(MOST_ROUNDS):
+        if number >= LEAST_ROUNDS and clock() >= end:
             break
         racing = shuffled(racing, number)
         for place in racing:
             found[place].append(sample[place](number))
         best = min(min(found[place]) for place in racing)
-        limit = best * (BEHIND if number + 1 >= LEAST else SLOW if number + 1 >= EARLY else math.inf)
+        limit = best * (BEHIND if number + 1 >= LEAST_ROUNDS else SLOW if number + 1 >= EARLY else math.inf)
         racing = [place for place in racing if place == 0 or min(found[place]) <= limit]
     return found
 

@@ -34,7 +34,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Strip:
+class StagedOperand:
     """An operand in shared memory: ``depth`` terms of each of its lines, which are the rows of A or the columns of B.
 
     Threads read it ``along`` its terms or across them, whichever memory runs along, ``width`` elements at once; it is
@@ -129,15 +129,15 @@ class Strip:
         return sym.substitute(self.access.offset, by), [m for m in masks if not sym.always(m)]
 
 
-def strip(
+def staged(
     nest: ln.LoopNest, name: str, access: ln.Access, side: Side, reduced: tuple[ln.Loop, ...], depth: int,
     threads: int, *, lines: bool, ahead: bool,
-) -> Strip:  # fmt: skip
-    """``access``, the element of a row or column of ``side`` and of the terms ``reduced``, as a strip that ``threads``
-    copy; stored by line where ``lines`` allows it and memory runs along them."""
+) -> StagedOperand:  # fmt: skip
+    """``access``, an element of a row or column of ``side`` and of the terms ``reduced``, as an operand that
+    ``threads`` copy; stored line by line where ``lines`` allows it and memory runs along lines."""
     dtype = stored_type(nest, access.array)
     along = _stride(access.offset, reduced[-1].axis) == 1
-    found = Strip(name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead)
+    found = StagedOperand(name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead)
     width = WIDE // dtype.itemsize if found.by_line or not along else 1
     while width > 1 and not found.aligned(width):
         width //= 2
@@ -158,8 +158,8 @@ def _stride(offset: Int, axis: Var) -> Int:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A product summed in ``count`` steps, in each of which ``strips`` are filled and multiplied: ``product`` is the
+class StagedSteps:
+    """A product summed in ``count`` steps, in each of which ``operands`` are filled and multiplied: ``product`` is the
     part of a step, which reads the first stages, or the others where it is given True.
 
     With ``ahead``, there are two stages of each operand: one is filled, by copies that need not wait for each other,
@@ -168,7 +168,7 @@ class Steps:
 
     threads: int
     count: Int
-    strips: tuple[Strip, ...]
+    operands: tuple[StagedOperand, ...]
     product: Callable[[Int, bool], ln.Contract]
     ahead: bool
 
@@ -180,9 +180,9 @@ class Steps:
     def allocations(self) -> Body:
         """The stages."""
         return tuple(
-            ln.Alloc(name, strip.dtype, strip.extent, "shared")
-            for strip in self.strips
-            for name in ((strip.name, strip.other) if self.twice else (strip.name,))
+            ln.Alloc(name, operand.dtype, operand.extent, "shared")
+            for operand in self.operands
+            for name in ((operand.name, operand.other) if self.twice else (operand.name,))
         )
 
     def body(self) -> Body:
@@ -214,7 +214,7 @@ class Steps:
         return (*self._copies(0), *(() if pairs == 0 else loop), *last)
 
     def _copies(self, step: Int, other: bool = False) -> Body:
-        return tuple(strip.copy(strip.other if other else strip.name, step) for strip in self.strips)
+        return tuple(operand.copy(operand.other if other else operand.name, step) for operand in self.operands)
 
     def _product(self, step: Int, other: bool = False) -> ln.Loop:
         return by_threads(self.threads, self.product(step, other))

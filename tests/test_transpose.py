@@ -27,7 +27,7 @@ from luminal.core.schedule.program.ir import Kernel
 from luminal.core.schedule.transform import loops
 from luminal.core.schedule.transform.loops import Scheduled
 from luminal.core.schedule.transform.tensorise import Tensorise
-from luminal.core.schedule.transform.transpose import Across, StoreAlongRows
+from luminal.core.schedule.transform.transpose import StoreTileTransposed, TransposeInRegisters
 
 F32 = types.f32
 ROWS, COLUMNS = 21, 37
@@ -61,7 +61,7 @@ def product() -> ln.LoopNest:
     return ln.LoopNest((ln.Array("a", F32, False), ln.Array("b", F32, False), ln.Array("y", F32, True)), (), (body,))
 
 
-TURNED = (Across("j", 16), loops.Vectorise("i", 16))
+TURNED = (TransposeInRegisters("j", 16), loops.Vectorise("i", 16))
 TILE = Tensorise("i", "j", 4, 16, 16)
 
 
@@ -77,26 +77,26 @@ def test_turning_changes_no_value() -> None:
     copied, x = turned_copy(), ROWS * COLUMNS
     np.testing.assert_array_equal(run(loops.apply(copied, TURNED), x=x), run(copied, x=x))
     np.testing.assert_array_equal(run(loops.Vectorise("i", 16)(copied), x=x), run(copied, x=x))
-    tiled = loops.apply(product(), (TILE, StoreAlongRows()))
+    tiled = loops.apply(product(), (TILE, StoreTileTransposed()))
     np.testing.assert_array_equal(run(tiled, a=50, b=160), run(product(), a=50, b=160))
 
 
 @pytest.mark.parametrize(
     ("nest", "schedule", "reason"),
     [
-        (turned_copy(), (Across("k", 16),), "no loop over 'k'"),
-        (turned_copy(), (loops.Vectorise("j", 16), Across("j", 16)), "the loop over 'j' is vector"),
-        (turned_copy(), (Across("i", 16),), "a loop lies inside the loop over 'i'"),
-        (copied_twice(), (Across("j", 16),), "the loop over 'j' is not alone in another"),
+        (turned_copy(), (TransposeInRegisters("k", 16),), "no loop over 'k'"),
+        (turned_copy(), (loops.Vectorise("j", 16), TransposeInRegisters("j", 16)), "the loop over 'j' is vector"),
+        (turned_copy(), (TransposeInRegisters("i", 16),), "a loop lies inside the loop over 'i'"),
+        (copied_twice(), (TransposeInRegisters("j", 16),), "the loop over 'j' is not alone in another"),
         (
             turned_copy(),
             (loops.Vectorise("j", 16), loops.Vectorise("i", 16)),
             "a vector loop lies inside the loop over 'i'",
         ),
-        (product(), (Across("j", 16),), "a reduction lies inside the loop over 'j'"),
-        (turned_copy(), (StoreAlongRows(),), "no tile has rows"),
-        (product(), (Tensorise("i", "j", 1, 16, 16), StoreAlongRows()), "no tile has rows"),
-        (product(), (TILE, StoreAlongRows(), StoreAlongRows()), "no tile has rows"),
+        (product(), (TransposeInRegisters("j", 16),), "a reduction lies inside the loop over 'j'"),
+        (turned_copy(), (StoreTileTransposed(),), "no tile has rows"),
+        (product(), (Tensorise("i", "j", 1, 16, 16), StoreTileTransposed()), "no tile has rows"),
+        (product(), (TILE, StoreTileTransposed(), StoreTileTransposed()), "no tile has rows"),
     ],
     ids=lambda value: "" if isinstance(value, ln.LoopNest) else str(value),
 )
@@ -114,9 +114,9 @@ def test_a_tile_that_more_than_stores_follow_is_not_turned() -> None:
 
     tiled = loops.apply(product(), (TILE,))
     more = replace(tiled, body=replace_statements(tiled.body, summed)[0])
-    with pytest.raises(ScheduleError, match="store along rows: a reduction lies inside the loop over 'j_0'"):
-        StoreAlongRows()(more)
-    chosen = [contraction._along_rows(Scheduler(nest, targets.AVX512), TILE) for nest in (tiled, more)]
+    with pytest.raises(ScheduleError, match="store tile transposed: a reduction lies inside the loop over 'j_0'"):
+        StoreTileTransposed()(more)
+    chosen = [contraction._stores_along_rows(Scheduler(nest, targets.AVX512), TILE) for nest in (tiled, more)]
     assert chosen == [True, False]
 
 

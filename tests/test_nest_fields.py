@@ -10,7 +10,16 @@ from luminal.core import symbolic as sym
 from luminal.core.ops import Failure
 from luminal.core.schedule.nest import ir
 from luminal.core.schedule.nest.rewrite import replace_scalars, replace_statements, substitute
-from luminal.core.schedule.nest.walk import bound, expressions, headers, inside, reads, statements, touched, values
+from luminal.core.schedule.nest.walk import (
+    arrays_touched,
+    expressions,
+    headers,
+    inside,
+    reads,
+    statements,
+    values,
+    variables_bound,
+)
 from luminal.core.symbolic import Var
 
 F32 = types.f32
@@ -21,13 +30,13 @@ LOOP = ir.Loop(K, sym.expr(AT) + 1, "serial", ())
 STATEMENTS = get_args(ir.Statement)
 DESCRIBED = (*STATEMENTS, ir.Prologue)
 
-# The types of what each part may be; fields of any other type are "other".
-PARTS = {
+# The types of the fields of each role; fields of any other type are "other".
+ROLES = {
     "scalars": {"Scalar"},
     "terms": {"tuple[tuple[str, Scalar], ...]"},
     "indices": {"Int", "Int | None"},
     "conditions": {"tuple[Int, ...]"},
-    "held": {"tuple[Loop, ...]", "Prologue | None"},
+    "nested": {"tuple[Loop, ...]", "Prologue | None"},
     "body": {"tuple[Statement, ...]"},
     "binds": {"Var"},
     "reads": {"str"},
@@ -71,16 +80,16 @@ SAMPLED = [pytest.param(_sample(kind), id=kind.__name__) for kind in STATEMENTS]
 @pytest.mark.parametrize("kind", DESCRIBED)
 def test_a_description_has_every_field_in_its_place(kind: Any) -> None:
     found = {f.name: f.type for f in fields(kind)}
-    roles = {f.name: getattr(kind.parts, f.name) for f in fields(ir.Parts)}
-    assert set(roles) == {*PARTS, "other"}
+    roles = {f.name: getattr(kind.fields, f.name) for f in fields(ir.Fields)}
+    assert set(roles) == {*ROLES, "other"}
     placed = [name for role, names in roles.items() for name in names if role != "reads"]
-    placed += [name for name in kind.parts.reads if name not in kind.parts.writes]
-    assert sorted(placed) == sorted(found), f"{kind.__name__}.parts: fields that are missing, or described twice"
-    for role, allowed in PARTS.items():
-        assert all(found[name] in allowed for name in roles[role]), f"{kind.__name__}.parts.{role}"
-    for name in kind.parts.other:
-        described = any(found[name] in allowed for allowed in PARTS.values())
-        assert not described or f"{kind.__name__}.{name}" in NO_ARRAYS, f"{kind.__name__}.parts: {name} is no other"
+    placed += [name for name in kind.fields.reads if name not in kind.fields.writes]
+    assert sorted(placed) == sorted(found), f"{kind.__name__}.fields: fields that are missing, or described twice"
+    for role, allowed in ROLES.items():
+        assert all(found[name] in allowed for name in roles[role]), f"{kind.__name__}.fields.{role}"
+    for name in kind.fields.other:
+        described = any(found[name] in allowed for allowed in ROLES.values())
+        assert not described or f"{kind.__name__}.{name}" in NO_ARRAYS, f"{kind.__name__}.fields: {name} is no other"
 
 
 @pytest.mark.parametrize("statement", SAMPLED)
@@ -113,15 +122,15 @@ def test_statements_inside_are_found_and_replaced(statement: ir.Statement) -> No
 
 def test_what_statements_touch_and_bind() -> None:
     every = {kind: _sample(kind) for kind in STATEMENTS}
-    alone = {kind: touched((statement,)) for kind, statement in every.items()}
+    alone = {kind: arrays_touched((statement,)) for kind, statement in every.items()}
     assert alone[ir.Store] == ({"read"}, {"array"})
     assert alone[ir.Sort] == ({"array"}, {"array"})
-    assert alone[ir.Keep] == ({"read", "array"}, {"array"})
+    assert alone[ir.KeepLeast] == ({"read", "array"}, {"array"})
     assert alone[ir.Contract] == ({"read", "array"}, {"array"})
     assert alone[ir.Prefetch] == (set(), set())
     others = {kind: arrays for kind, arrays in alone.items() if arrays[1] == set() and kind is not ir.Prefetch}
     assert all(arrays[0] <= {"read"} for arrays in others.values())
-    binding = {kind: {v.name for v in bound((statement,))} for kind, statement in every.items()}
+    binding = {kind: {v.name for v in variables_bound((statement,))} for kind, statement in every.items()}
     assert {kind for kind, names in binding.items() if names} == {
         ir.Loop, ir.Let, ir.Assign, ir.Reduction, ir.Reductions, ir.Contract,
     }  # fmt: skip
