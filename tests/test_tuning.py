@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from luminal.codegen import render
 from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decisions import FORMULA, LANGUAGE, Asked, C, Recorded, Trial, key
+from luminal.core.decisions import FORMULA, KINDS, LANGUAGE, Asked, C, Decisions, Question, Trial
 from luminal.core.decompose import contraction, reduction
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
@@ -49,7 +49,6 @@ from tests.schedule_graphs import GRAPHS
 from tests.schedule_support import changed, check_outputs, run_program
 
 F32 = types.f32
-KINDS = ("tile", "order", "chain", "pass")
 
 
 @pytest.fixture(autouse=True)
@@ -67,14 +66,22 @@ def linear(rows: Int = 96, depth: int = 64, columns: int = 128, x: str = "x", w:
     return Graph("m", (given,), (("y", product), ("most", reduction.max_(product, (1,)))), dims)
 
 
-def asked(graph: Graph, target: Target = targets.AVX2, number: int = 0) -> Trial:
-    trial = Trial(KINDS, number, {})
+class Listed(Trial):
+    """A trial with the texts of the candidates of each question."""
+
+    @property
+    def candidates(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(map(str, question.candidates)) for name, question in self.questions.items()}
+
+
+def asked(graph: Graph, target: Target = targets.AVX2, number: int = 0) -> Listed:
+    trial = Listed(KINDS, number, {})
     compile_graph(graph, replace(target, decisions=trial))
     return trial
 
 
 def recorded(graph: Graph, winners: dict[str, str], target: Target = targets.AVX2) -> Program:
-    return compile_graph(graph, replace(target, decisions=Recorded(winners)))
+    return compile_graph(graph, replace(target, decisions=Decisions(winners)))
 
 
 # ---- questions ------------------------------------------------------------------------------------------------------
@@ -317,19 +324,18 @@ def test_a_question_has_one_list_of_candidates() -> None:
     """Also where a weight that was packed for one product is read by another of the same sizes."""
 
     class Asking(Trial):
-        def ask(self, kind: str, described: Callable[[], str], candidates: Sequence[C]) -> tuple[C, Asked | None]:
-            texts = tuple(map(str, candidates))
-            assert self.candidates.get(key(kind, described()), texts) == texts
-            return super().ask(kind, described, candidates)
+        def answer(self, question: Question[C]) -> Asked:
+            assert self.questions.get(question.name, question) == question
+            return super().answer(question)
 
     weight = ir.constant(np.random.default_rng(0).standard_normal((96, 80)).astype(np.float32))
     x, y = ir.input_("x", (33, 96), types.f32), ir.input_("y", (33, 96), types.f32)
     products = tuple((name, contraction.matmul(v, weight)) for name, v in (("a", x), ("b", y)))
     for graph in (Graph("tied", (x, y), products), *(make().graph for make in GRAPHS.values())):
         for target in (targets.AVX512, targets.AVX512_BF16):
-            trial = Asking([kind for kinds in search.KINDS for kind in kinds], 1, {})
+            trial = Asking(KINDS, 1, {})
             compile_graph(graph, replace(target, decisions=trial))
-            assert trial.candidates or graph.name != "tied"
+            assert trial.questions or graph.name != "tied"
 
 
 def test_runs_go_through_as_many_weights_as_a_model_has() -> None:
@@ -423,7 +429,7 @@ def test_the_same_times_choose_the_same_schedules(by_hand: type[Hand], tmp_path:
         file = Records(tmp_path / name)
         search.tune("m", {"main": graph}, targets.AVX2, 2, 60.0, file)
         decisions = records.decisions(targets.AVX2, 2, file)
-        assert isinstance(decisions, Recorded)
+        assert decisions.answers
         program = compile_graph(graph, replace(targets.AVX2, decisions=decisions))
         kernels.append([(k.nest, k.scheduled.text) for k in program.kernels])
     assert kernels[0] == kernels[1]
@@ -507,10 +513,10 @@ def taken(program: Program) -> set[str]:
     """The questions about tiles where a program has another candidate than the formula's."""
     questions = asked(several()[0]).candidates
     return {
-        a.question
+        a.question.name
         for kernel in program.kernels
         for a in kernel.scheduled.asked
-        if a.kind == "tile" and a.answer != questions[a.question][0]
+        if a.question.topic == "tile" and str(a.taken) != questions[a.question.name][0]
     }
 
 
@@ -802,13 +808,13 @@ def test_the_package_brings_records_that_a_command_writes(
     assert found == chosen and len(chosen) == count > 1
     monkeypatch.setattr(records, "shipped", lambda: {machine: found})
     decisions = records.decisions(targets.AVX2, 2, Records(tmp_path / "none"))
-    assert isinstance(decisions, Recorded) and decisions.winners == found
+    assert decisions.answers == found
     # What the user measured comes first.
     user = Records(tmp_path / "user")
     question = next(iter(found))
     user.add(machine, question, user.begin(), [row(0, 1.0), row(1, 1.0)])
     decisions = records.decisions(targets.AVX2, 2, user)
-    assert isinstance(decisions, Recorded) and decisions.winners == {**found, question: "candidate 0"}
+    assert decisions.answers == {**found, question: "candidate 0"}
 
 
 def test_a_record_of_the_package_is_what_a_candidate_has_to_beat(
@@ -835,8 +841,7 @@ def test_a_record_of_the_package_is_what_a_candidate_has_to_beat(
     assert [m.candidate for m in rows if not m.place] == [brought] and winner(rows) is None
     assert rows[1].candidate == texts[0]
     decisions = records.decisions(targets.AVX2, 1, file)
-    assert isinstance(decisions, Recorded)
-    assert decisions.winners[question] == brought and decisions.winners[other] == others[1]
+    assert decisions.answers[question] == brought and decisions.answers[other] == others[1]
     with_it = [kernel.nest for kernel in recorded(graph, {question: brought}).kernels]
     assert seen == [with_it] and with_it != [kernel.nest for kernel in compile_graph(graph, targets.AVX2).kernels]
     # What the package brought and nothing was faster than comes with the next one too.

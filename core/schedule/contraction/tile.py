@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
+from luminal.core.decisions import Candidate
 from luminal.core.grid import Grid
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
@@ -67,9 +68,21 @@ def choose_tile(
         if (r := (budget - per_vector * v) // v) >= min(max(lengths), costs.tiles.low)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
-    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
     about = (f"packed in {columns_of_b}", f"at most {widest}")
-    chosen, asked = target.decisions.ask("tile", lambda: _described(found, prologue, about), fitting)
+    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
+
+
+def _chosen(
+    target: Target,
+    tiles: Sequence[Tile],
+    cycles: Callable[[Tile], float],
+    columns_of_b: int | None,
+    described: Callable[[], str],
+) -> Tile:
+    """One of ``tiles``, of those of as many columns as B was packed in, where there are such."""
+    fitting = [tile for tile in tiles if tile.columns == columns_of_b] or tiles
+    candidates = [Candidate("layout", tile, cycles(tile)) for tile in fitting]
+    chosen, asked = target.decisions.ask("tile", described, candidates)
     return replace(chosen, asked=asked)
 
 
@@ -130,10 +143,8 @@ def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contractio
         for high, wide in itertools.product(range(1, unit.registers), repeat=2)
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
-    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
     about = (f"packed in {columns_of_b}",)
-    chosen, asked = target.decisions.ask("tile", lambda: _described(found, None, about), fitting)
-    return replace(chosen, asked=asked)
+    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, None, about))
 
 
 def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:

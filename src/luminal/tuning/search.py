@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from luminal.comparison import inputs as drawing
 from luminal.core import config
-from luminal.core.decisions import Recorded, Trial
+from luminal.core.decisions import KINDS, Decisions, Kind, Trial
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 from luminal.core.pipeline import compile_graphs
@@ -26,8 +26,6 @@ from luminal.tuning.records import Measured, Records
 
 QUICK = 60.0  # seconds of a quick search
 
-# Kinds of questions, in the order in which they are settled: the later ones are about what the earlier ones give.
-KINDS = (("tile",), ("order", "chain", "pass"))
 BEAM = 4  # candidates of a question, the first by estimate
 BATCH = 16  # kernels that are compiled together
 FIRST = 0.6  # of the time that is left, for those kinds that others follow
@@ -71,8 +69,8 @@ def tune(
     end = clock() + (1 - CONFIRMING) * budget
     search = _Search(name, graphs, target, threads, records, clock, end, budget, progress)
     with Bench(target, threads) as bench:
-        for kinds in KINDS:
-            search.settle(kinds, bench, again)
+        for kind in KINDS:
+            search.settle(kind, bench, again)
     seconds = search.confirm(threads)
     return Outcome(
         tuple(search.answers), search.known, search.left, search.more, seconds, search.new, search.changed(), name,
@@ -107,13 +105,13 @@ class _Search:
         self.more = False
         self.each = 0.0  # seconds that a question took in the batch before
 
-    def settle(self, kinds: tuple[str, ...], bench: Bench, again: bool) -> None:
-        """Measures the questions of some kinds; those of others are as was measured so far."""
+    def settle(self, kind: Kind, bench: Bench, again: bool) -> None:
+        """Measures the questions of a kind; those of others are as was measured so far."""
         if self.clock() >= self.end:
             self.more = True
             return
         latest = self.records.latest(self.machine)
-        questions = self._questions(kinds, self._winners())
+        questions = self._questions(kind, self._winners())
         self.first |= {question: candidates[0].text for question, candidates in questions.items()}
         if not again:
             known = {q for q, candidates in questions.items() if _measured(candidates, latest.get(q, ()))}
@@ -123,8 +121,8 @@ class _Search:
                     self._answer(question, questions[question], _open(latest[question]))
             questions = {question: found for question, found in questions.items() if question not in known}
         done, now = 0, self.clock()
-        # The first kinds leave the later ones their time.
-        end = self.end if kinds == KINDS[-1] else now + FIRST * (self.end - now)
+        # The first kind leaves the later ones their time.
+        end = self.end if kind == KINDS[-1] else now + FIRST * (self.end - now)
         for batch in _batches(questions):
             started = self.clock()
             batch = batch[: int(min((end - started) / self.each, len(batch)))] if self.each else batch
@@ -205,9 +203,9 @@ class _Search:
         return seconds
 
     def _compiled(self, winners: Mapping[str, str]) -> Program:
-        return compile_graphs(self.name, self.graphs, replace(self.target, decisions=Recorded(winners)))
+        return compile_graphs(self.name, self.graphs, replace(self.target, decisions=Decisions(winners)))
 
-    def _questions(self, kinds: tuple[str, ...], winners: Mapping[str, str]) -> dict[str, list[Candidate]]:
+    def _questions(self, kind: Kind, winners: Mapping[str, str]) -> dict[str, list[Candidate]]:
         """The candidates of each question that has several, the questions that take the most time first."""
         found: dict[str, list[Candidate]] = {}
         times: Counter[str] = Counter()
@@ -215,20 +213,20 @@ class _Search:
         number = 0
         while number < beam:
             started = self.clock()
-            trial = Trial(kinds, number, winners, self.defaults)
+            trial = Trial((kind,), number, winners, self.defaults)
             program = compile_graphs(self.name, self.graphs, replace(self.target, decisions=trial))
-            for question, parts in _asking(program, kinds).items():
-                texts = trial.candidates[question]
-                if number < len(texts):
-                    found.setdefault(question, []).append(Candidate(number, texts[number], program, parts))
+            for question, parts in _asking(program, kind).items():
+                asked = trial.questions[question].candidates
+                if number < len(asked):
+                    found.setdefault(question, []).append(Candidate(number, str(asked[number]), program, parts))
                 if number == 0:
                     times[question] = int(sum(cost.cycles(p.kernel.nest, self.target.costs) * p.times for p in parts))
             for question, reason in trial.refusals.items():
                 if question in found:
-                    text = trial.candidates[question][number]
+                    text = str(trial.questions[question].candidates[number])
                     found[question].append(Candidate(number, text, program, (), f"it is not legal: {reason}"))
             if number == 0:
-                beam = min(beam, max(map(len, trial.candidates.values()), default=0))
+                beam = min(beam, max((len(q.candidates) for q in trial.questions.values()), default=0))
                 if (self.clock() - started) * beam > self.budget / 4:
                     beam = min(beam, 2)
             number += 1
@@ -252,8 +250,8 @@ def _open(measured: Iterable[Measured]) -> tuple[Measured, ...]:
     return tuple(replace(m, fault="") if m.fault == UNCONFIRMED else m for m in measured)
 
 
-def _asking(program: Program, kinds: tuple[str, ...]) -> dict[str, tuple[Part, ...]]:
-    """For each question of those kinds, the kernels of ``program`` that it decides on, with their launches."""
+def _asking(program: Program, kind: Kind) -> dict[str, tuple[Part, ...]]:
+    """For each question of that kind, the kernels of ``program`` that it decides on, with their launches."""
     launches: dict[int, list[Launch]] = {}
     for entry in program.entries:
         for launch in entry.launches:
@@ -262,9 +260,9 @@ def _asking(program: Program, kinds: tuple[str, ...]) -> dict[str, tuple[Part, .
     for number, kernel in enumerate(program.kernels):
         can_run = kernel.scheduled.serial is not None and not any(array.dtype.is_text for array in kernel.nest.arrays)
         for asked in kernel.scheduled.asked if can_run else ():
-            if asked.kind in kinds and number in launches:
+            if asked.question.kind == kind and number in launches:
                 part = Part(kernel, launches[number][0], len(launches[number]))
-                found.setdefault(asked.question, []).append(part)
+                found.setdefault(asked.question.name, []).append(part)
     return {question: tuple(parts) for question, parts in found.items()}
 
 
