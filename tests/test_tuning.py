@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 
 import luminal
+from luminal import timing
 from luminal.codegen import render
 from luminal.core import interp, ir, ops, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decisions import FORMULA, KINDS, LANGUAGE, Asked, C, Decisions, Question, Trial
+from luminal.core.decisions import FORMULA, KINDS, LANGUAGE, Asked, C, Candidate, Decisions, Question, Trial
 from luminal.core.decompose import contraction, reduction
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
@@ -40,11 +41,11 @@ from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.timing import Timing
 from luminal.tuning import confirm, records, search, subject, worker
-from luminal.tuning.bench import Bench, Candidate, Compiled, Part
+from luminal.tuning.bench import Bench, Compiled, Contender, Part
 from luminal.tuning.expected import expected
 from luminal.tuning.outcome import NO_FASTER, Outcome
 from luminal.tuning.records import Measured, Records, RecordsError, winner
-from luminal.tuning.subject import Argument, Subject
+from luminal.tuning.subject import Argument, Race, Subject, Work
 from tests.schedule_graphs import GRAPHS
 from tests.schedule_support import changed, check_outputs, run_program
 
@@ -209,6 +210,10 @@ def doubled() -> tuple[Program, Part]:
     return program, Part(kernel, launch, 1)
 
 
+def contender(place: int, text: str, program: Program, part: Part) -> Contender:
+    return Contender(place, Candidate("schedule", text), program, (part,))
+
+
 def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
     program, part = doubled()
     assert part.kernel.scheduled.serial is not None
@@ -230,11 +235,11 @@ def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
         "serial": part.kernel.scheduled.serial.body,
     }
     parts = {name: replace(part, kernel=changed(part.kernel, body=body)) for name, body in bodies.items()}
-    candidates = [Candidate(0, "default", program, (part,))]
-    candidates += [Candidate(k, name, program, (p,)) for k, (name, p) in enumerate(parts.items(), 1)]
+    contenders = [contender(0, "default", program, part)]
+    contenders += [contender(k, name, program, p) for k, (name, p) in enumerate(parts.items(), 1)]
     with Bench(targets.detect(), threads=2, hang=5.0) as bench:
-        compiled = bench.compile([candidate.parts[0].kernel for candidate in candidates])
-        found = {m.candidate: m for m in bench.measure(compiled, candidates, 0.1)}
+        compiled = bench.compile([c.parts[0].kernel for c in contenders])
+        found = {m.candidate: m for m in bench.measure(compiled, contenders, 0.1)}
     assert "writes something else" in found["wrong"].fault
     assert "Segmentation fault" in found["crash"].fault
     assert "not done after" in found["endless"].fault
@@ -242,7 +247,7 @@ def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
     assert not found["default"].fault and not found["serial"].fault
 
 
-def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None:
+def test_a_contender_is_named_before_each_of_its_samples() -> None:
     """So that whatever ends the process, be it in a late round, is laid to the one that was running."""
     program, part = doubled()
     of = subject.of(program, part.kernel, part.launch, 0)
@@ -256,19 +261,14 @@ def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None
             log.append("run")
             return runs * 1e-3
 
-    def tell(message: dict[str, int]) -> None:
-        log.append(f"begin {message['begin']}" if "begin" in message else "end")
+    def tell(message: object) -> None:
+        log.append(f"begin {message}" if isinstance(message, int) else "end")
 
-    np.savez(tmp_path / "check.npz")
-    contender = [{"subject": of.described(), "times": 1}]
-    request = {
-        "library": "planted", "threads": 1, "weights": 1 << 20, "seconds": 0.0, "check": str(tmp_path / "check.npz"),
-        "values": str(tmp_path / "values.npz"), "contenders": [contender, contender],
-    }  # fmt: skip
-    worker.answer(request, {"planted": Library()}, {}, tell)
+    race = Race("planted", 1, 1 << 20, 0.0, [[Work(of, 1, {})]] * 2)
+    worker.answer(race, {"planted": Library()}, {}, tell)
     rounds = log[log.index("begin 1") + 1 :]
     rounds = rounds[rounds.index("begin 0") :]
-    expected = [f"begin {place}" for _ in range(worker.LEAST) for place in (0, 1)]
+    expected = [f"begin {place}" for _ in range(timing.LEAST) for place in (0, 1)]
     assert rounds[:-1:2] == expected and set(rounds[1::2]) == {"run"} and rounds[-1] == "end"
 
 
@@ -280,10 +280,10 @@ def test_a_candidate_that_does_not_compile_is_contained(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         render, "kernel_text", lambda text: kernel_text(text) + ("" if text.kernel.nest.tasks else "\n#error planted\n")
     )
-    candidates = [Candidate(0, "default", program, (part,)), Candidate(1, "serial", program, (serial,))]
+    contenders = [contender(0, "default", program, part), contender(1, "serial", program, serial)]
     with Bench(targets.detect(), threads=1) as bench:
-        compiled = bench.compile([candidate.parts[0].kernel for candidate in candidates])
-        default, rejected = bench.measure(compiled, candidates, 0.05)
+        compiled = bench.compile([c.parts[0].kernel for c in contenders])
+        default, rejected = bench.measure(compiled, contenders, 0.05)
     assert default.runs and not default.fault
     assert not rejected.runs and rejected.fault == "the compiler rejects it"
 
@@ -298,7 +298,7 @@ def test_those_that_are_far_behind_leave_the_race() -> None:
         return lambda number: seconds[place][min(number, len(seconds[place]) - 1)]
 
     now = iter(range(1000))
-    runs = worker.race([sample(place) for place in seconds], 12.0, lambda: float(next(now)))  # type: ignore[misc]
+    runs = timing.race([sample(place) for place in seconds], 12.0, lambda: float(next(now)))  # type: ignore[misc]
     assert [len(found) for found in runs] == [16, 16, 16, 2, 16, 5]
     assert runs[2][:3] == [9.0, 1.1, 1.1]  # one bad sample is no reason
 
@@ -399,13 +399,13 @@ class Hand(Bench):
     def compile(self, kernels: Sequence[object]) -> Compiled:
         return Compiled(Path(), {})
 
-    def measure(self, compiled: Compiled, candidates: Sequence[Candidate], seconds: float) -> list[Measured]:
+    def measure(self, compiled: Compiled, contenders: Sequence[Contender], seconds: float) -> list[Measured]:
         if len(Hand.asked) >= Hand.stop:
             raise KeyboardInterrupt
-        Hand.asked.append([candidate.text for candidate in candidates])
-        assert [c.place for c in candidates] == sorted(c.place for c in candidates)
-        found = [(c, Hand.times.get(c.text, 1.0)) for c in candidates]
-        return [Measured(c.place, c.text, time, time, 9, c.fault) for c, time in found]
+        Hand.asked.append([str(c.candidate) for c in contenders])
+        assert [c.place for c in contenders] == sorted(c.place for c in contenders)
+        found = [(c, Hand.times.get(str(c.candidate), 1.0)) for c in contenders]
+        return [Measured(c.place, str(c.candidate), time, time, 9, c.fault) for c, time in found]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from luminal.core.target import Target, check_supported
 from luminal.progress import Progress
 from luminal.tuning import confirm, subject
 from luminal.tuning import records as recording
-from luminal.tuning.bench import Bench, Candidate, Part
+from luminal.tuning.bench import Bench, Contender, Part
 from luminal.tuning.outcome import NO_FASTER, UNCONFIRMED, Answer, Outcome
 from luminal.tuning.records import Measured, Records
 
@@ -112,7 +112,7 @@ class _Search:
             return
         latest = self.records.latest(self.machine)
         questions = self._questions(kind, self._winners())
-        self.first |= {question: candidates[0].text for question, candidates in questions.items()}
+        self.first |= {question: str(candidates[0].candidate) for question, candidates in questions.items()}
         if not again:
             known = {q for q, candidates in questions.items() if _measured(candidates, latest.get(q, ()))}
             self.known += len(known)
@@ -152,7 +152,7 @@ class _Search:
         """The fraction of the budget that is over: none where that has no end."""
         return 0.0 if math.isinf(self.budget) else min(0.99, 1 - max(0.0, self.end - self.clock()) / self.budget)
 
-    def _answer(self, question: str, candidates: Sequence[Candidate], measured: Sequence[Measured]) -> None:
+    def _answer(self, question: str, candidates: Sequence[Contender], measured: Sequence[Measured]) -> None:
         self.answers.append(Answer(question, candidates[0].parts[0].kernel.origins, tuple(measured)))
 
     def _winners(self) -> dict[str, str]:
@@ -205,9 +205,9 @@ class _Search:
     def _compiled(self, winners: Mapping[str, str]) -> Program:
         return compile_graphs(self.name, self.graphs, replace(self.target, decisions=Decisions(winners)))
 
-    def _questions(self, kind: Kind, winners: Mapping[str, str]) -> dict[str, list[Candidate]]:
+    def _questions(self, kind: Kind, winners: Mapping[str, str]) -> dict[str, list[Contender]]:
         """The candidates of each question that has several, the questions that take the most time first."""
-        found: dict[str, list[Candidate]] = {}
+        found: dict[str, list[Contender]] = {}
         times: Counter[str] = Counter()
         beam = BEAM
         number = 0
@@ -218,13 +218,13 @@ class _Search:
             for question, parts in _asking(program, kind).items():
                 asked = trial.questions[question].candidates
                 if number < len(asked):
-                    found.setdefault(question, []).append(Candidate(number, str(asked[number]), program, parts))
+                    found.setdefault(question, []).append(Contender(number, asked[number], program, parts))
                 if number == 0:
                     times[question] = int(sum(cost.cycles(p.kernel.nest, self.target.costs) * p.times for p in parts))
             for question, reason in trial.refusals.items():
                 if question in found:
-                    text = str(trial.questions[question].candidates[number])
-                    found[question].append(Candidate(number, text, program, (), f"it is not legal: {reason}"))
+                    refused = trial.questions[question].candidates[number]
+                    found[question].append(Contender(number, refused, program, (), f"it is not legal: {reason}"))
             if number == 0:
                 beam = min(beam, max((len(q.candidates) for q in trial.questions.values()), default=0))
                 if (self.clock() - started) * beam > self.budget / 4:
@@ -235,9 +235,9 @@ class _Search:
         return {q: candidates for q, candidates in distinct.items() if len(candidates) > 1 and not candidates[0].place}
 
 
-def _measured(candidates: Iterable[Candidate], rows: Iterable[Measured]) -> bool:
+def _measured(candidates: Iterable[Contender], rows: Iterable[Measured]) -> bool:
     """Whether rows tell of all candidates: a search with a small budget measures fewer of them."""
-    return {candidate.text for candidate in candidates} <= {row.candidate for row in rows}
+    return {str(candidate.candidate) for candidate in candidates} <= {row.candidate for row in rows}
 
 
 def _with(fault: str, measured: Iterable[Measured]) -> tuple[Measured, ...]:
@@ -266,15 +266,15 @@ def _asking(program: Program, kind: Kind) -> dict[str, tuple[Part, ...]]:
     return {question: tuple(parts) for question, parts in found.items()}
 
 
-def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+def _distinct(candidates: Iterable[Contender]) -> list[Contender]:
     """Those whose kernels no earlier one has."""
-    seen: dict[tuple[object, ...], Candidate] = {}
+    seen: dict[tuple[object, ...], Contender] = {}
     for candidate in candidates:
         seen.setdefault((candidate.fault, *(part.kernel.nest for part in candidate.parts)), candidate)
     return list(seen.values())
 
 
-def _batches(questions: Mapping[str, Sequence[Candidate]]) -> Iterator[list[str]]:
+def _batches(questions: Mapping[str, Sequence[Contender]]) -> Iterator[list[str]]:
     """Questions in their order, as many together as have a batch of kernels."""
     batch: list[str] = []
     for question in questions:
