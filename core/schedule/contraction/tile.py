@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
@@ -55,9 +55,6 @@ def choose_tile(
         along_rows=found.along_rows,
     )
 
-    def cycles(tile: Tile) -> float:
-        return cost.of_vectors(product, tile.rows, tile.vectors, tile.columns, target)
-
     costs, between = target.costs, row_stride(found) or 1
     ways = target.l1 // math.gcd(between, costs.memory.l1_way)  # of all sets that rows fall into
     budget = target.registers - (1 if prologue is None else 3)
@@ -68,21 +65,18 @@ def choose_tile(
         if (r := (budget - per_vector * v) // v) >= min(max(lengths), costs.tiles.low)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
+    cycles = (cost.of_vectors(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles)
     about = (f"packed in {columns_of_b}", f"at most {widest}")
     return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
 
 
 def _chosen(
-    target: Target,
-    tiles: Sequence[Tile],
-    cycles: Callable[[Tile], float],
-    columns_of_b: int | None,
-    described: Callable[[], str],
+    target: Target, tiles: list[Tile], cycles: Iterable[float], columns_of_b: int | None, described: Callable[[], str]
 ) -> Tile:
     """One of ``tiles``, of those of as many columns as B was packed in, where there are such."""
-    fitting = [tile for tile in tiles if tile.columns == columns_of_b] or tiles
-    candidates = [Candidate("layout", tile, cycles(tile)) for tile in fitting]
-    chosen, asked = target.decisions.ask("tile", described, candidates)
+    candidates = [Candidate("layout", tile, estimate) for tile, estimate in zip(tiles, cycles, strict=True)]
+    fitting = [candidate for candidate in candidates if candidate.content.columns == columns_of_b]
+    chosen, asked = target.decisions.ask("tile", described, fitting or candidates)
     return replace(chosen, asked=asked)
 
 
@@ -135,14 +129,13 @@ def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contractio
     fixed = all(isinstance(found.shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
     columns = typical(found.count(found.n))
 
-    def cycles(tile: Tile) -> float:
-        return cost.of_matrices(unit, tile.rows // unit.rows, tile.vectors, lengths, columns, fixed)
-
-    tiles = [
-        Tile(high * unit.rows, wide, unit.columns, unit, depth)
+    sizes = [
+        (high, wide)
         for high, wide in itertools.product(range(1, unit.registers), repeat=2)
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
+    tiles = [Tile(high * unit.rows, wide, unit.columns, unit, depth) for high, wide in sizes]
+    cycles = (cost.of_matrices(unit, high, wide, lengths, columns, fixed) for high, wide in sizes)
     about = (f"packed in {columns_of_b}",)
     return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, None, about))
 
