@@ -181,6 +181,20 @@ def test_an_illegal_candidate_is_refused_and_costs_nothing_else(
     assert "it is not legal" in answer.measured[1].fault and answer.chosen.place == 0
 
 
+def test_a_refused_candidate_is_counted_once_where_other_questions_have_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(monkeypatch, Pass("a0", 0, 64))
+    x, rows = softmax(), linear(x="other")
+    graph = Graph("m", (*x.inputs, *rows.inputs), (*x.outputs, ("z", rows.outputs[0][1])))
+    assert any(len(texts) > 2 for question, texts in asked(graph).candidates.items() if question.startswith("order"))
+    monkeypatch.setattr(search, "Bench", Hand)
+    Hand.times = {}
+    outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, math.inf, Records(tmp_path / "records"))
+    (answer,) = (a for a in outcome.answers if a.question.startswith("pass"))
+    assert [m.place for m in answer.measured] == [0, 1] and "it is not legal" in answer.measured[1].fault
+
+
 def test_the_reference_is_that_of_numpy() -> None:
     program = compile_graph(linear(), targets.AVX2)
     kernel = next(k for k in program.kernels if k.name.startswith("contraction"))
