@@ -108,20 +108,15 @@ class Bench:
 
         One that does not compile, crashes, hangs, or writes something else than the interpreter, has that as its fault.
         """
-        faults: dict[int, str] = {}
-        racing: list[Contender] = []
-        for contender in contenders:
-            compiles = all(part.kernel.nest in compiled.numbers for part in contender.parts)
-            fault = contender.fault or ("" if compiles else "the compiler rejects it")
-            if fault:
-                faults[contender.place] = fault
-            else:
-                racing.append(contender)
+        missing = [c.place for c in contenders if any(part.kernel.nest not in compiled.numbers for part in c.parts)]
+        faults = dict.fromkeys(missing, "the compiler rejects it") | {c.place: c.fault for c in contenders if c.fault}
+        racing = [c for c in contenders if c.place not in faults]
         samples: dict[int, list[float]] = {}
         while racing and not samples:
             entries = [[self._entry(c.program, part, compiled) for part in c.parts] for c in racing]
             works = [[work for work, _ in each] for each in entries]
-            weights = min(WEIGHTS, _weights(racing[0].program))
+            program = racing[0].program
+            weights = min(WEIGHTS, sum(program.buffer(name).size for name in program.constants))
             found = self._race(Race(str(compiled.library), self.threads, weights, seconds, works))
             if isinstance(found, Fault):
                 faults[racing.pop(found.contender).place] = found.reason
@@ -191,11 +186,6 @@ class Bench:
         process.kill()
         connection.close()
         return process.wait()
-
-
-def _weights(program: Program) -> int:
-    """Bytes of weights that the program has."""
-    return sum(program.buffer(name).size for name in program.constants)
 
 
 def _measured(contender: Contender, samples: Sequence[float], fault: str) -> Measured:

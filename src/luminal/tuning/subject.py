@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,13 @@ class Subject:
     checked: bool
     arguments: tuple[Argument, ...]
     sizes: tuple[int, ...]
+
+    def arrays(self, made: Callable[[Argument, int], NDArray[Any]]) -> list[NDArray[Any]]:
+        """What it is called with: each array that has memory of its own as ``made`` for its place."""
+        found: list[NDArray[Any]] = []
+        for place, argument in enumerate(self.arguments):
+            found.append(made(argument, place) if argument.same == place else found[argument.same])
+        return found
 
 
 @dataclass(frozen=True)

@@ -82,27 +82,21 @@ class Memory:
         """Every set has other weights."""
         least = min((_step(a) * a.numpy.itemsize for a in of.arguments if a.weights), default=self._size)
         count = max(1, min(self._size // max(least, 1), SETS))
-        return Sets(of, [self._set(of, number) for number in range(count)])
+        return Sets(of, [of.arrays(partial(self._array, number)) for number in range(count)])
 
-    def _set(self, of: Subject, number: int) -> list[NDArray[Any]]:
-        arrays: list[NDArray[Any]] = []
-        for place, argument in enumerate(of.arguments):
-            if argument.same != place:
-                arrays.append(arrays[argument.same])
-            elif argument.weights:
-                arrays.append(self._part(argument, number))
-            else:
-                if (argument, place) not in self._values:
-                    self._values[argument, place] = _at_line(subject.drawn(argument, place))
-                arrays.append(self._values[argument, place])
-        return arrays
+    def _array(self, number: int, argument: Argument, place: int) -> NDArray[Any]:
+        if argument.weights:
+            return self._part(argument, number)
+        if (argument, place) not in self._values:
+            self._values[argument, place] = drawn(argument, place)
+        return self._values[argument, place]
 
     def _part(self, argument: Argument, number: int) -> NDArray[Any]:
         step = _step(argument)
         whole = self._weights.get(argument.dtype)
         if whole is None or whole.size < step:
             elements = max(self._size // argument.numpy.itemsize, step)
-            whole = _at_line(subject.drawn(Argument(argument.dtype, elements, True, 0), 0))
+            whole = drawn(Argument(argument.dtype, elements, True, 0), 0)
             self._weights[argument.dtype] = whole
         first = number % (whole.size // step) * step
         return whole[first : first + argument.elements]
@@ -114,8 +108,9 @@ def _step(argument: Argument) -> int:
     return aligned(argument.elements * size) // size
 
 
-def _at_line(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy of ``values`` that begins at a multiple of a cache line."""
+def drawn(argument: Argument, place: int) -> NDArray[Any]:
+    """Values for an argument, which begin at a multiple of a cache line."""
+    values = subject.drawn(argument, place)
     raw = np.empty(values.nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     result = raw[start : start + values.nbytes].view(values.dtype)
@@ -140,10 +135,7 @@ class Contender:
 
 def written(library: Library, work: Work) -> dict[int, NDArray[Any]]:
     """What one run writes to arrays, by place, at the positions that are to be compared."""
-    arrays: list[NDArray[Any]] = []
-    for place, argument in enumerate(work.of.arguments):
-        own = argument.same == place
-        arrays.append(_at_line(subject.drawn(argument, place)) if own else arrays[argument.same])
+    arrays = work.of.arrays(drawn)
     library.run(work.of, Sets(work.of, [arrays]))
     return {place: arrays[place][at] for place, at in work.positions.items()}
 
