@@ -1,105 +1,149 @@
-"""Choices among schedules, by formula or by what was measured.
+"""Choices that may be measured: the candidates of a question, and who answers it.
 
-Wherever the scheduler knows several ways to do the same, it lists them as values, the best by its own estimate first,
-and asks. A question is known by what it is about (a contraction, a loop nest) and nothing else: no name of a model, of
-a tensor or of a dimension. So an answer that was measured in one model holds in others, and one that is no longer among
-the candidates is as good as none.
+Wherever the compiler knows several ways to do the same, it lists them as values, each with its estimate, and asks. The
+least estimate is taken, unless a record of what was measured names another candidate. A question is known by what it is
+about (a contraction, a loop nest) and nothing else: no name of a model, of a tensor or of a dimension. So an answer
+that was measured in one model holds in others, and one that is no longer among the candidates is as good as none.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 C = TypeVar("C")
 
 LANGUAGE = 4  # of descriptions and candidates: a change of what they mean makes other questions
 
+# What a candidate decides: how the operands of a contraction are packed, or how a loop nest is scheduled.
+Kind = Literal["layout", "schedule"]
+# In the order in which a search settles them: questions of a later kind are about what those of an earlier one give.
+KINDS: tuple[Kind, ...] = ("layout", "schedule")
+
+
+@dataclass(frozen=True)
+class Candidate(Generic[C]):
+    """One way to do something: ``content`` is a frozen value from which the compiler makes it again, and its text is
+    the candidate's, in records too. ``estimate`` is in cycles, or in bytes that are moved, by one formula for all
+    candidates of a question; where all have none, their order is the estimate."""
+
+    kind: Kind
+    content: C
+    estimate: float = 0.0
+
+    def __str__(self) -> str:
+        return str(self.content)
+
+
+@dataclass(frozen=True)
+class Question(Generic[C]):
+    """``topic`` is what is to be chosen (such as ``tile``), ``structure`` a hash of all that the times of the
+    ``candidates`` depend on, but for the machine. No two candidates have the same text; the first is the default."""
+
+    topic: str
+    structure: str
+    candidates: tuple[Candidate[C], ...]
+
+    @property
+    def name(self) -> str:
+        """Its name in records, the same in every process."""
+        return f"{self.topic} {self.structure}"
+
+    @property
+    def kind(self) -> Kind:
+        """What its candidates decide."""
+        return self.candidates[0].kind
+
+    def find(self, text: str | None) -> Candidate[C] | None:
+        """The candidate with that text, if there is one."""
+        return next((candidate for candidate in self.candidates if str(candidate) == text), None)
+
+    def led_by(self, text: str | None) -> Question[C]:
+        """The same question, with the candidate of that text as its default, if there is one."""
+        return replace(self, candidates=tuple(sorted(self.candidates, key=lambda candidate: str(candidate) != text)))
+
 
 @dataclass(frozen=True)
 class Asked:
-    """A question that decided how a kernel is computed, and the candidate that was taken, as text."""
+    """A question that decided how a kernel is computed, and the candidate that was taken."""
 
-    question: str
-    answer: str
-
-    @property
-    def kind(self) -> str:
-        """What sort of choice it is."""
-        return self.question.partition(" ")[0]
+    question: Question[Any]
+    taken: Candidate[Any]
 
     def __str__(self) -> str:
-        return f"{self.question}: {self.answer}"
+        return f"{self.question.name}: {self.taken}"
 
 
 class Decisions:
-    """Answers by formula: always the first candidate."""
+    """The first candidate of each question, unless ``answers`` has the text of another under the question's name."""
 
-    def ask(self, kind: str, described: Callable[[], str], candidates: Sequence[C]) -> tuple[C, Asked | None]:
-        """One of ``candidates``, which differ as texts, and the question with its answer where it is to be noted.
+    def __init__(self, answers: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.answers = answers
 
-        ``kind`` and ``described`` together say everything that the times of the candidates depend on, but for the
-        machine.
+    def ask(
+        self, topic: str, described: Callable[[], str], candidates: Iterable[Candidate[C]]
+    ) -> tuple[C, Asked | None]:
+        """The content of one of ``candidates``, and the question with its answer where it is to be noted.
+
+        ``topic`` and ``described`` together say everything that the times of the candidates depend on, but for the
+        machine. Of candidates with the same text, the first counts.
         """
-        return candidates[0], None
+        ranked = sorted(candidates, key=lambda candidate: candidate.estimate)
+        if self is FORMULA:
+            return ranked[0].content, None
+        distinct: dict[str, Candidate[C]] = {}
+        for candidate in ranked:
+            distinct.setdefault(str(candidate), candidate)
+        asked = self.answer(Question(topic, structure(topic, described()), tuple(distinct.values())))
+        return (ranked[0].content, None) if asked is None else (asked.taken.content, asked)
+
+    def answer(self, question: Question[C]) -> Asked | None:
+        """What is taken for another reason than its estimate."""
+        taken = question.find(self.answers.get(question.name))
+        return None if taken is None else Asked(question, taken)
 
     def refused(self, reason: str) -> None:
-        """The last answer gave no legal schedule: the formula's was taken instead."""
+        """The last answer gave nothing legal: the formula's was taken instead."""
 
 
-FORMULA = Decisions()
-
-
-class Recorded(Decisions):
-    """The candidates that ``winners`` names, by question; where it names none, or one that there is not, the first."""
-
-    def __init__(self, winners: Mapping[str, str]) -> None:
-        self.winners = winners
-
-    def ask(self, kind: str, described: Callable[[], str], candidates: Sequence[C]) -> tuple[C, Asked | None]:
-        question = key(kind, described())
-        answer = self.winners.get(question)
-        found = next((candidate for candidate in candidates if str(candidate) == answer), None)
-        return (candidates[0], None) if found is None else (found, Asked(question, str(found)))
+FORMULA = Decisions()  # always the least estimate
 
 
 class Trial(Decisions):
     """Candidate ``number`` of every question of some ``kinds``, for measuring it; the last where there are not as many.
-    Other questions as ``winners`` says. The candidates that ``defaults`` names, by question, come before the others.
+    Other questions as ``answers`` says. The candidates that ``defaults`` names, by question, come before the others.
 
-    ``candidates`` are those of each question of those kinds, and ``refusals`` why one of them gave no legal schedule.
+    ``questions`` are those of these kinds, by name, and ``refusals`` why one of them gave nothing legal.
     """
 
     def __init__(
         self,
-        kinds: Collection[str],
+        kinds: Collection[Kind],
         number: int,
-        winners: Mapping[str, str],
+        answers: Mapping[str, str],
         defaults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.kinds, self.number, self.winners, self.defaults = kinds, number, winners, defaults
-        self.candidates: dict[str, tuple[str, ...]] = {}
+        super().__init__(answers)
+        self.kinds, self.number, self.defaults = kinds, number, defaults
+        self.questions: dict[str, Question[Any]] = {}
         self.refusals: dict[str, str] = {}
         self._last = ""
 
-    def ask(self, kind: str, described: Callable[[], str], candidates: Sequence[C]) -> tuple[C, Asked | None]:
-        self._last = question = key(kind, described())
-        candidates = sorted(candidates, key=lambda candidate: str(candidate) != self.defaults.get(question))
-        texts = [str(candidate) for candidate in candidates]
-        answer = self.winners.get(question)
-        number = texts.index(answer) if answer in texts else 0
-        if kind in self.kinds:
-            self.candidates[question] = tuple(texts)
-            number = min(self.number, len(texts) - 1)
-        return candidates[number], Asked(question, texts[number])
+    def answer(self, question: Question[C]) -> Asked:
+        question = question.led_by(self.defaults.get(question.name))
+        self._last = question.name
+        if question.kind not in self.kinds:
+            return super().answer(question) or Asked(question, question.candidates[0])
+        self.questions[question.name] = question
+        return Asked(question, question.candidates[: self.number + 1][-1])
 
     def refused(self, reason: str) -> None:
         self.refusals[self._last] = reason
 
 
-def key(kind: str, described: str) -> str:
-    """The name of a question, the same in every process."""
-    return f"{kind} {hashlib.sha256(f'{LANGUAGE} {kind} {described}'.encode()).hexdigest()[:24]}"
+def structure(topic: str, described: str) -> str:
+    """The hash of what a question is about."""
+    return hashlib.sha256(f"{LANGUAGE} {topic} {described}".encode()).hexdigest()[:24]

@@ -13,6 +13,7 @@ from luminal.core import ir, movement, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.costs import COSTS
+from luminal.core.decisions import Candidate
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError
 from luminal.core.pipeline import compile_graph
@@ -223,10 +224,10 @@ def test_blocks_compute_the_same_bits(
     target = replace(target, threads=2)
     fixed, rows = make(41, 345, DEPTH), sym.var("rows", 1, 300)
     x = np.random.default_rng(1).standard_normal(tuple(map(int, fixed.inputs[0].shape))).astype(np.float32)
-    monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", 100)])
+    monkeypatch.setattr(contraction, "blockings", lambda *_: [Candidate("schedule", Blocking("rows", 100))])
     expected = computed(fixed, target, x)
     assert_computes(fixed, {"x": x}, expected, DEPTH)
-    monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", count, kept)])
+    monkeypatch.setattr(contraction, "blockings", lambda *_: [Candidate("schedule", Blocking("rows", count, kept))])
     blocked = tiled(fixed, target)
     assert transforms(blocked, BlockTerms) and bool(transforms(blocked, StoreTileTransposed)) == (make is turned)
     for threads in (1, 2):

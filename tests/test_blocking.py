@@ -13,6 +13,7 @@ import pytest
 from luminal.core import ir, movement, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
+from luminal.core.decisions import Candidate
 from luminal.core.decompose import contraction as decompose
 from luminal.core.errors import ScheduleError, SpecError
 from luminal.core.matrix import DOT_BF16
@@ -137,7 +138,7 @@ def of_shape(rows: int, columns: int, depth: int) -> Tiling:
 
 def chosen(shape: Tiling, threads: int) -> Blocking:
     extents = {"rows": shape.row_tiles, "panels": shape.panels}
-    return blockings([shape], extents, targets.AVX512, 64, threads)[0]
+    return blockings([shape], extents, targets.AVX512, 64, threads)[0].content
 
 
 def passes_over_a(shape: Tiling, blocking: Blocking) -> float:
@@ -185,9 +186,9 @@ def test_blocks_of_a_batch_divide_one_sample() -> None:
     sample = Tiling(196, 2, slab=4 * 32 * 4, panel=96 * 32 * 4, tile=4 * 96 * 8)
     batch = replace(sample, row_tiles=1108)
     extents: dict[str, sym.Int] = {"rows": 196 * sym.var("batch", 1, 32), "panels": 2}
-    together = blockings([batch, sample], extents, targets.AVX512, 64, 2)[0]
+    together = blockings([batch, sample], extents, targets.AVX512, 64, 2)[0].content
     assert together.inner == "rows" and together.count <= 98 and 196 % together.count == 0
-    fixed = blockings([batch], {"rows": 1108, "panels": 2}, targets.AVX512, 64, 2)[0]
+    fixed = blockings([batch], {"rows": 1108, "panels": 2}, targets.AVX512, 64, 2)[0].content
     assert 196 % fixed.count != 0
 
 
@@ -252,7 +253,7 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, count: int, order: list[str]
 ) -> None:
     """Rows of a convolution are a batch and the lines of an image, since windows keep these from being one loop."""
-    monkeypatch.setattr(contraction, "blockings", lambda *_: [Blocking("rows", count)])
+    monkeypatch.setattr(contraction, "blockings", lambda *_: [Candidate("schedule", Blocking("rows", count))])
     x, w = ir.input_("x", (8, 64, 7, 7), F32), ir.constant(np.ones((128, 64, 3, 3), np.float32))
     graph = ir.Graph("conv", (x,), (("y", decompose.conv(x, w, pads_begin=[1, 1], pads_end=[1, 1])),))
     *_, kernel = compile_graph(graph, targets.AVX512).kernels
@@ -262,7 +263,7 @@ def test_a_block_of_rows_is_as_large_as_was_asked_for(
 def test_blocks_are_costed_as_they_can_be_made() -> None:
     shape = Tiling(155, 16, slab=23698, panel=589824, tile=1024)
     found = blockings([shape], {"rows": 155, "panels": 16}, targets.AVX512, 64, 2, lambda count: min(count, 5))
-    assert {b.count for b in found if b.inner == "rows"} == {155, 5, 4, 3, 2}
+    assert {c.content.count for c in found if c.content.inner == "rows"} == {155, 5, 4, 3, 2}
 
 
 @pytest.mark.parametrize("least", [0, 1])

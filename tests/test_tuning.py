@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 
 import luminal
+from luminal import timing
 from luminal.codegen import render
 from luminal.core import interp, ir, ops, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
-from luminal.core.decisions import FORMULA, LANGUAGE, Asked, C, Recorded, Trial, key
+from luminal.core.decisions import FORMULA, KINDS, LANGUAGE, Asked, C, Candidate, Decisions, Question, Trial
 from luminal.core.decompose import contraction, reduction
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
@@ -40,16 +41,15 @@ from luminal.core.symbolic import Int
 from luminal.core.target import Target
 from luminal.timing import Timing
 from luminal.tuning import confirm, records, search, subject, worker
-from luminal.tuning.bench import Bench, Candidate, Compiled, Part
+from luminal.tuning.bench import Bench, Compiled, Contender, Part
 from luminal.tuning.expected import expected
 from luminal.tuning.outcome import NO_FASTER, Outcome
 from luminal.tuning.records import Measured, Records, RecordsError, winner
-from luminal.tuning.subject import Argument, Subject
+from luminal.tuning.subject import Argument, Race, Subject, Work
 from tests.schedule_graphs import GRAPHS
 from tests.schedule_support import changed, check_outputs, run_program
 
 F32 = types.f32
-KINDS = ("tile", "order", "chain", "pass")
 
 
 @pytest.fixture(autouse=True)
@@ -67,14 +67,22 @@ def linear(rows: Int = 96, depth: int = 64, columns: int = 128, x: str = "x", w:
     return Graph("m", (given,), (("y", product), ("most", reduction.max_(product, (1,)))), dims)
 
 
-def asked(graph: Graph, target: Target = targets.AVX2, number: int = 0) -> Trial:
-    trial = Trial(KINDS, number, {})
+class Listed(Trial):
+    """A trial with the texts of the candidates of each question."""
+
+    @property
+    def candidates(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(map(str, question.candidates)) for name, question in self.questions.items()}
+
+
+def asked(graph: Graph, target: Target = targets.AVX2, number: int = 0) -> Listed:
+    trial = Listed(KINDS, number, {})
     compile_graph(graph, replace(target, decisions=trial))
     return trial
 
 
 def recorded(graph: Graph, winners: dict[str, str], target: Target = targets.AVX2) -> Program:
-    return compile_graph(graph, replace(target, decisions=Recorded(winners)))
+    return compile_graph(graph, replace(target, decisions=Decisions(winners)))
 
 
 # ---- questions ------------------------------------------------------------------------------------------------------
@@ -173,6 +181,20 @@ def test_an_illegal_candidate_is_refused_and_costs_nothing_else(
     assert "it is not legal" in answer.measured[1].fault and answer.chosen.place == 0
 
 
+def test_a_refused_candidate_is_counted_once_where_other_questions_have_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(monkeypatch, Pass("a0", 0, 64))
+    x, rows = softmax(), linear(x="other")
+    graph = Graph("m", (*x.inputs, *rows.inputs), (*x.outputs, ("z", rows.outputs[0][1])))
+    assert any(len(texts) > 2 for question, texts in asked(graph).candidates.items() if question.startswith("order"))
+    monkeypatch.setattr(search, "Bench", Hand)
+    Hand.times = {}
+    outcome = search.tune("m", {"main": graph}, targets.AVX2, 1, math.inf, Records(tmp_path / "records"))
+    (answer,) = (a for a in outcome.answers if a.question.startswith("pass"))
+    assert [m.place for m in answer.measured] == [0, 1] and "it is not legal" in answer.measured[1].fault
+
+
 def test_the_reference_is_that_of_numpy() -> None:
     program = compile_graph(linear(), targets.AVX2)
     kernel = next(k for k in program.kernels if k.name.startswith("contraction"))
@@ -202,6 +224,10 @@ def doubled() -> tuple[Program, Part]:
     return program, Part(kernel, launch, 1)
 
 
+def contender(place: int, text: str, program: Program, part: Part) -> Contender:
+    return Contender(place, Candidate("schedule", text), program, (part,))
+
+
 def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
     program, part = doubled()
     assert part.kernel.scheduled.serial is not None
@@ -223,11 +249,11 @@ def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
         "serial": part.kernel.scheduled.serial.body,
     }
     parts = {name: replace(part, kernel=changed(part.kernel, body=body)) for name, body in bodies.items()}
-    candidates = [Candidate(0, "default", program, (part,))]
-    candidates += [Candidate(k, name, program, (p,)) for k, (name, p) in enumerate(parts.items(), 1)]
+    contenders = [contender(0, "default", program, part)]
+    contenders += [contender(k, name, program, p) for k, (name, p) in enumerate(parts.items(), 1)]
     with Bench(targets.detect(), threads=2, hang=5.0) as bench:
-        compiled = bench.compile([candidate.parts[0].kernel for candidate in candidates])
-        found = {m.candidate: m for m in bench.measure(compiled, candidates, 0.1)}
+        compiled = bench.compile([c.parts[0].kernel for c in contenders])
+        found = {m.candidate: m for m in bench.measure(compiled, contenders, 0.1)}
     assert "writes something else" in found["wrong"].fault
     assert "Segmentation fault" in found["crash"].fault
     assert "not done after" in found["endless"].fault
@@ -235,7 +261,7 @@ def test_wrong_crashing_and_endless_candidates_are_contained() -> None:
     assert not found["default"].fault and not found["serial"].fault
 
 
-def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None:
+def test_a_contender_is_named_before_each_of_its_samples() -> None:
     """So that whatever ends the process, be it in a late round, is laid to the one that was running."""
     program, part = doubled()
     of = subject.of(program, part.kernel, part.launch, 0)
@@ -249,19 +275,14 @@ def test_a_contender_is_named_before_each_of_its_samples(tmp_path: Path) -> None
             log.append("run")
             return runs * 1e-3
 
-    def tell(message: dict[str, int]) -> None:
-        log.append(f"begin {message['begin']}" if "begin" in message else "end")
+    def tell(message: object) -> None:
+        log.append(f"begin {message}" if isinstance(message, int) else "end")
 
-    np.savez(tmp_path / "check.npz")
-    contender = [{"subject": of.described(), "times": 1}]
-    request = {
-        "library": "planted", "threads": 1, "weights": 1 << 20, "seconds": 0.0, "check": str(tmp_path / "check.npz"),
-        "values": str(tmp_path / "values.npz"), "contenders": [contender, contender],
-    }  # fmt: skip
-    worker.answer(request, {"planted": Library()}, {}, tell)
+    race = Race("planted", 1, 1 << 20, 0.0, [[Work(of, 1, {})]] * 2)
+    worker.answer(race, {"planted": Library()}, {}, tell)
     rounds = log[log.index("begin 1") + 1 :]
     rounds = rounds[rounds.index("begin 0") :]
-    expected = [f"begin {place}" for _ in range(worker.LEAST_ROUNDS) for place in (0, 1)]
+    expected = [f"begin {place}" for _ in range(timing.LEAST) for place in (0, 1)]
     assert rounds[:-1:2] == expected and set(rounds[1::2]) == {"run"} and rounds[-1] == "end"
 
 
@@ -273,10 +294,10 @@ def test_a_candidate_that_does_not_compile_is_contained(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         render, "kernel_text", lambda text: kernel_text(text) + ("" if text.kernel.nest.tasks else "\n#error planted\n")
     )
-    candidates = [Candidate(0, "default", program, (part,)), Candidate(1, "serial", program, (serial,))]
+    contenders = [contender(0, "default", program, part), contender(1, "serial", program, serial)]
     with Bench(targets.detect(), threads=1) as bench:
-        compiled = bench.compile([candidate.parts[0].kernel for candidate in candidates])
-        default, rejected = bench.measure(compiled, candidates, 0.05)
+        compiled = bench.compile([c.parts[0].kernel for c in contenders])
+        default, rejected = bench.measure(compiled, contenders, 0.05)
     assert default.runs and not default.fault
     assert not rejected.runs and rejected.fault == "the compiler rejects it"
 
@@ -291,7 +312,7 @@ def test_those_that_are_far_behind_leave_the_race() -> None:
         return lambda number: seconds[place][min(number, len(seconds[place]) - 1)]
 
     now = iter(range(1000))
-    runs = worker.race([sample(place) for place in seconds], 12.0, lambda: float(next(now)))  # type: ignore[misc]
+    runs = timing.race([sample(place) for place in seconds], 12.0, lambda: float(next(now)))  # type: ignore[misc]
     assert [len(found) for found in runs] == [16, 16, 16, 2, 16, 5]
     assert runs[2][:3] == [9.0, 1.1, 1.1]  # one bad sample is no reason
 
@@ -317,19 +338,18 @@ def test_a_question_has_one_list_of_candidates() -> None:
     """Also where a weight that was packed for one product is read by another of the same sizes."""
 
     class Asking(Trial):
-        def ask(self, kind: str, described: Callable[[], str], candidates: Sequence[C]) -> tuple[C, Asked | None]:
-            texts = tuple(map(str, candidates))
-            assert self.candidates.get(key(kind, described()), texts) == texts
-            return super().ask(kind, described, candidates)
+        def answer(self, question: Question[C]) -> Asked:
+            assert self.questions.get(question.name, question) == question
+            return super().answer(question)
 
     weight = ir.constant(np.random.default_rng(0).standard_normal((96, 80)).astype(np.float32))
     x, y = ir.input_("x", (33, 96), types.f32), ir.input_("y", (33, 96), types.f32)
     products = tuple((name, contraction.matmul(v, weight)) for name, v in (("a", x), ("b", y)))
     for graph in (Graph("tied", (x, y), products), *(make().graph for make in GRAPHS.values())):
         for target in (targets.AVX512, targets.AVX512_BF16):
-            trial = Asking([kind for kinds in search.KINDS for kind in kinds], 1, {})
+            trial = Asking(KINDS, 1, {})
             compile_graph(graph, replace(target, decisions=trial))
-            assert trial.candidates or graph.name != "tied"
+            assert trial.questions or graph.name != "tied"
 
 
 def test_runs_go_through_as_many_weights_as_a_model_has() -> None:
@@ -393,13 +413,13 @@ class Hand(Bench):
     def compile(self, kernels: Sequence[object]) -> Compiled:
         return Compiled(Path(), {})
 
-    def measure(self, compiled: Compiled, candidates: Sequence[Candidate], seconds: float) -> list[Measured]:
+    def measure(self, compiled: Compiled, contenders: Sequence[Contender], seconds: float) -> list[Measured]:
         if len(Hand.asked) >= Hand.stop:
             raise KeyboardInterrupt
-        Hand.asked.append([candidate.text for candidate in candidates])
-        assert [c.place for c in candidates] == sorted(c.place for c in candidates)
-        found = [(c, Hand.times.get(c.text, 1.0)) for c in candidates]
-        return [Measured(c.place, c.text, time, time, 9, c.fault) for c, time in found]
+        Hand.asked.append([str(c.candidate) for c in contenders])
+        assert [c.place for c in contenders] == sorted(c.place for c in contenders)
+        found = [(c, Hand.times.get(str(c.candidate), 1.0)) for c in contenders]
+        return [Measured(c.place, str(c.candidate), time, time, 9, c.fault) for c, time in found]
 
 
 @pytest.fixture
@@ -423,7 +443,7 @@ def test_the_same_times_choose_the_same_schedules(by_hand: type[Hand], tmp_path:
         file = Records(tmp_path / name)
         search.tune("m", {"main": graph}, targets.AVX2, 2, 60.0, file)
         decisions = records.decisions(targets.AVX2, 2, file)
-        assert isinstance(decisions, Recorded)
+        assert decisions.answers
         program = compile_graph(graph, replace(targets.AVX2, decisions=decisions))
         kernels.append([(k.nest, k.scheduled.text) for k in program.kernels])
     assert kernels[0] == kernels[1]
@@ -507,10 +527,10 @@ def taken(program: Program) -> set[str]:
     """The questions about tiles where a program has another candidate than the formula's."""
     questions = asked(several()[0]).candidates
     return {
-        a.question
+        a.question.name
         for kernel in program.kernels
         for a in kernel.scheduled.asked
-        if a.kind == "tile" and a.answer != questions[a.question][0]
+        if a.question.topic == "tile" and str(a.taken) != questions[a.question.name][0]
     }
 
 
@@ -802,13 +822,13 @@ def test_the_package_brings_records_that_a_command_writes(
     assert found == chosen and len(chosen) == count > 1
     monkeypatch.setattr(records, "shipped", lambda: {machine: found})
     decisions = records.decisions(targets.AVX2, 2, Records(tmp_path / "none"))
-    assert isinstance(decisions, Recorded) and decisions.winners == found
+    assert decisions.answers == found
     # What the user measured comes first.
     user = Records(tmp_path / "user")
     question = next(iter(found))
     user.add(machine, question, user.begin(), [row(0, 1.0), row(1, 1.0)])
     decisions = records.decisions(targets.AVX2, 2, user)
-    assert isinstance(decisions, Recorded) and decisions.winners == {**found, question: "candidate 0"}
+    assert decisions.answers == {**found, question: "candidate 0"}
 
 
 def test_a_record_of_the_package_is_what_a_candidate_has_to_beat(
@@ -835,8 +855,7 @@ def test_a_record_of_the_package_is_what_a_candidate_has_to_beat(
     assert [m.candidate for m in rows if not m.place] == [brought] and winner(rows) is None
     assert rows[1].candidate == texts[0]
     decisions = records.decisions(targets.AVX2, 1, file)
-    assert isinstance(decisions, Recorded)
-    assert decisions.winners[question] == brought and decisions.winners[other] == others[1]
+    assert decisions.answers[question] == brought and decisions.answers[other] == others[1]
     with_it = [kernel.nest for kernel in recorded(graph, {question: brought}).kernels]
     assert seen == [with_it] and with_it != [kernel.nest for kernel in compile_graph(graph, targets.AVX2).kernels]
     # What the package brought and nothing was faster than comes with the next one too.

@@ -115,7 +115,9 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
                 "name": k.name,
                 "origins": list(k.origins),
                 "schedule": k.scheduled.lines,
-                **({"measured": {a.question: a.answer for a in k.scheduled.asked}} if k.scheduled.asked else {}),
+                **(
+                    {"measured": {a.question.name: str(a.taken) for a in asked}} if (asked := k.scheduled.asked) else {}
+                ),
                 **({"resources": built.resources[k.name]} if k.name in built.resources else {}),
             }
             for k in program.kernels

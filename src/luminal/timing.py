@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import threading
@@ -12,6 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+
+LEAST, MOST = 5, 60  # rounds of a race
+EARLY = 2  # samples after which a contender is dropped that takes
+SLOW = 3.0  # times the fastest; after LEAST of them, one that takes
+BEHIND = 1.25  # times the fastest
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,26 @@ def interleaved(
         wanted = max(min(max(runs, int(lasting / each)), int(budget / each)), 3)
         watch(done, max(wanted, done))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def race(
+    sample: Sequence[Callable[[int], float]], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> list[list[float]]:
+    """The samples of each contender, which take turns in ``shuffled`` rounds until ``seconds`` are over, but ``LEAST``
+    times at least. Those that are far behind are left out of further rounds; the first, which is the default, stays."""
+    found: list[list[float]] = [[] for _ in sample]
+    racing = list(range(len(sample)))
+    end = clock() + seconds
+    for number in range(MOST):
+        if number >= LEAST and clock() >= end:
+            break
+        racing = shuffled(racing, number)
+        for place in racing:
+            found[place].append(sample[place](number))
+        best = min(min(found[place]) for place in racing)
+        limit = best * (BEHIND if number + 1 >= LEAST else SLOW if number + 1 >= EARLY else math.inf)
+        racing = [place for place in racing if place == 0 or min(found[place]) <= limit]
+    return found
 
 
 def shuffled(order: Sequence[T], number: int) -> list[T]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from luminal.core import symbolic as sym
+from luminal.core.decisions import Candidate
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.scheduler import Scheduler, stride, vector_gain
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
@@ -187,8 +188,9 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
         )  # fmt: skip
         unpacks = tile.unpacked and unpackable(contract, costs.stack.panel)
         if unpacks:
-            orders = [order for order in orders if order.inner == "rows" and order.count >= costs.tiles.of_panel]
-            orders = orders or [Blocking("rows", products[0].row_tiles)]
+            of_panel = costs.tiles.of_panel
+            orders = [c for c in orders if c.content.inner == "rows" and c.content.count >= of_panel]
+            orders = orders or [Candidate("schedule", Blocking("rows", products[0].row_tiles))]
         blocking = state.ask("order", orders, tile)
         blocked = blocking.term_panels
         inside, passing = _apply_blocking(state, batch, rows, panels, blocking)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from luminal.core import symbolic as sym
-from luminal.core.decisions import FORMULA
+from luminal.core.decisions import FORMULA, Candidate
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.choose.contraction import schedule_contraction
 from luminal.core.schedule.choose.neighbours import Neighbours, clippable, find_neighbours, region_cuts
@@ -111,7 +111,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
         return ChainBlock(panels * first.columns, max(1, min(group, tiles // state.few)))
 
     sizes = ((wide, high), (wide // 2, high), (wide // 6, high * 2), (wide * 2, high), (wide, high * 2))
-    block = state.ask("chain", list(dict.fromkeys(block_of(*size) for size in sizes)), first, tile)
+    block = state.ask("chain", [Candidate("schedule", block_of(*size)) for size in sizes], first, tile)
     names = chain.along.name, outer[-1].axis.name
     first, last = replace(first, rows=min(first.rows, height)), replace(tile, rows=height)
     state.do(Stream(*names, first, last, block.columns, block.tiles, target.precision.stored))
@@ -148,9 +148,10 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     outer = [loop.axis for loop in state.loops()]
     buffered = any(isinstance(s, ln.Alloc) for s in statements(state.nest.body))
     inner = state.inner_axes()
-    candidates = inner if buffered else [*inner, *outer]
-    ranked = sorted(candidates, key=lambda v: (vector_gain(v, state, weighed=True), v in inner), reverse=True)
-    way = state.ask("pass", _pass_candidates(state, [v for v in ranked if _may_vectorise(v, state)]))
+    axes = inner if buffered else [*inner, *outer]
+    ranked = sorted(axes, key=lambda v: (vector_gain(v, state, weighed=True), v in inner), reverse=True)
+    ways = _pass_candidates(state, [v for v in ranked if _may_vectorise(v, state)])
+    way = state.ask("pass", [Candidate("schedule", way) for way in ways])
     along = next((v for v in (*inner, *outer) if v.name == way.along), None)
     order = by_stride([v for v in outer if v is not along], state)
     if along in outer:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import takewhile
 from typing import TypeVar
 
 from luminal.core import symbolic as sym
-from luminal.core.decisions import Asked
+from luminal.core.decisions import Asked, Candidate
 from luminal.core.errors import ScheduleError
 from luminal.core.schedule.cost.tasks import enough_tasks, few_tasks
 from luminal.core.schedule.fusion.matching import cuts, digits
@@ -72,9 +72,9 @@ class Scheduler:
             names += self.split_loops.get(name, ())
         return [loop.axis for loop in self.loops() if loop.axis.name in names]
 
-    def ask(self, kind: str, candidates: Sequence[C], *more: object) -> C:
-        """One of ``candidates``, the first by formula; ``more`` are facts that count, besides the serial nest."""
-        chosen, asked = self.target.decisions.ask(kind, lambda: description(self.serial, *more), candidates)
+    def ask(self, topic: str, candidates: Iterable[Candidate[C]], *more: object) -> C:
+        """What one of ``candidates`` decides on ``topic``; ``more`` are facts that count, besides the serial nest."""
+        chosen, asked = self.target.decisions.ask(topic, lambda: description(self.serial, *more), candidates)
         self.asked += [] if asked is None else [asked]
         return chosen
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from luminal.core import symbolic as sym
+from luminal.core.decisions import Candidate
 from luminal.core.grid import Grid
 from luminal.core.matrix import MatrixUnit
 from luminal.core.schedule.contraction.contraction import Contraction, Tile
@@ -54,9 +55,6 @@ def choose_tile(
         along_rows=found.along_rows,
     )
 
-    def cycles(tile: Tile) -> float:
-        return cost.cycles_of_vectors(product, tile.rows, tile.vectors, tile.columns, target)
-
     costs, between = target.costs, row_stride(found) or 1
     ways = target.l1 // math.gcd(between, costs.memory.l1_way)  # of all sets that rows fall into
     budget = target.registers - (1 if prologue is None else 3)
@@ -67,9 +65,18 @@ def choose_tile(
         if (r := (budget - per_vector * v) // v) >= min(max(lengths), costs.tiles.low)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
-    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
+    cycles = (cost.cycles_of_vectors(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles)
     about = (f"packed in {columns_of_b}", f"at most {widest}")
-    chosen, asked = target.decisions.ask("tile", lambda: _described(found, prologue, about), fitting)
+    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
+
+
+def _chosen(
+    target: Target, tiles: list[Tile], cycles: Iterable[float], columns_of_b: int | None, described: Callable[[], str]
+) -> Tile:
+    """One of ``tiles``, of those of as many columns as B was packed in, where there are such."""
+    candidates = [Candidate("layout", tile, estimate) for tile, estimate in zip(tiles, cycles, strict=True)]
+    fitting = [candidate for candidate in candidates if candidate.content.columns == columns_of_b]
+    chosen, asked = target.decisions.ask("tile", described, fitting or candidates)
     return replace(chosen, asked=asked)
 
 
@@ -122,18 +129,15 @@ def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contractio
     fixed = all(isinstance(found.shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
     columns = typical(found.count(found.n))
 
-    def cycles(tile: Tile) -> float:
-        return cost.cycles_of_matrices(unit, tile.rows // unit.rows, tile.vectors, lengths, columns, fixed)
-
-    tiles = [
-        Tile(high * unit.rows, wide, unit.columns, unit, depth)
+    sizes = [
+        (high, wide)
         for high, wide in itertools.product(range(1, unit.registers), repeat=2)
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
-    fitting = sorted([tile for tile in tiles if tile.columns == columns_of_b] or tiles, key=cycles)
+    tiles = [Tile(high * unit.rows, wide, unit.columns, unit, depth) for high, wide in sizes]
+    cycles = (cost.cycles_of_matrices(unit, high, wide, lengths, columns, fixed) for high, wide in sizes)
     about = (f"packed in {columns_of_b}",)
-    chosen, asked = target.decisions.ask("tile", lambda: _described(found, None, about), fitting)
-    return replace(chosen, asked=asked)
+    return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, None, about))
 
 
 def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from luminal.core import symbolic as sym
 from luminal.core.costs import Costs
+from luminal.core.decisions import Candidate
 from luminal.core.symbolic import Int
 from luminal.core.target import Target
 
@@ -64,9 +65,9 @@ def blockings(
     threads: int,
     of_rows: Callable[[int], int] = lambda count: count,
     samples: int = 1,
-) -> list[Blocking]:
+) -> list[Candidate[Blocking]]:
     """All blockings, the cheapest first: by the bytes that each moves, weighted by where they come from, and by how
-    long threads wait for each other.
+    long threads wait for each other, in cycles.
 
     ``sizes`` are the sizes to weigh, each as much as the others: a blocking for large batches must still divide a
     single sample. ``extents`` are the numbers of tiles, of ``rows`` and of ``panels``; they may be symbolic. At least
@@ -95,7 +96,7 @@ def blockings(
         idle = 0.0 if single else _idle(size, blocking, sharing, target.costs.threads.even_tasks)
         return _cycles(size, blocking, target) + _shared(size, blocking, threads, target.costs) + idle
 
-    return sorted(found, key=cycles)
+    return sorted((Candidate("schedule", b, cycles(b)) for b in found), key=lambda candidate: candidate.estimate)
 
 
 def _blockings(

@@ -1,1 +1,2 @@
-"""Schedules chosen by measurement: ``records`` of what was measured, and ``search``, which measures."""
+"""Choices by measurement: ``search`` has ``bench`` race the candidates of a model's questions in the process of a
+``worker``, ``confirm`` runs the model as a whole, and ``records`` keep what was measured."""

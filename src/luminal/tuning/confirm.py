@@ -2,28 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from luminal import artifact
 from luminal.comparison import inputs as drawing
+from luminal.core.decisions import Decisions
 from luminal.core.ir import Graph
+from luminal.core.pipeline import compile_graphs
 from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 from luminal.module import Module
 from luminal.progress import Stages
 from luminal.timing import Timing, interleaved
+from luminal.tuning.outcome import NO_FASTER, UNCONFIRMED, Answer
+from luminal.tuning.records import faster
 
 RUNS = 21
 SECONDS = 8.0  # for all runs together
 LEAST_GAIN = 0.01  # of the time of a run: the shortest runs of one library, taking turns with itself, differ by as much
 
 
-def timings(programs: Sequence[Program], graphs: Mapping[str, Graph], target: Target, threads: int) -> list[Timing]:
-    """Runs of the first entry of each of ``programs``, which are made of the same ``graphs``, taking turns, on drawn
+@dataclass(frozen=True)
+class Model:
+    """What is tuned: graphs by the names of their entries, for a target and so many threads."""
+
+    name: str
+    graphs: Mapping[str, Graph]
+    target: Target
+    threads: int
+
+    def compiled(self, decisions: Decisions) -> Program:
+        """The model as ``decisions`` make it."""
+        return compile_graphs(self.name, self.graphs, replace(self.target, decisions=decisions))
+
+
+def confirm(
+    model: Model, standing: Mapping[str, str], chosen: Sequence[Answer], last: float, clock: Callable[[], float]
+) -> tuple[dict[str, str], tuple[float, float] | None]:
+    """Runs the model with the answers ``standing``, the defaults, and with all that was ``chosen`` instead: by question
+    why that is not to be taken, if it is not; and the seconds of both runs, where there is a difference.
+
+    Where the model is no faster, each half is tried by itself, that with the larger leads first, with what was found to
+    make it faster so far, and so on until the ones to blame are found. What there is no time for until ``last``, or
+    what changes nothing without others, stays unconfirmed.
+    """
+    program = model.compiled(Decisions(standing))
+    verdicts = dict.fromkeys((a.question for a in chosen), UNCONFIRMED)
+    seconds, longest = None, 0.0
+    groups = [sorted(chosen, key=lambda a: (-a.lead, a.question))]
+    while groups and (seconds is None or clock() + longest <= last):
+        started, group = clock(), groups.pop()
+        together = {**standing, **{a.question: a.chosen.candidate for a in group}}
+        other = model.compiled(Decisions(together))
+        if [k.nest for k in other.kernels] == [k.nest for k in program.kernels]:
+            continue
+        without, found = timings([program, other], model)
+        seconds = seconds or (without.median, found.median)
+        longest = max(longest, clock() - started)
+        if faster(found, without, LEAST_GAIN):
+            standing, program = together, other
+            verdicts |= dict.fromkeys((a.question for a in group), "")
+        elif len(group) > 1:
+            half = (len(group) + 1) // 2
+            groups += [group[half:], group[:half]]
+        else:
+            verdicts[group[0].question] = NO_FASTER
+    return verdicts, seconds
+
+
+def timings(programs: Sequence[Program], model: Model) -> list[Timing]:
+    """Runs of the first entry of each of ``programs``, which are all the same ``model``, taking turns, on drawn
     inputs."""
+    graphs, target = model.graphs, model.target
     entry, graph = next(iter(graphs.items()))
-    modules = [Module(artifact.build(program, target, Stages()), threads, graphs, None, target) for program in programs]
+    folders = [artifact.build(program, target, Stages()) for program in programs]
+    modules = [Module(folder, model.threads, graphs, None, target) for folder in folders]
     inputs = drawing.draw(graph, drawing.sizes(graph))
     runs = {str(k): partial((m if len(graphs) == 1 else m[entry]).run, inputs) for k, m in enumerate(modules)}
     return list(interleaved(runs, RUNS, budget=SECONDS).values())

@@ -55,11 +55,8 @@ def expected(serial: ln.LoopNest, of: Subject) -> dict[int, Expected]:
     of the array; and where the nest rounds to a narrower type on the way, as one such rounding elsewhere makes them.
     """
     sizes = {dim.name: size for dim, size in zip(serial.dims, of.sizes, strict=True)}
-    arrays: dict[str, NDArray[Any]] = {}
-    for place, (array, argument) in enumerate(zip(serial.arrays, of.arguments, strict=True)):
-        arrays[array.name] = (
-            subject.drawn(argument, place) if argument.same == place else arrays[serial.arrays[argument.same].name]
-        )
+    names = [array.name for array in serial.arrays]
+    arrays = dict(zip(names, of.arrays(subject.drawn), strict=True))
     found = interpreter.run_places(serial, arrays, sizes, _places(serial, sizes))
     terms = max((_terms(s) for s in statements(serial.body) if isinstance(s, ln.Reduction)), default=1)
     result: dict[int, Expected] = {}

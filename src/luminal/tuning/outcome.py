@@ -75,16 +75,11 @@ class Outcome:
     path: Path
 
     def __str__(self) -> str:
-        return shown(self)
-
-
-def shown(outcome: Outcome) -> str:
-    """The whole of it, as text."""
-    console = Console(file=io.StringIO(), width=120, force_terminal=False)
-    with console.capture() as captured:
-        if outcome.answers:
-            console.print(table(outcome))
-    return captured.get() + "\n".join(lines(outcome))
+        console = Console(file=io.StringIO(), width=120, force_terminal=False)
+        with console.capture() as captured:
+            if self.answers:
+                console.print(table(self))
+        return captured.get() + "\n".join(lines(self))
 
 
 def table(outcome: Outcome) -> Table:

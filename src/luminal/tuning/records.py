@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from luminal.core import config
-from luminal.core.decisions import FORMULA, LANGUAGE, Decisions, Recorded
+from luminal.core.decisions import FORMULA, LANGUAGE, Decisions
 from luminal.core.errors import LuminalError
 from luminal.core.target import Target, processor
 from luminal.timing import Timing
@@ -255,7 +255,7 @@ def decisions(target: Target, threads: int, records: Records | None = None) -> D
     if target.grid is not None or target.decisions is not FORMULA or config.NO_RECORDS.value:
         return target.decisions
     found = taken(records or Records(), machine(target, threads))
-    return Recorded(found) if found else target.decisions
+    return Decisions(found) if found else target.decisions
 
 
 def shipped(path: Path = SHIPPED) -> Mapping[str, Mapping[str, str]]:

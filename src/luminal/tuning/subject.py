@@ -1,9 +1,9 @@
-"""A kernel as it is measured: what it is called with, in a form that a process can tell another."""
+"""What is measured, in a form that one process can tell another: kernels, and what they are called with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -48,15 +48,34 @@ class Subject:
     arguments: tuple[Argument, ...]
     sizes: tuple[int, ...]
 
-    def described(self) -> dict[str, Any]:
-        """Itself as JSON has it."""
-        return asdict(self)
+    def arrays(self, made: Callable[[Argument, int], NDArray[Any]]) -> list[NDArray[Any]]:
+        """What it is called with: each array that has memory of its own as ``made`` for its place."""
+        found: list[NDArray[Any]] = []
+        for place, argument in enumerate(self.arguments):
+            found.append(made(argument, place) if argument.same == place else found[argument.same])
+        return found
 
 
-def read(described: Mapping[str, Any]) -> Subject:
-    """The subject that ``Subject.described`` gave."""
-    arguments = tuple(Argument(**argument) for argument in described["arguments"])
-    return Subject(**{**described, "arguments": arguments, "sizes": tuple(described["sizes"])})
+@dataclass(frozen=True)
+class Work:
+    """A kernel of a contender, how many ``times`` a run of the model launches it, and at which ``positions`` what it
+    writes to arrays, by their place, is to be compared."""
+
+    of: Subject
+    times: int
+    positions: Mapping[int, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Contenders of one question that take turns for ``seconds``, on so many ``threads``: all the work of each, as
+    kernels of ``library``. Runs go through so many bytes of ``weights``."""
+
+    library: str
+    threads: int
+    weights: int
+    seconds: float
+    contenders: Sequence[Sequence[Work]]
 
 
 def sizes(dims: Iterable[Var]) -> dict[str, int]:

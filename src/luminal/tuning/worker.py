@@ -1,38 +1,34 @@
 """The process that runs candidates: ``python -m luminal.tuning.worker``.
 
-A candidate may crash or hang; then this process does, and no other. It reads requests from standard input, a line of
-JSON each, and answers on standard output: ``{"begin": number}`` whenever a contender is about to run, and last the
-samples. It ends with its parent.
+A candidate may crash or hang; then this process does, and no other. The connection, whose number it is given, brings
+one ``Race`` after the other. It answers with the number of a contender whenever that is about to run, and last with the
+samples of all and what they wrote. It ends with its parent.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import math
 import os
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from luminal.core.schedule.program.ir import ALIGNMENT, aligned
-from luminal.timing import shuffled
+from luminal.timing import race
 from luminal.tuning import subject
-from luminal.tuning.subject import Argument, Subject
+from luminal.tuning.subject import Argument, Race, Subject, Work
 
 SAMPLE = 200e-6  # seconds that one sample takes at least
-LEAST_ROUNDS, MOST_ROUNDS = 5, 60
-EARLY = 2  # samples after which a contender is dropped that takes
-SLOW = 3.0  # times the fastest; after LEAST_ROUNDS, one that takes
-BEHIND = 1.25  # times the fastest
 SETS = 1024  # of arguments, at most
 
 
@@ -86,27 +82,21 @@ class Memory:
         """Every set has other weights."""
         least = min((_step(a) * a.numpy.itemsize for a in of.arguments if a.weights), default=self._size)
         count = max(1, min(self._size // max(least, 1), SETS))
-        return Sets(of, [self._set(of, number) for number in range(count)])
+        return Sets(of, [of.arrays(partial(self._array, number)) for number in range(count)])
 
-    def _set(self, of: Subject, number: int) -> list[NDArray[Any]]:
-        arrays: list[NDArray[Any]] = []
-        for place, argument in enumerate(of.arguments):
-            if argument.same != place:
-                arrays.append(arrays[argument.same])
-            elif argument.weights:
-                arrays.append(self._part(argument, number))
-            else:
-                if (argument, place) not in self._values:
-                    self._values[argument, place] = _at_line(subject.drawn(argument, place))
-                arrays.append(self._values[argument, place])
-        return arrays
+    def _array(self, number: int, argument: Argument, place: int) -> NDArray[Any]:
+        if argument.weights:
+            return self._part(argument, number)
+        if (argument, place) not in self._values:
+            self._values[argument, place] = drawn(argument, place)
+        return self._values[argument, place]
 
     def _part(self, argument: Argument, number: int) -> NDArray[Any]:
         step = _step(argument)
         whole = self._weights.get(argument.dtype)
         if whole is None or whole.size < step:
             elements = max(self._size // argument.numpy.itemsize, step)
-            whole = _at_line(subject.drawn(Argument(argument.dtype, elements, True, 0), 0))
+            whole = drawn(Argument(argument.dtype, elements, True, 0), 0)
             self._weights[argument.dtype] = whole
         first = number % (whole.size // step) * step
         return whole[first : first + argument.elements]
@@ -118,8 +108,9 @@ def _step(argument: Argument) -> int:
     return aligned(argument.elements * size) // size
 
 
-def _at_line(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy of ``values`` that begins at a multiple of a cache line."""
+def drawn(argument: Argument, place: int) -> NDArray[Any]:
+    """Values for an argument, which begin at a multiple of a cache line."""
+    values = subject.drawn(argument, place)
     raw = np.empty(values.nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     result = raw[start : start + values.nbytes].view(values.dtype)
@@ -129,10 +120,10 @@ def _at_line(values: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass
 class Contender:
-    """Kernels that together are one candidate, each with how often a run of the model launches it."""
+    """Kernels that together are one candidate, each with how often a run of the model launches it. A sample is the mean
+    of so many ``runs``."""
 
     kernels: list[tuple[Subject, Sets, int]]
-    samples: list[float]
     runs: int = 1
 
     def sample(self, library: Library, first: int) -> float:
@@ -142,70 +133,37 @@ class Contender:
         )
 
 
-def race(
-    sample: Sequence[Callable[[int], float]], seconds: float, clock: Callable[[], float] = time.perf_counter
-) -> list[list[float]]:
-    """The samples of each contender, which take turns in ``shuffled`` rounds until ``seconds`` are over, and at
-    least ``LEAST_ROUNDS`` of them. A contender far behind is left out of further rounds, but never the first, the
-    default."""
-    found: list[list[float]] = [[] for _ in sample]
-    racing = list(range(len(sample)))
-    end = clock() + seconds
-    for number in range(MOST_ROUNDS):
-        if number >= LEAST_ROUNDS and clock() >= end:
-            break
-        racing = shuffled(racing, number)
-        for place in racing:
-            found[place].append(sample[place](number))
-        best = min(min(found[place]) for place in racing)
-        limit = best * (BEHIND if number + 1 >= LEAST_ROUNDS else SLOW if number + 1 >= EARLY else math.inf)
-        racing = [place for place in racing if place == 0 or min(found[place]) <= limit]
-    return found
-
-
-def checked(library: Library, of: Subject, positions: Mapping[int, NDArray[np.int64]]) -> dict[int, NDArray[Any]]:
-    """What one run writes to arrays, by place, at ``positions``."""
-    arrays: list[NDArray[Any]] = []
-    for place, argument in enumerate(of.arguments):
-        own = argument.same == place
-        arrays.append(_at_line(subject.drawn(argument, place)) if own else arrays[argument.same])
-    library.run(of, Sets(of, [arrays]))
-    return {place: arrays[place][at] for place, at in positions.items()}
+def written(library: Library, work: Work) -> dict[int, NDArray[Any]]:
+    """What one run writes to arrays, by place, at the positions that are to be compared."""
+    arrays = work.of.arrays(drawn)
+    library.run(work.of, Sets(work.of, [arrays]))
+    return {place: arrays[place][at] for place, at in work.positions.items()}
 
 
 def answer(
-    request: Mapping[str, Any], libraries: dict[str, Library], memories: dict[int, Memory], tell: Callable[[Any], None]
+    asked: Race, libraries: dict[str, Library], memories: dict[int, Memory], tell: Callable[[object], None]
 ) -> None:
-    """Carries out one request: ``contenders``, each with its kernels (``subject`` and ``times``), of the ``library``,
-    on ``threads``; what they write at the positions of ``check`` goes to the file ``values``."""
-    path = request["library"]
-    if path not in libraries:
-        libraries[path] = Library(path, request["threads"])
-    library = libraries[path]
-    memory = memories.setdefault(request["weights"], Memory(request["weights"]))
+    """Runs a race, in one of the ``libraries`` and ``memories`` that earlier ones had, or in new ones."""
+    if asked.library not in libraries:
+        libraries[asked.library] = Library(asked.library, asked.threads)
+    library = libraries[asked.library]
+    memory = memories.setdefault(asked.weights, Memory(asked.weights))
     memory.forget()
     contenders: list[Contender] = []
-    values: dict[str, NDArray[Any]] = {}
-    with np.load(request["check"]) as check:
-        for number, kernels in enumerate(request["contenders"]):
-            tell({"begin": number})
-            contender = Contender([], [])
-            for kernel in kernels:
-                of = subject.read(kernel["subject"])
-                names = {int(name.partition(" ")[2]): name for name in check.files if name.startswith(f"{of.number} ")}
-                found = checked(library, of, {place: check[name] for place, name in names.items()})
-                values |= {names[place]: array.view(np.uint8) for place, array in found.items()}
-                contender.kernels.append((of, memory.sets(of), kernel["times"]))
-            once = statistics.median(contender.sample(library, run) for run in range(3))
-            contender.runs = max(1, min(100, int(SAMPLE / max(once, 1e-9))))
-            contenders.append(contender)
-    np.savez(request["values"], **values)  # type: ignore[arg-type]
+    found: list[list[dict[int, NDArray[Any]]]] = []
+    for number, works in enumerate(asked.contenders):
+        tell(number)
+        found.append([written(library, work) for work in works])
+        contender = Contender([(work.of, memory.sets(work.of), work.times) for work in works])
+        once = statistics.median(contender.sample(library, run) for run in range(3))
+        contender.runs = max(1, min(100, int(SAMPLE / max(once, 1e-9))))
+        contenders.append(contender)
 
     def sample(place: int, number: int) -> float:
-        tell({"begin": place})
+        tell(place)
         return contenders[place].sample(library, number)
 
-    tell({"samples": race([partial(sample, place) for place in range(len(contenders))], request["seconds"])})
+    tell((race([partial(sample, place) for place in range(len(contenders))], asked.seconds), found))
 
 
 def _end_with(parent: int) -> None:
@@ -215,16 +173,14 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Answers requests until there are no more."""
+    """Runs races until there are no more."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    connection = Connection(int(sys.argv[1]))
     libraries: dict[str, Library] = {}
     memories: dict[int, Memory] = {}
-
-    def tell(message: Any) -> None:
-        print(json.dumps(message), flush=True)
-
-    for line in sys.stdin:
-        answer(json.loads(line), libraries, memories, tell)
+    with suppress(EOFError, ConnectionError):
+        while True:
+            answer(connection.recv(), libraries, memories, connection.send)
 
 
 if __name__ == "__main__":
