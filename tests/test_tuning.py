@@ -184,7 +184,7 @@ def test_an_illegal_candidate_is_refused_and_costs_nothing_else(
 def test_a_refused_candidate_is_counted_once_where_other_questions_have_more(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plant(monkeypatch, Pass("a0", 0, 64))
+    plant(monkeypatch, MemoryPass("a0", 0, 64))
     x, rows = softmax(), linear(x="other")
     graph = Graph("m", (*x.inputs, *rows.inputs), (*x.outputs, ("z", rows.outputs[0][1])))
     assert any(len(texts) > 2 for question, texts in asked(graph).candidates.items() if question.startswith("order"))
