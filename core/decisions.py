@@ -18,7 +18,8 @@ C = TypeVar("C")
 
 LANGUAGE = 4  # of descriptions and candidates: a change of what they mean makes other questions
 
-# What a candidate decides: how the operands of a contraction are packed, or how a loop nest is scheduled.
+# What a candidate decides: how the operands of a contraction are packed, or how a loop nest is scheduled. A chooser of
+# something else, such as the form of a region of the graph, brings another word for it, and its place in KINDS.
 Kind = Literal["layout", "schedule"]
 # In the order in which a search settles them: questions of a later kind are about what those of an earlier one give.
 KINDS: tuple[Kind, ...] = ("layout", "schedule")

@@ -73,6 +73,8 @@ def tune(
 
 @dataclass
 class _Search:
+    """What a search has found of a model so far, and when it has to end."""
+
     model: confirm.Model
     budget: float
     records: Records
