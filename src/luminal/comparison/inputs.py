@@ -6,7 +6,7 @@ the axis, masks are zeros and ones, what a logarithm or a square root reads is p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,34 +151,22 @@ def _constant(node: Node) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def _uses(node: Node, users: Mapping[Node, list[Node]], follows: Callable[[Node, Node], bool]) -> Iterator[Node]:
-    """What reads ``node``, or a value that follows from it: ``follows(value, user)`` says whether ``user`` is one."""
+def _is_mask(node: Node, users: Mapping[Node, list[Node]]) -> bool:
+    """Whether ``node`` is taken for a truth value, or its multiples switch scores off."""
     pending, seen = [node], {node}
     while pending:
         value = pending.pop()
         for user in users.get(value, ()):
-            yield user
-            if user not in seen and follows(value, user):
+            if user.dtype.is_bool and (user.op is ops.CAST or _compares(user)):
+                return True
+            factors = [c for o in user.inputs if (c := _constant(o)) is not None]
+            if user.op is ops.MUL and any(abs(c) >= SWITCH for c in factors):
+                return True
+            follows = user.op in _MOVES or (user.op is ops.GATHER and user.inputs[0] is value)
+            if (follows or (user.op in (ops.ADD, ops.MUL) and factors)) and user not in seen:
                 seen.add(user)
                 pending.append(user)
-
-
-def _factors(product: Node) -> list[float]:
-    return [c for operand in product.inputs if (c := _constant(operand)) is not None]
-
-
-def _is_mask(node: Node, users: Mapping[Node, list[Node]]) -> bool:
-    """Whether ``node`` is taken for a truth value, or its multiples switch scores off."""
-
-    def follows(value: Node, user: Node) -> bool:
-        moves = user.op in _MOVES or (user.op is ops.GATHER and user.inputs[0] is value)
-        return moves or (user.op in (ops.ADD, ops.MUL) and bool(_factors(user)))
-
-    return any(
-        (user.dtype.is_bool and (user.op is ops.CAST or _compares(user)))
-        or (user.op is ops.MUL and any(abs(c) >= SWITCH for c in _factors(user)))
-        for user in _uses(node, users, follows)
-    )
+    return False
 
 
 def _compares(node: Node) -> bool:
@@ -193,9 +181,14 @@ def _compares(node: Node) -> bool:
 
 def _is_positive(node: Node, users: Mapping[Node, list[Node]]) -> bool:
     """Whether ``node``, or a positive multiple of it, is read by a logarithm or a square root."""
-
-    def follows(value: Node, user: Node) -> bool:
-        scaled = user.op is ops.MUL and any(c > 0 for c in _factors(user))
-        return (user.op in _MOVES or scaled) and user.dtype.is_float
-
-    return any(user.op in (ops.LOG2, ops.SQRT) for user in _uses(node, users, follows))
+    pending, seen = [node], {node}
+    while pending:
+        value = pending.pop()
+        for user in users.get(value, ()):
+            if user.op in (ops.LOG2, ops.SQRT):
+                return True
+            scaled = user.op is ops.MUL and any((_constant(o) or 0) > 0 for o in user.inputs)
+            if (user.op in _MOVES or scaled) and user.dtype.is_float and user not in seen:
+                seen.add(user)
+                pending.append(user)
+    return False
