@@ -1,4 +1,4 @@
-"""The transform that lets blocks of the terms of a product pass over many tiles."""
+"""The transform that sums the terms of a product in blocks, each over many tiles."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class BlockTerms:
         store f(tile)                                        sums[n_1, m_1] += Contract over the terms of the block
                                                          for n_1:  for m_1:  store f(sums[n_1, m_1])
 
-    What a block of terms reads of A stays in the cache while panels of B pass, though all of A would not (the loop over
-    ``kc`` of Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008). Blocks are those that
-    tiles sum already (``SumInBlocks``): each result is the same sum in the same order. ``tiles`` names the loops around
-    the tile that change places with the blocks, outermost first; none to let blocks pass over a single tile.
+    The part of A that a block of terms reads stays in the cache from one panel of B to the next, where all of A would
+    not (the loop over ``kc`` of Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008). The
+    blocks are those of ``SumInBlocks``: each result is the same sum in the same order. ``tiles`` names the loops around
+    the tile that move inside the loops over blocks, outermost first; none for a single tile.
 
     Legal where these are the innermost loops, serial, and take at most ``room`` bytes of sums, and where nothing is
     looked up on the way and no other product follows.
@@ -74,7 +74,7 @@ class BlockTerms:
 
 
 def _moved(body: Body, tile: str, place: Int) -> Body:
-    """``body`` with what it reads of ``tile`` read ``place`` elements further on."""
+    """``body`` with its reads of ``tile`` moved by ``place`` elements."""
 
     def moved(value: ln.Scalar) -> ln.Scalar:
         leaves = ((s, s.leaf) for s in ln.postorder(value) if isinstance(s.leaf, ln.Access) and s.leaf.array == tile)
