@@ -1,4 +1,4 @@
-"""A schedule in the making: the transforms so far, the nest under them, and what a choice needs to know of it."""
+"""A schedule under construction: the transforms so far, the nest that they make, and facts on which choices depend."""
 
 from __future__ import annotations
 
@@ -59,21 +59,22 @@ class Scheduler:
         self.schedule.append(transform)
 
     def split(self, axis: str, factor: Int) -> Split:
-        """Split a loop; what is returned names its parts, of which those of one iteration are no loops."""
+        """Split a loop. Returns the transform, which names the two loops; one of a single iteration is no loop."""
         split = Split(axis, factor)
         self.do(split)
         self.split_loops[axis] = (split.outer, split.inner)
         return split
 
     def parts_of(self, axes: Collection[Var]) -> list[Var]:
-        """The loops around everything that ``axes`` of the serial nest have become, as far as they were split."""
+        """The loops into which ``axes`` of the serial nest were split, or themselves."""
         names = [axis.name for axis in axes]
         for name in names:
             names += self.split_loops.get(name, ())
         return [loop.axis for loop in self.loops() if loop.axis.name in names]
 
     def ask(self, kind: str, candidates: Sequence[C], *more: object) -> C:
-        """One of ``candidates``, the first by formula; ``more`` are facts that count, besides the serial nest."""
+        """One of ``candidates``, the first of which is best by formula; ``more`` are facts on which the answer depends
+        besides the serial nest."""
         chosen, asked = self.target.decisions.ask(kind, lambda: description(self.serial, *more), candidates)
         self.asked += [] if asked is None else [asked]
         return chosen
@@ -84,16 +85,16 @@ class Scheduler:
         return perfect_loops(self.nest.body)[0]
 
     def present(self, name: str) -> list[str]:
-        """``name``, where there is such a loop: a part of one iteration is none."""
+        """``[name]`` where there is such a loop, else empty: a loop of one iteration is dropped."""
         return [name] if any(loop.axis.name == name for loop in self.loops()) else []
 
     def inner_axes(self) -> list[Var]:
-        """Axes of loops and reductions inside the perfectly nested ones, in order of first use."""
+        """Axes of loops and reductions inside the perfectly nested loops, in order of first use."""
         inner = statements(perfect_loops(self.nest.body)[1])
         return list(dict.fromkeys(loop.axis for statement in inner for loop in headers(statement)))
 
     def offsets(self) -> list[tuple[Int, bool, int]]:
-        """Every offset that the nest reads or writes at, whether it writes, and how often it does for once through the
+        """Every offset at which the nest reads or writes, whether it writes, and how often for each iteration of the
         perfectly nested loops."""
         return list(_offsets(perfect_loops(self.nest.body)[1], 1))
 
@@ -103,8 +104,8 @@ class Scheduler:
     # ---- steps -----------------------------------------------------------------------------------------------------
 
     def refine(self, skip: frozenset[str] = frozenset(), of: tuple[Int, ...] | None = None) -> None:
-        """Split axes where indices divide them, so that no quotient or remainder of an axis is left; where only those
-        in ``of`` count, none in these."""
+        """Split axes where indices divide them, so that no quotient or remainder of an axis is left. Axes in ``skip``
+        stay; with ``of``, only these expressions count."""
         for axis in [loop.axis for loop in self.loops()] + self.inner_axes():
             if axis.name in skip:
                 continue
@@ -112,15 +113,15 @@ class Scheduler:
             if at and digits(axis, axis.hi + 1, at, "") is not None:
                 for cut in reversed(at):
                     split = self.split(axis.name, cut)
-                    # The slower part keeps the coarser cuts; the faster one is split on by the finer.
+                    # Coarse cuts come first; finer ones split the faster part further.
                     axis = next(a for a in self._axes() if a.name == split.inner)
 
     def _axes(self) -> list[Var]:
         return [loop.axis for loop in self.loops()] + self.inner_axes()
 
     def merge(self, names: list[str]) -> list[str]:
-        """Merge neighbouring loops among ``names`` (outermost first) wherever every offset stays free of quotients;
-        those that are neighbours everywhere."""
+        """Merge neighbouring loops among ``names`` (outermost first) where this adds no quotients to offsets. Returns
+        the names of the loops that remain."""
         position = len(names) - 2
         while position >= 0:
             transform = Merge(names[position], names[position + 1])
@@ -138,7 +139,7 @@ class Scheduler:
         return names
 
     def join(self, names: list[str]) -> str:
-        """Merge neighbouring loops (``names``, outermost first), whatever quotients that takes; the new one's name."""
+        """Merge neighbouring loops (``names``, outermost first), even if this adds quotients. Returns the new name."""
         *outer, name = names
         for other in reversed(outer):
             merge = Merge(other, name)
@@ -147,8 +148,7 @@ class Scheduler:
         return name
 
     def parallelise(self, enough: int | None = None) -> None:
-        """Make tasks of the outermost loops, as few of them as give ``enough`` tasks, or as are enough for all threads
-        where that is not given."""
+        """Make the outermost loops tasks, as few loops as give ``enough`` tasks; by default, enough for all threads."""
         enough = self.enough if enough is None else enough
         loops = list(takewhile(lambda loop: loop.kind == "serial", self.loops()))
         reduces = any(isinstance(s, ln.Reduction | ln.Reductions) for s in statements(self.nest.body))
@@ -170,7 +170,7 @@ class Scheduler:
 
 
 def description(nest: ln.LoopNest, *more: object) -> str:
-    """A nest as the same text whatever its dimensions are called, with ``more`` facts."""
+    """A nest, and ``more`` facts, as text that does not depend on the names of dimensions."""
     text = nest_text(nest)
     places = {v: [m.start() for m in re.finditer(rf"\b{re.escape(v.name)}\b", text)] for v in nest.dims}
     names = {v: sym.var(f"d{k}", v.lo, v.hi) for k, v in enumerate(sorted(nest.dims, key=lambda v: places[v]))}
@@ -179,7 +179,7 @@ def description(nest: ln.LoopNest, *more: object) -> str:
 
 
 def _divided(expressions: tuple[Int, ...]) -> int:
-    """How many quotients and remainders occur."""
+    """The number of quotients and remainders in ``expressions``."""
     total = 0
     for atom in (a for e in expressions for a in sym.atoms(e)):
         total += _divided((atom.a, atom.b)) if isinstance(atom, sym.MinMax) else not isinstance(atom, Var)
@@ -187,10 +187,10 @@ def _divided(expressions: tuple[Int, ...]) -> int:
 
 
 def vector_gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(), weighed: bool = False) -> float:
-    """How well vectors along ``axis`` suit memory: contiguous accesses count for it, strided ones against it, and
-    stores far apart more so, since a cache line must come in before a part of it is written. Accesses that vary with
-    variables in ``near`` alone stay in the cache, and do not count. Where ``weighed``, those that happen once for a row
-    count as much less than those of its elements as there are fewer of them: it is for comparing axes."""
+    """A score of vectors along ``axis``: contiguous accesses count for it, strided ones against it, and far apart
+    stores more so, since a cache line is read before a part of it is written. Accesses that vary with variables in
+    ``near`` alone stay in the cache and do not count. With ``weighed``, an access counts by how often it happens,
+    relative to the most frequent: for comparing axes."""
     total, offsets, near_by = 0.0, state.offsets(), state.target.costs.sizes.apart
     most = max((times for *_, times in offsets), default=1)
     for offset, written, times in offsets:
@@ -208,7 +208,7 @@ def vector_gain(axis: Var, state: Scheduler, near: frozenset[Var] = frozenset(),
 
 
 def _offsets(body: Body, times: int) -> Iterator[tuple[Int, bool, int]]:
-    """What ``Scheduler.offsets`` says of a body that runs so many ``times``."""
+    """``Scheduler.offsets`` of a body that runs ``times`` times."""
     for statement in body:
         repeated = times * math.prod(max(1, typical(loop.extent)) for loop in headers(statement))
         if isinstance(statement, ln.Store):

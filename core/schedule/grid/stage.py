@@ -1,4 +1,4 @@
-"""Products staged: tiles of both operands copied into shared memory, and multiplied from there."""
+"""Products with staged operands: tiles of both are copied into shared memory and multiplied from there."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Stage:
 
 
 def _header(side: Side) -> list[ln.Loop]:
-    """The loop over tiles, where there are several."""
+    """The loop over tiles along one side, where there are several."""
     count = sym.ceildiv(side.loop.extent, side.size)
     variable = sym.as_var(sym.axis(f"{side.loop.axis.name}_1", count))
     return [] if variable is None else [ln.Loop(variable, count, "serial", ())]
