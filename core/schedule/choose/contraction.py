@@ -38,7 +38,7 @@ TERMS_PER_BLOCK = 384  # products that one accumulator sums, at most
 
 
 def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
-    """The schedule of the serial nest of a contraction, in tiles. Raises ScheduleError where operands are not linear in
+    """The tiled schedule of a contraction's serial nest. Raises ScheduleError where operands are not linear in
     memory."""
     tile = found.tile
     assert tile is not None
@@ -108,8 +108,7 @@ def _touched_bytes(state: Scheduler, name: str, offset: Int) -> int:
 
 
 def _stores_along_rows(state: Scheduler, tiles: Tensorise) -> bool:
-    """Whether stores of a tile suit memory better as vectors along rows than along columns, and are nothing but
-    stores."""
+    """Whether a tile is only stored, and vectors along its rows suit memory better than along its columns."""
     found = {s.axis.name: s for s in statements(state.nest.body) if isinstance(s, ln.Loop | ln.Assign)}
     row, rows, columns = (found.get(name) for name in (tiles.m, tiles.row, tiles.column))
     if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
@@ -153,8 +152,7 @@ def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
 
 
 def _terms_of_block(length: Int) -> int:
-    """Terms of a block of a sum of ``length``: a large enough divisor, else near-equal blocks where the length is a
-    number."""
+    """Terms of a block of a sum of ``length``: a large enough divisor, else for a number near-equal blocks."""
     if not isinstance(length, int):
         return TERMS_PER_BLOCK
     near_equal = -(-length // -(-length // TERMS_PER_BLOCK))
@@ -197,7 +195,7 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
     if (
         not blocked
         and not unpacks
-        and _left_cache(products[0], samples, state.target)
+        and _out_of_l2(products[0], samples, state.target)
         and computed_with_rows(state.nest)
     ):
         # With blocks of terms, or computed panels, the fetch would come too early.
@@ -244,7 +242,7 @@ def _streams_a(product: Tiling, target: Target) -> bool:
     return many and product.panels <= target.costs.tiles.few_panels and product.slab * product.row_tiles > target.l2
 
 
-def _left_cache(product: Tiling, samples: int, target: Target) -> bool:
+def _out_of_l2(product: Tiling, samples: int, target: Target) -> bool:
     """Whether the operands and places of results have left the second-level cache, at least in part, since they were
     written: half of that cache is for what tiles read."""
     return 2 * samples * product.tile * product.row_tiles * product.panels > target.l2
@@ -316,8 +314,8 @@ def _tiling(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles
 
 
 def _result_bytes(state: Scheduler, contract: ln.Contract, tiles: Tensorise) -> int:
-    """Bytes that storing a tile reads and writes: of each array a tile, a row or a column of one, or an element, by
-    what its offsets vary with."""
+    """Bytes that storing a tile reads and writes: of each array, by what offsets vary with, a tile, row, column or
+    element."""
     columns = {tiles.column, tiles.panels}
     counts: dict[str, int] = {}
     for store in statements(state.nest.body):

@@ -53,8 +53,7 @@ class MemoryPass:
 
 @dataclass(frozen=True)
 class ChainBlock:
-    """What a task of a chain computes at once: ``columns`` columns of the first contraction, ``tiles`` tiles of
-    rows."""
+    """What a task of a chain computes at once: ``columns`` of the first contraction, ``tiles`` of rows."""
 
     columns: int
     tiles: int
@@ -64,8 +63,8 @@ class ChainBlock:
 
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
-    """The schedule of the serial nest of ``cluster``. Raises ScheduleError where the cluster is a chain that cannot be
-    one pass."""
+    """The schedule of the serial nest of ``cluster``. Raises ScheduleError where that is a chain that cannot be one
+    pass."""
     if cluster.chain is not None and cluster.tile is not None:
         chain, tile = cluster.chain, cluster.tile
         return _by_decisions(lambda by: _schedule_chain(lowered.nest, chain, tile, by), target)
@@ -244,7 +243,7 @@ def _schedule_sort(nest: ln.LoopNest, target: Target) -> Scheduled:
 
 
 def _vectors_together(state: Scheduler, along: str) -> int:
-    """How many vectors ``along`` reduced columns are best computed together: each row is then read as far as they
+    """How many vectors ``along`` reduced columns are best computed together: a row is then read as far as they
     reach."""
     inside = perfect_loops(state.nest.body)[1]
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]

@@ -82,8 +82,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
 
 
 def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:
-    """A chain in one pass over blocks of columns, in those tiles, of the ones that fit, that all processors together
-    finish first."""
+    """A chain in one pass over blocks of columns, in the tiles that fit and that all processors together finish
+    first."""
     outer, (*_, columns) = perfect_loops(nest.body)
     assert isinstance(columns, ln.Loop)
     if not outer:
@@ -97,7 +97,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
         blocks = -(-size(chain.along.hi + 1) // block)
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
-    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.cycles_of_chain(grid, tile, waves(tile, typical)[0]))
+    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.chain_cycles(grid, tile, waves(tile, typical)[0]))
     together, apart = waves(tiles[0], largest)
     if together > grid.costs.idle * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")
@@ -225,8 +225,8 @@ def _schedule_sort(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
 
 
 def _row_axis(state: Scheduler, short: int) -> Var | None:
-    """The contiguous axis of reductions that a block divides. None where each thread reduces alone, as for rows shorter
-    than ``short``."""
+    """The contiguous axis of reductions that a block divides. None where each thread reduces alone, as in ``short``
+    rows."""
     inner = statements(perfect_loops(state.nest.body)[1])
     reductions = [s for s in inner if isinstance(s, ln.Reduction)]
     last = {s.loops[-1].axis for s in reductions}
@@ -250,9 +250,7 @@ def _divide_flat_loop(state: Scheduler, name: str, threads: int, most: int) -> N
     """Divide one loop into blocks, and a block among threads, by groups of neighbours of at most ``most`` bytes where
     all accesses allow it."""
     axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
-    wide = (
-        _vector_width(axis, state, most) if typical(axis.hi + 1) > threads else 1
-    )  # a thread for each of a few elements
+    wide = _vector_width(axis, state, most) if typical(axis.hi + 1) > threads else 1  # few: a thread for each
     block = state.split(name, threads * wide)
     state.do(DivideAmongThreads(_vector_groups(block.inner, wide, state), threads))
 

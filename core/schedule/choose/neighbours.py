@@ -65,8 +65,7 @@ def find_neighbours(nest: ln.LoopNest, along: Var, target: Target, most: int | N
 
 
 def _overlap(offset: Int, axis: Var, inner: ln.Loop, most: int) -> bool:
-    """Whether neighbours along ``axis``, less than ``most`` apart, read one element, in different steps of
-    ``inner``."""
+    """Whether neighbours along ``axis``, less than ``most`` apart, read one element in different steps of ``inner``."""
     outer, step = sym.coefficient(offset, axis), sym.coefficient(offset, inner.axis)
     if outer is None or step is None or outer[0] == 0 or step[0] == 0:
         return False

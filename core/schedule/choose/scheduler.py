@@ -94,8 +94,8 @@ class Scheduler:
         return list(dict.fromkeys(loop.axis for statement in inner for loop in headers(statement)))
 
     def offsets(self) -> list[tuple[Int, bool, int]]:
-        """Every offset at which the nest reads or writes, whether it writes, and how often for each iteration of the
-        perfectly nested loops."""
+        """Every offset that the nest accesses, whether it writes, and how often an iteration of the perfectly nested
+        loops does."""
         return list(_offsets(perfect_loops(self.nest.body)[1], 1))
 
     def expressions(self) -> tuple[Int, ...]:

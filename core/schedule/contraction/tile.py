@@ -55,7 +55,7 @@ def choose_tile(
     )
 
     def cycles(tile: Tile) -> float:
-        return cost.cycles_of_vectors(product, tile.rows, tile.vectors, tile.columns, target)
+        return cost.vector_cycles(product, tile.rows, tile.vectors, tile.columns, target)
 
     costs, between = target.costs, row_stride(found) or 1
     ways = target.l1 // math.gcd(between, costs.memory.l1_way)  # of all sets that rows fall into
@@ -123,7 +123,7 @@ def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contractio
     columns = typical(found.count(found.n))
 
     def cycles(tile: Tile) -> float:
-        return cost.cycles_of_matrices(unit, tile.rows // unit.rows, tile.vectors, lengths, columns, fixed)
+        return cost.matrix_cycles(unit, tile.rows // unit.rows, tile.vectors, lengths, columns, fixed)
 
     tiles = [
         Tile(high * unit.rows, wide, unit.columns, unit, depth)
@@ -159,7 +159,7 @@ def block_tile(grid: Grid, found: Contraction) -> Tile:
     Each thread has ``lanes`` rows and as many columns of it."""
     batch, rows, columns = (typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
 
-    tile = min(grid.costs.tiles, key=lambda tile: cost.cycles_of_block(grid, tile, batch, rows, columns))
+    tile = min(grid.costs.tiles, key=lambda tile: cost.block_cycles(grid, tile, batch, rows, columns))
     return Tile(tile.rows, tile.columns // tile.side, tile.side)
 
 

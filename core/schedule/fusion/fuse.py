@@ -29,8 +29,8 @@ ENOUGH_ROWS = 16  # that are enough for threads to have some each
 
 
 def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a scatter's result that new element ``new`` is written to; ``at`` stands for the position read at
-    run time."""
+    """The element of a scatter's result that its new element ``new`` becomes; ``at`` is the position read at run
+    time."""
     old, positions, _ = node.inputs
     axis = node.attr.axis
     at: Int = sym.var("at", 0, old.shape[axis] - 1)
@@ -38,8 +38,7 @@ def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
 
 
 def sort_index(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a sort's result that the operand's ``element`` becomes; ``at`` stands for the place found by
-    sorting."""
+    """The element of a sort's result that the operand's ``element`` becomes; ``at`` is the place found by sorting."""
     at: Int = sym.var("at", 0, node.shape[-1] - 1)
     return (*element[:-1], at)
 
@@ -173,8 +172,7 @@ class Fuser:
         return any(map(self._is_multiplied, self.consumers[node]))
 
     def _find_prologues(self) -> set[Node]:
-        """The nodes that are part of a prologue of a tile operation: its right operand is computed from them as it is
-        loaded."""
+        """The nodes in prologues of tile operations: these compute their right operand from them as they load it."""
         found: set[Node] = set()
         for node in reversed(self.order):
             users = self.consumers[node]
@@ -305,8 +303,8 @@ class Fuser:
             yield from self._clusters_of_sources({r.source for r in reads})
 
     def _clusters_of_sources(self, sources: set[Node]) -> Iterator[Cluster]:
-        """Clusters of elements, or of enough rows for all threads, that read any of ``sources``, which are no results
-        of kernels."""
+        """Clusters of elements, or of enough rows for all threads, that read any of ``sources``, which no kernel
+        computes."""
         for cluster in reversed(self.clusters):
             if cluster.kind in ("map", "row") and not sources.isdisjoint(self.sources[cluster.number]):
                 rows = sym.product(_extents(cluster.outer))
@@ -346,8 +344,7 @@ class Fuser:
         return not any(resolve(node.inputs[0], index, (), self.inline, self.home))
 
     def _has_room(self, cluster: Cluster, reads: list[Read]) -> bool:
-        """Whether ``cluster`` may gain a member with these ``reads`` without reading more than ``MOST_SOURCES``
-        values."""
+        """Whether ``cluster`` may gain a member with these ``reads`` and read at most ``MOST_SOURCES`` values."""
         more = {read.source for read in reads}.difference(cluster.index, self.sources[cluster.number])
         return not more or len(self.sources[cluster.number]) + len(more) <= MOST_SOURCES
 

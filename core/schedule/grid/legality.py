@@ -91,7 +91,7 @@ def _bytes(array: ln.Alloc, nest: ln.LoopNest) -> int:
 
 
 def _step_bytes(contract: ln.Contract) -> int:
-    """Bytes of the operands of a step of a product: a column of A and a row of B, or a lane's elements of their
+    """Bytes of the operands of a step of a product: a column of A and a row of B, or a lane's part of their
     fragments."""
     lines, fragment = contract.max_rows + contract.columns, contract.fragment
     if fragment is None:

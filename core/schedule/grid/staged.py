@@ -65,8 +65,7 @@ class StagedOperand:
 
     @property
     def pitch(self) -> int:
-        """Elements from one line, or term, to the next, such that a column that threads write is spread over all
-        banks."""
+        """Elements from one line, or term, to the next, such that columns that threads write spread over all banks."""
         inner = self.depth if self.by_line else self.side.size
         return inner + (WIDE // self.dtype.itemsize if self.along else 0)
 

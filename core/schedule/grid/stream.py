@@ -68,7 +68,7 @@ class _Streamed(OnePass):
         super().__init__(nest, by.axis, by.m)
         self.by = by
         self.threads = by.threads
-        self.threads_per_row, rest = divmod(self.threads, by.rows)  # threads of each row
+        self.threads_per_row, rest = divmod(self.threads, by.rows)
         if rest or not self.threads_per_row or by.block % self.threads_per_row:
             raise ScheduleError(f"stream: {self.threads} threads do not divide {by.rows} rows of {by.block} columns")
         if by.last.threads(by.rows, by.width) != self.threads or self.width > by.width:
@@ -77,9 +77,7 @@ class _Streamed(OnePass):
             raise ScheduleError(f"stream: {by.depth} terms at once do not divide {by.block} columns")
         if self.row.dtype != self.dtype or self.first.dtype != self.dtype:
             raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
-        self.pitch = (
-            by.rows + 4
-        )  # elements from one column of the product to the next; a multiple of 4, for aligned reads
+        self.pitch = by.rows + 4  # elements from one column of the product to the next; a multiple of 4, for alignment
         thread = sym.var("t0", 0, self.threads - 1)
         self.thread = thread
         self.own_row, self.place_in_row = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)

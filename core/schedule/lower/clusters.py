@@ -334,8 +334,7 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
 
 
 def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
-    """Rows sorted where they lie; or the least elements of each row, kept in a heap while the row is read, and then
-    sorted."""
+    """Rows sorted where they lie; or the least of each row, kept in a heap while the row is read, and then sorted."""
     (node,) = state.cluster.index
     (operand,) = node.inputs
     *outer, last = state.cluster.axes
@@ -443,8 +442,8 @@ def _values_to_buffer(state: _Lowering, reductions: list[Node], row: list[Var]) 
 
 
 def _final_reader(node: Node, state: _Lowering, readers: Mapping[Node, list[Node]]) -> Node:
-    """The value that ``node`` is computed for: its only reader, and so on, while that has as many elements and no more
-    bytes."""
+    """The value that ``node`` is computed for: its only reader, and so on, while elements are as many and bytes no
+    more."""
     while node not in state.layouts.fusion.stored and len(readers[node]) == 1:
         (reader,) = readers[node]
         index = state.cluster.index

@@ -329,7 +329,7 @@ class _Region:
                 put_out[attr.results[number]] = self.tables.part(whole, counter, attr.results[number], self.source)
                 outer.append(whole)
         changed = {result: x for x, result in zip(attr.carries, attr.results, strict=False) if result is not x}
-        arranged = self._arranged((*changed, *put_out), {**read, **put_out}, attr.inside(len(attr.computed) - 1))
+        arranged = self._arrange((*changed, *put_out), {**read, **put_out}, attr.inside(len(attr.computed) - 1))
         written: dict[Node, str] = {}
         carried: list[tuple[str, str]] = []
         for result, x in changed.items():
@@ -346,7 +346,7 @@ class _Region:
         if isinstance(attr, ops.Repeat):
             flag = self._new("holds", attr.condition)
             outer.append(flag)
-            asked = self._arranged((attr.condition,), read, attr.inside(0))
+            asked = self._arrange((attr.condition,), read, attr.inside(0))
             asking, test = self._inner(asked, {**read, attr.condition: flag})
             regions = (asking, body)
         self._add(Loop(counter, rounds, region, tuple(carried), test, flag), outer, regions)
@@ -360,19 +360,16 @@ class _Region:
         inner: list[tuple[_Region, Region]] = []
         for number, body in enumerate(attr.computed):
             names = {**read, **{body[k]: name for k, name in results.items()}}
-            arranged = self._arranged(tuple(body[k] for k in results), names, attr.inside(number))
+            arranged = self._arrange(tuple(body[k] for k in results), names, attr.inside(number))
             inner.append(self._inner(arranged, names))
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _arranged(
-        self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]
-    ) -> Arrangement:
-        """The arrangement of ``roots`` inside a step; ``names`` are the buffers of values there, and ``measured`` sizes
-        are computed."""
+    def _arrange(self, roots: tuple[Node, ...], names: Mapping[Node, str], sizes: Mapping[Var, Node]) -> Arrangement:
+        """The arrangement of ``roots`` inside a step; ``names`` are buffers of values there, ``sizes`` are measured."""
         unaligned = frozenset(node for node, name in names.items() if self._is_unaligned(name))
-        every = (*roots, *measured.values())
-        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, measured)
+        every = (*roots, *sizes.values())
+        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, sizes)
 
     def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
         """A region that computes ``arranged``; ``names`` are the buffers of its inputs and results."""

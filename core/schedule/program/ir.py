@@ -107,8 +107,7 @@ class Phase:
     portions: tuple[Portion, ...] = ()
 
     def grain(self, steps: Sequence[Launch]) -> int:
-        """How many shares a thread runs in the time that waking another takes; a share runs its tasks of all
-        ``steps``."""
+        """How many shares a thread runs in the time of waking another; a share runs its tasks of all ``steps``."""
         work = sum(Fraction(times, step.grain) for step, times in zip(steps, self.tasks, strict=True))
         return max(1, int(1 / work))
 

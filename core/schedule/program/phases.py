@@ -63,7 +63,7 @@ def _phase(steps: Sequence[NestLaunch], first: int, last: int, target: Target) -
 def portion(steps: Sequence[NestLaunch], shares: Int, buffer: Hashable) -> tuple[int, int] | None:
     """``first`` and ``length`` of the portions of ``buffer`` that contain all that each of the ``shares`` touches; None
     where there are none, or where they depend on sizes that are not known."""
-    options = _slabs_by_stride(_uses(steps)[buffer], steps, shares)
+    options = _slabs_of(_uses(steps)[buffer], steps, shares)
     lengths = (length for length in _common_strides(options) if isinstance(length, int))
     return min(((max(o[n].first for o in options), n) for n in lengths), key=lambda found: found[1], default=None)
 
@@ -85,9 +85,7 @@ def _bytes_between(steps: Sequence[NestLaunch], shares: Int) -> int:
     sizes = [0]
     for used in _uses(steps).values():
         if len({number for number, _ in used}) > 1 and any(array.written for _, array in used):
-            strides = [
-                stride for stride in _common_strides(_slabs_by_stride(used, steps, shares)) if isinstance(stride, int)
-            ]
+            strides = [stride for stride in _common_strides(_slabs_of(used, steps, shares)) if isinstance(stride, int)]
             sizes.append(min(strides, default=0) * typical(shares) * used[0][1].dtype.itemsize)
     return max(sizes)
 
@@ -95,7 +93,7 @@ def _bytes_between(steps: Sequence[NestLaunch], shares: Int) -> int:
 def _independent(steps: Sequence[NestLaunch], shares: Int) -> bool:
     """Whether no share of one step touches what another share of another step writes."""
     return all(
-        _common_strides(_slabs_by_stride(used, steps, shares))
+        _common_strides(_slabs_of(used, steps, shares))
         for used in _uses(steps).values()
         if len({number for number, _ in used}) > 1 and any(array.written for _, array in used)
     )
@@ -110,11 +108,8 @@ def _uses(steps: Sequence[NestLaunch]) -> dict[Hashable, list[tuple[int, ln.Arra
     return users
 
 
-def _slabs_by_stride(
-    used: Sequence[tuple[int, ln.Array]], steps: Sequence[NestLaunch], shares: Int
-) -> list[dict[Int, Slab]]:
-    """For each use of a buffer, the slabs that ``shares`` shares divide it into, by their stride from share to
-    share."""
+def _slabs_of(used: Sequence[tuple[int, ln.Array]], steps: Sequence[NestLaunch], shares: Int) -> list[dict[Int, Slab]]:
+    """For each use of a buffer, the slabs into which ``shares`` divide it, by their stride from share to share."""
     every = (slabs(steps[number].nest, array.name) for number, array in used)
     return [{k: slab for slab in use if (k := _stride(slab, shares)) is not None} for use in every]
 

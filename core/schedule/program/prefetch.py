@@ -43,7 +43,7 @@ def with_fetches(program: Program, target: Target) -> Program:
 
 
 def _with_fetches(program: Program, region: Region, target: Target) -> Region:
-    """The region with fetches in its own launches, chosen from the last to the first, so that each is as late as
+    """The region with fetches in its launches, chosen from the last to the first, so that each is as late as
     possible."""
     ahead = target.costs.prefetch
     steps = list(region.steps)

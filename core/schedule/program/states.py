@@ -32,8 +32,8 @@ def lowered_copy(result: Node, state: Node, layouts: Layouts, target: Target) ->
 
 
 def can_overwrite(result: Node, before: Node, layouts: Layouts) -> bool:
-    """Whether ``result`` is ``before``, or can be computed in its place, because nothing reads ``before`` after it is
-    written."""
+    """Whether ``result`` is ``before``, or can be computed in its place, because nothing reads ``before``
+    afterwards."""
     if result is before:
         return True
     home = {node for cluster in layouts.fusion.clusters for node in cluster.index}

@@ -11,7 +11,7 @@ from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import iteration_number
+from luminal.core.schedule.nest.operands import flat_index
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, wrap
 from luminal.core.schedule.nest.walk import Body, perfect_loops, statements
 from luminal.core.symbolic import Int
@@ -59,7 +59,7 @@ class BlockTerms:
         count = sym.upper(sym.product(loop.axis.hi + 1 for loop in tiles))
         if count is None or count * size * contract.dtype.itemsize > self.room:
             raise ScheduleError(f"block terms: sums of {', '.join(self.tiles)} may take more than {self.room} bytes")
-        place = iteration_number(tiles) * size
+        place = flat_index(tiles) * size
         blocks, terms = contract.loops[: contract.outer], contract.loops[contract.outer :]
         summed = replace(contract, loops=terms, outer=0, accumulate=True, tile_offset=place)
         zero = ln.literal(np.zeros(1, contract.dtype.numpy).tobytes(), contract.dtype)

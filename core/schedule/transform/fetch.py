@@ -10,7 +10,7 @@ from luminal.core.costs import Prefetching
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import iteration_number, loops_of_b
+from luminal.core.schedule.nest.operands import flat_index, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import Body, perfect_loops, reads, statements
 from luminal.core.schedule.transform.tensorise import with_tiles
@@ -54,7 +54,7 @@ class FetchAhead:
             raise ScheduleError(f"fetch ahead: B moves with {moving} too")
         if not has_contiguous_panels(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
-        steps = iteration_number(loops_of_b(contract))
+        steps = flat_index(loops_of_b(contract))
         after = _next(start, passing) - start
         panel = after if len(passing) == 1 else contract.columns * sym.product(x.axis.hi + 1 for x in contract.loops)
         count = sym.product(loop.extent for loop in tiles)
@@ -65,13 +65,13 @@ class FetchAhead:
         if distance == 0:
             raise ScheduleError("fetch ahead: a single tile of vectors fetches what is next for itself")
         part = sym.ceildiv(contract.columns, count)
-        number = iteration_number(tiles) * sym.floordiv(panel, contract.columns) + steps
+        number = flat_index(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, b_ahead=start + distance + number * part)
 
 
 def _next(offset: Int, loops: Sequence[ln.Loop]) -> Int:
     """The value of ``offset`` in the next iteration of nested ``loops``."""
-    number = iteration_number(loops) + 1
+    number = flat_index(loops) + 1
     by: dict[Var, Int] = {}
     for loop in reversed(loops[1:]):
         by[loop.axis] = sym.mod(number, loop.axis.hi + 1)
@@ -99,7 +99,7 @@ class FetchRows:
         if not reads_runs(contract, self.line):
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
         row = self.tiles * contract.max_rows + sym.mod(
-            iteration_number(contract.loops), self.line // contract.a_type.itemsize
+            flat_index(contract.loops), self.line // contract.a_type.itemsize
         )
         return replace(contract, a_ahead=contract.a_offset + row * contract.a_row)
 
@@ -210,7 +210,7 @@ def reads_runs(contract: ln.Contract, line: int) -> bool:
         return False
     start = sym.substitute(contract.a_offset, {loop.axis: _ZERO for loop in contract.loops})
     length = sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops))
-    if length is None or contract.a_offset - start != iteration_number(contract.loops):
+    if length is None or contract.a_offset - start != flat_index(contract.loops):
         return False
     return contract.max_rows <= min(length, line // contract.a_type.itemsize) and length <= contract.a_row
 
@@ -227,4 +227,4 @@ def has_contiguous_panels(contract: ln.Contract) -> bool:
     """Whether each step of a tile reads the columns of B right after those of the step before."""
     start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
     run = _ZERO if contract.unit is None else sym.expr(contract.loops[-1].axis) * contract.columns
-    return contract.b_offset - start + run == iteration_number(loops_of_b(contract)) * contract.columns
+    return contract.b_offset - start + run == flat_index(loops_of_b(contract)) * contract.columns

@@ -69,8 +69,8 @@ class OnePass:
 
     @staticmethod
     def named(into: list[ln.Statement], loop: ln.Loop, suffix: str, value: Int, low: int, high: Int) -> Int:
-        """``value``, which lies in ``low .. high``, as a variable that a statement added to ``into`` assigns; a number
-        as it is."""
+        """``value``, in ``low .. high``, as a variable that a statement added to ``into`` assigns; a number as it
+        is."""
         name = sym.as_var(sym.var(f"{loop.axis.name}_{suffix}", low, high))
         if isinstance(value, int) or name is None:
             return value
@@ -135,7 +135,7 @@ class OnePass:
         return self.number({ops.MAX_REDUCE: -np.inf, ops.SUM_REDUCE: 0.0}[op])
 
     def final(self, row: Int, total: ln.Scalar) -> Body:
-        """The stores after the last column: final states are read at ``row`` of their arrays, and ``total`` is the last
+        """The stores after the last column: final states are read at ``row`` of their arrays; ``total`` is the last
         sum."""
         by: dict[ln.Scalar, ln.Scalar] = {}
         for state in (*self.states, self.result):
@@ -189,8 +189,7 @@ class RowBlock:
         self._maxima: dict[ln.Scalar, ln.Scalar] = {}
 
     def moved(self, state: Carried, before: ln.Scalar, block: ln.Scalar) -> tuple[ln.Statement, ln.Statement]:
-        """The definitions of the maximum ``state`` as it was ``before``, and as it is with the maximum of the
-        ``block``."""
+        """The definitions of the maximum ``state`` as it was ``before``, and as it is including the ``block``."""
         most = ln.apply(ops.MAX, (self.temporary(state.name, "old"), block), None, self.dtype)
         return ln.Define(f"{state.name}_old", before), self.only(state, most)
 

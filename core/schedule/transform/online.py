@@ -137,8 +137,8 @@ def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Mov
 
 
 def _selected(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple[ln.Scalar, ln.Scalar] | None:
-    """``(condition, value)`` where ``factor`` is ``value`` if the condition on the states holds, else 0, alike for the
-    whole row."""
+    """``(condition, value)`` where ``factor`` is ``value`` if the condition on the states holds, else 0, in the whole
+    row."""
     if factor.op is not ops.SELECT or not reads(factor.operands[0]) & before.keys():
         return None
     condition, value, other = factor.operands

@@ -201,8 +201,8 @@ def panel_start(offset: Int, column: Int, columns: int) -> Int:
 
 
 def grouped_start(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit) -> Int:
-    """``offset`` at the first of ``columns`` columns and of the terms along ``k``. Raises ScheduleError where these are
-    not in the groups that ``unit`` reads."""
+    """``offset`` at the first of ``columns`` columns and terms along ``k``. Raises ScheduleError where they are not in
+    groups."""
     variable, group = sym.as_var(column), unit.group
     start = sym.substitute(offset, {k: ZERO} if variable is None else {k: ZERO, variable: ZERO})
     term = sym.expr(k)
@@ -246,8 +246,8 @@ class SumInBlocks:
 
 
 def with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
-    """The nest with ``made`` applied to each of its tiles. Raises ScheduleError, which names the transform, where there
-    is none."""
+    """The nest with ``made`` applied to each tile. Raises ScheduleError, which has the transform's ``name``, without
+    tiles."""
     body, count = replace_statements(nest.body, lambda s: [made(s)] if isinstance(s, ln.Contract) else None)
     if not count:
         raise ScheduleError(f"{name}: there is no tile")

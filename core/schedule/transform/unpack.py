@@ -9,7 +9,7 @@ from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import iteration_number, loops_of_b
+from luminal.core.schedule.nest.operands import flat_index, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import accesses, perfect_loops
 
@@ -46,7 +46,7 @@ class Unpack:
         extent = _extent(contract)
         if extent is None or not unpackable(contract, self.room):
             raise ScheduleError(f"unpack: a panel may take more than {self.room} bytes")
-        start = iteration_number(contract.loops) * contract.columns
+        start = flat_index(contract.loops) * contract.columns
         body: tuple[ln.Statement, ...] = (ln.Store("panel", start + sym.expr(column), value),)
         body = (ln.Loop(column, contract.columns, "vector", body, contract.lanes),)
         steps = loops_of_b(contract)
@@ -64,5 +64,5 @@ def unpackable(contract: ln.Contract, room: int) -> bool:
 
 
 def _extent(contract: ln.Contract) -> int | None:
-    """Elements of a panel, indexed by ``iteration_number``; None where they have no bound."""
+    """Elements of a panel, indexed by ``flat_index``; None where they have no bound."""
     return sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops) * contract.columns)

@@ -145,9 +145,8 @@ class Contender:
 def race(
     sample: Sequence[Callable[[int], float]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
-    """The samples of each contender, which take turns in ``shuffled`` rounds until ``seconds`` are over, and at
-    least ``LEAST_ROUNDS`` of them. A contender far behind is left out of further rounds, but never the first, the
-    default."""
+    """The samples of each contender, in ``shuffled`` rounds until ``seconds`` are over, and ``LEAST_ROUNDS`` at least.
+    A contender far behind is left out of further rounds, but never the first, which is the default."""
     found: list[list[float]] = [[] for _ in sample]
     racing = list(range(len(sample)))
     end = clock() + seconds
