@@ -53,7 +53,7 @@ class MemoryPass:
 
 @dataclass(frozen=True)
 class ChainBlock:
-    """What a task of a chain computes at once: ``columns`` of the first contraction, ``tiles`` of rows."""
+    """The block of a task of a chain: ``columns`` of the first contraction, ``tiles`` of rows."""
 
     columns: int
     tiles: int

@@ -22,7 +22,7 @@ class SortTogether:
     sort x[row]               =>       sort held
                                        x[row] = held           (by all threads)
 
-    and others where they lie. Of whole rows that go by, a part comes beside the least so far at once::
+    and longer ones in place. The least elements of a row are found part by part, each sorted with the least so far::
 
                                        held[.. count] = most
     y = most                           for parts of n:

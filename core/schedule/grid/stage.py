@@ -26,11 +26,10 @@ class Stage:
                                                        tile[thread] += stage_a * stage_b             (in registers)
                                                    for the elements of tile[thread]:  store f(s)
 
-    ``parts`` divides the tile among threads. What is staged may lie anywhere in memory and may be masked by zeros: all
-    K axes become one. Beyond M, N and K zeros are staged, and nothing is stored.
+    ``parts`` divides the tile among threads. Operands may have any strides and masks of zeros: all K axes become one.
+    Beyond M, N and K zeros are staged, and nothing is stored.
 
-    With ``ahead``, there are two stages of each operand: one is filled, by copies that need not wait for each other,
-    while the other is multiplied.
+    With ``ahead``, there are two stages of each operand: one is filled asynchronously while the other is multiplied.
     """
 
     m: str

@@ -32,11 +32,10 @@ class StreamStaged:
             store g(r) * sum over t of                            sum += p * C columns                  (as by Stage)
                 e(row[t] - d) * C[t,n]                        store g(r) * sum
 
-    What ``Stream`` does, for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first
-    product, ``p``, and the reductions along it are shared; ``first`` divides it among threads while it is summed,
-    ``last`` the running sum, which has ``width`` columns, all along. ``depth`` terms of what is multiplied are staged
-    at once, twice with ``ahead``. Each row is reduced by as many threads as there are for each, in the same order
-    always.
+    ``Stream`` for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first product,
+    ``p``, and its reductions are in shared memory. ``first`` divides ``p`` among threads while it is summed, ``last``
+    the running sum, of ``width`` columns, which stays in registers. ``depth`` terms of operands are staged at once, in
+    two stages with ``ahead``. The threads are divided evenly among rows, which they reduce in a fixed order.
 
     Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
     where N is at most ``width``, and where each reduction follows those before it by a factor.
@@ -236,8 +235,8 @@ class _Streamed(OnePass):
         return held.loops(body)
 
     def _reduced(self, columns: Side) -> Body:
-        """For each row of the product: the maxima updated, then what follows them, and in the product's place the left
-        operand of the last sum."""
+        """For each row of the product: the maxima updated, then the sums, and the left operand of the last sum in its
+        place."""
         by = self.by
         at = Var(f"{by.axis}_3", 0, by.block // self.threads_per_row - 1)
         column = sym.expr(at) * self.threads_per_row + self.place_in_row

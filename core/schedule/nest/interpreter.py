@@ -55,8 +55,8 @@ def run(
     dims: Mapping[str, int] | None = None,
     tasks: Iterable[int] | None = None,
 ) -> bool:
-    """Runs ``nest`` on flat ``arrays`` by name, writing into those that it writes; ``dims`` are the sizes by name, and
-    ``tasks`` the numbers of the tasks to run, where it is not all.
+    """Runs ``nest`` on flat ``arrays`` by name, and writes its results into them. ``dims`` are the sizes by name,
+    ``tasks`` the numbers of the tasks to run, by default all.
 
     Returns whether every checked index was in range. Raises SpecError where the nest reads or writes outside an array,
     or uses a name that is not in scope.
@@ -370,7 +370,7 @@ class _Machine:
 
 
 class _Places(_Machine):
-    """A machine that keeps what it writes apart, and evaluates reductions over arrays of indices."""
+    """A machine that collects stores instead of changing arrays, and evaluates reductions over arrays of indices."""
 
     def __init__(self, arrays: dict[str, Array], variables: dict[str, Any], threads: int) -> None:
         super().__init__(arrays, variables, threads)

@@ -1,4 +1,4 @@
-"""What a sum of products in a nest multiplies: the elements of A and B, and what computes them."""
+"""The operands of a sum of products in a nest: elements of A and B, and the scalars that compute them."""
 
 from __future__ import annotations
 

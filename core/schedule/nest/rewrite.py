@@ -1,4 +1,4 @@
-"""Substitution and traversal of nests: what the transforms are made of."""
+"""Substitution and traversal of nests, from which transforms are made."""
 
 from __future__ import annotations
 

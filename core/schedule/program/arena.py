@@ -10,7 +10,7 @@ from luminal.core.schedule.program.ir import aligned
 
 @dataclass(frozen=True)
 class Span:
-    """A value that lives from step ``first`` to step ``last`` (both inclusive) and takes ``size`` bytes."""
+    """A value of ``size`` bytes that is alive from step ``first`` to step ``last``, both inclusive."""
 
     name: str
     size: int

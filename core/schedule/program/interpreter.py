@@ -46,14 +46,13 @@ def run(
     seed: int | None = None,
     run_kernel: RunKernel = interpreter.run,
 ) -> dict[str, Array]:
-    """The outputs of an entry, the first where none is given, by name; ``dims`` are the sizes of the dimensions. States
-    have their initial values.
+    """The outputs of an entry, by default the first, by name; ``dims`` are the sizes of the dimensions. States have
+    their initial values.
 
-    With a ``seed``, each share of a phase runs through all its steps before the next begins, in an order drawn from it:
-    as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays or, with a
-    ``seed``, writes outside the portions of its share (what is read there has not been written, which shows);
-    IndexError where an index that it read is out of range, InputError where a function of the host refuses what it is
-    given.
+    With a ``seed``, each share of a phase runs through all its steps before the next begins, in a random order: as far
+    apart as threads can drift. Raises SpecError where a kernel accesses elements outside its arrays or, with a
+    ``seed``, writes outside the portions of its share (reads there find ``FRESH``); IndexError where an index read at
+    run time is out of range, InputError where a function of the host refuses its operands.
     """
     entry = entry or program.entries[0]
     arena = _fresh(entry.arena_size)

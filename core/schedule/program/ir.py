@@ -122,7 +122,7 @@ class Region:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A step: a function of the host (see ``core.host``) on buffers, the last of which is its result; row-major.
+    """A step: a function of the host (see ``core.host``) on row-major buffers, the last of which is the result.
     ``take`` and ``give`` move texts between a caller's tensors and buffers of numbers."""
 
     function: str
@@ -136,9 +136,8 @@ TAKE, GIVE = "take", "give"
 @dataclass(frozen=True)
 class Loop:
     """A step: the ``body``, ``rounds`` times, while ``counter`` counts from 0; or, where that is None, as often as
-    ``flag``, a buffer of one bool, holds when ``test`` has run. After each round the pairs of buffers that are
-    ``carried`` change their contents: the first of each is what the next round reads, the second what this one wrote.
-    """
+    ``flag``, a buffer of one bool, holds after ``test`` has run. After each round, the pairs of buffers in ``carried``
+    exchange their contents: the next round reads the first of a pair, this round has written the second."""
 
     counter: Var
     rounds: Int | None
@@ -159,8 +158,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Measure:
-    """A step: from here on ``dim`` is as large as ``count``, a buffer of one int64, says; before, it is at its upper
-    bound."""
+    """A step: from here on the size of ``dim`` is ``count``, a buffer of one int64; before, it is its upper bound."""
 
     dim: Var
     count: str
@@ -202,7 +200,7 @@ class Entry:
 
     @property
     def launches(self) -> Iterator[Launch]:
-        """The launches in the order of the steps, those of bodies among them, once each."""
+        """The launches in the order of the steps, with those inside loops and branches, once each."""
         return launches(self.region)
 
 

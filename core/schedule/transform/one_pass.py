@@ -1,4 +1,4 @@
-"""One pass over the columns of a chain: what is the same for tiles of a core and for blocks of threads."""
+"""One pass over the columns of a chain: the parts that tiles of a core and blocks of threads share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from luminal.core.types import DType, bool_
 
 
 class OnePass:
-    """The parts of the serial nest of a chain, whose rows are those of the loop over ``m`` and whose columns those of
-    the loop over ``axis``::
+    """The parts of the serial nest of a chain, with rows in the loop over ``m`` and columns in the loop over ``axis``::
 
         for .., m < M:
             for t < T:

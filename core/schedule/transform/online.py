@@ -31,7 +31,7 @@ FACTORS = 128
 
 @dataclass(frozen=True)
 class Move:
-    """What a change of a maximum from ``d`` to ``d'`` does to a sum: a factor ``Exp2[attr](scale * (d - d'))``."""
+    """The effect on a sum of a maximum's change from ``d`` to ``d'``: a factor ``Exp2[attr](scale * (d - d'))``."""
 
     state: str
     attr: Any

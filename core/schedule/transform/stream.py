@@ -247,9 +247,9 @@ class _Streamed(OnePass):
     # ---- what is carried -------------------------------------------------------------------------------------------
 
     def _carry(self, first_row: Int, rows: Int, local: Int, position: Int, width: Int) -> Body:
-        """For each row of a tile, the maxima updated; then, for each row again, what follows them, and the left operand
-        of the last sum in the tile. Two loops, so that no row's maximum delays the next row's: with rows of 128
-        columns, a chain of two products takes 0.93 of the time."""
+        """For each row of a tile, the maxima updated; then, for each row again, the sums, and the left operand of the
+        last sum in the tile. Two loops, so that no row's maximum delays the next row's: with rows of 128 columns, a
+        chain of two products takes 0.93 of the time."""
         by = self.by
         row = sym.axis(f"{by.m}_0", self.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
