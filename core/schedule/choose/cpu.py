@@ -329,10 +329,10 @@ def _schedule_transposed(state: Scheduler, others: Sequence[str], across: str, a
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     order, count = list(others), math.prod(typical(extents[name]) for name in others)
     sizes = state.target.costs.sizes
-    if count < tasks and typical(extents[along]) > sizes.turned_rows:
-        split = state.split(along, sizes.turned_rows)
+    if count < tasks and typical(extents[along]) > sizes.transposed_rows:
+        split = state.split(along, sizes.transposed_rows)
         order.append(split.outer)
-        count, along = count * -(-typical(extents[along]) // sizes.turned_rows), split.inner
+        count, along = count * -(-typical(extents[along]) // sizes.transposed_rows), split.inner
     if count < state.few and typical(extents[across]) > sizes.strip:
         split = state.split(across, sizes.strip)
         order.append(split.outer)

@@ -63,7 +63,7 @@ def _of_line(product: Product, line: int, rows: int, vectors: int, columns: int,
     step += product.operations * vectors / arithmetic.per_cycle
     store = height * (tiles.row_stored + tiles.vector_stored * vectors)
     if product.along_rows:
-        store = tiles.column_turned * columns
+        store = tiles.column_transposed * columns
     return count * -(-product.columns // columns) * (product.steps * step + store)
 
 
