@@ -44,8 +44,8 @@ def sort_index(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """A pass over all of a value: element by element over ``shape``, or row by row, rows being the axes ``along``."""
+class _Traversal:
+    """A way through all of a value: element by element over ``shape``, or row by row, rows being the axes ``along``."""
 
     source: Node
     shape: ir.Shape
@@ -65,14 +65,14 @@ class Fuser:
         self.order = ir.topological(roots, measured)
         self.consumers = _consumers(self.order)
         self.inline: set[Node] = set()
-        self.home: dict[Node, Cluster] = {}
-        self.depth: dict[Node, int] = {}
+        self.home: dict[Node, Cluster] = {}  # the cluster of each member
+        self.depth: dict[Node, int] = {}  # operations nested in each node's expression
         self.prologues = self._find_prologues()
         self.clusters: list[Cluster] = []
         self.sources: list[set[Node]] = []  # of each cluster: the values from outside that it reads
-        self.ancestors: list[int] = []
-        self.latest: dict[_Pass, int] = {}  # the last cluster with each pass
-        self.sizes: dict[Var, int] = {}  # the clusters that measure sizes
+        self.ancestors: list[int] = []  # of each cluster: a bit for every cluster that it depends on
+        self.latest: dict[_Traversal, int] = {}  # the last cluster with each traversal
+        self.sizes: dict[Var, int] = {}  # the number of the cluster that measures each size
 
     def run(self) -> Fusion:
         for node in self.order:
@@ -213,7 +213,7 @@ class Fuser:
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
         needs = self._measuring(node)
-        for cluster in (*self._clusters_read(reads), *self._clusters_of_pass(node, reads)):
+        for cluster in (*self._clusters_read(reads), *self._clusters_of_traversal(node, reads)):
             early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
             if not early and self._has_room(cluster, reads) and self._join(node, cluster):
                 self._merge_operands(node, cluster)
@@ -275,7 +275,7 @@ class Fuser:
         self.depth[node] = self._depth(node, cluster)
         cluster.index[node] = index
         self.home[node] = cluster
-        for one in self._passes(node):
+        for one in self._traversals(node):
             if cluster.kind == ("row" if one.along else "map") and one.shape == cluster.extents:
                 self.latest[one] = cluster.number
         gained = 0
@@ -311,30 +311,30 @@ class Fuser:
                 if cluster.kind == "map" or typical(rows) >= ENOUGH_ROWS:
                     yield cluster
 
-    def _clusters_of_pass(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
-        """The latest clusters that pass over a value as ``node`` does. Joining them computes outputs of one window of
+    def _clusters_of_traversal(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
+        """The latest clusters that go through a value as ``node`` does. Joining them computes outputs of one window of
         inputs together, with what they share once, and all reductions of a row while it is in the cache."""
         if node.op is ops.CONTIGUOUS or self._is_assembly(node):
             return
         homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
-        for number in sorted({n for one in self._passes(node) if (n := self.latest.get(one)) is not None}):
+        for number in sorted({n for one in self._traversals(node) if (n := self.latest.get(one)) is not None}):
             cluster = self.clusters[number]
             if cluster.kind not in ("map", "row") or all(self._is_assembly(n) for n in cluster.index):
                 continue
             if not any(self.ancestors[other] >> number & 1 for other in homes):
                 yield cluster
 
-    def _passes(self, node: Node) -> Iterator[_Pass]:
-        """The passes of ``node`` over its operands: element by element over computed ones, or row by row."""
+    def _traversals(self, node: Node) -> Iterator[_Traversal]:
+        """The traversals of ``node`` over its operands: element by element over computed ones, or row by row."""
         if node.op.kind is Kind.ELEMENTWISE:
             for read in self._reads(node, ir.axes(node.shape)):
                 if read.source in self.home and _reads_distinct(read, node.shape):
-                    yield _Pass(read.source, node.shape)
+                    yield _Traversal(read.source, node.shape)
         elif node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
             for read in resolve(node.inputs[0], ir.axes(shape), (), self.inline, self.home):
                 if _reads_distinct(read, shape):
-                    yield _Pass(read.source, shape, node.attr.axes)
+                    yield _Traversal(read.source, shape, node.attr.axes)
 
     def _is_assembly(self, node: Node) -> bool:
         """Whether ``node`` selects by positions alone, as assemblies of parts do."""
