@@ -41,7 +41,7 @@ def arrange(
     refused: dict[int, str] = {}
     while True:
         arranged = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned)
-        if target.grid is None:  # a store of a GPU reads no lines first: nothing would be gained there
+        if target.grid is None:  # stores of a GPU read no lines first: nothing to gain
             arranged = in_place.in_place(arranged)
         chains, reasons = _chains(arranged, target)
         if not reasons:

@@ -154,13 +154,13 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     if along in outer:
         order.append(along)
     together = find_neighbours(state.nest, along, target, way.together) if along is not None and way.together else None
-    kept = {v for v in (along, together.axis if together else None) if v is not None}
-    clipped = clippable(state.nest, kept.difference(inner))
+    fixed = {v for v in (along, together.axis if together else None) if v is not None}
+    clipped = clippable(state.nest, fixed.difference(inner))
     for name in clipped:
         state.do(ClipReduction(name))
     if along is not None and together is not None:
         together = replace(together, unroll="" if together.unroll in clipped else together.unroll)
-        return _schedule_jammed(state, along, together, [v for v in order if v not in kept], way.tasks)
+        return _schedule_jammed(state, along, together, [v for v in order if v not in fixed], way.tasks)
     if order:
         state.do(Reorder(tuple(v.name for v in order)))
     names = [v.name for v in order]
@@ -217,8 +217,8 @@ def _schedule_ordered(nest: ln.LoopNest, target: Target) -> Scheduled:
     state.refine()
     ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
     others = by_stride([loop.axis for loop in state.loops() if loop.axis.name not in ordered], state)
-    kept = frozenset((*others, *nest.dims))  # carried from one iteration to the next
-    along = others[-1] if others and vector_gain(others[-1], state, kept) > 0 else None
+    carried = frozenset((*others, *nest.dims))  # from one iteration to the next
+    along = others[-1] if others and vector_gain(others[-1], state, carried) > 0 else None
     state.do(Reorder((*(v.name for v in others), *ordered)))
     names = state.merge([v.name for v in others])
     if along is not None:

@@ -232,8 +232,8 @@ def _row_axis(state: Scheduler, short: int) -> Var | None:
     last = {s.loops[-1].axis for s in reductions}
     earlier = {loop.axis for s in reductions for loop in s.loops[:-1]}
     found = [v for v in state.inner_axes() if v in last - earlier and vector_gain(v, state) > 0]
-    kept = any(isinstance(s, ln.Alloc) for s in inner)
-    alone = not kept and bool(state.loops())
+    buffered = any(isinstance(s, ln.Alloc) for s in inner)
+    alone = not buffered and bool(state.loops())
     found = [v for v in found if not (alone and typical(v.hi + 1) < short)]
     return max(found, key=lambda v: vector_gain(v, state), default=None)
 

@@ -25,7 +25,7 @@ from luminal.core.symbolic import Int, Var
 MOST_DECODING = 4  # operations that compute a value from a narrower one wherever it is used
 MOST_NESTED = 100  # operations, each inside another, in one expression
 MOST_SOURCES = 16  # values that a cluster reads from outside: processors prefetch so many streams, Metal binds 31
-ENOUGH_ROWS = 16  # that are enough for threads to have some each
+ENOUGH_ROWS = 16  # rows that are enough for every thread to have some
 
 
 def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:

@@ -105,7 +105,7 @@ class _Machine:
         self.in_range = True
         self.threads = threads
         self.thread = _ALL
-        # Who read or wrote an element since the last barrier that orders such accesses; several readers count as all.
+        # The thread that read or wrote an element since the last barrier that orders it; several readers count as all.
         self.readers: dict[tuple[str, int], int] = {}
         self.writers: dict[tuple[str, int], int] = {}
 
@@ -202,7 +202,7 @@ class _Machine:
         """Raises SpecError where another thread read or wrote the element since the last barrier."""
         if self.threads == 1:
             return
-        thread = max(self.thread, 0)  # of what all compute, one stores
+        thread = max(self.thread, 0)  # what all threads compute, one of them stores
         for others, verb in ((self.readers, "read"), (self.writers, "wrote")):
             other = others.get((array, position), thread)
             if other != thread:

@@ -49,7 +49,7 @@ def phases(steps: Sequence[NestLaunch], target: Target) -> tuple[Phase, ...]:
 def _phase(steps: Sequence[NestLaunch], first: int, last: int, target: Target) -> Phase | None:
     inside = steps[first : last + 1]
     if sum(step.nest.checked for step in inside) > 1:
-        return None  # a status says in which step it was raised, by the phase's one step that can
+        return None  # a status of a phase has to come from its only step that can raise one
     counts = sorted(set(chain.from_iterable(task_counts(step.nest) for step in inside)), key=typical, reverse=True)
     for shares in counts:
         tasks = tuple(_quotient(step.nest.task_count, shares) for step in inside)
