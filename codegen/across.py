@@ -1,4 +1,4 @@
-"""Loops across vectors as C++: rows that their lanes read or write side by side are turned in registers."""
+"""Loops across vectors as C++: rows that their lanes read or write side by side are transposed in registers."""
 
 from __future__ import annotations
 

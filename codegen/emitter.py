@@ -40,8 +40,8 @@ class KernelText:
         return any(isinstance(s, Sort) for s in nested(self.kernel.nest.body))
 
     @property
-    def turns(self) -> bool:
-        """Whether it turns rows of elements in registers."""
+    def transposes(self) -> bool:
+        """Whether it transposes blocks of elements in registers."""
         return any(isinstance(s, Loop) and s.kind == "across" for s in nested(self.kernel.nest.body))
 
     @property

@@ -38,7 +38,7 @@ class Tiles:
     far_load: float = 0.1  # cycles more for each vector of a panel that the first-level cache does not hold
     row_stored: int = 6  # cycles for each row of a tile that is stored, whose cache lines are new
     vector_stored: int = 4  # and for each vector of a row
-    column_turned: int = 8  # cycles in which a column of a tile is turned and stored
+    column_transposed: int = 8  # cycles in which a column of a tile is transposed and stored
     restarted: float = 200.0  # cycles in which a tile ends, and begins once more where terms are in blocks
     most_rows: int = 14  # more rows of A take more registers for addresses than there are
     low: int = 4  # rows; a lower tile reads B as fast as it multiplies, and is for as many rows as it has
@@ -118,8 +118,8 @@ class Sizes:
     chain_columns: int = 768  # of a chain that are computed at once, times the terms that a unit takes side by side
     chain_rows: int = 32  # that read those columns while they are in the second-level cache
     vectors: int = 4  # of neighbours that are computed side by side, before the next tile of them
-    strip: int = 256  # elements of a row that a task puts in, or turns
-    turned_rows: int = 64  # that a task turns into columns
+    strip: int = 256  # elements of a row that a task scatters or transposes
+    transposed_rows: int = 64  # rows that a task transposes
     chunk: int = 4096  # elements of a one-dimensional task
     apart: int = 4  # elements from one to the next, at most, where those of a vector share a few cache lines
     part: int = 1 << 14  # elements of a part of a long reduction, at most: a second one finds them in the cache

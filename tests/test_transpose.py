@@ -1,4 +1,4 @@
-"""Rows that are turned into columns in registers: what is chosen, what it changes, and what it refuses."""
+"""Transposition in registers: where it is chosen, that it changes no value, and what it refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ F32 = types.f32
 ROWS, COLUMNS = 21, 37
 
 
-def turned_copy() -> ln.LoopNest:
+def transposed_copy() -> ln.LoopNest:
     """y[j, i] = x[i, j], every loop serial."""
     i, j = sym.axis("i", ROWS), sym.axis("j", COLUMNS)
     i_axis, j_axis = (v for e in (i, j) if (v := sym.as_var(e)) is not None)
@@ -44,9 +44,9 @@ def turned_copy() -> ln.LoopNest:
 
 def copied_twice() -> ln.LoopNest:
     """The same, with a second loop over j beside the first; one of them is enough to be refused."""
-    (outer,) = turned_copy().body
+    (outer,) = transposed_copy().body
     assert isinstance(outer, ln.Loop)
-    return replace(turned_copy(), body=(replace(outer, body=outer.body * 2),))
+    return replace(transposed_copy(), body=(replace(outer, body=outer.body * 2),))
 
 
 def product() -> ln.LoopNest:
@@ -61,7 +61,7 @@ def product() -> ln.LoopNest:
     return ln.LoopNest((ln.Array("a", F32, False), ln.Array("b", F32, False), ln.Array("y", F32, True)), (), (body,))
 
 
-TURNED = (TransposeInRegisters("j", 16), loops.Vectorise("i", 16))
+TRANSPOSED = (TransposeInRegisters("j", 16), loops.Vectorise("i", 16))
 TILE = Tensorise("i", "j", 4, 16, 16)
 
 
@@ -73,9 +73,9 @@ def run(nest: ln.LoopNest, **sizes: int) -> np.ndarray:
     return arrays["y"]
 
 
-def test_turning_changes_no_value() -> None:
-    copied, x = turned_copy(), ROWS * COLUMNS
-    np.testing.assert_array_equal(run(loops.apply(copied, TURNED), x=x), run(copied, x=x))
+def test_transposing_changes_no_value() -> None:
+    copied, x = transposed_copy(), ROWS * COLUMNS
+    np.testing.assert_array_equal(run(loops.apply(copied, TRANSPOSED), x=x), run(copied, x=x))
     np.testing.assert_array_equal(run(loops.Vectorise("i", 16)(copied), x=x), run(copied, x=x))
     tiled = loops.apply(product(), (TILE, StoreTileTransposed()))
     np.testing.assert_array_equal(run(tiled, a=50, b=160), run(product(), a=50, b=160))
@@ -84,17 +84,17 @@ def test_turning_changes_no_value() -> None:
 @pytest.mark.parametrize(
     ("nest", "schedule", "reason"),
     [
-        (turned_copy(), (TransposeInRegisters("k", 16),), "no loop over 'k'"),
-        (turned_copy(), (loops.Vectorise("j", 16), TransposeInRegisters("j", 16)), "the loop over 'j' is vector"),
-        (turned_copy(), (TransposeInRegisters("i", 16),), "a loop lies inside the loop over 'i'"),
+        (transposed_copy(), (TransposeInRegisters("k", 16),), "no loop over 'k'"),
+        (transposed_copy(), (loops.Vectorise("j", 16), TransposeInRegisters("j", 16)), "the loop over 'j' is vector"),
+        (transposed_copy(), (TransposeInRegisters("i", 16),), "a loop lies inside the loop over 'i'"),
         (copied_twice(), (TransposeInRegisters("j", 16),), "the loop over 'j' is not alone in another"),
         (
-            turned_copy(),
+            transposed_copy(),
             (loops.Vectorise("j", 16), loops.Vectorise("i", 16)),
             "a vector loop lies inside the loop over 'i'",
         ),
         (product(), (TransposeInRegisters("j", 16),), "a reduction lies inside the loop over 'j'"),
-        (turned_copy(), (StoreTileTransposed(),), "no tile has rows"),
+        (transposed_copy(), (StoreTileTransposed(),), "no tile has rows"),
         (product(), (Tensorise("i", "j", 1, 16, 16), StoreTileTransposed()), "no tile has rows"),
         (product(), (TILE, StoreTileTransposed(), StoreTileTransposed()), "no tile has rows"),
     ],
@@ -105,7 +105,7 @@ def test_an_illegal_transform_says_why(nest: ln.LoopNest, schedule: loops.Schedu
         loops.apply(nest, schedule)
 
 
-def test_a_tile_that_more_than_stores_follow_is_not_turned() -> None:
+def test_a_tile_that_more_than_stores_follow_is_not_transposed() -> None:
     def summed(statement: ln.Statement) -> list[ln.Statement] | None:
         if not isinstance(statement, ln.Loop) or statement.kind != "vector":
             return None
@@ -147,8 +147,8 @@ def test_columns_of_a_tile_are_stored_where_a_result_lies_along_its_rows(last: b
     assert across(found) == [not last] and "store_strided" not in text(*found)
 
 
-def test_a_tile_that_is_turned_has_many_rows() -> None:
-    """As many lanes are turned whatever the height: a low tile turns more of them for nothing."""
+def test_a_tile_that_is_transposed_has_many_rows() -> None:
+    """Whole vectors are transposed whatever the height: of a low tile, more lanes for nothing."""
     heights = []
     for last in (False, True):
         (kernel,) = convolution((1, 32, 32, 32), 64, last)
@@ -241,14 +241,14 @@ def test_rows_that_lie_side_by_side_are_fetched_a_few_steps_ahead(bits: int) -> 
     assert "+ 64)" in fetched
 
 
-def test_elements_that_exist_in_part_are_turned_too() -> None:
+def test_elements_that_exist_in_part_are_transposed_too() -> None:
     x = ir.input_("x", (37, 40), F32)
     (kernel,) = kernels(movement.pad(movement.permute(x, (1, 0)), (0, 0), (21, 22)) * 2.0, x)
     code = text(kernel)
     assert "load_columns<16>" in code and "minimum" in code and "gather" not in code
 
 
-def test_what_ends_before_the_first_lane_is_not_turned() -> None:
+def test_what_ends_before_the_first_lane_is_not_transposed() -> None:
     """Columns are zeros behind their last element, not before their first."""
     x = ir.input_("x", (37, 40), F32)
     (kernel,) = kernels(movement.pad(movement.permute(x, (1, 0)), (3, 5), (0, 0)) * 2.0, x)
@@ -256,7 +256,7 @@ def test_what_ends_before_the_first_lane_is_not_turned() -> None:
 
 
 def test_what_an_iteration_writes_is_not_read_before_it() -> None:
-    nest = loops.apply(turned_copy(), TURNED)
+    nest = loops.apply(transposed_copy(), TRANSPOSED)
     (loop,) = (s for s in statements(nest.body) if isinstance(s, ln.Loop) and s.kind == "across")
     (store,) = loop.body
     (vectors,) = nest.body

@@ -22,7 +22,7 @@ from luminal.core.errors import ModelError, UnsupportedError
 Array = np.ndarray[Any, Any]
 Ranges: TypeAlias = list[tuple[int, int]]  # of characters, ends included, ascending and apart
 
-MOST_STATES = 10_000  # states
+MOST = 10_000  # states
 REPEATS = 1000  # of a part, as in RE2
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)  # which UTF-8 does not encode
@@ -111,10 +111,8 @@ class _Machine:
         self.states = [_State()]
 
     def state(self) -> int:
-        if len(self.states) >= MOST_STATES:
-            raise UnsupportedError(
-                f"the pattern {self.pattern!r} takes more than {MOST_STATES} states: repeat less in it"
-            )
+        if len(self.states) >= MOST:
+            raise UnsupportedError(f"the pattern {self.pattern!r} takes more than {MOST} states: repeat less in it")
         self.states.append(_State())
         return len(self.states) - 1
 
@@ -306,8 +304,8 @@ def _determined(machine: _Machine, last: int) -> tuple[Array, Array]:
             targets = frozenset(t for s in here for low, high, t in machine.states[s].bytes if low <= byte <= high)
             following = (targets, following_word, False)
             if following not in numbers:
-                if len(order) >= MOST_STATES:
-                    raise UnsupportedError(f"the pattern {machine.pattern!r} takes more than {MOST_STATES} states")
+                if len(order) >= MOST:
+                    raise UnsupportedError(f"the pattern {machine.pattern!r} takes more than {MOST} states")
                 numbers[following] = len(order)
                 order.append(following)
             row.append(numbers[following])

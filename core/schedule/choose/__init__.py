@@ -1,1 +1,1 @@
-"""Which transforms a nest gets: the schedule, from the structure of the nest, the target and what was measured."""
+"""Which transforms a nest gets, by its structure, the target and what was measured; transforms alone change it."""

@@ -1,4 +1,4 @@
-"""From nodes to scheduled nests: clusters, chains where they can run in one pass, layouts, and a schedule for each."""
+"""From nodes to clusters with layouts, and the schedule of each; chains are joined where one pass can compute them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from luminal.core.target import Target
 
 @dataclass
 class Arrangement(Layouts):
-    """An arrangement with the nests of its ``chains``, by the numbers of their clusters: whether a chain can run in one
-    pass is only known once it is scheduled. ``refused`` says why others stay apart."""
+    """Layouts, with the nests of ``chains`` by cluster number, since only scheduling a chain shows whether it can be
+    one pass. ``refused`` has the reason for each chain that cannot."""
 
     refused: Mapping[int, str] = field(default_factory=dict)
     chains: Mapping[int, tuple[Lowered, Scheduled]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ def arrange(
     refused: dict[int, str] = {}
     while True:
         arranged = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned)
-        if target.grid is None:  # a store of a GPU reads no lines first: nothing would be gained there
+        if target.grid is None:  # stores of a GPU read no lines first: nothing to gain
             arranged = in_place.in_place(arranged)
         chains, reasons = _chains(arranged, target)
         if not reasons:
@@ -64,7 +64,7 @@ def _chains(arranged: Layouts, target: Target) -> tuple[dict[int, tuple[Lowered,
 
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
-    """The nest of a cluster with the schedule that suits the target."""
+    """The nest of a cluster with the schedule for the target. Raises ScheduleError where a chain cannot be one pass."""
     if target.grid is None:
         return cpu.schedule_cluster(cluster, lowered, target)
     return grid.schedule_cluster(cluster, lowered, target)

@@ -1,5 +1,4 @@
-"""The schedule of a contraction: its axes by role, tiles of rows and columns, the order of the tiles, and what is
-fetched before they need it."""
+"""The schedule of a contraction: its axes by role, tiles of rows and columns, the order of tiles, and prefetches."""
 
 from __future__ import annotations
 
@@ -36,14 +35,12 @@ from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-TERMS_PER_BLOCK = 384  # products that one accumulator sums
+TERMS_PER_BLOCK = 384  # products that one accumulator sums, at most
 
 
 def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -> Scheduled:
-    """The schedule of the serial nest of a contraction in tiles, and the nest under it.
-
-    Raises ScheduleError where its operands are not linear in memory.
-    """
+    """The tiled schedule of a contraction's serial nest. Raises ScheduleError where operands are not linear in
+    memory."""
     tile = found.tile
     assert tile is not None
     state = Scheduler(lowered.nest, target, tile.asked)
@@ -51,12 +48,12 @@ def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -
     fixed = frozenset(loop.axis.name for loop in state.loops() if loop.axis not in of_m)
     if tile.unit is None:
         state.refine(fixed)
-    else:  # the index of B divides terms into groups, and a result may be one: neither may divide rows or runs
+    else:  # only A may divide axes: groups of terms in B, or in the result, must not divide rows or runs of terms
         a, *_ = operands_of(_reduction(state))
         state.refine(fixed, of=(a.offset,))
     reduction = _reduction(state)
     a, b, computed = operands_of(reduction)
-    # A part of an axis of rows that does not move A, as where rows are repeated, is not one: a tile reads each once.
+    # Parts of a row axis that do not move A, as where rows repeat, are no rows: a tile reads each row once.
     only_a = [v for v in state.parts_of(of_m) if v in sym.variables(a.offset)]
     only_b = state.parts_of(of_n)
     shared = [loop.axis for loop in state.loops() if loop.axis not in (*only_a, *only_b)]
@@ -85,10 +82,10 @@ def schedule_contraction(lowered: Lowered, found: Contraction, target: Target) -
 
 
 def _sample_axis(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]:
-    """The outermost of the ``axes`` of rows, where it is kept outside all others: a batch of many samples, each with
-    rows for several tiles, where all of B stays in the second-level cache from one to the next. The product itself
-    gains nothing by that; but its neighbours can then be computed sample by sample with it, so that what lies between
-    them need not go through memory, if it is too much for the last cache."""
+    """The outermost of the ``axes`` of rows, in a list, where it stays outside all other loops; else an empty list. It
+    does for a batch of many samples, each with rows for several tiles, where B stays in the second-level cache from one
+    to the next. The product gains nothing, but neighbouring kernels can be computed sample by sample with it, so that
+    values between them stay in the cache where they are too large for it as a whole."""
     extents = {loop.axis: loop.extent for loop in state.loops()}
     if len(axes) < 2 or not suffice(extents[axes[0]], state.target):
         return []
@@ -101,19 +98,18 @@ def _sample_axis(state: Scheduler, axes: Sequence[Var], tile: Tile) -> list[str]
 
 
 def _touched_bytes(state: Scheduler, name: str, offset: Int) -> int:
-    """About how many bytes are touched of an array at ``offset``."""
+    """The approximate number of bytes of an array touched at ``offset``."""
     size = next(array.dtype.itemsize for array in state.nest.arrays if array.name == name)
     loops = [loop for loop in (*state.loops(), *_reduction(state).loops) if loop.axis in sym.variables(offset)]
     strides = [stride(offset, loop.axis) for loop in loops]
     elements = math.prod(typical(loop.extent) for loop in loops)
-    if all(strides):  # of a window, many are the same
+    if all(strides):  # windows overlap
         elements = min(elements, 1 + sum(abs(s) * (typical(x.extent) - 1) for s, x in zip(strides, loops, strict=True)))
     return size * elements
 
 
 def _stores_along_rows(state: Scheduler, tiles: Tensorise) -> bool:
-    """Whether the rows of a tile lie better in memory where they are stored than its columns, and nothing keeps vectors
-    from going along them."""
+    """Whether a tile is only stored, and vectors along its rows suit memory better than along its columns."""
     found = {s.axis.name: s for s in statements(state.nest.body) if isinstance(s, ln.Loop | ln.Assign)}
     row, rows, columns = (found.get(name) for name in (tiles.m, tiles.row, tiles.column))
     if row is None or rows is None or not isinstance(columns, ln.Loop) or not only_stores(columns.body):
@@ -123,7 +119,7 @@ def _stores_along_rows(state: Scheduler, tiles: Tensorise) -> bool:
 
 
 def _rows_are_equidistant(state: Scheduler, rows: Sequence[str]) -> bool:
-    """Whether the rows of A, numbered by nested loops, are equally far apart in memory."""
+    """Whether consecutive rows of A, numbered by nested loops, are equally far apart in memory."""
     a, *_ = operands_of(_reduction(state))
     loops = [loop for loop in state.loops() if loop.axis.name in rows]
     strides = [stride(a.offset, loop.axis) for loop in loops]
@@ -137,8 +133,8 @@ def _reduction(state: Scheduler) -> ln.Reduction:
 
 
 def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
-    """How many of the outer ``axes`` of a sum number its blocks; the innermost is split where it is too long alone, and
-    where loops are ``short``, the innermost of the outer ones, if blocks of several of its iterations are not."""
+    """How many of the outer ``axes`` of a sum count its blocks. The innermost axis is split where it alone is too long.
+    With ``short``, the innermost outer axis is split where a block has room for several of its iterations."""
     *rest, last = axes
     length = sym.upper(last.hi + 1)
     if length is None:
@@ -157,8 +153,7 @@ def _split_sum(state: Scheduler, axes: list[Var], short: bool) -> int:
 
 
 def _terms_of_block(length: Int) -> int:
-    """Products of a block of a sum of ``length``: a divisor of it if one is large enough, else blocks of near-equal
-    size where it is a number."""
+    """Terms of a block of a sum of ``length``: a large enough divisor, else for a number near-equal blocks."""
     if not isinstance(length, int):
         return TERMS_PER_BLOCK
     near_equal = -(-length // -(-length // TERMS_PER_BLOCK))
@@ -166,11 +161,11 @@ def _terms_of_block(length: Int) -> int:
 
 
 def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apart: Sequence[str]) -> None:
-    """Order the tiles of a contraction, and make tasks of the outer loops over them; of all where those are too few.
-    ``even`` says that the rows of A are equally far apart. The loops ``apart`` stay outside all others."""
+    """Order the tiles of a contraction, and make the outer loops over them tasks; all loops, where those are too few.
+    ``even`` says that rows of A are equally far apart. The loops ``apart`` stay outside all others."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     contract = _contract(state)
-    # A loop that moves B is over panels, or over a batch whose elements have a B each; any other is over rows of A.
+    # A loop that moves B is over panels or over a batch; any other is over rows of A.
     panels = tiles.panels
     moving = {axis.name for axis in sym.variables(contract.b_offset)}.union(apart) - {panels}
     batch = [name for name in extents if name in moving]
@@ -194,7 +189,7 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
         blocking = state.ask("order", orders, tile)
         blocked = blocking.term_panels
         inside, passing = _apply_blocking(state, batch, rows, panels, blocking)
-        several = blocked or sym.upper(counts["rows"]) != 1  # a single tile fetches for itself
+        several = blocked or sym.upper(counts["rows"]) != 1  # a single tile prefetches by itself
         if blocking.inner == "rows" and several and has_contiguous_panels(contract) and not unpacks:
             state.do(FetchAhead(passing, costs.prefetch.unit_steps))
     if even and not blocked and reads_runs(contract, costs.prefetch.line) and _streams_a(products[0], state.target):
@@ -202,10 +197,10 @@ def _order_tiles(state: Scheduler, tiles: Tensorise, tile: Tile, even: bool, apa
     if (
         not blocked
         and not unpacks
-        and _left_cache(products[0], samples, state.target)
+        and _out_of_l2(products[0], samples, state.target)
         and computed_with_rows(state.nest)
     ):
-        # Before blocks of terms, or panels that are computed, it would be too early.
+        # With blocks of terms, or computed panels, the fetch would come too early.
         state.do(FetchResults(costs.prefetch.line))
     grid = state.loops()
     outer = math.prod(typical(loop.extent) for loop in grid[:-1])
@@ -224,8 +219,8 @@ def _contract(state: Scheduler) -> ln.Contract:
 def _apply_blocking(
     state: Scheduler, batch: Sequence[str], rows: Sequence[str], panels: str, blocking: Blocking
 ) -> tuple[list[str], str]:
-    """Order the loops over tiles as ``blocking`` says; those inside a block, and the one in whose turns the panels of B
-    pass that are read one after the other."""
+    """Order the loops over tiles by ``blocking``. Returns the loops inside a block, and the loop whose iterations read
+    the panels of B one after the other."""
     if blocking.inner == "panels":
         outside, inside = _blocked(state, [panels], blocking.count)
         state.do(Reorder((*batch, *outside, *rows, *inside)))
@@ -243,21 +238,21 @@ def _apply_blocking(
 
 
 def _streams_a(product: Tiling, target: Target) -> bool:
-    """Whether many tiles are the first to read their rows of A since another step wrote them, and the second-level
-    cache no longer has them; most have rows after them."""
+    """Whether tiles are the first to read their rows of A, these have left the second-level cache since another step
+    wrote them, and there are so many tiles that most have rows to prefetch after them."""
     many = product.row_tiles > 2 * target.costs.prefetch.tiles
     return many and product.panels <= target.costs.tiles.few_panels and product.slab * product.row_tiles > target.l2
 
 
-def _left_cache(product: Tiling, samples: int, target: Target) -> bool:
-    """Whether what results are computed with, and stored to, has left the second-level cache since another step wrote
-    it, or a part of it: half that cache is for what tiles read."""
+def _out_of_l2(product: Tiling, samples: int, target: Target) -> bool:
+    """Whether the operands and places of results have left the second-level cache, at least in part, since they were
+    written: half of that cache is for what tiles read."""
     return 2 * samples * product.tile * product.row_tiles * product.panels > target.l2
 
 
 def _blocked(state: Scheduler, names: Sequence[str], count: int, at_most: bool = False) -> tuple[list[str], list[str]]:
-    """The loops ``names`` divided: those outside blocks of ``count`` iterations of all together, and those inside;
-    where blocks have ``at_most`` so many, a loop that may be longer is divided though it typically is not."""
+    """The loops ``names``, divided into those outside and those inside of blocks of ``count`` iterations in all. With
+    ``at_most``, a loop that may be longer is divided even if it typically is not."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     outside: list[str] = []
     inside: list[str] = []
@@ -275,9 +270,8 @@ def _blocked(state: Scheduler, names: Sequence[str], count: int, at_most: bool =
 
 
 def _iterations_of_block(extents: Sequence[Int], count: int) -> list[int]:
-    """How many iterations of each of nested loops a block of at most ``count`` has: all of the inner ones, and a part
-    of one. Of an inner loop that would be one that ends with a shorter block, which no task may; so it divides all but
-    the innermost."""
+    """How many iterations of each nested loop a block of at most ``count`` has: all of the inner ones, and some of one
+    other. That number divides the extent, except of the innermost loop: a shorter last block could not be a task."""
     sizes: list[int] = []
     for extent in reversed(extents):
         size = min(max(1, typical(extent)), count)
@@ -289,12 +283,12 @@ def _iterations_of_block(extents: Sequence[Int], count: int) -> list[int]:
 
 
 def _half_size(size: Int) -> int:
-    """A size itself; half of what it typically is, if it is not known: as many runs may be so small."""
+    """A known size; half of the typical value of another, as many runs may be so small."""
     return size if isinstance(size, int) else max(_least_size(size), typical(size) // 2)
 
 
 def _least_size(size: Int) -> int:
-    """The least that a size can be, or 1."""
+    """The least value of a size, at least 1."""
     return max(1, sym.lower(size) or 1)
 
 
@@ -305,7 +299,7 @@ def _tiling(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles
     own = sym.variables(contract.a_offset) - (sym.variables(contract.b_offset) - terms) - set(state.nest.dims)
     span = 1 + sum(abs(stride(contract.a_offset, axis)) * typical(axis.hi) for axis in own)
     spanned = row_tiles
-    if not all(isinstance(axis.hi, int) for axis in own):  # of as many rows as the span is of
+    if not all(isinstance(axis.hi, int) for axis in own):  # the rows that the span covers
         spanned = -(-math.prod(typical(axis.hi + 1) for axis in own - terms) // contract.max_rows)
     apart = contract.loops[: contract.outer] if contract.prologue is None and not state.nest.checked else ()
     blocks = sym.product(loop.extent for loop in apart)
@@ -322,8 +316,8 @@ def _tiling(state: Scheduler, contract: ln.Contract, tiles: Tensorise, row_tiles
 
 
 def _result_bytes(state: Scheduler, contract: ln.Contract, tiles: Tensorise) -> int:
-    """Bytes that are read and written where a tile is stored: of each array a tile, a row or a column of one, or an
-    element, whatever its offsets vary with."""
+    """Bytes that storing a tile reads and writes: of each array, by what offsets vary with, a tile, row, column or
+    element."""
     columns = {tiles.column, tiles.panels}
     counts: dict[str, int] = {}
     for store in statements(state.nest.body):

@@ -1,7 +1,7 @@
-"""The schedule of a nest, from its structure and the target's description.
+"""The schedule of a nest on a CPU, from its structure and the target's description.
 
-Where there are several, the target's decisions are asked; what stands first is what the description alone gives. What
-they decide has to be legal as anything else: where it is not, the formula's choice is taken.
+Where several are good, the target's decisions choose; the first candidate is the best by formula. Where a decision is
+not legal for the nest, the formula's choice is taken.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from luminal.core.types import f32
 
 @dataclass(frozen=True)
 class MemoryPass:
-    """A way through memory: vectors along the axis ``along`` (none, where empty), at most ``together`` neighbours side
-    by side (0: one after the other), and tasks of as many outer loops as give ``tasks``."""
+    """A pass over memory: vectors along the axis ``along`` (none, where empty), at most ``together`` neighbours
+    computed together (0: none), and as many outer loops as tasks as give ``tasks``."""
 
     along: str
     together: int
@@ -53,7 +53,7 @@ class MemoryPass:
 
 @dataclass(frozen=True)
 class ChainBlock:
-    """What a task of a chain has at once: ``columns`` of the first contraction, ``tiles`` of rows."""
+    """The block of a task of a chain: ``columns`` of the first contraction, ``tiles`` of rows."""
 
     columns: int
     tiles: int
@@ -63,10 +63,8 @@ class ChainBlock:
 
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
-    """The schedule of the serial nest of ``cluster``, and the nest under it.
-
-    Raises ScheduleError where the cluster is a chain that cannot be one pass.
-    """
+    """The schedule of the serial nest of ``cluster``. Raises ScheduleError where that is a chain that cannot be one
+    pass."""
     if cluster.chain is not None and cluster.tile is not None:
         chain, tile = cluster.chain, cluster.tile
         return _by_decisions(lambda by: _schedule_chain(lowered.nest, chain, tile, by), target)
@@ -74,7 +72,7 @@ def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Sche
 
 
 def _by_decisions(scheduled: Callable[[Target], Scheduled], target: Target) -> Scheduled:
-    """What ``scheduled`` makes by the decisions of ``target``; by formula, where these give nothing legal."""
+    """The result of ``scheduled`` by the decisions of ``target``; by formula, where a decision is not legal."""
     try:
         return scheduled(target)
     except ScheduleError as refusal:
@@ -86,7 +84,7 @@ def _by_decisions(scheduled: Callable[[Target], Scheduled], target: Target) -> S
 
 
 def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target) -> Scheduled:
-    """One pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
+    """A chain in one pass over blocks of columns; ``tile`` is the register tile of the second contraction."""
     state = Scheduler(nest, target)
     outer, (*_, columns) = perfect_loops(nest.body)
     assert isinstance(columns, ln.Loop)
@@ -101,7 +99,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
         raise ScheduleError(f"the sums of {height} rows take more than {costs.stack.rows} bytes")
     tiles = math.prod(typical(loop.extent) for loop in outer[:-1]) * -(-typical(outer[-1].extent) // height)
 
-    operand = 0 if tile.unit is None else tile.unit.left.itemsize  # of the second product, beside the first's result
+    operand = 0 if tile.unit is None else tile.unit.left.itemsize  # bytes of the second product's left operand
     widest = costs.stack.chain // (height * (chain.row.dtype.itemsize + operand))
 
     def block_of(columns: int, rows: int) -> ChainBlock:
@@ -120,10 +118,10 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, tile: Tile, target: Target)
 
 
 def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
-    """The schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is one.
+    """The schedule of a serial nest; ``found`` is its contraction, if it has one.
 
-    A contraction whose operands turn out not to be linear in memory is scheduled as any other reduction, and the
-    result says why. A nest over nothing stays as it is.
+    A contraction that cannot be tiled is scheduled as any other reduction, and the result has the reason. A nest with
+    an empty loop stays serial.
     """
     nest = lowered.nest
     if any(loop.extent == 0 for loop in perfect_loops(nest.body)[0]):
@@ -141,7 +139,7 @@ def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -
 
 
 def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
-    """One pass over memory: elementwise kernels, copies, rows."""
+    """Elementwise kernels, copies and rows: one pass over memory."""
     state, sizes = Scheduler(nest, target), target.costs.sizes
     state.refine()
     state.merge([axis.name for axis in state.inner_axes()])
@@ -157,13 +155,13 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
     if along in outer:
         order.append(along)
     together = find_neighbours(state.nest, along, target, way.together) if along is not None and way.together else None
-    kept = {v for v in (along, together.axis if together else None) if v is not None}
-    clipped = clippable(state.nest, kept.difference(inner))
+    fixed = {v for v in (along, together.axis if together else None) if v is not None}
+    clipped = clippable(state.nest, fixed.difference(inner))
     for name in clipped:
         state.do(ClipReduction(name))
     if along is not None and together is not None:
         together = replace(together, unroll="" if together.unroll in clipped else together.unroll)
-        return _schedule_jammed(state, along, together, [v for v in order if v not in kept], way.tasks)
+        return _schedule_jammed(state, along, together, [v for v in order if v not in fixed], way.tasks)
     if order:
         state.do(Reorder(tuple(v.name for v in order)))
     names = [v.name for v in order]
@@ -201,7 +199,7 @@ def _schedule_pass(nest: ln.LoopNest, target: Target) -> Scheduled:
 
 
 def _pass_candidates(state: Scheduler, axes: Sequence[Var]) -> list[MemoryPass]:
-    """The ways through memory, where vectors may go along ``axes``, the best of which is first."""
+    """The candidate passes, with vectors along one of ``axes``, the best of which is first."""
     if not axes:
         return [MemoryPass("", 0, state.enough), MemoryPass("", 0, state.few)]
     best, most = axes[0].name, state.target.costs.arithmetic.accumulators
@@ -214,14 +212,14 @@ def _pass_candidates(state: Scheduler, axes: Sequence[Var]) -> list[MemoryPass]:
 
 
 def _schedule_ordered(nest: ln.LoopNest, target: Target) -> Scheduled:
-    """Loops whose iterations stay in order inside the others, of which vectors go along memory. Where the others are
-    too few to divide among threads, strips of those vectors are tasks, each of which goes through all positions."""
+    """Ordered loops inside the others, with vectors along memory. Where the other loops have too few iterations for all
+    threads, tasks are strips of these vectors, each with all ordered iterations."""
     state = Scheduler(nest, target)
     state.refine()
     ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
     others = by_stride([loop.axis for loop in state.loops() if loop.axis.name not in ordered], state)
-    kept = frozenset((*others, *nest.dims))  # what is carried from one iteration to the next
-    along = others[-1] if others and vector_gain(others[-1], state, kept) > 0 else None
+    carried = frozenset((*others, *nest.dims))  # from one iteration to the next
+    along = others[-1] if others and vector_gain(others[-1], state, carried) > 0 else None
     state.do(Reorder((*(v.name for v in others), *ordered)))
     names = state.merge([v.name for v in others])
     if along is not None:
@@ -236,7 +234,7 @@ def _schedule_ordered(nest: ln.LoopNest, target: Target) -> Scheduled:
 
 
 def _schedule_sort(nest: ln.LoopNest, target: Target) -> Scheduled:
-    """Rows that are sorted: each is a task of its own."""
+    """Sorted rows: each is a task."""
     state = Scheduler(nest, target)
     state.refine()
     names = state.merge([loop.axis.name for loop in state.loops() if loop.kind == "serial"])
@@ -246,8 +244,8 @@ def _schedule_sort(nest: ln.LoopNest, target: Target) -> Scheduled:
 
 
 def _vectors_together(state: Scheduler, along: str) -> int:
-    """How many vectors ``along`` columns that are reduced, and no more, are best computed side by side: then a row is
-    read as far as these go, instead of a vector of each row."""
+    """How many vectors ``along`` reduced columns are best computed together: a row is then read as far as they
+    reach."""
     inside = perfect_loops(state.nest.body)[1]
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]
     extent = next(loop.extent for loop in state.loops() if loop.axis.name == along)
@@ -261,7 +259,7 @@ def _vectors_together(state: Scheduler, along: str) -> int:
 
 
 def _schedule_columns(state: Scheduler, others: list[str], along: str, count: int, tasks: int) -> Scheduled:
-    """Vectors ``along`` the columns, ``count`` of them side by side; ``others`` are the axes around."""
+    """Reduced columns: ``count`` vectors ``along`` them are computed together; ``others`` are the loops around."""
     lanes = _lanes(state)
     groups = state.split(along, count * lanes)
     order = [*others, *state.present(groups.outer)]
@@ -274,8 +272,8 @@ def _schedule_columns(state: Scheduler, others: list[str], along: str, count: in
 
 
 def _schedule_jammed(state: Scheduler, along: Var, together: Neighbours, others: list[Var], tasks: int) -> Scheduled:
-    """Tiles of neighbours that are computed side by side, along vectors; ``others`` are the remaining axes, of which
-    as many are made tasks as give ``tasks``."""
+    """Tiles of neighbours computed together, in vectors along ``along``; of ``others``, the remaining axes, as many are
+    tasks as give ``tasks``."""
     state.do(Reorder(tuple(v.name for v in (*others, together.axis, along))))
     order = state.merge([v.name for v in others])
     name, tiles = together.axis.name, list[str]()
@@ -300,7 +298,7 @@ def _schedule_jammed(state: Scheduler, along: Var, together: Neighbours, others:
 
 
 def _transposed_axis(state: Scheduler, others: Sequence[str], along: str) -> str | None:
-    """The axis among ``others``, if any, along which most rows are read that vectors go across."""
+    """The axis among ``others``, if any, along which most reads are contiguous while vectors go along another."""
     inside = perfect_loops(state.nest.body)[1]
     if not only_stores(inside):
         return None
@@ -313,8 +311,8 @@ def _transposed_axis(state: Scheduler, others: Sequence[str], along: str) -> str
 
 
 def _interleaving(state: Scheduler, others: Sequence[str], along: str) -> TransposeInRegisters | None:
-    """Across the axis among ``others``, if any, whose few elements lie side by side where vectors go ``along`` another,
-    the next of which follow them."""
+    """The transform for the axis among ``others``, if any, whose few elements are stored side by side, those of
+    consecutive values of ``along`` one after the other."""
     inside = perfect_loops(state.nest.body)[1]
     loops = {loop.axis.name: loop for loop in state.loops()}
     for name in others:
@@ -327,20 +325,20 @@ def _interleaving(state: Scheduler, others: Sequence[str], along: str) -> Transp
 
 
 def _schedule_transposed(state: Scheduler, others: Sequence[str], across: str, along: str, tasks: int) -> Scheduled:
-    """Rows that become columns: vectors ``along`` one axis read the whole of as many rows, along the axis ``across``.
-    Where ``others`` do not give ``tasks``, each has some of the rows; where these are few, a part of each row."""
+    """A copy that transposes: vectors ``along`` one axis read whole rows along the axis ``across``. Where ``others``
+    have fewer iterations than ``tasks``, tasks are groups of rows; where there are few rows too, parts of rows."""
     extents = {loop.axis.name: loop.extent for loop in state.loops()}
     order, count = list(others), math.prod(typical(extents[name]) for name in others)
     sizes = state.target.costs.sizes
-    if count < tasks and typical(extents[along]) > sizes.turned_rows:
-        split = state.split(along, sizes.turned_rows)
+    if count < tasks and typical(extents[along]) > sizes.transposed_rows:
+        split = state.split(along, sizes.transposed_rows)
         order.append(split.outer)
-        count, along = count * -(-typical(extents[along]) // sizes.turned_rows), split.inner
+        count, along = count * -(-typical(extents[along]) // sizes.transposed_rows), split.inner
     if count < state.few and typical(extents[across]) > sizes.strip:
         split = state.split(across, sizes.strip)
         order.append(split.outer)
         across = split.inner
-    # A block of as many registers as there are lanes stays in them.
+    # As many registers as lanes hold a block of the widest type.
     lanes = min(_lanes(state), *(state.target.lanes(array.dtype) for array in state.nest.arrays))
     state.do(Reorder((*order, along, across)))
     state.do(TransposeInRegisters(across, lanes))
@@ -350,8 +348,8 @@ def _schedule_transposed(state: Scheduler, others: Sequence[str], across: str, a
 
 
 def _vector_block_extent(extent: Int, lanes: int, most: int) -> int | None:
-    """How much of an axis of vectors to do at once, ``most`` of them, so that what is read for each stays in the
-    first-level cache."""
+    """The extent, of at most ``most`` vectors, into which an axis of vectors is divided, so that what each block reads
+    stays in the first-level cache; None where it is not divided."""
     if not isinstance(extent, int) or extent % lanes or extent <= most * lanes:
         return None
     count = next(n for n in range(most, 0, -1) if extent // lanes % n == 0)
@@ -359,7 +357,7 @@ def _vector_block_extent(extent: Int, lanes: int, most: int) -> int | None:
 
 
 def _lanes(state: Scheduler) -> int:
-    """Lanes of float32; other types take more registers or fewer for as many lanes."""
+    """Lanes of float32; values of other types take more or fewer registers."""
     return state.target.lanes(f32)
 
 

@@ -1,6 +1,6 @@
-"""The default schedule of a nest where tasks are blocks of threads, from its structure and the target's description.
+"""The default schedule of a nest for blocks of threads, from its structure and the target's description.
 
-A block is to a row what a vector is on a CPU, only wider: its threads divide the loop along which memory runs.
+The threads of a block divide the loop along which memory is contiguous, as the lanes of a vector do on a CPU.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ from luminal.core.types import f32
 
 
 def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
-    """The default schedule of the serial nest of ``cluster``, and the nest under it.
-
-    Raises ScheduleError where the cluster is a chain that cannot be one pass.
-    """
+    """The default schedule of the serial nest of ``cluster``. Raises ScheduleError where it is a chain that cannot be
+    one pass."""
     if cluster.chain is not None:
         assert target.grid is not None
         return _schedule_chain(lowered.nest, cluster.chain, target, target.grid)
@@ -44,8 +42,8 @@ def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Sche
 
 
 def schedule_nest(lowered: Lowered, found: Contraction | None, target: Target) -> Scheduled:
-    """The default schedule of a serial nest and the nest under it; ``found`` is the contraction that it is, if it is
-    one. A nest over nothing stays as it is."""
+    """The default schedule of a serial nest; ``found`` is its contraction, if it has one. A nest with an empty loop
+    stays serial."""
     nest = lowered.nest
     assert target.grid is not None
     if any(loop.extent == 0 for loop in perfect_loops(nest.body)[0]):
@@ -84,8 +82,8 @@ def _schedule_contraction(lowered: Lowered, found: Contraction, target: Target, 
 
 
 def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid) -> Scheduled:
-    """One pass over blocks of columns, in the tiles whose tasks, all processors working on them at once, are done
-    first; of those that fit."""
+    """A chain in one pass over blocks of columns, in the tiles that fit and that all processors together finish
+    first."""
     outer, (*_, columns) = perfect_loops(nest.body)
     assert isinstance(columns, ln.Loop)
     if not outer:
@@ -99,7 +97,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
         blocks = -(-size(chain.along.hi + 1) // block)
         return -(-tasks // grid.processors) * blocks, -(-tasks * blocks // grid.processors)
 
-    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.cycles_of_chain(grid, tile, waves(tile, typical)[0]))
+    tiles = sorted(grid.costs.chain_tiles, key=lambda tile: cost.chain_cycles(grid, tile, waves(tile, typical)[0]))
     together, apart = waves(tiles[0], largest)
     if together > grid.costs.idle * apart:
         raise ScheduleError(f"the tasks of a chain leave most of {grid.processors} processors idle")
@@ -116,7 +114,7 @@ def _schedule_chain(nest: ln.LoopNest, chain: Chain, target: Target, grid: Grid)
 def _schedule_one_pass(
     nest: ln.LoopNest, chain: Chain, columns: ln.Loop, tile: tuple[int, int], m: str, target: Target, ahead: bool
 ) -> Scheduled:
-    """One pass in tiles of so many rows and columns. Raises ScheduleError where those are too large."""
+    """A chain in tiles of so many rows and columns. Raises ScheduleError where they are too large."""
     grid = target.grid
     assert grid is not None
     rows, block = tile
@@ -141,8 +139,8 @@ def _schedule_one_pass(
 def _divided_sums(
     nest: ln.LoopNest, columns: ln.Loop, rows: int, threads: int, target: Target, side: int
 ) -> tuple[Rectangle | Warps, int]:
-    """How ``threads`` divide the sums of a chain, of ``rows`` rows, ``side`` of them each where there are no fragments,
-    and how many columns of them there are."""
+    """How ``threads`` divide the running sums of a chain, ``rows`` rows, ``side`` of them a thread where there are no
+    fragments; and how many columns of sums there are."""
     extent = typical(columns.extent)
     last = next(s for s in columns.body if isinstance(s, ln.Reduction))
     right = [x.array for x in reads(last) if columns.axis in sym.variables(x.offset)]
@@ -159,13 +157,13 @@ def _divided_sums(
 
 
 def _warp_tiles(tile: Tile, fragment: Fragment) -> Warps:
-    """Four warps, two by two, or eight where a tile has a lot of rows: what a lane holds must fit its registers."""
+    """Four warps, two by two, or eight for tiles of many rows: the elements of a lane must fit its registers."""
     columns = tile.columns // (4 if tile.rows > 64 else 2)
     return Warps(tile.rows // 2, columns, fragment)
 
 
 def _schedule_pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
-    """One pass over memory: elementwise kernels, copies, rows."""
+    """Elementwise kernels, copies and rows: one pass over memory."""
     state = Scheduler(nest, target)
     state.refine()
     state.merge([axis.name for axis in state.inner_axes()])
@@ -194,7 +192,7 @@ def _schedule_pass(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
 
 
 def _schedule_ordered(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
-    """Loops whose iterations stay in order, by each thread for elements of its own."""
+    """Ordered loops, run by each thread for elements of its own."""
     state = Scheduler(nest, target)
     state.refine()
     ordered = [loop.axis.name for loop in state.loops() if loop.kind == "ordered"]
@@ -210,7 +208,7 @@ def _schedule_ordered(nest: ln.LoopNest, target: Target, grid: Grid) -> Schedule
 
 
 def _schedule_sort(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
-    """Rows that are sorted: each by a block, in half the memory that it may have, so that two run at once."""
+    """Sorted rows: each by a block, in half of its shared memory, so that two blocks run at once."""
     state = Scheduler(nest, target)
     sort = perfect_loops(nest.body)[1][-1]
     assert isinstance(sort, ln.Sort)
@@ -227,21 +225,21 @@ def _schedule_sort(nest: ln.LoopNest, target: Target, grid: Grid) -> Scheduled:
 
 
 def _row_axis(state: Scheduler, short: int) -> Var | None:
-    """The axis along memory that reductions run along, for a block to divide; None where each thread reduces alone, as
-    rows that are ``short``er."""
+    """The contiguous axis of reductions that a block divides. None where each thread reduces alone, as in ``short``
+    rows."""
     inner = statements(perfect_loops(state.nest.body)[1])
     reductions = [s for s in inner if isinstance(s, ln.Reduction)]
     last = {s.loops[-1].axis for s in reductions}
     earlier = {loop.axis for s in reductions for loop in s.loops[:-1]}
     found = [v for v in state.inner_axes() if v in last - earlier and vector_gain(v, state) > 0]
-    kept = any(isinstance(s, ln.Alloc) for s in inner)
-    alone = not kept and bool(state.loops())
+    buffered = any(isinstance(s, ln.Alloc) for s in inner)
+    alone = not buffered and bool(state.loops())
     found = [v for v in found if not (alone and typical(v.hi + 1) < short)]
     return max(found, key=lambda v: vector_gain(v, state), default=None)
 
 
 def _threads_of_row(length: int, wide: int, grid: Grid) -> int:
-    """Threads for a row of ``length`` elements, ``wide`` at once: a power of two of warps."""
+    """Threads for a row of ``length`` elements, each taking ``wide`` at once: a power of two of warps."""
     threads = grid.warp
     while threads < grid.threads and threads * max(grid.costs.each, wide) < length:
         threads *= 2
@@ -249,18 +247,16 @@ def _threads_of_row(length: int, wide: int, grid: Grid) -> int:
 
 
 def _divide_flat_loop(state: Scheduler, name: str, threads: int, most: int) -> None:
-    """Blocks of one loop, whose elements the threads divide, several neighbours at once, of ``most`` bytes, where all
-    accesses allow it."""
+    """Divide one loop into blocks, and a block among threads, by groups of neighbours of at most ``most`` bytes where
+    all accesses allow it."""
     axis = next(loop.axis for loop in state.loops() if loop.axis.name == name)
-    wide = (
-        _vector_width(axis, state, most) if typical(axis.hi + 1) > threads else 1
-    )  # a thread for each of a few elements
+    wide = _vector_width(axis, state, most) if typical(axis.hi + 1) > threads else 1  # few: a thread for each
     block = state.split(name, threads * wide)
     state.do(DivideAmongThreads(_vector_groups(block.inner, wide, state), threads))
 
 
 def _vector_groups(name: str, wide: int, state: Scheduler) -> str:
-    """A loop over groups of ``wide`` neighbours, each of them a vector; its name."""
+    """The name of a loop over groups of ``wide`` neighbours, each group a vector."""
     if wide == 1:
         return name
     groups = state.split(name, wide)
@@ -269,8 +265,8 @@ def _vector_groups(name: str, wide: int, state: Scheduler) -> str:
 
 
 def _vector_width(axis: Var, state: Scheduler, most: int) -> int:
-    """Elements of ``axis``, of ``most`` bytes, that lie side by side in all arrays that move with it, whole groups of
-    them aligned."""
+    """How many elements of ``axis``, at most ``most`` bytes, form groups that are contiguous and aligned in all arrays
+    that move with it."""
     body = list(statements(state.nest.body))
     around = [s for s in body if isinstance(s, ln.Loop) and s.axis == axis]
     inside = [inner for loop in around for inner in statements(loop.body)]

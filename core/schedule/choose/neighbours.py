@@ -1,7 +1,7 @@
-"""What neighbouring outputs of a reduction share, and where its masks hold: facts for the choice of a schedule.
+"""Which neighbouring outputs of a reduction share operands, and where its masks hold: facts for choosing a schedule.
 
-Reductions over windows read each input for several neighbouring outputs, and what does not move with the window for
-every output. Computed side by side (``UnrollAndJam``), the outputs read them once.
+Reductions over windows read an input for several neighbouring outputs, and operands that do not move with the window
+for every output. Outputs that are computed together (``UnrollAndJam``) load them once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from luminal.core.schedule.transform.split_regions import clipping_masks
 from luminal.core.symbolic import Int, Var
 from luminal.core.target import Target
 
-WRITTEN_OUT = 64  # terms at most: more would be long code
-BORDER = 3  # tiles of a border that get code of their own
-TRIED = 256  # iterations at either end, of which those without masks are sought
+WRITTEN_OUT = 64  # terms that are unrolled, at most: code grows with them
+BORDER = 3  # tiles of a border that each get code of their own, at most
+TRIED = 256  # iterations at either end among which the first without masks is searched
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Outputs that read the same elements: ``tiles`` times ``count`` neighbours along ``axis``. ``unroll`` names the
-    innermost loop of the reduction where it is to be written out, or is empty."""
+    """Outputs that share operands: ``tiles`` times ``count`` neighbours along ``axis``. ``unroll`` names the innermost
+    loop of the reduction where it should be unrolled too, or is empty."""
 
     axis: Var
     count: int
@@ -33,8 +33,8 @@ class Neighbours:
 
 
 def find_neighbours(nest: ln.LoopNest, along: Var, target: Target, most: int | None = None) -> Neighbours | None:
-    """The neighbours to compute side by side, no more than ``most``, by default as keep the multipliers busy, where
-    ``along`` is the vectors' axis; None where none share anything."""
+    """The neighbours to compute together, with vectors along ``along``: at most ``most``, by default as many as keep
+    the multipliers busy. None where no neighbours share operands."""
     enough = target.costs.arithmetic.accumulators
     loops, inside = perfect_loops(nest.body)
     reductions = [s for s in inside if isinstance(s, ln.Reduction)]
@@ -65,8 +65,7 @@ def find_neighbours(nest: ln.LoopNest, along: Var, target: Target, most: int | N
 
 
 def _overlap(offset: Int, axis: Var, inner: ln.Loop, most: int) -> bool:
-    """Whether neighbours along ``axis``, less than ``most`` apart, read the same element, in different steps of
-    ``inner``."""
+    """Whether neighbours along ``axis``, less than ``most`` apart, read one element in different steps of ``inner``."""
     outer, step = sym.coefficient(offset, axis), sym.coefficient(offset, inner.axis)
     if outer is None or step is None or outer[0] == 0 or step[0] == 0:
         return False
@@ -75,7 +74,7 @@ def _overlap(offset: Int, axis: Var, inner: ln.Loop, most: int) -> bool:
 
 
 def clippable(nest: ln.LoopNest, fixed: set[Var]) -> list[str]:
-    """The axes of reductions whose masks can become bounds that do not depend on ``fixed``."""
+    """The axes of reductions whose masks can become bounds that do not depend on the axes ``fixed``."""
     finite = finite_arrays(nest)
     found: dict[str, bool] = {}
     for reduction in (s for s in statements(nest.body) if isinstance(s, ln.Reduction)):
@@ -88,7 +87,7 @@ def clippable(nest: ln.LoopNest, fixed: set[Var]) -> list[str]:
 
 
 def region_cuts(nest: ln.LoopNest, name: str) -> tuple[int, ...]:
-    """Where to cut the loop called ``name``, so that its inner iterations have no mask and full tiles inside."""
+    """The places at which to cut the loop called ``name``, such that inner iterations have full tiles and no masks."""
     loop = next((s for s in statements(nest.body) if isinstance(s, ln.Loop) and s.axis.name == name), None)
     if loop is None or not isinstance(loop.extent, int):
         return ()

@@ -65,7 +65,7 @@ def choose_tile(
         if (r := (budget - per_vector * v) // v) >= min(max(lengths), costs.tiles.low)
         and v * lanes <= max(lanes, min(columns + lanes - 1, widest))
     ]
-    cycles = (cost.cycles_of_vectors(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles)
+    cycles = (cost.vector_cycles(product, tile.rows, tile.vectors, tile.columns, target) for tile in tiles)
     about = (f"packed in {columns_of_b}", f"at most {widest}")
     return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, prologue, about))
 
@@ -135,7 +135,7 @@ def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contractio
         if high <= wide and high * wide + high + 1 <= unit.registers
     ]
     tiles = [Tile(high * unit.rows, wide, unit.columns, unit, depth) for high, wide in sizes]
-    cycles = (cost.cycles_of_matrices(unit, high, wide, lengths, columns, fixed) for high, wide in sizes)
+    cycles = (cost.matrix_cycles(unit, high, wide, lengths, columns, fixed) for high, wide in sizes)
     about = (f"packed in {columns_of_b}",)
     return _chosen(target, tiles, cycles, columns_of_b, lambda: _described(found, None, about))
 
@@ -163,7 +163,7 @@ def block_tile(grid: Grid, found: Contraction) -> Tile:
     Each thread has ``lanes`` rows and as many columns of it."""
     batch, rows, columns = (typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
 
-    tile = min(grid.costs.tiles, key=lambda tile: cost.cycles_of_block(grid, tile, batch, rows, columns))
+    tile = min(grid.costs.tiles, key=lambda tile: cost.block_cycles(grid, tile, batch, rows, columns))
     return Tile(tile.rows, tile.columns // tile.side, tile.side)
 
 

@@ -6,12 +6,12 @@ from luminal.core.target import Target
 from luminal.core.types import f32
 
 
-def of_sum(weights: int, rows: int, target: Target) -> float:
+def direct_cycles(weights: int, rows: int, target: Target) -> float:
     """Cycles of the sum of products of ``weights`` weights with ``rows`` windows."""
     return weights * (rows + target.costs.filtering.weight) / _per_cycle(target)
 
 
-def of_tiles(tiles: int, positions: int, k: int, n: int, there: int, back: int, target: Target) -> float:
+def filtered_cycles(tiles: int, positions: int, k: int, n: int, there: int, back: int, target: Target) -> float:
     """Cycles of ``tiles`` tiles of ``positions`` positions each, from ``k`` channels to ``n``: their products, the
     ``there`` and ``back`` operations of the two transforms for each channel, and moving transformed values and
     filters."""

@@ -31,6 +31,6 @@ def suffice(shares: Int, target: Target) -> bool:
 
 
 def leaves_cache(size: int, target: Target, values: int = 1) -> bool:
-    """Whether ``values`` values of ``size`` bytes in all leave the last cache of ``target`` before another kernel reads
-    them."""
+    """Whether ``values`` values of ``size`` bytes in all leave the last cache of ``target`` before another kernel
+    reads."""
     return size > values * target.l3 // target.costs.memory.l3_value

@@ -39,7 +39,7 @@ class Product:
     along_rows: bool
 
 
-def cycles_of_vectors(product: Product, rows: int, vectors: int, columns: int, target: Target) -> float:
+def vector_cycles(product: Product, rows: int, vectors: int, columns: int, target: Target) -> float:
     """Cycles of the product in tiles of ``rows`` by ``vectors``, ``columns`` wide: the sum for all rows taken together
     and for each line, as ``lines`` has them."""
     return sum(product.rows / line * _of_line(product, line, rows, vectors, columns, target) for line in product.lines)
@@ -63,13 +63,11 @@ def _of_line(product: Product, line: int, rows: int, vectors: int, columns: int,
     step += product.operations * vectors / arithmetic.per_cycle
     store = height * (tiles.row_stored + tiles.vector_stored * vectors)
     if product.along_rows:
-        store = tiles.column_turned * columns
+        store = tiles.column_transposed * columns
     return count * -(-product.columns // columns) * (product.steps * step + store)
 
 
-def cycles_of_matrices(
-    unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], columns: int, whole: bool
-) -> float:
+def matrix_cycles(unit: MatrixUnit, high: int, wide: int, lines: Sequence[int], columns: int, whole: bool) -> float:
     """Cycles of a step, for each row of A and for all ``columns``, in tiles of ``high`` by ``wide`` registers of
     ``unit``. A product of two registers reads one of each operand; registers of the shorter side are read once.
     ``lines`` are runs of rows; they end with ``whole`` tiles, or how tiles divide them is not known."""
@@ -78,15 +76,15 @@ def cycles_of_matrices(
     return unit.cycles * tiles * -(-columns // (wide * unit.columns)) * (high * wide + (high + wide) * unit.load)
 
 
-def cycles_of_block(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
+def block_cycles(grid: Grid, tile: BlockTile, batch: int, rows: int, columns: int) -> float:
     """Cycles of a step of ``batch`` products in tiles of blocks, on all processors at once, as if a processor did one
     multiply-add a cycle: its real rate is not needed to compare tiles."""
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     return -(-blocks // grid.processors) * tile.rows * tile.columns / tile.rate
 
 
-def cycles_of_chain(grid: Grid, tile: tuple[int, int], waves: int) -> int:
+def chain_cycles(grid: Grid, tile: tuple[int, int], waves: int) -> int:
     """Cycles of a term of two contractions in one pass, in tiles of so many rows and columns that all processors
-    compute in ``waves``; comparable with ``cycles_of_block``."""
+    compute in ``waves``; comparable with ``block_cycles``."""
     rows, columns = tile
     return waves * (rows * columns + grid.costs.staged * (rows + columns))

@@ -58,8 +58,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Assemblies:
-    """``placed`` says which values lie inside others; ``parts`` are the boxes that each assembly's own kernels still
-    write."""
+    """``placed`` says which values lie inside others; ``parts`` are the boxes that an assembly's own kernels write."""
 
     placed: Mapping[Node, Placement]
     parts: Mapping[Node, tuple[Part, ...]]

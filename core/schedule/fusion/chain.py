@@ -112,7 +112,7 @@ def _sources(nodes: Sequence[Node], fusion: Fusion) -> list[Node]:
 def _indices(
     fusion: Fusion, clusters: tuple[Cluster, Cluster, Cluster], total: Node, along: Var
 ) -> dict[Node, tuple[Int, ...]] | None:
-    """The index of every member over the axes of the last cluster and ``along``; None where a member is read at two
+    """The index of every member over the axes of the last cluster and ``along``; None where one is read at two
     indices."""
     first, middle, last = clusters
     members = {n for c in clusters for n in c.index}

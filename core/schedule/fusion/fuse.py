@@ -25,12 +25,12 @@ from luminal.core.symbolic import Int, Var
 MOST_DECODING = 4  # operations that compute a value from a narrower one wherever it is used
 MOST_NESTED = 100  # operations, each inside another, in one expression
 MOST_SOURCES = 16  # values that a cluster reads from outside: processors prefetch so many streams, Metal binds 31
-ENOUGH_ROWS = 16  # that are enough for threads to have some each
+ENOUGH_ROWS = 16  # rows that are enough for every thread to have some
 
 
 def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a scatter's result that new element ``new`` is written to; ``at`` stands for the position read at
-    run time."""
+    """The element of a scatter's result that its new element ``new`` becomes; ``at`` is the position read at run
+    time."""
     old, positions, _ = node.inputs
     axis = node.attr.axis
     at: Int = sym.var("at", 0, old.shape[axis] - 1)
@@ -38,15 +38,14 @@ def scatter_index(node: Node, new: tuple[Int, ...]) -> tuple[Int, ...]:
 
 
 def sort_index(node: Node, element: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The element of a sort's result that the operand's ``element`` becomes; ``at`` stands for the place found by
-    sorting."""
+    """The element of a sort's result that the operand's ``element`` becomes; ``at`` is the place found by sorting."""
     at: Int = sym.var("at", 0, node.shape[-1] - 1)
     return (*element[:-1], at)
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """A pass over all of a value: element by element over ``shape``, or row by row, rows being the axes ``along``."""
+class _Traversal:
+    """A way through all of a value: element by element over ``shape``, or row by row, rows being the axes ``along``."""
 
     source: Node
     shape: ir.Shape
@@ -66,14 +65,14 @@ class Fuser:
         self.order = traverse.topological(roots, measured)
         self.consumers = _consumers(self.order)
         self.inline: set[Node] = set()
-        self.home: dict[Node, Cluster] = {}
-        self.depth: dict[Node, int] = {}
+        self.home: dict[Node, Cluster] = {}  # the cluster of each member
+        self.depth: dict[Node, int] = {}  # operations nested in each node's expression
         self.prologues = self._find_prologues()
         self.clusters: list[Cluster] = []
         self.sources: list[set[Node]] = []  # of each cluster: the values from outside that it reads
-        self.ancestors: list[int] = []
-        self.latest: dict[_Pass, int] = {}  # the last cluster with each pass
-        self.sizes: dict[Var, int] = {}  # the clusters that measure sizes
+        self.ancestors: list[int] = []  # of each cluster: a bit for every cluster that it depends on
+        self.latest: dict[_Traversal, int] = {}  # the last cluster with each traversal
+        self.sizes: dict[Var, int] = {}  # the number of the cluster that measures each size
 
     def run(self) -> Fusion:
         for node in self.order:
@@ -173,8 +172,7 @@ class Fuser:
         return any(map(self._is_multiplied, self.consumers[node]))
 
     def _find_prologues(self) -> set[Node]:
-        """The nodes that are part of a prologue of a tile operation: its right operand is computed from them as it is
-        loaded."""
+        """The nodes in prologues of tile operations: these compute their right operand from them as they load it."""
         found: set[Node] = set()
         for node in reversed(self.order):
             users = self.consumers[node]
@@ -215,7 +213,7 @@ class Fuser:
             return
         reads = list(self._reads(node, ir.axes(node.shape)))
         needs = self._measuring(node)
-        for cluster in (*self._clusters_read(reads), *self._clusters_of_pass(node, reads)):
+        for cluster in (*self._clusters_read(reads), *self._clusters_of_traversal(node, reads)):
             early = any(self.ancestors[number] >> cluster.number & 1 for number in needs)
             if not early and self._has_room(cluster, reads) and self._join(node, cluster):
                 self._merge_operands(node, cluster)
@@ -277,7 +275,7 @@ class Fuser:
         self.depth[node] = self._depth(node, cluster)
         cluster.index[node] = index
         self.home[node] = cluster
-        for one in self._passes(node):
+        for one in self._traversals(node):
             if cluster.kind == ("row" if one.along else "map") and one.shape == cluster.extents:
                 self.latest[one] = cluster.number
         gained = 0
@@ -305,38 +303,38 @@ class Fuser:
             yield from self._clusters_of_sources({r.source for r in reads})
 
     def _clusters_of_sources(self, sources: set[Node]) -> Iterator[Cluster]:
-        """Clusters of elements, or of enough rows for all threads, that read any of ``sources``, which are no results
-        of kernels."""
+        """Clusters of elements, or of enough rows for all threads, that read any of ``sources``, which no kernel
+        computes."""
         for cluster in reversed(self.clusters):
             if cluster.kind in ("map", "row") and not sources.isdisjoint(self.sources[cluster.number]):
                 rows = sym.product(_extents(cluster.outer))
                 if cluster.kind == "map" or typical(rows) >= ENOUGH_ROWS:
                     yield cluster
 
-    def _clusters_of_pass(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
-        """The latest clusters that pass over a value as ``node`` does. Joining them computes outputs of one window of
+    def _clusters_of_traversal(self, node: Node, reads: list[Read]) -> Iterator[Cluster]:
+        """The latest clusters that go through a value as ``node`` does. Joining them computes outputs of one window of
         inputs together, with what they share once, and all reductions of a row while it is in the cache."""
         if node.op is ops.CONTIGUOUS or self._is_assembly(node):
             return
         homes = {home.number for read in reads if (home := self.home.get(read.source)) is not None}
-        for number in sorted({n for one in self._passes(node) if (n := self.latest.get(one)) is not None}):
+        for number in sorted({n for one in self._traversals(node) if (n := self.latest.get(one)) is not None}):
             cluster = self.clusters[number]
             if cluster.kind not in ("map", "row") or all(self._is_assembly(n) for n in cluster.index):
                 continue
             if not any(self.ancestors[other] >> number & 1 for other in homes):
                 yield cluster
 
-    def _passes(self, node: Node) -> Iterator[_Pass]:
-        """The passes of ``node`` over its operands: element by element over computed ones, or row by row."""
+    def _traversals(self, node: Node) -> Iterator[_Traversal]:
+        """The traversals of ``node`` over its operands: element by element over computed ones, or row by row."""
         if node.op.kind is Kind.ELEMENTWISE:
             for read in self._reads(node, ir.axes(node.shape)):
                 if read.source in self.home and _reads_distinct(read, node.shape):
-                    yield _Pass(read.source, node.shape)
+                    yield _Traversal(read.source, node.shape)
         elif node.op.kind is Kind.REDUCE:
             shape = node.inputs[0].shape
             for read in resolve(node.inputs[0], ir.axes(shape), (), self.inline, self.home):
                 if _reads_distinct(read, shape):
-                    yield _Pass(read.source, shape, node.attr.axes)
+                    yield _Traversal(read.source, shape, node.attr.axes)
 
     def _is_assembly(self, node: Node) -> bool:
         """Whether ``node`` selects by positions alone, as assemblies of parts do."""
@@ -346,8 +344,7 @@ class Fuser:
         return not any(resolve(node.inputs[0], index, (), self.inline, self.home))
 
     def _has_room(self, cluster: Cluster, reads: list[Read]) -> bool:
-        """Whether ``cluster`` may gain a member with these ``reads`` without reading more than ``MOST_SOURCES``
-        values."""
+        """Whether ``cluster`` may gain a member with these ``reads`` and read at most ``MOST_SOURCES`` values."""
         more = {read.source for read in reads}.difference(cluster.index, self.sources[cluster.number])
         return not more or len(self.sources[cluster.number]) + len(more) <= MOST_SOURCES
 

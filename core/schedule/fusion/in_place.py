@@ -53,8 +53,7 @@ def in_place(layouts: Layouts) -> Layouts:
 
 
 def _placement_over(operand: Node, result: Node, layouts: Layouts) -> Placement | None:
-    """The placement of ``operand`` in memory shared with ``result``; None where they differ in more than axes of extent
-    1."""
+    """The placement of ``operand`` on ``result`` in memory; None where they differ in more than axes of extent 1."""
     here, there = ([axis for axis in layouts.order(x) if x.shape[axis] != 1] for x in (operand, result))
     if operand.dtype != result.dtype or [operand.shape[k] for k in here] != [result.shape[k] for k in there]:
         return None

@@ -249,7 +249,6 @@ def _copied_order(order: tuple[int, ...], reads: list[tuple[Int, ...]]) -> tuple
 
 
 def _moves_along(index: Int, domain: Set[Var | None]) -> Var | None:
-    """The one axis of ``domain`` in an index, where the index is linear in it; None where there is no such axis or
-    several."""
+    """The one axis of ``domain`` in an index that is linear in it; None where there is no such axis or several."""
     found = [v for v in sym.variables(index) if v in domain]
     return found[0] if len(found) == 1 and sym.coefficient(index, found[0]) is not None else None

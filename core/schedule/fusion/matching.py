@@ -17,8 +17,7 @@ def cuts(variable: Var, expressions: tuple[Int, ...]) -> list[Int]:
 
 
 def _cut(atom: sym.Atom, variable: Var, found: dict[Int, None]) -> Int | None:
-    """Record the cuts inside ``atom``. Returns the scale of the axis in it (64 in ``n//64``) if it is a digit of the
-    axis."""
+    """Record the cuts inside ``atom``. Returns the scale of the axis in it (64 in ``n//64``) if it is a digit."""
     if atom == variable:
         return 1
     if isinstance(atom, sym.FloorDiv | sym.Mod):
@@ -39,8 +38,8 @@ def _only(inner: set[sym.Atom]) -> Int:
 
 
 def digits(variable: Var, extent: Int, at: list[Int], prefix: str) -> list[tuple[Int, Int, Int]] | None:
-    """The axes that an axis splits into at cuts, fastest first, each as ``(axis, extent, scale)``; None where cuts do
-    not nest."""
+    """The axes that an axis splits into at cuts, fastest first: ``(axis, extent, scale)``; None where cuts do not
+    nest."""
     result: list[tuple[Int, Int, Int]] = []
     below: Int = 1
     for number, cut in enumerate([*at, extent]):

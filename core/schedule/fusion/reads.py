@@ -48,7 +48,7 @@ def _operand_index(member: Node, x: Node, cluster: Cluster) -> tuple[Int, ...]:
 
 
 def merged_index(x: Node, reduced: tuple[int, ...], unreduced: tuple[Int, ...], row: list[Int]) -> tuple[Int, ...]:
-    """The index of a reduction's operand: ``unreduced``, the index of its result, and ``row``, its reduced axes,
-    merged."""
+    """The index of a reduction's operand: ``unreduced``, the index of the result, merged with ``row``, the reduced
+    axes."""
     outer, inner = iter(unreduced), iter(row)
     return tuple(next(outer) if k not in reduced else (0 if x.shape[k] == 1 else next(inner)) for k in range(x.rank))

@@ -6,7 +6,7 @@ from luminal.core.schedule.fusion.layout import Layouts
 
 
 def fusion_text(layouts: Layouts) -> str:
-    """The clusters: kind, domain, members with their index, and the order of what is stored."""
+    """The clusters: kind, domain, members with their index, and the order of stored values."""
     lines: list[str] = []
     for cluster in layouts.fusion.clusters:
         extents = ", ".join(f"{a} < {e}" for a, e in zip(cluster.axes, cluster.extents, strict=True))

@@ -1,1 +1,1 @@
-"""Transforms of loop nests for blocks of threads with shared memory."""
+"""Transforms of loop nests for blocks of threads with shared memory: pure functions, as those of ``transform``."""

@@ -1,4 +1,4 @@
-"""The transforms that divide a task among threads: a block of a GPU."""
+"""The transforms that divide a task among the threads of a block of a GPU."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class DivideAmongThreads:
 
 @dataclass(frozen=True)
 class SynchroniseThreads:
-    """Makes the rest of a nest right for ``threads``: arrays outside the loops that are divided become shared, and
-    barriers stand between statements of which one writes what the other reads or writes.
+    """Makes the rest of a nest right for ``threads``: local arrays outside divided loops become shared, and a barrier
+    stands between two statements of which one writes what the other reads or writes.
 
-    Legal where a block may have so many threads, arrays and registers (``limits``), and where no loop that is divided
-    among threads holds what all of them do together.
+    Legal where ``limits`` allow a block so many threads, arrays and registers, and where no loop that threads divide
+    contains a statement that all of them run together.
     """
 
     threads: int
@@ -82,14 +82,14 @@ def _sharing(body: Body) -> Body:
 
 
 class _Barriers:
-    """Puts barriers into a body. ``read`` and ``written`` are the arrays touched since the last one that orders them:
-    those of memory that a block shares all do, those of ``arguments``, the arrays of the kernel, some."""
+    """Puts barriers into a body. ``read`` and ``written`` are the arrays accessed since the last barrier that orders
+    them: every barrier orders shared arrays, some also ``arguments``, the arrays of the kernel."""
 
     def __init__(self, arguments: Iterable[str]) -> None:
         self.arguments = frozenset(arguments)
         self.read: set[str] = set()
         self.written: set[str] = set()
-        self.private: set[str] = set()  # arrays of which each thread has its own, or a part
+        self.private: set[str] = set()  # arrays of which each thread has its own copy or a part
 
     def body(self, body: Body) -> Body:
         result: list[ln.Statement] = []
@@ -116,18 +116,18 @@ class _Barriers:
         return tuple(result)
 
     def _joint(self, statement: ln.Loop | ln.If) -> ln.Statement:
-        """What the last iteration left is there when the next begins, and what was there before where there is none."""
+        """A statement with barriers inside, right for its first iteration, for later ones, and for none at all."""
         before = frozenset(self.read), frozenset(self.written)
         if isinstance(statement, ln.Loop):
             self.body(statement.body)
             self.read, self.written = self.read | before[0], self.written | before[1]
         result = replace(statement, body=self.body(statement.body))
         if isinstance(statement, ln.If) or not sym.always(statement.extent - 1):
-            # A barrier in it may never have been passed.
+            # It may have run no iteration, and so no barrier.
             self.read, self.written = self.read | before[0], self.written | before[1]
         return result
 
 
 def _is_joint(statement: ln.Statement) -> TypeGuard[ln.Loop | ln.If]:
-    """Whether all threads run what is in ``statement`` together."""
+    """Whether all threads together run the statements inside ``statement``."""
     return isinstance(statement, ln.If) or (isinstance(statement, ln.Loop) and statement.kind != "thread")

@@ -1,4 +1,4 @@
-"""What a block of threads can run: the conditions of every schedule that divides a task among threads."""
+"""What a block of threads can run: the conditions on every schedule that divides a task among threads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REGISTER = 4  # bytes
 
 
 def check(nest: ln.LoopNest, limits: BlockLimits) -> None:
-    """Raises ScheduleError where blocks cannot run ``nest``: for want of threads, of memory or of registers, or because
-    threads would wait for others that are elsewhere."""
+    """Raises ScheduleError where blocks cannot run ``nest``: too many threads, too much shared memory, too many
+    registers, or threads that would wait for others in divergent code."""
     if nest.threads > limits.threads:
         raise ScheduleError(f"synchronise threads: {nest.threads} threads in a block, {limits.threads} are the most")
     taken = shared_bytes(nest)
@@ -34,8 +34,8 @@ def check(nest: ln.LoopNest, limits: BlockLimits) -> None:
 
 
 def check_apart(body: Body, axis: str, transform: str) -> None:
-    """Raises ScheduleError where ``body``, in a loop over ``axis`` that is divided among threads, holds something that
-    all threads do together: some would wait there for others that have no such iteration, or another one."""
+    """Raises ScheduleError where ``body``, in a loop over ``axis`` that threads divide, contains something that all
+    threads do together: some would wait for others that have no such iteration, or another one."""
     found = next((what for s in statements(body) if (what := _together(s))), "")
     if found:
         raise ScheduleError(f"{transform}: {found} lies inside the loop over {axis!r}, where threads go different ways")
@@ -68,15 +68,15 @@ def shared_bytes(nest: ln.LoopNest) -> int:
 
 
 def registers(nest: ln.LoopNest) -> int:
-    """Registers that a thread needs at least for the arrays that it has to itself, and for what a step of a product
-    reads. An estimate: it takes all arrays to live at once, and leaves out single values."""
+    """An estimate of the registers that a thread needs: for its own arrays, all alive at once, and for the operands of
+    a step of a product, without single values."""
     arrays = sum(_bytes(array, nest) for array in _private(nest.body))
     steps = (_step_bytes(s) for s in statements(nest.body) if isinstance(s, ln.Contract))
     return -(-(arrays + max(steps, default=0)) // REGISTER)
 
 
 def _private(body: Body, apart: bool = False) -> Iterator[ln.Alloc]:
-    """The arrays of which each thread has one, or a part, in registers."""
+    """The arrays of which each thread has its own copy, or a part, in registers."""
     for statement in body:
         if isinstance(statement, ln.Alloc) and (statement.space == "registers" or apart):
             yield statement
@@ -85,14 +85,14 @@ def _private(body: Body, apart: bool = False) -> Iterator[ln.Alloc]:
 
 
 def _bytes(array: ln.Alloc, nest: ln.LoopNest) -> int:
-    """Of an array in registers, as a thread holds it."""
+    """Bytes that a thread holds of an array in registers."""
     parts = nest.threads if array.space == "registers" else 1
     return array.extent // parts * max(REGISTER, array.dtype.compute.itemsize)
 
 
 def _step_bytes(contract: ln.Contract) -> int:
-    """What a step of a product reads of both operands: a column of one and a row of the other, or what a lane has of
-    the fragments that make these up."""
+    """Bytes of the operands of a step of a product: a column of A and a row of B, or a lane's part of their
+    fragments."""
     lines, fragment = contract.max_rows + contract.columns, contract.fragment
     if fragment is None:
         return lines * contract.dtype.compute.itemsize

@@ -1,4 +1,4 @@
-"""Sorts by the threads of a task: rows, or parts of rows, come into the memory that they share."""
+"""Sorting by all threads of a task: rows, or parts of rows, are copied into shared memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SortTogether:
     sort x[row]               =>       sort held
                                        x[row] = held           (by all threads)
 
-    and others where they lie. Of whole rows that go by, a part comes beside the least so far at once::
+    and longer ones in place. The least elements of a row are found part by part, each sorted with the least so far::
 
                                        held[.. count] = most
     y = most                           for parts of n:
@@ -85,6 +85,6 @@ class SortTogether:
         )
 
     def _divided(self, axis: Int, extent: Int, *body: ln.Statement) -> Body:
-        """``body`` for every value of ``axis``, by all threads; by one of them where it has a single one."""
+        """``body`` for every value of ``axis``, divided among threads; by one thread where there is a single value."""
         variable = sym.as_var(axis)
         return body if variable is None else (ln.Loop(variable, extent, "thread", body, self.threads),)

@@ -1,4 +1,4 @@
-"""Products staged: tiles of both operands copied into shared memory, and multiplied from there."""
+"""Products with staged operands: tiles of both are copied into shared memory and multiplied from there."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ class Stage:
                                                        tile[thread] += stage_a * stage_b             (in registers)
                                                    for the elements of tile[thread]:  store f(s)
 
-    ``parts`` divides the tile among threads. What is staged may lie anywhere in memory and may be masked by zeros: all
-    K axes become one. Beyond M, N and K zeros are staged, and nothing is stored.
+    ``parts`` divides the tile among threads. Operands may have any strides and masks of zeros: all K axes become one.
+    Beyond M, N and K zeros are staged, and nothing is stored.
 
-    With ``ahead``, there are two stages of each operand: one is filled, by copies that need not wait for each other,
-    while the other is multiplied.
+    With ``ahead``, there are two stages of each operand: one is filled asynchronously while the other is multiplied.
     """
 
     m: str
@@ -104,7 +103,7 @@ class Stage:
 
 
 def _header(side: Side) -> list[ln.Loop]:
-    """The loop over tiles, where there are several."""
+    """The loop over tiles along one side, where there are several."""
     count = sym.ceildiv(side.loop.extent, side.size)
     variable = sym.as_var(sym.axis(f"{side.loop.axis.name}_1", count))
     return [] if variable is None else [ln.Loop(variable, count, "serial", ())]

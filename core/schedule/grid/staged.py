@@ -1,4 +1,4 @@
-"""Operands of products in shared memory: how threads copy them there, and the steps in which they are multiplied."""
+"""Operands of products in shared memory: how threads copy them, and the steps in which they are multiplied."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ WIDE = 16  # bytes that a thread copies at once, at most
 
 @dataclass(frozen=True)
 class Side:
-    """The rows, or the columns, of a tile: ``size`` iterations of ``loop`` from ``first`` on."""
+    """The rows or the columns of a tile: ``size`` iterations of ``loop``, from ``first`` on."""
 
     loop: ln.Loop
     size: int
     first: Int
 
     def at(self, inside: Int) -> Int:
-        """The row, or column, that is ``inside`` the tile."""
+        """The row or column number ``inside`` of the tile."""
         return self.first + inside
 
     def valid(self, inside: Int) -> tuple[Int, ...]:
-        """The condition under which there is such a row, or column, where it needs one."""
+        """The condition for that row or column to exist, where it is not certain."""
         condition = self.loop.extent - 1 - self.at(inside)
         return () if sym.always(condition) else (condition,)
 
 
 @dataclass(frozen=True)
 class StagedOperand:
-    """An operand in shared memory: ``depth`` terms of each of its lines, which are the rows of A or the columns of B.
+    """An operand in shared memory: ``depth`` terms of each of its lines, which are rows of A or columns of B.
 
-    Threads read it ``along`` its terms or across them, whichever memory runs along, ``width`` elements at once; it is
-    stored ``by_line``, or term by term.
+    Threads copy it ``along`` its terms or across them, in the direction in which memory is contiguous, ``width``
+    elements at once. It is stored line by line (``by_line``) or term by term.
     """
 
     name: str
@@ -60,12 +60,12 @@ class StagedOperand:
 
     @property
     def terms(self) -> Int:
-        """Terms of a line in memory."""
+        """Terms of a whole line."""
         return sym.product(loop.extent for loop in self.reduced)
 
     @property
     def pitch(self) -> int:
-        """From one line, or term, to the next: where threads write a column, its elements are in different banks."""
+        """Elements from one line, or term, to the next, such that columns that threads write spread over all banks."""
         inner = self.depth if self.by_line else self.side.size
         return inner + (WIDE // self.dtype.itemsize if self.along else 0)
 
@@ -76,19 +76,19 @@ class StagedOperand:
 
     @property
     def line(self) -> int:
-        """From one line to the next."""
+        """Elements from one line to the next."""
         return self.pitch if self.by_line else 1
 
     def place(self, term: Int, line: Int) -> Int:
-        """Where ``term`` of ``line`` is."""
+        """The offset of ``term`` of ``line`` in a stage."""
         return line * self.pitch + term if self.by_line else term * self.pitch + line
 
     def copy(self, name: str, step: Int) -> ln.Loop:
-        """Fills the stage ``name`` with the terms of ``step``."""
+        """The loop that fills the stage ``name`` with the terms of ``step``."""
         copied, group = Var("c0", 0, self.side.size * self.depth // self.width - 1), sym.axis("v0", self.width)
         line, term = self._position(sym.expr(copied), group)
         offset, masks = self._read(line, term, step)
-        # Whole groups are masked or not.
+        # A group is masked as a whole.
         first = {variable: 0} if (variable := sym.as_var(group)) is not None else {}
         valid = tuple(v for m in masks if not sym.always(v := sym.substitute(m, first)))
         value = ln.load(self.access.array, offset, self.dtype, valid, bytes(self.dtype.itemsize))
@@ -98,7 +98,7 @@ class StagedOperand:
         return ln.Loop(copied, copied.hi + 1, "thread", body, self.threads)
 
     def aligned(self, width: int) -> bool:
-        """Whether groups of ``width`` elements lie side by side and aligned, each masked as a whole."""
+        """Whether groups of ``width`` elements are contiguous and aligned, each masked as a whole or not at all."""
         copied, group = Var("c0", 0, self.side.size * self.depth // width - 1), sym.axis("v0", width)
         line, term = replace(self, width=width)._position(sym.expr(copied), group)
         step = Var("k_1", 0, sym.ceildiv(self.terms, self.depth) + 1)
@@ -111,13 +111,13 @@ class StagedOperand:
         return all(_uniform(mask, variable, width) for mask in masks)
 
     def _position(self, copied: Int, group: Int) -> tuple[Int, Int]:
-        """The line and the term that element ``group`` of copy number ``copied`` is."""
+        """The line and the term of element ``group`` of copy number ``copied``."""
         inner = (self.depth if self.along else self.side.size) // self.width
         slow, fast = sym.floordiv(copied, inner), sym.mod(copied, inner) * self.width + group
         return (slow, fast) if self.along else (fast, slow)
 
     def _read(self, line: Int, term: Int, step: Int) -> tuple[Int, list[Int]]:
-        """The offset of an element in memory, and the conditions under which it is read."""
+        """The offset of an element in memory, and the conditions under which it exists."""
         position, number = self.side.at(line), step * self.depth + term
         by = {self.side.loop.axis: position}
         rest = number
@@ -134,7 +134,7 @@ def staged(
     threads: int, *, lines: bool, ahead: bool,
 ) -> StagedOperand:  # fmt: skip
     """``access``, an element of a row or column of ``side`` and of the terms ``reduced``, as an operand that
-    ``threads`` copy; stored line by line where ``lines`` allows it and memory runs along lines."""
+    ``threads`` copy; stored line by line where ``lines`` allows it and memory is contiguous along lines."""
     dtype = stored_type(nest, access.array)
     along = _stride(access.offset, reduced[-1].axis) == 1
     found = StagedOperand(name, access, dtype, side, reduced, depth, threads, along, along and lines, 1, ahead)
@@ -159,11 +159,10 @@ def _stride(offset: Int, axis: Var) -> Int:
 
 @dataclass(frozen=True)
 class StagedSteps:
-    """A product summed in ``count`` steps, in each of which ``operands`` are filled and multiplied: ``product`` is the
-    part of a step, which reads the first stages, or the others where it is given True.
+    """A product summed in ``count`` steps, each of which fills the stages of ``operands`` and multiplies them.
+    ``product`` gives the tile operation of a step; given True, it reads the second stages.
 
-    With ``ahead``, there are two stages of each operand: one is filled, by copies that need not wait for each other,
-    while the other is multiplied.
+    With ``ahead`` there are two stages of each operand: one is filled asynchronously while the other is multiplied.
     """
 
     threads: int
@@ -186,7 +185,7 @@ class StagedSteps:
         )
 
     def body(self) -> Body:
-        """All steps."""
+        """The statements of all steps."""
         return self._in_turn() if self.twice else self._one_by_one()
 
     def _one_by_one(self) -> Body:
@@ -196,11 +195,11 @@ class StagedSteps:
         return body if variable is None else (ln.Loop(variable, self.count, "serial", body),)
 
     def _in_turn(self) -> Body:
-        """Two steps an iteration: each stage is multiplied while the other is filled."""
+        """Two steps an iteration: each stage is filled while the other is multiplied."""
         steps = self.count
         pairs: Int = sym.ceildiv(steps, 2)
         last: Body = ()
-        if isinstance(steps, int):  # the last step, or two, fill no further stage
+        if isinstance(steps, int):  # the last one or two steps fill no further stage
             pairs, last = (steps - 1) // 2, (self._product(steps - 1),)
             if steps % 2 == 0:
                 last = (*self._copies(steps - 1, True), self._product(steps - 2), self._product(steps - 1, True))
@@ -221,5 +220,5 @@ class StagedSteps:
 
 
 def by_threads(threads: int, *body: ln.Statement) -> ln.Loop:
-    """``body`` for each thread: ``t0``."""
+    """``body`` run by each thread, whose number is ``t0``."""
     return ln.Loop(Var("t0", 0, threads - 1), threads, "thread", body, threads)

@@ -1,4 +1,4 @@
-"""The transform of a chain of contractions into one pass over blocks of columns, by the threads of a block."""
+"""The transform of a chain of contractions into one pass over blocks of columns, for blocks of threads."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class StreamStaged:
             store g(r) * sum over t of                            sum += p * C columns                  (as by Stage)
                 e(row[t] - d) * C[t,n]                        store g(r) * sum
 
-    What ``Stream`` does, for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first
-    product, ``p``, and the reductions along it are shared; ``first`` divides it among threads while it is summed,
-    ``last`` the running sum, which has ``width`` columns, all along. ``depth`` terms of what is multiplied are staged
-    at once, twice with ``ahead``. Each row is reduced by as many threads as there are for each, in the same order
-    always.
+    ``Stream`` for a task of several threads: ``rows`` rows of a tile, ``block`` columns at a time. The first product,
+    ``p``, and its reductions are in shared memory. ``first`` divides ``p`` among threads while it is summed, ``last``
+    the running sum, of ``width`` columns, which stays in registers. ``depth`` terms of operands are staged at once, in
+    two stages with ``ahead``. The threads are divided evenly among rows, which they reduce in a fixed order.
 
     Legal where both sums are products of array elements, masked by zeros at most, whose rows and columns are apart,
     where N is at most ``width``, and where each reduction follows those before it by a factor.
@@ -68,7 +67,7 @@ class _Streamed(OnePass):
         super().__init__(nest, by.axis, by.m)
         self.by = by
         self.threads = by.threads
-        self.threads_per_row, rest = divmod(self.threads, by.rows)  # threads of each row
+        self.threads_per_row, rest = divmod(self.threads, by.rows)
         if rest or not self.threads_per_row or by.block % self.threads_per_row:
             raise ScheduleError(f"stream: {self.threads} threads do not divide {by.rows} rows of {by.block} columns")
         if by.last.threads(by.rows, by.width) != self.threads or self.width > by.width:
@@ -77,7 +76,7 @@ class _Streamed(OnePass):
             raise ScheduleError(f"stream: {by.depth} terms at once do not divide {by.block} columns")
         if self.row.dtype != self.dtype or self.first.dtype != self.dtype:
             raise ScheduleError(f"stream: sums of {self.dtype} over a row of {self.row.dtype}")
-        self.pitch = by.rows + 4  # from one column of the product to the next; a multiple of four, for aligned reads
+        self.pitch = by.rows + 4  # elements from one column of the product to the next; a multiple of 4, for alignment
         thread = sym.var("t0", 0, self.threads - 1)
         self.thread = thread
         self.own_row, self.place_in_row = sym.mod(thread, by.rows), sym.floordiv(thread, by.rows)
@@ -133,11 +132,11 @@ class _Streamed(OnePass):
         )  # fmt: skip
 
     def _place(self, row: Int, column: Int) -> Int:
-        """Where an element of the product is."""
+        """The offset of an element of the product."""
         return column * self.pitch + row
 
     def _at(self, held: ThreadTile) -> Int:
-        """Where an element of the thread's part of an array in registers is."""
+        """The offset of an element of the thread's part of an array in registers."""
         return self.thread * held.size + held.number
 
     def _set(self, held: ThreadTile, array: str, value: ln.Scalar) -> ln.Store:
@@ -159,7 +158,7 @@ class _Streamed(OnePass):
     # ---- products --------------------------------------------------------------------------------------------------
 
     def _first_steps(self, columns: Side) -> StagedSteps:
-        """The product of a tile of rows and a block of columns."""
+        """The steps of the product of a tile of rows and a block of columns."""
         by = self.by
         factors = product_of(self.first)
         for factor, axis in zip(factors, (self.t.axis, self.m.axis), strict=True):
@@ -182,7 +181,7 @@ class _Streamed(OnePass):
         return StagedSteps(self.threads, count, (a, b), product, by.ahead)
 
     def _last_steps(self, columns: Side) -> StagedSteps:
-        """The product of the first one and the block's rows of C, onto the running sum."""
+        """The steps that add the product of the first result and the block's rows of C to the running sum."""
         by, t = self.by, self.t
         term = ln.Loop(Var(f"{by.axis}_4", 0, by.block - 1), by.block, "serial", ())
         inside = sym.expr(term.axis)
@@ -213,7 +212,7 @@ class _Streamed(OnePass):
     def _contract(
         self, tile: str, held: ThreadTile, k_0: Var, a: tuple[str, DType, Int, Int], b: tuple[str, DType, Int, Int]
     ) -> ln.Contract:
-        """The terms of ``k_0`` added to ``held``, of which ``a`` and ``b`` are array, type, offset and stride."""
+        """The terms of ``k_0`` added to ``held``; ``a`` and ``b`` are array, type, offset and stride."""
         rows, columns = held.shape
         return ln.Contract(
             tile, self.dtype, *a, *b[:3], (ln.Loop(k_0, self.by.depth, "serial", ()),), rows, rows, columns, columns,
@@ -223,7 +222,7 @@ class _Streamed(OnePass):
     # ---- what is carried -------------------------------------------------------------------------------------------
 
     def _products(self, columns: Side) -> Body:
-        """The thread's elements of the tile, as elements of the product."""
+        """Stores the thread's elements of the tile as elements of the product."""
         held = self.tile
         where = {self.m.axis: self.side.at(held.row), self.t.axis: columns.at(held.column)}
         total = {ln.temporary(self.first.name, self.dtype): ln.load("tile", self._at(held), self.dtype)}
@@ -236,8 +235,8 @@ class _Streamed(OnePass):
         return held.loops(body)
 
     def _reduced(self, columns: Side) -> Body:
-        """For each row of the product: the maxima moved on, what follows them, and in its place the left operand of the
-        last sum."""
+        """For each row of the product: the maxima updated, then the sums, and the left operand of the last sum in its
+        place."""
         by = self.by
         at = Var(f"{by.axis}_3", 0, by.block // self.threads_per_row - 1)
         column = sym.expr(at) * self.threads_per_row + self.place_in_row
@@ -259,7 +258,7 @@ class _Streamed(OnePass):
 
         maxima = [s for state in self.maxima for s in reduce(state, row, ())]
         weights: list[ln.Statement] = self._moved(block, self.own_row)
-        # The last sum that reads an element of the product leaves in its place what it weighs.
+        # The last sum that reads an element of the product replaces it with the left operand of the last contraction.
         kept = ln.temporary("kept", self.dtype)
         left = counted(block.value(self.left(), kept), ops.SUM_REDUCE)
         before = (ln.Define("kept", row), ln.Store("product", self._place(self.own_row, column), left))
@@ -277,7 +276,7 @@ class _Streamed(OnePass):
         )  # fmt: skip
 
     def _masked(self, value: ln.Scalar, valid: tuple[Int, ...]) -> ln.Scalar:
-        """``value``, reading arrays of the kernel only where ``valid`` holds."""
+        """``value`` with arrays of the kernel read only where ``valid`` holds."""
         arrays = {array.name for array in self.before.arrays}
         by: dict[ln.Scalar, ln.Scalar] = {}
         for scalar in ln.postorder(value) if valid else ():
@@ -288,7 +287,7 @@ class _Streamed(OnePass):
         return replace_leaves(value, by)
 
     def _moved(self, block: RowBlock, row: Int) -> list[ln.Statement]:
-        """Names the maxima of ``row`` before and after the block."""
+        """The definitions of the maxima of ``row`` before and after the block."""
         found: list[ln.Statement] = []
         for state in self.maxima:
             found.append(self._together(state, row))
@@ -297,14 +296,14 @@ class _Streamed(OnePass):
         return found
 
     def _together(self, state: Carried, row: Int) -> ln.Reduction:
-        """The reduction of a row in a block, from the parts of its threads."""
+        """The reduction of a row in a block, from the partial results of its threads."""
         part = Var(f"{self.by.axis}_2", 0, self.threads_per_row - 1)
         value = ln.load(_partials(state.name), sym.expr(part) * self.by.rows + row, self.dtype)
         loop = ln.Loop(part, self.threads_per_row, "unroll", ())
         return ln.Reduction(f"{state.name}_block", state.op, self.dtype, (loop,), (), value)
 
     def _carried(self) -> Body:
-        """The states of a row, moved on, and the factor of its running sum."""
+        """Updates the states of a row, and stores the factor of its running sum."""
         row = self._row
         block = RowBlock(self, {})
         body = self._moved(block, row)
@@ -322,7 +321,7 @@ class _Streamed(OnePass):
         return ln.load(self.result.name, self._at(self.sum), self.dtype)
 
     def _stored(self) -> Body:
-        """The stores of the thread's elements."""
+        """The stores of the thread's elements of the result."""
         held, columns = self.sum, Side(self.n, self.by.width, 0)
         where = {self.m.axis: self.side.at(held.row), self.n.axis: columns.at(held.column)}
         body = substitute(self.final(held.row, self._total()), where)
@@ -335,10 +334,10 @@ def _partial(name: str) -> str:
 
 
 def _partials(name: str) -> str:
-    """The array of what each thread has of the reduction ``name``."""
+    """The array of the threads' partial results of the reduction ``name``."""
     return f"{name}_parts"
 
 
 def _factor(name: str) -> str:
-    """The array of what each row of the running sum ``name`` is multiplied with."""
+    """The array of the factors of each row of the running sum ``name``."""
     return f"{name}_factor"

@@ -16,7 +16,7 @@ from luminal.core.symbolic import Int
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A tile divided among threads: ``rows x columns`` neighbouring elements for each."""
+    """Each thread has ``rows x columns`` neighbouring elements of a tile."""
 
     rows: int
     columns: int
@@ -29,7 +29,7 @@ class Rectangle:
         return (rows // self.rows) * (columns // self.columns)
 
     def of_thread(self, thread: Int, rows: int, columns: int) -> ThreadTile:
-        """What ``thread`` has of a tile."""
+        """The part of a tile that ``thread`` has."""
         across = columns // self.columns
         top, left = sym.floordiv(thread, across) * self.rows, sym.mod(thread, across) * self.columns
         row, column = sym.axis("e0", self.rows), sym.axis("e1", self.columns)
@@ -39,7 +39,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Square:
-    """A tile divided among threads: ``side x side`` neighbouring elements for each."""
+    """Each thread has ``side x side`` neighbouring elements of a tile."""
 
     side: int
 
@@ -48,13 +48,13 @@ class Square:
         return Rectangle(self.side, self.side).threads(rows, columns)
 
     def of_thread(self, thread: Int, rows: int, columns: int) -> ThreadTile:
-        """What ``thread`` has of a tile."""
+        """The part of a tile that ``thread`` has."""
         return Rectangle(self.side, self.side).of_thread(thread, rows, columns)
 
 
 @dataclass(frozen=True)
 class Warps:
-    """A tile divided among warps: ``rows x columns`` for each, as a matrix of fragments."""
+    """Each warp has ``rows x columns`` of a tile, as a matrix of fragments."""
 
     rows: int
     columns: int
@@ -69,7 +69,7 @@ class Warps:
         return (rows // self.rows) * (columns // self.columns) * self.fragment.warp
 
     def of_thread(self, thread: Int, rows: int, columns: int) -> ThreadTile:
-        """What ``thread`` has of a tile."""
+        """The part of a tile that ``thread`` has."""
         fragment, across = self.fragment, columns // self.columns
         warp, lane = sym.floordiv(thread, fragment.warp), sym.mod(thread, fragment.warp)
         top, left = sym.floordiv(warp, across) * self.rows, sym.mod(warp, across) * self.columns
@@ -84,8 +84,8 @@ class Warps:
 
 @dataclass(frozen=True)
 class ThreadTile:
-    """What a thread has of a tile: the elements at ``row`` and ``column`` for all values of ``axes``, within the
-    ``shape`` at ``top`` and ``left`` that it computes, alone or with its warp."""
+    """A thread's part of a tile: the elements at ``row`` and ``column`` for all values of ``axes``. They lie within the
+    ``shape`` at ``top`` and ``left`` that the thread computes, alone or with its warp."""
 
     top: Int
     left: Int
@@ -103,7 +103,7 @@ class ThreadTile:
 
     @property
     def number(self) -> Int:
-        """The place of the element at ``axes`` among them."""
+        """The place of the element at ``axes`` among the thread's elements."""
         total: Int = 0
         for axis, extent in zip(self.axes, self.extents, strict=True):
             total = total * extent + axis

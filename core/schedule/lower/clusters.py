@@ -28,8 +28,8 @@ from luminal.core.traverse import topological
 
 @dataclass(frozen=True)
 class Lowered:
-    """A nest, and the stored value that each of its array arguments is. Of a contraction, ``product`` has the loop over
-    each axis of its product; an axis of extent 1 has none."""
+    """A nest, and for each of its array arguments the stored value that it is. For a contraction, ``product`` has the
+    loop over each axis of its product, None for an axis of extent 1."""
 
     nest: ln.LoopNest
     arguments: tuple[Node, ...]
@@ -48,8 +48,8 @@ class _Lowering:
     arrays: dict[Node, str] = field(default_factory=dict)
     written: set[Node] = field(default_factory=set)
     finished: dict[Node, str] = field(default_factory=dict)  # reductions whose value has a name
-    row_buffers: dict[Node, str] = field(default_factory=dict)  # values of a row held in a local array
-    row: tuple[Var, ...] = ()  # the axes along which they lie
+    row_buffers: dict[Node, str] = field(default_factory=dict)  # values of a row in local arrays
+    row: tuple[Var, ...] = ()  # the axes of these arrays
     lets: list[ln.Let] = field(default_factory=list)
     looked_up: int = 0
     given: dict[Node, Callable[..., ln.Scalar]] = field(default_factory=dict)  # inputs of a body, as ``value`` is
@@ -122,7 +122,8 @@ class _Lowering:
         return self.value(data, (*index[:axis], looked, *index[axis + positions.rank :]), valid)
 
     def look_up(self, place: ln.Scalar, extent: Int, failure: ops.Failure) -> Int:
-        """The index ``place``, read at run time, into an axis of ``extent``; outside of it, the run fails so."""
+        """The index ``place``, read at run time, into an axis of ``extent``; a run whose index is out of range fails
+        with ``failure``."""
         known = (x for x in self.lets if x.value is place and (x.extent, x.failure) == (extent, failure))
         let = next(known, None)
         if let is None:
@@ -141,7 +142,7 @@ class _Lowering:
     # ---- statements ------------------------------------------------------------------------------------------------
 
     def with_lets(self, *statements: ln.Statement) -> tuple[ln.Statement, ...]:
-        """The lookups that the last values asked for, then the statements."""
+        """The lookups that values computed since the last call need, then ``statements``."""
         lets, self.lets = self.lets, []
         self.memo.clear()
         return (*lets, *statements)
@@ -189,7 +190,7 @@ def _variables(axes: tuple[Int, ...]) -> list[Var]:
 
 
 def lower(cluster: Cluster, layouts: Layouts, target: Target) -> Lowered:
-    """The nest that computes ``cluster``, every loop serial; ``target`` says how much of a row may be kept."""
+    """The serial nest that computes ``cluster``; ``target`` says how many bytes of a row may be buffered."""
     state = _Lowering(cluster, layouts, target)
     body: tuple[ln.Statement, ...]
     if cluster.chain is not None:
@@ -214,7 +215,7 @@ def lower(cluster: Cluster, layouts: Layouts, target: Target) -> Lowered:
 
 
 def _axes_of_product(cluster: Cluster, found: Contraction) -> tuple[Var | None, ...]:
-    """The loop over each axis of the product that a cluster sums, as ``_contraction`` makes them."""
+    """The loop over each axis of the product that a cluster sums, named as in ``_contraction``."""
     summed = iter(_summed_axes([found.shape[k] for k in sorted(found.k)], 0))
     unreduced = iter(cluster.axes)
     return tuple(
@@ -251,12 +252,12 @@ def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:
 
 
 def _is_finite(node: Node) -> bool:
-    """Whether ``node`` holds known numbers, none of them infinite or NaN: products with zero are zero then."""
+    """Whether ``node`` is a constant without infinities and NaN: its products with zero are zero."""
     return node.op is ops.CONSTANT and node.dtype.is_float and node.attr.is_finite
 
 
 def _bears_masks(name: str, reductions: list[ln.Reduction]) -> bool:
-    """Whether a mask leaves terms that change nothing only if the numbers of an array are finite."""
+    """Whether a mask of a reduction can be dropped only if the numbers of the array are finite."""
     known = frozenset({name})
     return any(neutral_unless(s.value, s.op, known) != neutral_unless(s.value, s.op, frozenset()) for s in reductions)
 
@@ -269,7 +270,7 @@ def _contraction(state: _Lowering) -> tuple[ln.Statement, ...]:
 
 
 def _scatter(state: _Lowering) -> tuple[ln.Statement, ...]:
-    """The new elements put into the old value, which is where the result will be, in order of their positions."""
+    """The new elements stored into the old value, which lies in the result's place, in order of their positions."""
     (node,) = state.cluster.index
     old, positions, new = node.inputs
     axis, by, axes = node.attr.axis, node.attr.by, state.cluster.axes
@@ -288,8 +289,8 @@ def _scatter(state: _Lowering) -> tuple[ln.Statement, ...]:
 
 
 def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
-    """Every result of the body at one element, from the carries, which lie where their last values will be; at the
-    first element they have their first values."""
+    """Every result of the body at one element, from the carries, which lie where their last values will be. At the
+    first element the carries are their first values."""
     cluster = state.cluster
     step, inputs = next((n.attr, n.inputs) for n in cluster.index)
     members = {n.attr.result: n for n in cluster.index}
@@ -319,7 +320,7 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
     state.given = {x: carry(k) for k, x in enumerate(step.carries)}
     state.given |= {x: slice_(k) for k, x in enumerate(step.slices)}
     state.given |= {x: shared(k) for k, x in enumerate(step.shared)}
-    computed = (node for node in topological(step.results) if node.op is not ops.CONSTANT)  # those lie in memory
+    computed = (node for node in topological(step.results) if node.op is not ops.CONSTANT)  # constants lie in memory
     state.body = frozenset(computed) - state.given.keys()
     names: dict[ln.Scalar, str] = {}
     stores: list[ln.Statement] = []
@@ -334,7 +335,7 @@ def _scan(state: _Lowering) -> tuple[ln.Statement, ...]:
 
 
 def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
-    """Rows that are sorted where they lie; or the least of each row, kept while the others go by, and then sorted."""
+    """Rows sorted where they lie; or the least of each row, kept in a heap while the row is read, and then sorted."""
     (node,) = state.cluster.index
     (operand,) = node.inputs
     *outer, last = state.cluster.axes
@@ -353,7 +354,7 @@ def _sort(state: _Lowering) -> tuple[ln.Statement, ...]:
 
 
 def _reduced_axes(node: Node, first: int) -> list[Var]:
-    """The axes that a contraction sums over, named ``k`` and numbers from ``first`` on."""
+    """The axes that a contraction sums over, ``k`` with numbers from ``first`` on."""
     return _summed_axes([node.inputs[0].shape[k] for k in node.attr.axes], first)
 
 
@@ -410,11 +411,10 @@ def _bound(row: list[Var]) -> int:
 
 
 def _values_to_buffer(state: _Lowering, reductions: list[Node], row: list[Var]) -> dict[Node, Node]:
-    """Costly values of the row that two passes read, or what those read it for: kept in a local array from the first
-    reduction that computes them.
+    """Costly values of the row that two passes read, or values that only they are computed for, each with the first
+    reduction that computes it: they are kept in a local array.
 
-    Only where the row lies along memory, so that it is the vectorised axis; and as many as the target has room for, the
-    first of them.
+    Only where the row is contiguous, so that it is the vectorised axis, and in order, as far as the target has room.
     """
     cluster = state.cluster
     limit = sym.upper(sym.product(_extent(a) for a in row))
@@ -443,7 +443,8 @@ def _values_to_buffer(state: _Lowering, reductions: list[Node], row: list[Var]) 
 
 
 def _final_reader(node: Node, state: _Lowering, readers: Mapping[Node, list[Node]]) -> Node:
-    """The value that ``node`` is computed for, itself where there are several: of as many elements and bytes."""
+    """The value that ``node`` is computed for: its only reader, and so on, while elements are as many and bytes no
+    more."""
     while node not in state.layouts.fusion.stored and len(readers[node]) == 1:
         (reader,) = readers[node]
         index = state.cluster.index
@@ -456,7 +457,7 @@ def _final_reader(node: Node, state: _Lowering, readers: Mapping[Node, list[Node
 
 
 def _readers(nodes: Collection[Node]) -> dict[Node, list[Node]]:
-    """For each of the nodes, and what they read, those of them that read it."""
+    """For each of ``nodes`` and their operands, the nodes among them that read it."""
     found: dict[Node, list[Node]] = {node: [] for node in nodes}
     for node in nodes:
         for x in dict.fromkeys(node.inputs):
@@ -465,7 +466,7 @@ def _readers(nodes: Collection[Node]) -> dict[Node, list[Node]]:
 
 
 def _needed(root: Node, state: _Lowering, finished: list[Node]) -> set[Node]:
-    """What is computed on the way to ``root``: the cluster's members and inline values, up to finished reductions."""
+    """The members and inline values that ``root`` is computed from, up to ``finished`` reductions."""
     found: set[Node] = set()
     stack = [root]
     while stack:
@@ -490,6 +491,6 @@ def _looks_up(body: tuple[ln.Statement, ...]) -> bool:
 
 
 def _dims(body: tuple[ln.Statement, ...]) -> tuple[Var, ...]:
-    """Dimension symbols: variables that no statement binds."""
+    """The dimension symbols: variables that no statement binds."""
     used = {v for statement in statements(body) for e in expressions(statement) for v in sym.variables(e)}
     return tuple(sorted(used - variables_bound(body), key=lambda v: v.name))

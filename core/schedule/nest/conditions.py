@@ -97,8 +97,7 @@ def negated(condition: ln.Scalar) -> ln.Scalar:
 
 
 def affine_index(value: ln.Scalar) -> Int | None:
-    """An integer scalar as an affine expression of loop indices; None where it is none, or where its type might
-    overflow."""
+    """An integer scalar as an affine expression of loop indices; None where it is none, or its type might overflow."""
     found: dict[ln.Scalar, Int | None] = {}
     for scalar in ln.postorder(value):
         exact = _exact(scalar, found) if scalar.dtype.is_integer else None

@@ -1,4 +1,4 @@
-"""What a nest touches of its arrays: the offsets, and the slabs that consecutive parts of its tasks touch."""
+"""The elements of its arrays that a nest touches: offsets, and the slabs that consecutive parts of its tasks touch."""
 
 from __future__ import annotations
 

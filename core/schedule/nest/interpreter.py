@@ -55,8 +55,8 @@ def run(
     dims: Mapping[str, int] | None = None,
     tasks: Iterable[int] | None = None,
 ) -> bool:
-    """Runs ``nest`` on flat ``arrays`` by name, writing into those that it writes; ``dims`` are the sizes by name, and
-    ``tasks`` the numbers of the tasks to run, where it is not all.
+    """Runs ``nest`` on flat ``arrays`` by name, and writes its results into them. ``dims`` are the sizes by name,
+    ``tasks`` the numbers of the tasks to run, by default all.
 
     Returns whether every checked index was in range. Raises SpecError where the nest reads or writes outside an array,
     or uses a name that is not in scope.
@@ -105,7 +105,7 @@ class _Machine:
         self.in_range = True
         self.threads = threads
         self.thread = _ALL
-        # Who read or wrote an element since the last barrier that orders such accesses; several readers count as all.
+        # The thread that read or wrote an element since the last barrier that orders it; several readers count as all.
         self.readers: dict[tuple[str, int], int] = {}
         self.writers: dict[tuple[str, int], int] = {}
 
@@ -202,7 +202,7 @@ class _Machine:
         """Raises SpecError where another thread read or wrote the element since the last barrier."""
         if self.threads == 1:
             return
-        thread = max(self.thread, 0)  # of what all compute, one stores
+        thread = max(self.thread, 0)  # what all threads compute, one of them stores
         for others, verb in ((self.readers, "read"), (self.writers, "wrote")):
             other = others.get((array, position), thread)
             if other != thread:
@@ -370,7 +370,7 @@ class _Machine:
 
 
 class _Places(_Machine):
-    """A machine that keeps what it writes apart, and evaluates reductions over arrays of indices."""
+    """A machine that collects stores instead of changing arrays, and evaluates reductions over arrays of indices."""
 
     def __init__(self, arrays: dict[str, Array], variables: dict[str, Any], threads: int) -> None:
         super().__init__(arrays, variables, threads)

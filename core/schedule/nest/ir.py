@@ -278,7 +278,8 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Reductions:
-    """The reductions ``names``, all with ``op``, side by side over the same serial ``loops``, to share what they read.
+    """The reductions ``names``, all with ``op``, computed together over the same serial ``loops``, so that they share
+    loads.
 
     In every iteration each of ``terms``, a name and a value, joins the reduction of that name, in order. A reduction
     may have several terms in an iteration, or none; over no loops there is one iteration.
@@ -363,8 +364,8 @@ class Alloc:
 
 @dataclass(frozen=True)
 class Barrier:
-    """No thread of the task passes before all have come here and see what all have written to shared arrays; with
-    ``all_memory``, to the arrays of the kernel too."""
+    """No thread of the task passes before all threads have arrived. Each then sees what all have written to shared
+    arrays, and with ``all_memory`` to the arrays of the kernel too."""
 
     all_memory: bool = False
     fields: ClassVar[Fields] = Fields(other=("all_memory",))
@@ -402,8 +403,8 @@ class Prologue:
 class Contract:
     """A tile operation: an outer product summed over ``loops``, the accumulators in registers.
 
-    With ``outer`` above 0, what is summed in registers are blocks: for each iteration of the first ``outer`` loops, the
-    sum over the others. The sums of blocks are added in ``tile``, in order.
+    With ``outer`` above 0, registers sum blocks of terms: one block for each iteration of the first ``outer`` loops.
+    The sums of blocks are added in ``tile``, in order.
 
     Meaning, for ``i < rows`` and ``j < columns``, with ``K`` running over ``loops`` in order::
 
@@ -419,17 +420,17 @@ class Contract:
     ``loops`` is one loop, a multiple of the fragment's depth long.
 
     With ``unit``, a matrix unit multiplies, in steps of ``depth`` terms along the last of ``loops``, ``k``: ``A`` has
-    these side by side, and ``B`` in groups, so that what stands for ``B`` above is, with ``g`` the unit's group::
+    these side by side, and ``B`` in groups. With ``g`` the unit's group, the element of ``B`` above is then::
 
         B[b_offset + k//g * columns*g + j*g + k%g]
 
     ``b_offset`` is then not over ``k``. A last step may be shorter.
 
-    With a ``prologue``, what it computes is multiplied in place of an element of B; ``b`` is the one of its arrays that
-    is read fastest, and ``b_offset`` the first column's element of that.
+    With a ``prologue``, its value replaces the element of B; ``b`` is the one of its arrays that is read fastest, and
+    ``b_offset`` the first column's element of that array.
 
-    ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may bring into the caches
-    for a later tile. They change no value, and may lie beyond the end of an array.
+    ``a_ahead`` and ``b_ahead``, where given, are elements of ``A`` and ``B`` that each step may prefetch for a later
+    tile. They change no value, and may lie beyond the end of an array.
 
     Raises SpecError for more than one of ``fragment``, ``unit`` and ``prologue``, for ``outer`` with a fragment, a unit
     or ``accumulate``, and for ``a_ahead`` with a unit.

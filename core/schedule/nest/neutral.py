@@ -44,8 +44,8 @@ def neutral_unless(value: ln.Scalar, op: Op, finite: frozenset[str]) -> list[Int
 
 
 def _constant_unless(value: ln.Scalar) -> tuple[list[Int], bytes]:
-    """Conditions (``>= 0``) and the bytes of a number: where any condition fails, ``value`` is that number. Both are
-    empty where they are not known."""
+    """Conditions (``>= 0``) and a number's bytes: where any fails, ``value`` is the number. Both are empty where not
+    known."""
     found: dict[ln.Scalar, tuple[list[Int], bytes]] = {}
     for scalar in ln.postorder(value):
         leaf, parts = scalar.leaf, [found[operand] for operand in scalar.operands]

@@ -1,4 +1,4 @@
-"""What a sum of products in a nest multiplies: the elements of A and B, and what computes them."""
+"""The operands of a sum of products in a nest: elements of A and B, and the scalars that compute them."""
 
 from __future__ import annotations
 
@@ -63,14 +63,13 @@ def stored_type(nest: ln.LoopNest, array: str) -> DType:
 
 
 def loops_of_b(contract: ln.Contract) -> list[ln.Loop]:
-    """The loops along which B moves. With a prologue, steps of the other loops read further elements of the same
-    byte."""
+    """The loops along which B moves. With a prologue, steps of other loops may read from the same byte."""
     if contract.prologue is None:
         return list(contract.loops)
     return [loop for loop in contract.loops if loop.axis in sym.variables(contract.b_offset)]
 
 
-def iteration_number(loops: Sequence[ln.Loop]) -> Int:
+def flat_index(loops: Sequence[ln.Loop]) -> Int:
     """The number of the current iteration of nested ``loops``, each counted up to its upper bound."""
     number = ZERO
     for loop in loops:

@@ -1,4 +1,4 @@
-"""Substitution and traversal of nests: what the transforms are made of."""
+"""Substitution and traversal of nests, from which transforms are made."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def replace_statements(body: Body, change: Callable[[ln.Statement], Iterable[ln.
 
 
 def substitute(body: Body, by: Mapping[Var, Int]) -> Body:
-    """``body`` with index variables replaced. Conditions that then always hold are dropped, and so is an ``If`` without
-    any."""
+    """``body`` with index variables replaced, without conditions that then always hold, and without an ``If`` of
+    none."""
     memo: dict[ln.Scalar, ln.Scalar] = {}
 
     def inner(body: Body) -> Body:

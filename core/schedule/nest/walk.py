@@ -34,14 +34,14 @@ def inside(statement: ln.Statement) -> Body:
 
 
 def headers(statement: ln.Statement) -> tuple[ln.Loop, ...]:
-    """The loops that a statement itself runs, outermost first, without those of statements inside it."""
+    """The loops that a statement itself runs, outermost first; statements inside it are left out."""
     if isinstance(statement, ln.Loop):
         return (statement,)
     return tuple(part for part in _in_fields(statement, statement.fields.nested) if isinstance(part, ln.Loop))
 
 
 def values(statement: ln.Statement | ln.Prologue) -> tuple[ln.Scalar, ...]:
-    """The scalars that a statement computes itself (not those of statements inside it)."""
+    """The scalars that a statement itself computes; statements inside it are left out."""
     nested = _in_fields(statement, statement.fields.nested)
     return (*_own_values(statement), *(v for part in nested for v in values(part)))
 
@@ -52,7 +52,7 @@ def reads(statement: ln.Statement) -> list[ln.Access]:
 
 
 def expressions(statement: ln.Statement | ln.Prologue) -> list[Int]:
-    """Every index expression that a statement holds itself (not those of statements inside it)."""
+    """Every index expression of a statement itself; statements inside it are left out."""
     parts = statement.fields
     own = _in_fields(statement, parts.indices + parts.conditions)
     own += [e for part in _in_fields(statement, parts.nested) for e in expressions(part)]
@@ -101,7 +101,7 @@ def _own_values(statement: ln.Statement | ln.Prologue) -> list[ln.Scalar]:
 
 
 def _in_fields(statement: ln.Statement | ln.Prologue, names: tuple[str, ...]) -> list[Any]:
-    """What the fields ``names`` hold, one after the other."""
+    """The values of the fields ``names``, one after the other."""
     found: list[Any] = []
     for name in names:
         value = getattr(statement, name)
@@ -119,7 +119,7 @@ def stack_bytes(nest: ln.LoopNest) -> int:
 
 
 def perfect_loops(body: Body) -> tuple[list[ln.Loop], Body]:
-    """The perfectly nested loops at the top of a body, outermost first, and what is inside them."""
+    """The perfectly nested loops at the top of a body, outermost first, and the statements inside them."""
     loops: list[ln.Loop] = []
     while len(body) == 1 and isinstance(body[0], ln.Loop):
         loops.append(body[0])

@@ -161,7 +161,7 @@ def chosen(x: Windowed, budget: float, target: Target) -> tuple[tuple[Filtering,
 
 def _direct_cycles(x: Windowed, target: Target) -> float:
     rows = typical(sym.product(x.extents(x.found.m))) * math.prod(w.count for w in x.windows)
-    return cost.of_sum(math.prod(x.filters.shape), rows, target)
+    return cost.direct_cycles(math.prod(x.filters.shape), rows, target)
 
 
 def _cycles(x: Windowed, each: Sequence[Filtering], target: Target) -> float:
@@ -171,7 +171,7 @@ def _cycles(x: Windowed, each: Sequence[Filtering], target: Target) -> float:
     tiles *= math.prod(-(-w.count // f.m) for w, f in zip(x.windows, each, strict=True))
     positions = math.prod(f.size for f in each)
     to, back = (_operations([getattr(f, name) for f in each]) for name in ("input", "output"))
-    return float(batch * cost.of_tiles(tiles, positions, k, n, to, back, target))
+    return float(batch * cost.filtered_cycles(tiles, positions, k, n, to, back, target))
 
 
 def _operations(matrices: Sequence[Matrix]) -> int:

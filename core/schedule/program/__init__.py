@@ -1,1 +1,2 @@
-"""The program: kernels, steps, buffers and states, which steps run without waiting, and the plan of memory."""
+"""The program: kernels, steps, buffers and states, phases without waiting, and the plan of memory; no loop is
+scheduled."""

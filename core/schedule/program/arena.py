@@ -10,7 +10,7 @@ from luminal.core.schedule.program.ir import aligned
 
 @dataclass(frozen=True)
 class Span:
-    """A value that lives from step ``first`` to step ``last`` (both inclusive) and takes ``size`` bytes."""
+    """A value of ``size`` bytes that is alive from step ``first`` to step ``last``, both inclusive."""
 
     name: str
     size: int
@@ -38,7 +38,7 @@ def place_spans(spans: Sequence[Span]) -> tuple[Mapping[str, int], int]:
 
 
 class _Placed:
-    """Spans by when they live: in a binary tree of steps, each at the fewest nodes whose steps make up its life."""
+    """Spans by lifetime, in a binary tree of steps: each at the fewest nodes that cover its life."""
 
     def __init__(self) -> None:
         self._from: dict[int, list[Span]] = {}
@@ -59,7 +59,7 @@ class _Placed:
         self._levels = max(self._levels, level)
 
     def beside(self, span: Span) -> Iterator[Span]:
-        """The spans that live at a step at which ``span`` does: those that do at its first, and that begin later."""
+        """The spans that are alive at a step of ``span``: those alive at its first step, and those that begin later."""
         for level in range(self._levels):
             yield from self._during.get((level, span.first >> level), ())
         for step in range(span.first + 1, span.last + 1):

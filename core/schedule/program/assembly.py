@@ -1,7 +1,7 @@
-"""The program put together: kernels, buffers and steps, region by region.
+"""The program, put together region by region: kernels, buffers and steps.
 
-The entry's steps are one region; so is each body of a loop or branch, with clusters, layouts and a memory plan of its
-own. A region inside another takes one place in the arena of that one, for as long as the step that holds it runs.
+The steps of an entry are a region; so is each body of a loop or branch, with its own clusters, layouts and memory plan.
+A region inside another has one place in the arena of that one, while the step that contains it runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from luminal.core.texts import strings
 
 @dataclass(frozen=True)
 class Source:
-    """What an entry is made of: a graph in the form that kernels need, prepared and arranged."""
+    """What an entry is made of: a graph, its form for kernels, and its arrangement."""
 
     entry: str
     graph: Graph
@@ -88,7 +88,7 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
 
 
 def _texts(source: Source) -> Iterator[str]:
-    """The texts whose numbers an entry has among its constants."""
+    """The texts whose numbers are constants of an entry."""
     for node in traverse.everything(source.prepared.roots):
         if node.op is ops.CONSTANT and node.dtype.is_text:
             yield from filter(None, strings(node.attr.array))
@@ -118,7 +118,7 @@ def _tensor(name: str, node: Node, buffer: str) -> TensorSpec:
 
 @dataclass
 class _Tables:
-    """What all regions share: the kernels, the buffers by name, and the states, each with where it is first named."""
+    """What all regions share: kernels, buffers by name, and states, each with the entry that first names it."""
 
     target: Target
     kernels: dict[LoopNest, Kernel] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class _Tables:
         return name
 
     def part(self, whole: str, counter: Var, element: Node, source: Source) -> str:
-        """A new buffer for the element of ``whole`` that a loop is at."""
+        """A new buffer for the element of ``whole`` at the current round of a loop."""
         name = self.buffer(f"{whole}[{counter.name}]", element, "part", source)
         self.buffers[name] = replace(self.buffers[name], whole=whole, counter=counter)
         return name
@@ -153,7 +153,7 @@ class _Tables:
         return self.constants[node, order]
 
     def state(self, state: Kept, source: Source) -> None:
-        """A place for a state behind those that have one, unless it has one itself: then it is the same state."""
+        """A place for a state after those that have one. States of one name are one state."""
         if state.name not in self.states:
             end = max((self.buffers[name].offset + self.buffers[name].size for name in self.states), default=0)
             name = self.buffer(state.name, state.input, "state", source)
@@ -162,7 +162,7 @@ class _Tables:
             self.touched.add(name)
 
     def initial(self, state: Kept, source: Source) -> str | None:
-        """The constant that a state is at first; None: zeros."""
+        """The buffer of the constant that a state begins with; None for zeros."""
         if keep.is_zero(state.initial):
             return None
         name = self.constant(state.initial, tuple(range(state.initial.rank)), source)
@@ -187,7 +187,7 @@ class _Tables:
 
 @dataclass
 class _Region:
-    """One region: ``names`` are the buffers of its nodes; those that it makes itself it also plans."""
+    """One region. ``names`` are the buffers of nodes; it plans the memory of those in ``own``."""
 
     tables: _Tables
     source: Source
@@ -195,21 +195,21 @@ class _Region:
     names: dict[Node, str]
     own: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    uses: list[tuple[str, ...]] = field(default_factory=list)  # by each step
-    inside: list[tuple[_Region, ...]] = field(default_factory=list)  # regions that are only alive in each step
+    uses: list[tuple[str, ...]] = field(default_factory=list)  # buffers of each step
+    inside: list[tuple[_Region, ...]] = field(default_factory=list)  # regions inside each step
     offsets: Mapping[str, int] = field(default_factory=dict)
     together: tuple[Phase, ...] = ()
 
     def take(self, inputs: Sequence[Node]) -> None:
-        """Steps that make numbers of the texts in ``inputs``, which are in buffers of the caller."""
+        """Steps that turn texts in ``inputs``, in buffers of the caller, into numbers."""
         for node in inputs:
             given = self.names[node]
             self.names[node] = self._new(f"{given} in numbers", node)
             self._add(HostCall(TAKE, (given, self.names[node])), (given, self.names[node]))
 
     def assemble(self, left: Sequence[tuple[Kept, Node]] = (), texts: Sequence[Node] = ()) -> Region:
-        """``left`` are states, each with the value that it has in the end: computed there, or else copied there;
-        ``texts`` are results whose numbers are made texts in buffers of the caller."""
+        """The region of all clusters. ``left`` are states with their final values, which are computed in place or
+        copied there; ``texts`` are results whose numbers become texts in buffers of the caller."""
         wanted = {node: self.names[node] for node in texts}
         for node, name in wanted.items():
             self.names[node] = self._new(f"{name} in numbers", node)
@@ -235,7 +235,7 @@ class _Region:
                 self._copy(node, state.input)
         for node, name in wanted.items():
             self._add(HostCall(GIVE, (self.names[node], name)), (self.names[node], name))
-        # Threads of a CPU go through several steps without waiting; a grid is one step.
+        # Phases are for threads of CPUs; a grid runs one step at a time.
         self.together = tuple(self._phases()) if self.tables.target.grid is None else ()
         return Region(tuple(self.steps), self.together)
 
@@ -288,8 +288,8 @@ class _Region:
             yield lowered, arrangement.schedule_cluster(cluster, lowered, self.tables.target)
 
     def _lowered(self, cluster: Cluster) -> Iterator[clusters.Lowered]:
-        """The nests of a cluster: one, or for an assembly one for each box that is not written elsewhere, and last the
-        scatter that writes over them, or the sort of what they are."""
+        """The nests of a cluster: one, or for an assembly one for each box that nothing else writes, and then the
+        scatter or sort in its buffer."""
         arranged, target = self.arranged, self.tables.target
         parts = arranged.assemblies.parts
         whole = next((n for n in cluster.index if n in parts), None)
@@ -300,15 +300,15 @@ class _Region:
             yield clusters.lower(cluster, arranged, target)
 
     def _is_in_place(self, node: Node) -> bool:
-        """Whether ``node`` is a scatter into a value that lies where it does."""
+        """Whether ``node`` is a scatter into its operand's buffer."""
         old = node.inputs[0] if node.op is ops.SCATTER else None
         return old in self.names and self.names[old] == self.names.get(node)
 
     # ---- loops and branches ----------------------------------------------------------------------------------------
 
     def _loop(self, cluster: Cluster) -> None:
-        """A scan or a while loop: each carry in two buffers that change their contents after each round, or in one
-        where a round only scatters into it."""
+        """A scan or a while loop. Each carry has two buffers that are exchanged after each round, or one, where a round
+        only scatters into it."""
         node = next(iter(cluster.index))
         attr: ops.Step | ops.Repeat = node.attr
         members = {n.attr.result: n for n in cluster.index}
@@ -329,7 +329,7 @@ class _Region:
                 put_out[attr.results[number]] = self.tables.part(whole, counter, attr.results[number], self.source)
                 outer.append(whole)
         changed = {result: x for x, result in zip(attr.carries, attr.results, strict=False) if result is not x}
-        arranged = self._arranged((*changed, *put_out), {**read, **put_out}, attr.inside(len(attr.computed) - 1))
+        arranged = self._arrange((*changed, *put_out), {**read, **put_out}, attr.inside(len(attr.computed) - 1))
         written: dict[Node, str] = {}
         carried: list[tuple[str, str]] = []
         for result, x in changed.items():
@@ -346,7 +346,7 @@ class _Region:
         if isinstance(attr, ops.Repeat):
             flag = self._new("holds", attr.condition)
             outer.append(flag)
-            asked = self._arranged((attr.condition,), read, attr.inside(0))
+            asked = self._arrange((attr.condition,), read, attr.inside(0))
             asking, test = self._inner(asked, {**read, attr.condition: flag})
             regions = (asking, body)
         self._add(Loop(counter, rounds, region, tuple(carried), test, flag), outer, regions)
@@ -360,21 +360,19 @@ class _Region:
         inner: list[tuple[_Region, Region]] = []
         for number, body in enumerate(attr.computed):
             names = {**read, **{body[k]: name for k, name in results.items()}}
-            arranged = self._arranged(tuple(body[k] for k in results), names, attr.inside(number))
+            arranged = self._arrange(tuple(body[k] for k in results), names, attr.inside(number))
             inner.append(self._inner(arranged, names))
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _arranged(
-        self, roots: tuple[Node, ...], names: Mapping[Node, str], measured: Mapping[Var, Node]
-    ) -> Arrangement:
-        """What computes ``roots`` inside a step, ``names`` being buffers of values there, and sizes being measured."""
+    def _arrange(self, roots: tuple[Node, ...], names: Mapping[Node, str], sizes: Mapping[Var, Node]) -> Arrangement:
+        """The arrangement of ``roots`` inside a step; ``names`` are buffers of values there, ``sizes`` are measured."""
         unaligned = frozenset(node for node, name in names.items() if self._is_unaligned(name))
-        every = (*roots, *measured.values())
-        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, measured)
+        every = (*roots, *sizes.values())
+        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, sizes)
 
     def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
-        """A region that computes what is arranged, ``names`` being the buffers of what it reads and leaves."""
+        """A region that computes ``arranged``; ``names`` are the buffers of its inputs and results."""
         inner = _Region(self.tables, self.source, arranged, names)
         return inner, inner.assemble()
 
@@ -417,7 +415,7 @@ class _Region:
     # ---- the plan --------------------------------------------------------------------------------------------------
 
     def _phases(self) -> Iterator[Phase]:
-        """The phases of consecutive launches. What has portions in one of them leaves the arena."""
+        """The phases of consecutive launches. Buffers with portions leave the arena."""
         nests = list(self.tables.kernels)
         first = 0
         while first < len(self.steps):
@@ -434,8 +432,8 @@ class _Region:
             first += len(launches) + 1
 
     def _portions(self, phase: Phase, launches: Sequence[phases.NestLaunch]) -> Iterator[Portion]:
-        """Those of the buffers that no step outside ``phase`` uses. Two share memory where a share has no use for the
-        first when it begins with the second."""
+        """The portions of buffers that no step outside ``phase`` uses. Two share memory where a share no longer needs
+        the first when it begins to use the second."""
         outside = {
             name
             for number, (step, names) in enumerate(zip(self.steps, self.uses, strict=True))
@@ -462,16 +460,16 @@ class _Region:
             yield Portion(name, first, length, offsets[name])
 
     def plan(self) -> int:
-        """Gives everything a place in the arena of this region, whose size it returns."""
+        """Places everything in the arena of this region, and returns its size in bytes."""
         phase_of = {step: phase for phase in self.together for step in range(phase.first, phase.last + 1)}
         lives: dict[str, list[int]] = {}
         for number, names in enumerate(self.uses):
-            phase = phase_of.get(number)  # its steps may run at once, so what one uses lives in all
+            phase = phase_of.get(number)  # its steps may overlap: what one uses lives in all
             for name in names:
                 lives.setdefault(name, []).extend((phase.first, phase.last) if phase else (number,))
         for step in self.steps:
             for first, second in step.carried if isinstance(step, Loop) else ():
-                # They change their contents: what a round left may lie in either.
+                # The two are exchanged: a round's result may lie in either.
                 lives[first] = lives[second] = [*lives[first], *lives[second]]
         spans = [
             plan.Span(n, self.tables.buffers[n].size, min(at), max(at)) for n, at in lives.items() if n in self.own
@@ -482,7 +480,7 @@ class _Region:
         return size
 
     def place(self, start: int) -> None:
-        """Writes the places into the buffers, ``start`` being where this region lies in the arena."""
+        """Writes the offsets into the buffers; this region begins at ``start`` in the arena."""
         for name in self.own:
             if name in self.offsets:
                 self.tables.buffers[name] = replace(self.tables.buffers[name], offset=start + self.offsets[name])
@@ -503,7 +501,7 @@ def _check_axes(nest: LoopNest) -> None:
 
 
 def _operations(cluster: Cluster) -> Int:
-    """Operations of the sums of products of numbers in a cluster: a product and an addition for each term."""
+    """Operations of the sums of products in a cluster: a product and an addition for each term."""
     terms: Int = 0
     for node in cluster.index:
         if node.op is ops.SUM_REDUCE and not node.dtype.is_bool and node.inputs[0].op is ops.MUL:
@@ -512,7 +510,7 @@ def _operations(cluster: Cluster) -> Int:
 
 
 def _bytes(node: Node) -> int:
-    """The size of a value at the bounds of its dimensions."""
+    """Bytes of a value at the upper bounds of its dimensions."""
     elements = sym.upper(node.size)
     assert elements is not None, node
     return max(elements, 0) * node.dtype.itemsize

@@ -1,7 +1,8 @@
-"""The meaning of a program: its steps run in numpy, with every buffer where the plan has put it, or, where a phase has
-portions of it, in memory of its own.
+"""The meaning of a program: its steps run in numpy, with buffers where the memory plan has put them; buffers with
+portions have memory of their own.
 
-The kernels are run by ``run_nest``, or by anything else that can run one. This is the reference for generated code.
+Kernels are run by ``nest.interpreter``, or by any other function that runs one. This is the reference for generated
+code.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from luminal.core.schedule.program.ir import (
 from luminal.core.symbolic import Int
 
 RunKernel = Callable[..., bool]
-FRESH = 0xFF  # of memory that nothing has been written to: NaN in every float type, so that reading it shows
+FRESH = 0xFF  # each byte of unwritten memory: NaN in every float type, so that reading it shows
 
 
 def run(
@@ -45,14 +46,13 @@ def run(
     seed: int | None = None,
     run_kernel: RunKernel = interpreter.run,
 ) -> dict[str, Array]:
-    """The outputs of an entry, the first where none is given, by name; ``dims`` are the sizes of the dimensions. States
-    have their initial values.
+    """The outputs of an entry, by default the first, by name; ``dims`` are the sizes of the dimensions. States have
+    their initial values.
 
-    With a ``seed``, each share of a phase runs through all its steps before the next begins, in an order drawn from it:
-    as far apart as threads can drift. Raises SpecError where a kernel reads or writes outside its arrays or, with a
-    ``seed``, writes outside the portions of its share (what is read there has not been written, which shows);
-    IndexError where an index that it read is out of range, InputError where a function of the host refuses what it is
-    given.
+    With a ``seed``, each share of a phase runs through all its steps before the next begins, in a random order: as far
+    apart as threads can drift. Raises SpecError where a kernel accesses elements outside its arrays or, with a
+    ``seed``, writes outside the portions of its share (reads there find ``FRESH``); IndexError where an index read at
+    run time is out of range, InputError where a function of the host refuses its operands.
     """
     entry = entry or program.entries[0]
     arena = _fresh(entry.arena_size)
@@ -154,7 +154,7 @@ class _Run:
                 self._check_portion(portion.buffer, max(first, 0), first + portion.length)
 
     def _forget(self, phase: Phase) -> None:
-        """What the phase has portions of is as if nothing had been written to it."""
+        """Discards the contents of the buffers that the phase has portions of."""
         for portion in phase.portions:
             self.memory.pop(portion.buffer, None)
 

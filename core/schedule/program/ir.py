@@ -32,12 +32,12 @@ def aligned(size: int) -> int:
 class Buffer:
     """A value in memory.
 
-    ``shape`` is in elements; ``order`` lists its axes from the slowest to the fastest in memory. ``space`` is one of
+    ``shape`` is in elements; ``order`` lists its axes from slowest to fastest in memory. ``space`` is one of
     ``SPACES``; an input or output is the entry's tensor of the same name. ``offset`` is in bytes from the start of the
     arena, or of the states of a context (0 in other spaces: code generation lays out the weights); ``size`` is in
-    bytes, at the upper bounds of the dimensions. A buffer in space ``part`` is the element of ``whole`` along its first
-    axis that a loop is at: the one whose ``counter`` is given. One in space ``share`` is nowhere as a whole: each share
-    of the phase that has it among its ``portions`` has some of its elements.
+    bytes, at the upper bounds of the dimensions. A buffer in space ``part`` is an element of ``whole`` along its first
+    axis, at the round in ``counter``. A buffer in space ``share`` does not exist as a whole: a thread has the portion
+    of its current share, of a phase that lists it among its ``portions``.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Fetch:
-    """What a launch brings into the caches for a later one: bytes of the constant ``buffer`` from ``first`` on,
-    ``stride`` for each step of its kernel's tiles, which makes ``part`` for each task. It may go a little beyond."""
+    """What a launch prefetches for a later one: bytes of the constant ``buffer`` from ``first`` on, ``stride`` for each
+    step of its kernel's tiles, ``part`` for each task. It may run a little past the end."""
 
     buffer: str
     first: int
@@ -82,8 +82,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Portion:
-    """What a share of a phase has of a ``buffer`` in space ``share``: the ``length`` elements from ``first + share *
-    length`` on. They lie ``offset`` bytes into the memory that a thread has for portions."""
+    """A share's elements of a ``buffer`` in space ``share``: ``length`` of them, from ``first + share * length`` on.
+    They lie ``offset`` bytes into the thread's memory for portions."""
 
     buffer: str
     first: int
@@ -95,9 +95,9 @@ class Portion:
 class Phase:
     """Consecutive steps, ``first`` to ``last`` inclusive, between which no thread waits for another: each thread runs
     its part of the ``shares`` of one step, then of the next. A share is ``tasks[k]`` consecutive tasks of the k-th
-    step. At most one step of a phase can raise a status. ``linked`` says that a step reads what an earlier one wrote:
-    then each share goes through all steps before the next begins, while what it wrote is in the cache. Of the buffers
-    that have ``portions``, which no other step uses, a thread has only that of the share that it is at."""
+    step. At most one step can raise a status. ``linked``: a step reads what an earlier one wrote, so each share runs
+    through all steps before the next share begins, while its results are in the cache. Of buffers with ``portions``,
+    which no other step uses, a thread has the portion of its current share alone."""
 
     first: int
     last: int
@@ -107,8 +107,7 @@ class Phase:
     portions: tuple[Portion, ...] = ()
 
     def grain(self, steps: Sequence[Launch]) -> int:
-        """How many shares one thread does sooner than it could wake another. A share takes as long as its tasks of each
-        of the ``steps`` together."""
+        """How many shares a thread runs in the time of waking another; a share runs its tasks of all ``steps``."""
         work = sum(Fraction(times, step.grain) for step, times in zip(steps, self.tasks, strict=True))
         return max(1, int(1 / work))
 
@@ -123,7 +122,7 @@ class Region:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A step: a function of the host (see ``core.host``) on buffers, the last of which is its result; row-major.
+    """A step: a function of the host (see ``core.host``) on row-major buffers, the last of which is the result.
     ``take`` and ``give`` move texts between a caller's tensors and buffers of numbers."""
 
     function: str
@@ -137,9 +136,8 @@ TAKE, GIVE = "take", "give"
 @dataclass(frozen=True)
 class Loop:
     """A step: the ``body``, ``rounds`` times, while ``counter`` counts from 0; or, where that is None, as often as
-    ``flag``, a buffer of one bool, holds when ``test`` has run. After each round the pairs of buffers that are
-    ``carried`` change their contents: the first of each is what the next round reads, the second what this one wrote.
-    """
+    ``flag``, a buffer of one bool, holds after ``test`` has run. After each round, the pairs of buffers in ``carried``
+    exchange their contents: the next round reads the first of a pair, this round has written the second."""
 
     counter: Var
     rounds: Int | None
@@ -160,8 +158,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Measure:
-    """A step: from here on ``dim`` is as large as ``count``, a buffer of one int64, says; before, it is at its upper
-    bound."""
+    """A step: from here on the size of ``dim`` is ``count``, a buffer of one int64; before, it is its upper bound."""
 
     dim: Var
     count: str
@@ -203,7 +200,7 @@ class Entry:
 
     @property
     def launches(self) -> Iterator[Launch]:
-        """The launches in the order of the steps, those of bodies among them, once each."""
+        """The launches in the order of the steps, with those inside loops and branches, once each."""
         return launches(self.region)
 
 
@@ -263,7 +260,7 @@ class Program:
         return self.named[name]
 
     def bytes_of(self, portion: Portion) -> int:
-        """What a portion takes of a thread's memory for portions."""
+        """Bytes of a portion, in a thread's memory for portions."""
         return aligned(portion.length * self.buffer(portion.buffer).dtype.itemsize)
 
     @property
@@ -274,7 +271,7 @@ class Program:
 
     @property
     def portions_at_once(self) -> int:
-        """How many threads at most have portions at once: one for each share, up to the largest 32-bit number."""
+        """How many threads can have portions at once: one for each share, at most the largest 32-bit number."""
         phases = (phase for entry in self.entries for _, phase in together(entry.region) if phase.portions)
         counts = (sym.upper(phase.shares) for phase in phases)
         most = (1 << 31) - 1
@@ -326,8 +323,7 @@ def measured(region: Region) -> Iterator[Var]:
 
 
 def numbered(region: Region) -> Iterator[Launch | HostCall]:
-    """What a run tells the beginning of, in the order of its numbers: the launches and calls of the host of a region
-    and of the regions inside it."""
+    """The launches and calls of the host of a region and of those inside it, in the order in which runs number them."""
     for step in region.steps:
         if isinstance(step, Launch | HostCall):
             yield step

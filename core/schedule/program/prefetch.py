@@ -1,9 +1,9 @@
-"""Weights on their way ahead: steps that compute bring the weights of later steps into the caches on the side.
+"""Prefetching of weights across steps: steps that compute bring the weights of later steps into the caches.
 
-A step whose weights come from memory more slowly than it multiplies them waits for memory: a product of one row, as of
-a classifier, waits for all of them. A step before it that multiplies more than it reads leaves memory idle meanwhile.
-So each of the loops over the terms of its tiles asks for a part of what the later step will read, as much as memory
-gives beside its own weights. Nothing changes but where bytes lie.
+A step waits where its weights arrive from memory more slowly than it multiplies them: a product of one row, as in a
+classifier, waits for all of them. An earlier step that multiplies more than it reads leaves memory idle. Each iteration
+of its loops over terms therefore prefetches a part of what the later step reads, as much as memory can deliver besides
+its own weights. No value changes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from luminal.core.target import Target
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The bytes before ``end`` of a constant that a later step reads; ``room`` is what may still come into the caches
-    before it does."""
+    """The first ``end`` bytes of a constant that a later step reads; ``room`` are the bytes that caches may still take
+    in before it."""
 
     buffer: str
     end: int
@@ -33,7 +33,7 @@ class _Wanted:
 
 
 def with_fetches(program: Program, target: Target) -> Program:
-    """``program``, its launches with what they fetch for later ones. On GPUs nothing: other blocks run meanwhile."""
+    """``program`` with the fetches of its launches. None on GPUs, where other blocks run while one waits."""
     if target.grid is not None:
         return program
     entries = tuple(replace(e, region=_with_fetches(program, e.region, target)) for e in program.entries)
@@ -43,21 +43,22 @@ def with_fetches(program: Program, target: Target) -> Program:
 
 
 def _with_fetches(program: Program, region: Region, target: Target) -> Region:
-    """The region with fetches in its own launches; from the last to the first, so that each is as late as can be."""
+    """The region with fetches in its launches, chosen from the last to the first, so that each is as late as
+    possible."""
     ahead = target.costs.prefetch
     steps = list(region.steps)
     wanted: list[_Wanted] = []
     for number in reversed(range(len(steps))):
         step = steps[number]
         if not isinstance(step, Launch):
-            wanted = []  # nobody knows how much a loop reads
+            wanted = []  # how much a loop reads is not known
             continue
         nest = program.kernels[step.kernel].nest
         weights = {name: program.buffer(name).size for name in _weights(program, step, nest)}
         read = sum(weights.values())
         cycles = cost.cycles(nest, target.costs) / min(target.threads, max(1, typical(nest.task_count)))
         spare = int(cycles * ahead.pace) - read
-        # What this step reads, it brings itself.
+        # This step reads its own weights itself, and they take room.
         wanted = [replace(w, room=w.room - read) for w in wanted if w.room >= read and w.buffer not in weights]
         if spare < 0:
             wanted += [_Wanted(name, size, int(target.l3 * ahead.l3) - size) for name, size in weights.items()]
@@ -68,14 +69,14 @@ def _with_fetches(program: Program, region: Region, target: Target) -> Region:
 
 
 def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted, line: int) -> Fetch | None:
-    """The last of what is ``wanted``, ``spare`` bytes at most, divided among all terms of all tasks, a ``line`` each at
-    most; None where that leaves none for each."""
+    """The fetch of the last bytes that are ``wanted``, at most ``spare``, divided among all terms of all tasks, at most
+    a ``line`` each; None where no byte is left for each."""
     terms = _term_count(nest.tasks[-1].body if nest.tasks else nest.body, frozenset(nest.dims))
     rounds = terms * nest.task_count
     if rounds == 0:
         return None
     size = min(wanted.end, spare, line * typical(rounds))
-    # Rounded up where this fetches all that is left: a few bytes more would be too few for another step to fetch.
+    # Rounded up where this fetches all that is left, lest a few bytes remain for another step.
     divided = sym.ceildiv if size == wanted.end and isinstance(rounds, int) else sym.floordiv
     stride = sym.minimum(line, divided(size, sym.maximum(1, rounds)))
     if stride == 0:
@@ -85,7 +86,7 @@ def _fetch(nest: ln.LoopNest, spare: int, wanted: _Wanted, line: int) -> Fetch |
 
 
 def _weights(program: Program, step: Launch, nest: ln.LoopNest) -> Iterator[str]:
-    """The constants that the step multiplies in tiles, each once. (What else it reads, an earlier step wrote.)"""
+    """The constants that the step multiplies in tiles, each once. Earlier steps have written its other operands."""
     multiplied = {array for s in statements(nest.body) if isinstance(s, ln.Contract) for array in (s.a, s.b)}
     for name in dict.fromkeys(n for n, a in zip(step.arguments, nest.arrays, strict=True) if a.name in multiplied):
         if program.buffer(name).space == "constant":
@@ -93,8 +94,8 @@ def _weights(program: Program, step: Launch, nest: ln.LoopNest) -> Iterator[str]
 
 
 def _term_count(body: Sequence[ln.Statement], dims: frozenset[Var]) -> Int:
-    """How many terms the tiles of one run of ``body`` sum, or steps of a matrix unit, by ``dims``: each is a fetch.
-    Where that is another number from task to task, it is a typical one."""
+    """The number of terms, or steps of a matrix unit, that the tiles of one run of ``body`` sum, by ``dims``; each can
+    fetch. Where it differs between tasks, it is a typical number."""
 
     def count(extent: Int) -> Int:
         return extent if sym.variables(extent) <= dims else typical(extent)

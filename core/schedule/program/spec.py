@@ -1,4 +1,4 @@
-"""What a Program must be: what code generation relies on."""
+"""The specification of a Program: the properties on which code generation relies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from luminal.core.sizes import solve
 
 
 def check(program: Program) -> None:
-    """Raises SpecError where the program breaks what code generation relies on."""
+    """Raises SpecError where the program breaks a property on which code generation relies."""
     _expect(program.name.isidentifier() and program.name.isascii(), f"its name {program.name!r} is no C identifier")
     _distinct("dimension", [dim.name for dim in program.dims])
     _distinct("kernel", [kernel.name for kernel in program.kernels])
@@ -86,7 +86,8 @@ def _check_buffer(program: Program, buffer: Buffer) -> None:
 
 
 def _check_states(program: Program) -> None:
-    """A state is for each buffer of theirs, has a fixed size, and begins with a value of that size."""
+    """Each state has a buffer, and each buffer of states a state; both have fixed sizes, and initial values have their
+    size."""
     buffers = [program.buffer(state.buffer) for state in program.states]
     _distinct("state", [buffer.name for buffer in buffers])
     _expect({b.name for b in program.buffers if b.space == "state"} == {b.name for b in buffers}, "states have buffers")
@@ -113,14 +114,14 @@ def _check_dims(program: Program, entry: Entry) -> None:
 
 
 def _check_order(program: Program, entry: Entry) -> None:
-    """Every output is written, and nothing in the arena is read before a step writes it."""
+    """Every output is written, and nothing in the arena is read before a step has written it."""
     written = _written(program, entry, entry.region, frozenset())
     missing = [t.name for t in entry.outputs if t.buffer not in written]
     _expect(not missing, f"entry {entry.name}: nothing writes {', '.join(missing)}")
 
 
 def _written(program: Program, entry: Entry, region: Region, before: frozenset[str]) -> frozenset[str]:
-    """What holds a value after a region, where ``before`` does before it."""
+    """The buffers that hold a value after a region, where those in ``before`` do before it."""
     written = before
 
     def read(name: str) -> None:
@@ -164,7 +165,8 @@ def _written(program: Program, entry: Entry, region: Region, before: frozenset[s
 
 
 def _check_call(program: Program, entry: Entry, step: HostCall) -> None:
-    """A function of the host has what it takes, row-major; texts of the caller are taken and given alone."""
+    """A function of the host has its operand and result types, row-major; only TAKE and GIVE access texts of the
+    caller."""
     where = f"entry {entry.name}, {step.function}"
     buffers = [program.buffer(name) for name in step.arguments]
     *operands, result = [buffer.dtype for buffer in buffers]
@@ -230,7 +232,7 @@ def _place(program: Program, name: str) -> Buffer:
 
 
 def _wholes(program: Program, name: str) -> Iterator[str]:
-    """What ``name`` is a part of, and what that is, outwards."""
+    """The buffers that ``name`` is a part of, from the inside outwards."""
     buffer = program.buffer(name)
     while buffer.space == "part":
         buffer = program.buffer(buffer.whole)
@@ -238,7 +240,7 @@ def _wholes(program: Program, name: str) -> Iterator[str]:
 
 
 def _check_fetch(program: Program, entry: Entry, step: Launch) -> None:
-    """What a launch fetches begins in a constant, and its kernel fetches."""
+    """A launch fetches from within a constant, and only if its kernel can fetch."""
     if step.fetch is not None:
         where, place = f"entry {entry.name}: {step.fetch.buffer} is fetched", _place(program, step.fetch.buffer)
         _expect(place.space == "constant", f"{where}, but lies in {place.space}")
@@ -247,8 +249,8 @@ def _check_fetch(program: Program, entry: Entry, step: Launch) -> None:
 
 
 def _check_phases(program: Program, entry: str, region: Region) -> None:
-    """Phases follow each other, divide the tasks of their steps, and keep what their steps use apart in the arena. What
-    is nowhere as a whole is used by the phase alone that has portions of it."""
+    """Phases follow each other, divide the tasks of their steps, and buffers of their steps do not overlap in the
+    arena. A buffer in space ``share`` is used only in the phase that has portions of it."""
     free = 0
     portions = {p.buffer: phase for phase in region.phases for p in phase.portions}
     for number, step in enumerate(region.steps):
@@ -281,7 +283,7 @@ def _check_phases(program: Program, entry: str, region: Region) -> None:
 
 
 def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[Launch]) -> None:
-    """Portions lie apart that a share needs at once."""
+    """Portions that a share needs at once do not overlap."""
     lives: dict[str, tuple[int, int]] = {}
     for number, step in enumerate(steps):
         for name in (_place(program, name).name for name in step.arguments):
@@ -297,7 +299,7 @@ def _check_portions(program: Program, where: str, phase: Phase, steps: Sequence[
 
 
 def _used(step: Step) -> tuple[str, ...]:
-    """The buffers that a step itself uses; those of regions inside it left out."""
+    """The buffers that a step itself uses, without those of regions inside it."""
     match step:
         case Launch() | HostCall():
             return step.arguments

@@ -1,9 +1,9 @@
-"""States: values that a model keeps from one call to the next, and how what a run leaves of them gets there. What a
-round of a loop leaves of a carry may get to where the carry is in the same way.
+"""States: values that a model keeps from one call to the next, and how a run writes their new values. Carries of loops
+may be written in the same ways.
 
-What this run leaves is a value like any other, and copied into the state by a last step; or it is computed there, in
-place, where nothing reads the state after the first step that writes it. A scatter into the state then writes its new
-elements, and copies nothing. A state that is left as it is takes no step at all.
+The new value is computed like any other, and copied into the state by a last step; or it is computed in the state's
+place, where nothing reads the state after the first step that writes it. Then a scatter into the state writes its new
+elements alone. A state that does not change takes no step.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ def is_zero(constant: Node) -> bool:
 
 
 def lowered_copy(result: Node, state: Node, layouts: Layouts, target: Target) -> tuple[Cluster, clusters.Lowered]:
-    """The nest that copies ``result`` into ``state``, and the cluster that it is the only step of."""
+    """A cluster and the nest that copies ``result`` into ``state``."""
     box = tuple((0, extent) for extent in state.shape)
     part = Part(box, result, ir.axes(state.shape))
     return Cluster(0, "map", state.shape), clusters.lower_part(state, part, layouts, target)
 
 
 def can_overwrite(result: Node, before: Node, layouts: Layouts) -> bool:
-    """Whether ``result`` lies where ``before`` does, or can be computed there: nothing reads that once written."""
+    """Whether ``result`` is ``before``, or can be computed in its place, because nothing reads ``before``
+    afterwards."""
     if result is before:
         return True
     home = {node for cluster in layouts.fusion.clusters for node in cluster.index}
@@ -51,6 +52,6 @@ def can_overwrite(result: Node, before: Node, layouts: Layouts) -> bool:
 
 
 def _operands(member: Node, result: Node, before: Node) -> tuple[Node, ...]:
-    """What a member of a cluster reads, but for the value that it is itself scattered into."""
+    """The operands of a member of a cluster, without the value that it is scattered into."""
     into = member is result and member.op is ops.SCATTER and member.inputs[0] is before
     return member.inputs[1:] if into else member.inputs

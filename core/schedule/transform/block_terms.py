@@ -1,4 +1,4 @@
-"""The transform that lets blocks of the terms of a product pass over many tiles."""
+"""The transform that sums the terms of a product in blocks, each over many tiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import iteration_number
+from luminal.core.schedule.nest.operands import flat_index
 from luminal.core.schedule.nest.rewrite import replace_leaves, replace_scalars, wrap
 from luminal.core.schedule.nest.walk import Body, perfect_loops, statements
 from luminal.core.symbolic import Int
@@ -26,10 +26,10 @@ class BlockTerms:
         store f(tile)                                        sums[n_1, m_1] += Contract over the terms of the block
                                                          for n_1:  for m_1:  store f(sums[n_1, m_1])
 
-    What a block of terms reads of A stays in the cache while panels of B pass, though all of A would not (the loop over
-    ``kc`` of Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008). Blocks are those that
-    tiles sum already (``SumInBlocks``): each result is the same sum in the same order. ``tiles`` names the loops around
-    the tile that change places with the blocks, outermost first; none to let blocks pass over a single tile.
+    The part of A that a block of terms reads stays in the cache from one panel of B to the next, where all of A would
+    not (the loop over ``kc`` of Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008). The
+    blocks are those of ``SumInBlocks``: each result is the same sum in the same order. ``tiles`` names the loops around
+    the tile that move inside the loops over blocks, outermost first; none for a single tile.
 
     Legal where these are the innermost loops, serial, and take at most ``room`` bytes of sums, and where nothing is
     looked up on the way and no other product follows.
@@ -59,7 +59,7 @@ class BlockTerms:
         count = sym.upper(sym.product(loop.axis.hi + 1 for loop in tiles))
         if count is None or count * size * contract.dtype.itemsize > self.room:
             raise ScheduleError(f"block terms: sums of {', '.join(self.tiles)} may take more than {self.room} bytes")
-        place = iteration_number(tiles) * size
+        place = flat_index(tiles) * size
         blocks, terms = contract.loops[: contract.outer], contract.loops[contract.outer :]
         summed = replace(contract, loops=terms, outer=0, accumulate=True, tile_offset=place)
         zero = ln.literal(np.zeros(1, contract.dtype.numpy).tobytes(), contract.dtype)
@@ -74,7 +74,7 @@ class BlockTerms:
 
 
 def _moved(body: Body, tile: str, place: Int) -> Body:
-    """``body`` with what it reads of ``tile`` read ``place`` elements further on."""
+    """``body`` with its reads of ``tile`` moved by ``place`` elements."""
 
     def moved(value: ln.Scalar) -> ln.Scalar:
         leaves = ((s, s.leaf) for s in ln.postorder(value) if isinstance(s.leaf, ln.Access) and s.leaf.array == tile)

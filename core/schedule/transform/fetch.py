@@ -1,4 +1,4 @@
-"""The transforms that bring what tiles read into the caches before they need it."""
+"""The transforms that prefetch what tiles read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from luminal.core.costs import Prefetching
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import iteration_number, loops_of_b
+from luminal.core.schedule.nest.operands import flat_index, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import Body, perfect_loops, reads, statements
 from luminal.core.schedule.transform.tensorise import with_tiles
@@ -25,11 +25,11 @@ class FetchAhead:
 
     for n_1 < panels:  for m_1 < tiles:  tile = Contract(A rows, panel n_1)
 
-    While the tiles inside the loop over ``panels`` read one panel of B, each of their steps brings an equal part of the
-    next into the cache; a single tile nothing that it does not read itself, or where a matrix unit does, what lies
-    ``steps`` ahead. Where blocks of terms pass over panels, ``panels`` is the loop over blocks, or the one over
-    groups of panels around it, and what is next is what these loops and those inside them read next. Legal where there
-    may be several, nothing else between that loop and the tile moves B, and a panel is contiguous.
+    While the tiles inside the loop over ``panels`` read one panel of B, each of their steps prefetches an equal part of
+    the next. A single tile of a matrix unit prefetches ``steps`` steps ahead; one of vectors does so by itself. Where
+    blocks of terms run over panels, ``panels`` is the loop over blocks, or the one over groups of panels around it, and
+    the part of B that these loops and those inside them read next is prefetched. Legal where there may be several
+    panels, nothing else between that loop and the tile moves B, and a panel is contiguous.
     """
 
     panels: str
@@ -54,24 +54,24 @@ class FetchAhead:
             raise ScheduleError(f"fetch ahead: B moves with {moving} too")
         if not has_contiguous_panels(contract):
             raise ScheduleError(f"fetch ahead: a panel of {contract.columns} columns is not contiguous in {contract.b}")
-        steps = iteration_number(loops_of_b(contract))
+        steps = flat_index(loops_of_b(contract))
         after = _next(start, passing) - start
         panel = after if len(passing) == 1 else contract.columns * sym.product(x.axis.hi + 1 for x in contract.loops)
         count = sym.product(loop.extent for loop in tiles)
-        # A single tile reads a panel once: it runs through B as a stream, which tiles of vectors fetch for themselves.
+        # A single tile streams through B, which tiles of vectors prefetch for themselves.
         matrices = contract.unit is not None and not contract.unit.in_vectors
         near = self.steps * contract.depth * contract.columns if matrices else 0
         distance = sym.minimum(panel, sym.maximum(near, (count - 1) * panel)) if len(passing) == 1 else after
         if distance == 0:
             raise ScheduleError("fetch ahead: a single tile of vectors fetches what is next for itself")
         part = sym.ceildiv(contract.columns, count)
-        number = iteration_number(tiles) * sym.floordiv(panel, contract.columns) + steps
+        number = flat_index(tiles) * sym.floordiv(panel, contract.columns) + steps
         return replace(contract, b_ahead=start + distance + number * part)
 
 
 def _next(offset: Int, loops: Sequence[ln.Loop]) -> Int:
-    """``offset`` in the next iteration of nested ``loops``."""
-    number = iteration_number(loops) + 1
+    """The value of ``offset`` in the next iteration of nested ``loops``."""
+    number = flat_index(loops) + 1
     by: dict[Var, Int] = {}
     for loop in reversed(loops[1:]):
         by[loop.axis] = sym.mod(number, loop.axis.hi + 1)
@@ -82,10 +82,10 @@ def _next(offset: Int, loops: Sequence[ln.Loop]) -> Int:
 
 @dataclass(frozen=True, repr=False)
 class FetchRows:
-    """Each step of a tile brings a cache line, of ``line`` bytes, of a row of A that lies so many ``tiles`` further on
-    or more: of as many rows, one after the other, as there are elements in a line. Legal where a tile reads a run of
-    each row in which rows do not overlap, and has no more rows than a line has elements, and no fewer steps
-    (``reads_runs``). Rows that are not equally far apart may be fetched for nothing."""
+    """Each step of a tile prefetches a cache line, of ``line`` bytes, of a row of A at least ``tiles`` tiles further
+    on: steps go through as many rows as a line has elements. Legal where a tile reads a contiguous run of each row,
+    runs of different rows do not overlap, and the tile has at most as many rows as a line has elements, and as it has
+    steps (``reads_runs``). Where rows are not equally far apart, the prefetch may be useless."""
 
     tiles: int = Prefetching.tiles
     line: int = Prefetching.line
@@ -99,7 +99,7 @@ class FetchRows:
         if not reads_runs(contract, self.line):
             raise ScheduleError(f"fetch rows: {contract.max_rows} rows of a tile are not runs of {contract.a}")
         row = self.tiles * contract.max_rows + sym.mod(
-            iteration_number(contract.loops), self.line // contract.a_type.itemsize
+            flat_index(contract.loops), self.line // contract.a_type.itemsize
         )
         return replace(contract, a_ahead=contract.a_offset + row * contract.a_row)
 
@@ -113,9 +113,9 @@ class FetchResults:
         for n_0 < columns (vector):                 =>  tile = Contract(A rows, B panel)
             y[i, n_0] = f(tile[i, n_0], x[i, n_0])      for i < rows:  for n_0 < columns (vector):  y[i, n_0] = f(..)
 
-    While a tile is summed, the cache lines come which its results are computed with and stored to. Legal where results
-    are computed with elements of an array that vary with the row and lie side by side along the columns, and where
-    nothing is looked up. ``line`` is the size of a cache line in bytes."""
+    Before a tile is summed, prefetches the cache lines that its results are computed with and stored to. Legal where
+    results are computed with array elements that vary with the row and are contiguous along the columns, without
+    lookups. ``line`` is the size of a cache line in bytes."""
 
     line: int = Prefetching.line
 
@@ -130,21 +130,21 @@ class FetchResults:
 
 
 def computed_with_rows(nest: ln.LoopNest) -> bool:
-    """Whether the results of a tile inside nested loops are computed with elements of an array that vary with its rows
-    and lie side by side along its columns, none of which are looked up."""
+    """Whether the results of a tile inside nested loops are computed with array elements that vary with its rows and
+    are contiguous along its columns, without lookups."""
     _, _, tile_and_after = _at_tile(nest)
     return not nest.checked and bool(_Lines(nest, Prefetching.line, stored=False).of(tile_and_after[1:]))
 
 
 def _at_tile(nest: ln.LoopNest) -> tuple[list[ln.Loop], Body, Body]:
-    """The nested loops around a tile, and what is inside them: what is before the tile, and it with what follows."""
+    """The nested loops around a tile, the statements before the tile, and the tile with those after it."""
     loops, inside = perfect_loops(nest.body)
     at = next((k for k, s in enumerate(inside) if isinstance(s, ln.Contract)), len(inside))
     return loops, inside[:at], inside[at:]
 
 
 class _Lines:
-    """What fetches the lines, of so many bytes, that vectors of ``nest`` read, and write where they are ``stored``."""
+    """Prefetches of the lines, of ``line`` bytes, that vectors of ``nest`` read and, if ``stored``, write."""
 
     def __init__(self, nest: ln.LoopNest, line: int, stored: bool) -> None:
         self.line = line
@@ -152,8 +152,8 @@ class _Lines:
         self.stored = stored
 
     def of(self, body: Body, rows: frozenset[Var] = frozenset(), named: Mapping[Var, Int] | None = None) -> Body:
-        """For ``body``, whose offsets vary with the row where they do with one of ``rows``; ``named`` are index
-        expressions with names."""
+        """The prefetches for ``body``. ``rows`` are the variables that change from row to row; ``named`` are assigned
+        index variables."""
         found: list[ln.Statement] = []
         names = dict(named or {})
         for statement in body:
@@ -171,7 +171,7 @@ class _Lines:
         return tuple(found)
 
     def _beside(self, columns: ln.Loop, rows: frozenset[Var], names: Mapping[Var, Int]) -> Iterator[ln.Statement]:
-        """For what lies side by side along the vectors of ``columns``."""
+        """The prefetches for accesses that are contiguous along the vectors of ``columns``."""
         places: dict[tuple[str, Int], None] = {}
         for statement in columns.body:
             places |= dict.fromkeys((access.array, access.offset) for access in reads(statement) if not access.valid)
@@ -188,8 +188,8 @@ class _Lines:
 
 
 def _each_line(columns: ln.Loop, elements: int, places: Sequence[tuple[str, Int]]) -> Iterator[ln.Statement]:
-    """The loop that fetches a line of so many ``elements`` after the other, at ``places`` along ``columns``; a row that
-    does not begin with a line ends in one more."""
+    """A loop that prefetches ``places`` along ``columns``, a line of ``elements`` elements at a time, and one more line
+    where a row does not begin at the start of a line."""
     count = sym.ceildiv(columns.extent, elements)
     line = sym.axis(f"{columns.axis.name}_line", count)
 
@@ -204,13 +204,13 @@ def _each_line(columns: ln.Loop, elements: int, places: Sequence[tuple[str, Int]
 
 
 def reads_runs(contract: ln.Contract, line: int) -> bool:
-    """Whether a tile of vectors reads a run of each row of A, an element a step, in which the rows do not overlap, and
-    in whose steps a ``line`` of each, of so many bytes, can be fetched."""
+    """Whether a tile of vectors reads a contiguous run of each row of A, one element a step, runs do not overlap, and
+    it has steps enough to fetch a line of ``line`` bytes of each row."""
     if contract.unit is not None or contract.prologue is not None or not isinstance(contract.a_row, int):
         return False
     start = sym.substitute(contract.a_offset, {loop.axis: _ZERO for loop in contract.loops})
     length = sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops))
-    if length is None or contract.a_offset - start != iteration_number(contract.loops):
+    if length is None or contract.a_offset - start != flat_index(contract.loops):
         return False
     return contract.max_rows <= min(length, line // contract.a_type.itemsize) and length <= contract.a_row
 
@@ -224,7 +224,7 @@ def _around_tile(body: Body) -> list[ln.Loop]:
 
 
 def has_contiguous_panels(contract: ln.Contract) -> bool:
-    """Whether each step of a tile reads the columns of B that follow those of the step before."""
+    """Whether each step of a tile reads the columns of B right after those of the step before."""
     start = sym.substitute(contract.b_offset, {loop.axis: _ZERO for loop in contract.loops})
     run = _ZERO if contract.unit is None else sym.expr(contract.loops[-1].axis) * contract.columns
-    return contract.b_offset - start + run == iteration_number(loops_of_b(contract)) * contract.columns
+    return contract.b_offset - start + run == flat_index(loops_of_b(contract)) * contract.columns

@@ -38,10 +38,9 @@ def apply(nest: ln.LoopNest, schedule: Schedule) -> ln.LoopNest:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A nest and the schedule that it has: ``nest`` is what ``schedule`` makes of ``serial``, where that is known.
-    ``refusal`` says why a contraction was not tiled, where it was not; ``asked`` what was decided by more than formula.
-    A kernel may compute something else ``before``: ``nest`` is then both, one after the other.
-    """
+    """A nest and its schedule: ``nest`` is what ``schedule`` makes of ``serial``, where that is known. ``refusal`` says
+    why a contraction was not tiled; ``asked`` are the questions that decided by measurement. Where a kernel computes
+    another nest ``before``, ``nest`` is both, one after the other."""
 
     nest: ln.LoopNest
     schedule: Schedule = ()
@@ -51,13 +50,13 @@ class Scheduled:
     before: Scheduled | None = None
 
     def after(self, before: Scheduled) -> Scheduled:
-        """Both as one kernel, of which nothing is asked."""
+        """Both as one kernel, without questions."""
         nest = ln.concatenated(before.nest, self.nest)
         return replace(self, nest=nest, asked=(), refusal="", before=replace(before, asked=(), refusal=""))
 
     @property
     def lines(self) -> list[str]:
-        """The schedule, one transform a line, after what was decided by measurement."""
+        """The schedule, one transform a line, after what measurements decided."""
         lines = [] if self.before is None else self.before.lines
         lines += [f"not tiled: {self.refusal}"] if self.refusal else []
         return [*lines, *(f"measured {asked}" for asked in self.asked), *map(str, self.schedule)]
@@ -67,7 +66,7 @@ class Scheduled:
         return "\n".join(self.lines)
 
     def replayed(self) -> ln.LoopNest:
-        """The nest made anew. Raises SpecError where the nest before the schedule is not known."""
+        """The nest, made again from ``serial``. Raises SpecError where ``serial`` is not known."""
         if self.serial is None:
             raise SpecError("the nest before the schedule is not known")
         nest = apply(self.serial, self.schedule)
@@ -75,7 +74,7 @@ class Scheduled:
 
 
 def find_loop(body: Body, name: str) -> ln.Loop:
-    """The first loop (or loop of a reduction) over the axis called ``name``."""
+    """The first loop, also of a reduction, over the axis called ``name``. Raises ScheduleError where there is none."""
     for statement in statements(body):
         loops = statement.loops if isinstance(statement, ln.Reduction | ln.Reductions) else (statement,)
         for loop in loops:
@@ -87,8 +86,8 @@ def find_loop(body: Body, name: str) -> ln.Loop:
 def replace_loops(
     nest: ln.LoopNest, name: str, change: Callable[[ln.Loop], Iterable[ln.Statement]], transform: str
 ) -> ln.LoopNest:
-    """``nest`` with other statements in place of every loop over the axis called ``name``. Raises ScheduleError, which
-    names ``transform``, where there is none."""
+    """``nest`` with every loop over the axis ``name`` replaced by the statements ``change`` returns. Raises
+    ScheduleError, which names ``transform``, where there is none."""
     body, count = replace_statements(
         nest.body, lambda s: change(s) if isinstance(s, ln.Loop) and s.axis.name == name else None
     )
@@ -104,8 +103,8 @@ class Split:
     for a < E:  body(a)        =>      for a_1 < E/factor:  for a_0 < factor:  body(a_1*factor + a_0)
 
     Everywhere that the axis is looped over. ``factor`` may be symbolic. Where it does not divide the extent, the inner
-    extent is the smaller of ``factor`` and what is left. Legal where no iteration is a lane or a thread yet, and where
-    they are tasks, if ``factor`` divides the extent.
+    extent is the smaller of ``factor`` and what is left. Legal where the loop is neither vectorised nor divided among
+    threads; for a loop of tasks, where ``factor`` divides the extent.
     """
 
     axis: str
@@ -293,8 +292,8 @@ class Parallelise:
 class Vectorise:
     """Every loop over ``axis`` takes ``lanes`` consecutive values at a time.
 
-    Legal where each is innermost in its chain of loops, or innermost of the perfectly nested ones with only serial
-    loops and reductions inside, which then run once for all lanes, equally far in each, or loops across the vectors.
+    Legal where each such loop is innermost, or holds only loops across the vectors, or serial loops and reductions that
+    run once for all lanes: their extents must not vary from lane to lane.
     """
 
     axis: str

@@ -1,4 +1,4 @@
-"""What one pass over the columns of a chain is made of, however its tiles are computed and whoever computes them."""
+"""One pass over the columns of a chain: the parts that tiles of a core and blocks of threads share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from luminal.core.types import DType, bool_
 
 
 class OnePass:
-    """The parts of the serial nest of a chain, whose rows are those of the loop over ``m`` and whose columns those of
-    the loop over ``axis``::
+    """The parts of the serial nest of a chain, with rows in the loop over ``m`` and columns in the loop over ``axis``::
 
         for .., m < M:
             for t < T:
@@ -69,7 +68,8 @@ class OnePass:
 
     @staticmethod
     def named(into: list[ln.Statement], loop: ln.Loop, suffix: str, value: Int, low: int, high: Int) -> Int:
-        """A name for ``value``, which lies in ``low .. high``, that the statements ``into`` give; a number as it is."""
+        """``value``, in ``low .. high``, as a variable that a statement added to ``into`` assigns; a number as it
+        is."""
         name = sym.as_var(sym.var(f"{loop.axis.name}_{suffix}", low, high))
         if isinstance(value, int) or name is None:
             return value
@@ -77,8 +77,8 @@ class OnePass:
         return sym.var(name.name, low, high)
 
     def visited(self, into: list[ln.Statement], top: Int, bottom: Int) -> tuple[Int, Int]:
-        """The columns ``[first, end)`` outside of which every value in the rows ``top .. bottom`` is -inf by structure;
-        the statements ``into`` name them."""
+        """The columns ``[first, end)`` outside of which every value in rows ``top .. bottom`` is -inf by structure, as
+        variables that statements added to ``into`` assign."""
         t = self.t
         known = {loop.axis for loop in self.loops} | set(self.before.dims)
         first: Int = 0
@@ -90,7 +90,7 @@ class OnePass:
             slope, rest = linear
             if slope not in (1, -1) or not sym.variables(rest) <= known:
                 continue
-            # The row for which the condition holds farthest.
+            # The row in which the condition holds for most columns.
             farthest = sym.substitute(rest, {self.m.axis: bottom if of_row[0] > 0 else top})
             if slope == -1:
                 end = sym.minimum(end, sym.maximum(farthest + 1, 0))
@@ -115,7 +115,7 @@ class OnePass:
         return [state for state in self.states if state.op is ops.SUM_REDUCE]
 
     def left(self) -> Carried:
-        """The factors of the last sum that do not depend on the columns of the result: its left operand."""
+        """The left operand of the last sum: its factors that do not depend on the result's columns."""
         mine = tuple(f for f in self.result.inside if self.n.axis not in online.variables(f))
         if len(mine) + 1 != len(self.result.inside) or not mine:
             raise ScheduleError("stream: the last sum is not over a value of the row times an array element")
@@ -130,12 +130,12 @@ class OnePass:
         return other
 
     def start(self, op: ops.Op) -> ln.Scalar:
-        """What a reduction is before the first column."""
+        """The value of a reduction before the first column."""
         return self.number({ops.MAX_REDUCE: -np.inf, ops.SUM_REDUCE: 0.0}[op])
 
     def final(self, row: Int, total: ln.Scalar) -> Body:
-        """The stores, with every reduction at its final value: the states are at ``row`` of their arrays, and the last
-        sum is ``total``."""
+        """The stores after the last column: final states are read at ``row`` of their arrays; ``total`` is the last
+        sum."""
         by: dict[ln.Scalar, ln.Scalar] = {}
         for state in (*self.states, self.result):
             value = total if state is self.result else ln.load(state.name, row, self.dtype)
@@ -149,8 +149,8 @@ class OnePass:
         return replace_scalars(tuple(self.stores), lambda value: replace_leaves(value, by))
 
     def _unseen(self, state: Carried) -> list[ln.Scalar]:
-        """The maxima which make ``state`` NaN where they are -inf, all the terms being exp(-inf - -inf), though what is
-        carried is 0 then. A quotient by a sum of such terms is 0/0 by itself."""
+        """The maxima that make ``state`` NaN where they are -inf: then all of its terms are exp(-inf - -inf), although
+        the carried value is 0. A quotient by a sum of such terms is 0/0 anyway."""
         divisors = {f.operands[0] for f in self.result.outside if f.op is ops.RECIP}
         divided = [s for s in self.sums if ln.temporary(s.name, self.dtype) in divisors]
         stored = {name for s in self.stores if isinstance(s, ln.Store) for name in online.reads(s.value)}
@@ -164,7 +164,7 @@ class OnePass:
         return maxima
 
     def is_empty(self, maximum: ln.Scalar) -> ln.Scalar:
-        """Whether a maximum is of nothing but -inf."""
+        """Whether a maximum is -inf: of no values, or of -inf alone."""
         return ln.apply(ops.EQUAL, (maximum, self.number(-np.inf)), None, bool_)
 
     def number(self, value: float) -> ln.Scalar:
@@ -175,10 +175,10 @@ class OnePass:
 
 
 class RowBlock:
-    """The reductions of one row in one block of columns: ``where`` is the place of its columns.
+    """The reductions of one row in one block of columns; ``where`` are the positions of its columns.
 
-    A maximum called ``d`` is, in the statements of a block, the temporaries ``d_old`` before it, where it is carried,
-    and ``d_new`` after.
+    For a maximum called ``d``, the statements of a block define the temporaries ``d_old``, its value before the block
+    where it is carried, and ``d_new``, its value after.
     """
 
     def __init__(self, chain: OnePass, where: dict[Var, Int]) -> None:
@@ -188,25 +188,25 @@ class RowBlock:
         self._maxima: dict[ln.Scalar, ln.Scalar] = {}
 
     def moved(self, state: Carried, before: ln.Scalar, block: ln.Scalar) -> tuple[ln.Statement, ln.Statement]:
-        """Names the maximum ``state`` as it was ``before``, and as it is with the maximum of the ``block``."""
+        """The definitions of the maximum ``state`` as it was ``before``, and as it is including the ``block``."""
         most = ln.apply(ops.MAX, (self.temporary(state.name, "old"), block), None, self.dtype)
         return ln.Define(f"{state.name}_old", before), self.only(state, most)
 
     def only(self, state: Carried, most: ln.Scalar) -> ln.Statement:
-        """Names the maximum ``state`` as it is, ``most``."""
+        """The definition of the maximum ``state`` as ``most``."""
         new = self.temporary(state.name, "new")
-        # Where nothing has counted yet, any finite number will do: every factor is exp(-inf - it) = 0.
+        # While the maximum is -inf, any finite number will do: every factor is exp(-inf - it) = 0.
         finite = (self.chain.is_empty(new), self.chain.number(0.0), new)
         self._maxima[ln.temporary(state.name, self.dtype)] = ln.apply(ops.SELECT, finite, None, self.dtype)
         return ln.Define(f"{state.name}_new", most)
 
     def added(self, state: Carried, before: ln.Scalar, block: ln.Scalar) -> ln.Scalar:
-        """The sum ``state``, ``before`` moved to the new maxima, with that of the ``block``."""
+        """The sum ``state``: ``before``, moved to the new maxima, plus the sum of the ``block``."""
         total = self.chain.times(before, self.factor(state)) if state.moves else before
         return ln.apply(ops.ADD, (total, block), None, self.dtype)
 
     def value(self, state: Carried, row: ln.Scalar) -> ln.Scalar:
-        """What ``state`` reduces, in this block: ``row`` for the value of the row, the new maxima for theirs."""
+        """The term of ``state`` in this block, from ``row``, the value of the row, and the new maxima."""
         product = state.inside[0]
         for factor in state.inside[1:]:
             product = self.chain.times(product, factor)
@@ -214,7 +214,7 @@ class RowBlock:
         return substitute_scalar(replace_leaves(product, {of_row: row, **self._maxima}), self.where, {})
 
     def factor(self, state: Carried) -> ln.Scalar:
-        """What the carried part of ``state`` is multiplied with when the maxima that it follows move."""
+        """The factor that moves the carried part of ``state`` from the old maxima to the new."""
         found: list[ln.Scalar] = []
         for move in dict.fromkeys(state.moves):
             old, new = (self.temporary(move.state, suffix) for suffix in ("old", "new"))
@@ -223,7 +223,7 @@ class RowBlock:
             if move.scale != 1.0:
                 difference = self.chain.times(difference, self.chain.number(move.scale))
             factor = ln.apply(ops.EXP2, (difference,), move.attr, self.dtype)
-            # Nothing has counted before: the carried part is 0, and -inf less -inf must not make it NaN.
+            # While the old maximum is -inf, the carried part is 0, and -inf less -inf must not make it NaN.
             guarded = (self.chain.is_empty(old), self.chain.number(0.0), factor)
             found.append(ln.apply(ops.SELECT, guarded, None, self.dtype))
         product = found[0]
@@ -232,11 +232,11 @@ class RowBlock:
         return product
 
     def temporary(self, name: str, suffix: str) -> ln.Scalar:
-        """A value of the block that belongs to the reduction ``name``."""
+        """A temporary of the block for the reduction ``name``."""
         return ln.temporary(f"{name}_{suffix}", self.dtype)
 
 
 def in_loop(axis: Int, extent: Int, body: Sequence[ln.Statement]) -> Body:
-    """``body`` in a serial loop, or alone where ``axis`` is a number."""
+    """``body`` in a serial loop over ``axis``, or alone where ``axis`` is a number."""
     variable = sym.as_var(axis)
     return tuple(body) if variable is None else (ln.Loop(variable, extent, "serial", tuple(body)),)

@@ -1,9 +1,9 @@
 """Reductions that share one pass although one of them reads another's result.
 
-A state ``d`` is the reduction of ``a(x)``, and ``y`` that of ``F(x, d)``. In blocks, ``d`` is not known before the end.
-Where moving the state acts on ``y`` by a factor, ``y`` for ``d'`` is ``T(d, d') y`` for ``d``, and both can be carried
-together. For exponentials ``T`` is an exponential of the difference (Milakov and Gimelshein, 2018). Nothing here asks
-what the reductions are for: factors are read off the expressions.
+A state ``d`` is the reduction of ``a(x)``, and ``y`` the reduction of ``F(x, d)``. In blocks, ``d`` is not known before
+the end. Where ``y`` for ``d'`` is a factor ``T(d, d')`` times ``y`` for ``d``, both can be carried from block to block.
+For exponentials ``T`` is an exponential of the difference (Milakov and Gimelshein, 2018). The factors are read off the
+expressions; the purpose of the reductions does not matter.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from luminal.core.schedule.nest.walk import scalar_expressions
 from luminal.core.symbolic import Var
 from luminal.core.types import DType, bool_
 
-# Factors of what one reduction sums. A product that is squared again and again has twice as many each time, and one
-# pass would multiply by each: three kernels, which square what they store, are faster long before that many.
+# Factors of one term, at most. Repeated squaring doubles their number, and one pass would multiply by each: three
+# kernels, which square stored values, are faster long before that.
 FACTORS = 128
 
 
 @dataclass(frozen=True)
 class Move:
-    """What a change of a maximum from ``d`` to ``d'`` does to a sum: a factor ``Exp2[attr](scale * (d - d'))``."""
+    """The effect on a sum of a maximum's change from ``d`` to ``d'``: a factor ``Exp2[attr](scale * (d - d'))``."""
 
     state: str
     attr: Any
@@ -42,9 +42,9 @@ class Move:
 class Carried:
     """A reduction in a form that can be carried over blocks: ``outside * reduction of inside``, or 0.
 
-    ``outside`` and ``inside`` are factors (``inside`` is the value alone for a maximum); those outside do not vary
-    along the reduced axis. ``moves`` say how the carried part follows the states that ``inside`` reads. Where not every
-    one of ``conditions`` holds, none of which varies along the axis either, the result is 0.
+    ``outside`` and ``inside`` are factors (for a maximum, ``inside`` is the value alone); those outside do not vary
+    along the reduced axis. ``moves`` say how the carried part follows the states that ``inside`` reads. The result is 0
+    where any of ``conditions`` fails; these do not vary along the axis either.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Carried:
 
 
 def derive(reductions: Sequence[ln.Reduction], axis: Var, operand: DType | None = None) -> tuple[Carried, ...]:
-    """``reductions`` along ``axis``, each of which may read those before it, in a form that one pass can carry.
+    """``reductions`` along ``axis``, each of which may read earlier ones, in the form that one pass carries.
 
-    A factor that is rounded to ``operand`` counts as what is rounded: where operands of contractions may be, it does
-    not matter which factors are multiplied before. What ``inside`` then leaves unrounded has to be rounded later.
+    A factor that is rounded to the type ``operand`` counts as its value before rounding, as operands of contractions
+    may be rounded anywhere before their product. The caller rounds what ``inside`` leaves unrounded.
 
-    Raises ScheduleError where moving a state does not act by a factor.
+    Raises ScheduleError where a change of a state does not act by a factor.
     """
     found: dict[str, Carried] = {}
     for reduction in reductions:
@@ -93,8 +93,8 @@ def _carried(reduction: ln.Reduction, axis: Var, before: dict[str, Carried], ope
 
 
 def factors(value: ln.Scalar, operand: DType | None = None) -> list[ln.Scalar]:
-    """The factors of a product; a division counts as a product with the reciprocal, and what is rounded to the type
-    ``operand`` as it is before. Raises ScheduleError for more than ``FACTORS``."""
+    """The factors of a product. A division is a product with the reciprocal; a value rounded to the type ``operand``
+    counts as it is before rounding. Raises ScheduleError for more than ``FACTORS``."""
     found: list[ln.Scalar] = []
     rest = [value]
     while rest:
@@ -130,15 +130,15 @@ def _moves(factor: ln.Scalar, name: str, before: dict[str, Carried]) -> list[Mov
     terms = linear(factor.operands[0])
     of_state = terms.pop(ln.temporary(state, factor.dtype), 0.0)
     carried = before[state]
-    # A maximum of the exponent itself: then the weight of a term that is -inf is 0, whatever else has been seen.
+    # It must be a maximum of the exponent itself: then a term of -inf has weight 0 whatever the other values are.
     if carried.op is not ops.MAX_REDUCE or terms != {carried.inside[0]: -of_state} or of_state >= 0:
         raise ScheduleError(f"stream: the exponent of {name} is not a value less {state}, its maximum")
     return [Move(state, factor.attr, -of_state)]
 
 
 def _selected(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple[ln.Scalar, ln.Scalar] | None:
-    """``(condition, value)`` where ``factor`` is ``value`` if the condition holds for the states, else 0, for the whole
-    row alike."""
+    """``(condition, value)`` where ``factor`` is ``value`` if the condition on the states holds, else 0, in the whole
+    row."""
     if factor.op is not ops.SELECT or not reads(factor.operands[0]) & before.keys():
         return None
     condition, value, other = factor.operands
@@ -149,10 +149,10 @@ def _selected(factor: ln.Scalar, axis: Var, before: dict[str, Carried]) -> tuple
 
 
 def _is_number(test: ln.Scalar, before: dict[str, Carried]) -> ln.Scalar | None:
-    """What says of the states that a quotient is no NaN, where ``test`` asks it of the quotient itself.
+    """A condition on the states that holds where a quotient is no NaN, if ``test`` compares the quotient with itself.
 
-    The quotient is of an exponential that follows its own maximum, so 0 to 1, by the sum of those. That sum is at least
-    1, or NaN as all of the exponentials are; or 0, as the quotient's denominator, while everything was -inf.
+    The quotient is an exponential that follows its own maximum, so in 0 .. 1, divided by the sum of those. That sum is
+    at least 1, or NaN as all the exponentials are; or 0, as the quotient's denominator, while everything was -inf.
     """
     if test.op is not ops.EQUAL or test.operands[0] != test.operands[1]:
         return None
@@ -203,5 +203,5 @@ def reads(value: ln.Scalar) -> set[str]:
 
 
 def variables(value: ln.Scalar) -> set[Var]:
-    """The index variables that ``value`` depends on itself, not through temporaries."""
+    """The index variables that ``value`` depends on, not counting its temporaries."""
     return {v for e in scalar_expressions(value) for v in sym.variables(e)}

@@ -1,7 +1,7 @@
 """Index-set splitting: loops cut where a condition changes its truth, so that no mask is left inside.
 
-A reduction skips the terms that change nothing: the ranges of its loops become those in which its masks hold. A loop
-around it is cut into regions, of which the inner ones need no mask.
+The loops of a reduction are cut to the ranges in which its masks hold, where masked terms change nothing. A loop around
+a reduction is cut into regions, of which the inner ones need no mask.
 """
 
 from __future__ import annotations
@@ -23,15 +23,10 @@ from luminal.core.schedule.nest.rewrite import (
 from luminal.core.schedule.transform.loops import replace_loops
 from luminal.core.symbolic import Int, Var
 
-# ---- terms that change nothing --------------------------------------------------------------------------------------
-
 
 def _assuming(value: ln.Scalar, conditions: frozenset[Int]) -> ln.Scalar:
-    """``value`` where ``conditions`` are known to hold."""
+    """``value`` without those of its masks that are among ``conditions``."""
     return replace_expressions(value, lambda e: e, lambda valid: tuple(v for v in valid if v not in conditions), {})
-
-
-# ---- transforms ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ def clipping_masks(reduction: ln.Reduction, axis: Var, finite: frozenset[str]) -
 
 
 def _range(loop: ln.Loop, masks: list[Int]) -> tuple[Int, Int]:
-    """The first value of the loop's axis for which ``masks`` hold, and the one after the last."""
+    """The first value of the loop's axis at which all ``masks`` hold, and the value after the last."""
     low: Int = 0
     high = loop.extent
     for mask in masks:

@@ -37,10 +37,10 @@ class Stream:
                                                               store g(r) * sum
 
     The columns ``t`` (``axis``) are taken ``block`` at a time, and the reductions along them carried from block to
-    block (``online.derive``), unless a task only ever visits one. It has ``group`` tiles as high as the ``last``
-    contraction's, so that a block of B and C is read once for all of them; the ``first`` may take fewer rows at once.
+    block (``online.derive``), unless every task visits one block only. A task has ``group`` tiles as high as the
+    ``last`` contraction's, which share each block of B and C; the ``first`` contraction may take fewer rows at once.
     Blocks in which every value is -inf by structure are not visited. Operands of the last contraction may be rounded to
-    the type ``operand``, where one is given; P is where a matrix unit multiplies it.
+    the type ``operand``, where one is given; P is rounded where a matrix unit multiplies it.
 
     Legal where both sums are contractions (as for ``Tensorise``), where N is a number, and where each reduction follows
     those before it by a factor.
@@ -61,7 +61,7 @@ class Stream:
 
 
 class _Blocks(NamedTuple):
-    """The blocks that a group of rows visits: ``number`` of them after those ``skipped``, up to the column ``end``."""
+    """The blocks that a group of rows visits: ``number`` of them after ``skipped`` ones, up to the column ``end``."""
 
     skipped: Int
     number: Int
@@ -82,7 +82,7 @@ class _Streamed(OnePass):
         self.stride = -(-self.width // by.last.columns) * by.last.columns  # elements between rows of the running sum
         self.row_array = "tile" if self.row.dtype == self.first.dtype else self.row.name
         self.weights = "tile" if by.last.unit is None else "weights"
-        self.carries = True  # from block to block; ``nest`` knows better where a task visits one
+        self.carries = True  # from block to block; ``nest`` clears it where tasks visit one block
 
     def nest(self) -> ln.LoopNest:
         """Groups of tiles as the tasks; in each, the states, the blocks, and the stores."""
@@ -142,7 +142,7 @@ class _Streamed(OnePass):
         return (*self._at(row, begin + row), loop)
 
     def _at(self, row: Int, value: Int) -> Body:
-        """What names the row of the result, ``value``, where ``row`` is a loop's: a single one is named outside."""
+        """The assignment of the row ``value`` where ``row`` is a loop's variable; a single row is assigned outside."""
         return () if sym.as_var(row) is None else (ln.Assign(self.m.axis, value),)
 
     def _sum(self, row: Int) -> ln.Scalar:
@@ -150,7 +150,7 @@ class _Streamed(OnePass):
         return ln.load(self.result.name, row * self.stride + sym.expr(self.n.axis), self.dtype)
 
     def _columns(self, extent: int, array: str, row: Int, value: ln.Scalar) -> ln.Loop:
-        """``value`` stored to ``extent`` columns of a row of the group."""
+        """A loop that stores ``value`` to ``extent`` columns of a row of the group."""
         store = ln.Store(array, row * self.stride + sym.expr(self.n.axis), value)
         return ln.Loop(self.n.axis, extent, "vector", (store,), self.by.last.lanes)
 
@@ -209,8 +209,8 @@ class _Streamed(OnePass):
         return in_loop(panel, sym.ceildiv(width, by.first.columns), in_loop(part, parts, (*height, contract)))
 
     def _lanes(self) -> int:
-        """The columns of a vector of weights: two of floats are rounded in the time of one, and stored as one. No more
-        than a block has."""
+        """Lanes of the loops over a block's columns: those of a vector of weights, so that two vectors of floats are
+        rounded and stored as one; those of the last contraction where the block is narrower."""
         last = self.by.last
         weight = self.dtype if last.unit is None else last.unit.left
         lanes = last.lanes * self.dtype.itemsize // weight.itemsize
@@ -247,9 +247,9 @@ class _Streamed(OnePass):
     # ---- what is carried -------------------------------------------------------------------------------------------
 
     def _carry(self, first_row: Int, rows: Int, local: Int, position: Int, width: Int) -> Body:
-        """For each row of a tile, the maxima moved on; then, for each row again, what follows them, and in the tile the
-        left operand of the last sum. One row's maximum is not waited for before the next one's is looked for: in rows
-        of 128 columns, all of a chain of two products takes 0.93 of the time."""
+        """For each row of a tile, the maxima updated; then, for each row again, the sums, and the left operand of the
+        last sum in the tile. Two loops, so that no row's maximum delays the next row's: with rows of 128 columns, a
+        chain of two products takes 0.93 of the time."""
         by = self.by
         row = sym.axis(f"{by.m}_0", self.rows)
         at = Var(f"{by.axis}_3", 0, by.block - 1)
@@ -274,11 +274,11 @@ class _Streamed(OnePass):
         for state in self.sums[:-1]:
             body += block.sum(state, local + row, before, row_value)
             before = ()
-        # What the last loop reads of a value is its own: the weight may take its place.
+        # The last loop reads the value before it stores the weight, which may be in the same place.
         name = f"{self.row.name}_kept"
         left = block.value(self.left(), ln.temporary(name, self.row.dtype))
         if by.last.unit is not None:
-            stored = by.last.unit.left  # of whose subnormal numbers units make zeros
+            stored = by.last.unit.left  # units flush its subnormal numbers to zero
             left = ln.apply(ops.CAST, (left,), ops.To(stored, subnormals=False), stored)
         before = (*before, ln.Define(name, row_value), ln.Store(self.weights, place, left))
         for state in self.sums[-1:]:
@@ -292,7 +292,7 @@ class _Streamed(OnePass):
 
 
 def _next_maximum(state: Carried) -> str:
-    """The array of what a maximum is after the block, for each row of a tile."""
+    """The array of a maximum's values after the block, one for each row of a tile."""
     return f"{state.name}_next"
 
 
@@ -305,8 +305,8 @@ class _RowBlock(RowBlock):
         self.carries = chain.carries
 
     def maximum(self, state: Carried, place: Int, row: Int, before: Body, value: ln.Scalar) -> Body:
-        """``state``, which is at ``place`` where it is carried, with the block's maximum, for ``row`` of the tile;
-        ``before`` runs for each column first, and gives ``value``."""
+        """The statements that update ``state``, at ``place`` of its array where it is carried, with the block's
+        maximum, for ``row`` of the tile. ``before`` runs first for each column, and gives ``value``."""
         reduced = self.value(state, value)
         most = ln.Reduction(f"{state.name}_block", state.op, self.dtype, (self.loop,), before, reduced)
         if not self.carries:
@@ -319,7 +319,7 @@ class _RowBlock(RowBlock):
         )
 
     def moved_on(self, state: Carried, place: Int, row: Int) -> Body:
-        """``state``, which is at ``place``, named as it was, where it is carried, and as it is from now on."""
+        """The definitions of ``state``, at ``place``, before the block, where it is carried, and after it."""
         if not self.carries:
             return (self.only(state, ln.load(state.name, place, self.dtype)),)
         return (
@@ -329,8 +329,8 @@ class _RowBlock(RowBlock):
         )
 
     def sum(self, state: Carried, place: Int, before: Body, row: ln.Scalar) -> Body:
-        """The block's sum, added to ``state`` moved to the new maxima where it is carried; ``before`` and ``row`` are
-        those of a maximum."""
+        """The statements that add the block's sum to ``state``, moved to the new maxima where it is carried; ``before``
+        and ``row`` are as for ``maximum``."""
         value = self.value(state, row)
         total = self.temporary(state.name, "block")
         if self.carries:

@@ -144,7 +144,7 @@ class Tensorise:
         return ln.Prologue(axis, value)
 
     def _rows(self, m_loop: ln.Loop | None) -> tuple[Int, Int, Int, Body]:
-        """First row and height of a tile, the row within it, and the statements that name the two."""
+        """The first row and the height of a tile, the row within it, and the statements that assign the first two."""
         if m_loop is None or self.max_rows == 1:
             first: Int = 0 if m_loop is None else sym.axis(self.tiles, m_loop.extent)
             return first, 1, 0, ()
@@ -166,7 +166,7 @@ class Tensorise:
     def _grid(
         self, loops: list[ln.Loop], n_loop: ln.Loop, panel: Int, m_loop: ln.Loop | None, of_b: set[Var]
     ) -> list[ln.Loop]:
-        """The axes of B, then panels, then the others, then row tiles: a panel stays in the cache for all rows."""
+        """The loops around tiles: axes of B, panels, other axes, row tiles. A panel stays in the cache for all rows."""
         others = [loop for loop in loops if loop is not n_loop and loop is not m_loop]
         grid = [loop for loop in others if loop.axis in of_b]
         panels = sym.as_var(panel)
@@ -187,12 +187,12 @@ class Tensorise:
 
 
 def start_of_b(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit | None) -> Int:
-    """``offset`` of the right operand at its first column; where a ``unit`` reads it, at the first term along ``k``."""
+    """``offset`` of the right operand at its first column; for a ``unit``, at its first term along ``k`` too."""
     return panel_start(offset, column, columns) if unit is None else grouped_start(offset, k, column, columns, unit)
 
 
 def panel_start(offset: Int, column: Int, columns: int) -> Int:
-    """``offset`` at the first of ``columns`` columns that lie side by side in memory."""
+    """``offset`` at the first of ``columns`` columns. Raises ScheduleError where they are not contiguous in memory."""
     variable = sym.as_var(column)
     linear = sym.coefficient(offset, variable) if variable is not None else None
     if linear is None or linear[0] != 1:
@@ -201,7 +201,8 @@ def panel_start(offset: Int, column: Int, columns: int) -> Int:
 
 
 def grouped_start(offset: Int, k: Var, column: Int, columns: int, unit: MatrixUnit) -> Int:
-    """``offset`` at the first of ``columns`` columns and of the terms along ``k``, which lie as ``unit`` reads them."""
+    """``offset`` at the first of ``columns`` columns and terms along ``k``. Raises ScheduleError where they are not in
+    groups."""
     variable, group = sym.as_var(column), unit.group
     start = sym.substitute(offset, {k: ZERO} if variable is None else {k: ZERO, variable: ZERO})
     term = sym.expr(k)
@@ -245,7 +246,8 @@ class SumInBlocks:
 
 
 def with_tiles(nest: ln.LoopNest, name: str, made: Callable[[ln.Contract], ln.Contract]) -> ln.LoopNest:
-    """The nest with each of its tiles as ``made``, of the transform of that ``name``, makes it."""
+    """The nest with ``made`` applied to each tile. Raises ScheduleError, which has the transform's ``name``, without
+    tiles."""
     body, count = replace_statements(nest.body, lambda s: [made(s)] if isinstance(s, ln.Contract) else None)
     if not count:
         raise ScheduleError(f"{name}: there is no tile")

@@ -1,4 +1,4 @@
-"""The transforms that read rows and write columns, or interleave rows: elements are turned in registers on the way."""
+"""The transforms that transpose, or interleave rows, by exchanging elements between registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luminal.core.schedule.nest.walk import Body
 from luminal.core.schedule.transform.loops import find_loop
 from luminal.core.symbolic import Int, Var
 
-INTERLEAVED = 4  # vectors at most that are stored lane by lane
+INTERLEAVED = 4  # vectors that are interleaved lane by lane, at most
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class TransposeInRegisters:
 
     for a:  for b:  y[a + stride*b] = f(x[stride*a + b])        (along a: vectors; across them: b)
 
-    Iterations of ``axis``, ``lanes`` at a time, are across the vectors of the loop around it. Legal where that loop
-    holds nothing else, and the loop over ``axis`` nothing but definitions and stores.
+    ``lanes`` iterations of ``axis``, by a vector of the loop around it, are a block that is transposed in registers.
+    Legal where that loop holds nothing else, and the loop over ``axis`` holds only definitions and stores.
     """
 
     axis: str
@@ -60,8 +60,8 @@ class StoreTileTransposed:
     for i < rows:  for j < columns (vector):          for i < rows (vector):  for j < columns (across):
         store f(tile[i, j])                     =>        store f(tile[i, j])
 
-    Where a result lies along the rows of a tile, its columns are stored, each a vector, instead of its rows, each
-    element on a cache line of its own. Legal where tiles have rows, and only definitions and stores follow them.
+    Where the result is contiguous from row to row, the columns of a tile are stored as vectors instead of its rows,
+    whose elements would each be on another cache line. Legal where only definitions and stores follow tiles of rows.
     """
 
     def __call__(self, nest: ln.LoopNest) -> ln.LoopNest:
@@ -88,13 +88,13 @@ def _check_stores(loop: ln.Loop, transform: str) -> None:
 
 
 def only_stores(body: Body) -> bool:
-    """Whether there are no statements but definitions and stores."""
+    """Whether a body has only definitions and stores."""
     return all(isinstance(s, ln.Define | ln.Store) for s in body)
 
 
 def is_transposed(access: ln.Access, across: Var, along: Var) -> bool:
-    """Whether elements that are read lie side by side along ``across`` and apart along ``along``, and those that exist
-    are the first of both, before zeros."""
+    """Whether ``access`` reads elements contiguous along ``across`` and apart along ``along``, its masks only cut off
+    the ends of both axes, and masked elements are zeros."""
 
     def moves(value: Int) -> list[Int | None]:
         linear = (sym.coefficient(value, axis) for axis in (across, along))
@@ -111,8 +111,8 @@ def is_transposed(access: ln.Access, across: Var, along: Var) -> bool:
 
 
 def is_interleaved(store: ln.Store, between: Var, along: Var, count: int) -> bool:
-    """Whether elements of two or four bytes are stored side by side along ``between``, ``count`` of them, and behind
-    those the next ones along ``along``."""
+    """Whether ``store`` stores unmasked elements of two or four bytes in groups: ``count`` side by side along
+    ``between``, and the groups of consecutive values of ``along`` one after the other."""
 
     def apart(axis: Var) -> Int | None:
         linear = sym.coefficient(store.offset, axis)

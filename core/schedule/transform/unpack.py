@@ -1,4 +1,4 @@
-"""The transform that computes a panel of B once for several tiles of rows."""
+"""The transform that computes a panel of B once for several tiles of rows, where a prologue computes B."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from luminal.core.costs import Stack
 from luminal.core.errors import ScheduleError
 from luminal.core.printer import brief
 from luminal.core.schedule.nest import ir as ln
-from luminal.core.schedule.nest.operands import iteration_number, loops_of_b
+from luminal.core.schedule.nest.operands import flat_index, loops_of_b
 from luminal.core.schedule.nest.rewrite import wrap
 from luminal.core.schedule.nest.walk import accesses, perfect_loops
 
@@ -22,8 +22,8 @@ class Unpack:
         tile = Contract(A rows, f(panel n_1))    =>       panel = f(panel n_1)
                                                           for m_1 < tiles:  tile = Contract(A rows, panel)
 
-    What a prologue computes for each tile of the innermost serial loops is computed before those that do not move it.
-    Legal where there is such a loop, and where a panel takes at most ``room`` bytes.
+    The panel that a prologue computes for every tile is computed once, before the innermost serial loops that do not
+    move it. Legal where there is such a loop, and where a panel takes at most ``room`` bytes.
     """
 
     room: int = Stack.panel
@@ -46,7 +46,7 @@ class Unpack:
         extent = _extent(contract)
         if extent is None or not unpackable(contract, self.room):
             raise ScheduleError(f"unpack: a panel may take more than {self.room} bytes")
-        start = iteration_number(contract.loops) * contract.columns
+        start = flat_index(contract.loops) * contract.columns
         body: tuple[ln.Statement, ...] = (ln.Store("panel", start + sym.expr(column), value),)
         body = (ln.Loop(column, contract.columns, "vector", body, contract.lanes),)
         steps = loops_of_b(contract)
@@ -58,11 +58,11 @@ class Unpack:
 
 
 def unpackable(contract: ln.Contract, room: int) -> bool:
-    """Whether its right operand is computed, and takes at most ``room`` bytes for a panel."""
+    """Whether the tile computes its right operand, and a panel of it takes at most ``room`` bytes."""
     extent = _extent(contract)
     return contract.prologue is not None and extent is not None and extent * contract.dtype.itemsize <= room
 
 
 def _extent(contract: ln.Contract) -> int | None:
-    """Elements of a panel, each at the number that ``iteration_number`` gives it; None where nothing bounds them."""
+    """Elements of a panel, indexed by ``flat_index``; None where they have no bound."""
     return sym.upper(sym.product(loop.axis.hi + 1 for loop in contract.loops) * contract.columns)

@@ -1,4 +1,4 @@
-"""Unroll and jam: neighbouring iterations side by side, so that they share what they read."""
+"""Unroll and jam: neighbouring iterations computed together, so that each operand is loaded once for all of them."""
 
 from __future__ import annotations
 
