@@ -169,28 +169,28 @@ STAGE = Stage("a0", "a1", 64, 64, 16, Square(4))
         ((Stage("a0", "a1", 32, 32, 16, Warps(8, 16, MMA[0])),), "m16n8k16 does not fill 8 x 16"),
         (
             (STAGE, SynchroniseThreads(256, replace(LIMITS, shared=4096))),
-            "share: 8448 bytes of shared arrays, 4096 are there",
+            "synchronise threads: 8448 bytes of shared arrays, 4096 are there",
         ),
         (
             (STAGE, SynchroniseThreads(256, replace(LIMITS, threads=128))),
-            "share: 256 threads in a block, 128 are the most",
+            "synchronise threads: 256 threads in a block, 128 are the most",
         ),
         (
             (STAGE, SynchroniseThreads(256, replace(LIMITS, registers=48))),
-            "share: about 56 registers in each thread, 48 are there",
+            "synchronise threads: about 56 registers in each thread, 48 are there",
         ),
         (
             (Stage("a0", "a1", 128, 128, 16, Square(16)), SynchroniseThreads(64, LIMITS)),
-            "share: about 320 registers in each thread",
+            "synchronise threads: about 320 registers in each thread",
         ),
         ((STAGE, SynchroniseThreads(128, LIMITS)), "is divided among 256 of 128 threads"),
         (
             (DivideAmongThreads("a0", 32), DivideAmongThreads("a1", 32), SynchroniseThreads(32, LIMITS)),
-            "share: the loop over 'a1', itself divided among",
+            "synchronise threads: the loop over 'a1', itself divided among",
         ),
         (
             (DivideAmongThreads("k0", 32), DivideAmongThreads("a1", 32)),
-            "divide: the reduction .* inside the loop over 'a1', where",
+            "divide among threads: the reduction .* inside the loop over 'a1', where",
         ),
         ((DivideAmongThreads("a1", 32), DivideAmongThreads("a0", 32)), "itself divided among threads"),
         ((DivideAmongThreads("k7", 32),), "no loop over 'k7'"),
@@ -216,14 +216,18 @@ def test_what_all_threads_do_is_refused_where_they_go_different_ways() -> None:
         return ln.Loop(t, 64, "thread", body, 64)
 
     where = "lies inside the loop over 't', where threads go different ways"
-    assert refusal(each(ln.Barrier())) == f"share: a barrier {where}"
-    assert refusal(each(ln.If((sym.expr(t) - 3,), (ln.Barrier(),)))) == f"share: a barrier {where}"
-    assert refusal(each(ln.Sort("x", 0, 64))) == f"share: a sort of x by all threads {where}"
-    assert refusal(each(total)) == f"share: the reduction s by all threads {where}"
-    assert refusal(replace(total, before=(ln.Sort("x", 0, 8),))).startswith("share: a sort of x by all threads")
-    assert refusal(each(ln.Loop(k, 64, "thread", (), 64))).startswith("share: the loop over 'k', itself divided")
+    assert refusal(each(ln.Barrier())) == f"synchronise threads: a barrier {where}"
+    assert refusal(each(ln.If((sym.expr(t) - 3,), (ln.Barrier(),)))) == f"synchronise threads: a barrier {where}"
+    assert refusal(each(ln.Sort("x", 0, 64))) == f"synchronise threads: a sort of x by all threads {where}"
+    assert refusal(each(total)) == f"synchronise threads: the reduction s by all threads {where}"
+    assert refusal(replace(total, before=(ln.Sort("x", 0, 8),))).startswith(
+        "synchronise threads: a sort of x by all threads"
+    )
+    assert refusal(each(ln.Loop(k, 64, "thread", (), 64))).startswith(
+        "synchronise threads: the loop over 'k', itself divided"
+    )
     one = ln.Store("x", 0, ln.load("x", 1, types.f32))
-    assert refusal(one) == "share: one thread stores into x while others read it for that"
+    assert refusal(one) == "synchronise threads: one thread stores into x while others read it for that"
 
 
 def test_arrays_that_a_thread_has_to_itself_take_its_registers() -> None:
