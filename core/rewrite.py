@@ -102,11 +102,14 @@ def remade(
     What is made has the origins of the node, in ``origins``; ``became`` gains what each node was replaced by."""
     found: dict[Node, Node] = {} if became is None else became
     inside = inside or (lambda body: remade(body, origins, make, became=became))
+    bodies: dict[tuple[tuple[Node, ...], ...], list[tuple[Node, ...]]] = {}  # one loop has a node for each result
     for node in traverse.topological(roots):
         operands = [found[x] for x in node.inputs]
         with ir.originating(origins, *origins.get(node, ())):
             if node.op.kind is Kind.STRUCTURED:
-                found[node] = ir.structured(node.op, operands, node.attr.over(*map(inside, node.attr.bodies)))
+                if node.attr.bodies not in bodies:
+                    bodies[node.attr.bodies] = [*map(inside, node.attr.bodies)]
+                found[node] = ir.structured(node.op, operands, node.attr.over(*bodies[node.attr.bodies]))
             else:
                 found[node] = make(node, operands)
     return tuple(found[root] for root in roots)

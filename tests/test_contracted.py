@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from luminal.core import interp, traverse
+from luminal.core import interp, ir, ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
 from luminal.core.schedule.contraction import contracted
-from luminal.core.schedule.contraction.contracted import Contracted
+from luminal.core.schedule.contraction.contracted import Contracted, Make
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.numeric import bit_maxima, digits, long_reductions, rounding
 from tests.schedule_graphs import GRAPHS
@@ -85,3 +85,19 @@ def test_roles_are_assigned_once(name: str, target: str, precision: str, monkeyp
     monkeypatch.setattr(contracted, "contraction_of", counted)
     compile_graph(GRAPHS[name]().graph, targets.parse(target, precision))
     assert found.total() == {"linear_with_epilogue": 1, "attention_block": 6}[name]
+
+
+def test_what_replaces_a_contraction_by_something_else_is_looked_at_anew() -> None:
+    """A square root, then another contraction: none inherits what the sum was."""
+    graph = GRAPHS["linear_with_epilogue"]().graph
+    whole = Contracted.of(graph)
+    ((node, before),) = whole.contractions.items()
+    total = ir.elementwise(ops.SQRT, node)
+    assert not whole.remade(lambda roots, became: replacing(node, total)).contractions
+    turned = replace(before, a=before.b, b=before.a, m=before.n, n=before.m).node()
+    ((new, after),) = whole.remade(lambda roots, became: replacing(node, turned)).contractions.items()
+    assert new is turned and roles(after) == stated(after)
+
+
+def replacing(node: Node, other: Node) -> Make:
+    return lambda x, operands: other if x is node else traverse.rebuild(x, operands)

@@ -39,7 +39,8 @@ class Contracted:
         """The graph with every node replaced, region by region: its own nodes, and each body of a loop or branch.
 
         ``region`` is handed the roots of a region and a table that gains what each node was replaced by. It returns
-        what makes a node's replacement, of the same value, from the node and its replaced operands.
+        what makes a node's replacement, of the same value, from the node and its replaced operands. A contraction is
+        carried where all from its operands' sources to its sum is rebuilt; what else replaces it is looked at anew.
         """
         origins: Origins = dict(self.graph.origins)
         carried: dict[Node, Contraction] = {}
@@ -48,7 +49,22 @@ class Contracted:
             became: dict[Node, Node] = {}
             results = remade(roots, origins, region(roots, became), inside, became)
             for node in became.keys() & self.contractions.keys():
-                carried[became[node]] = self.contractions[node].moved(became.__getitem__)
+                found = self.contractions[node]
+                kept = _is_rebuilt(node, (found.a.source, found.b.source), became)
+                now = found.moved(became.__getitem__) if kept else contraction_of(became[node])
+                if now is not None:
+                    carried[became[node]] = now
             return results
 
         return Contracted(self.graph.computing(inside(self.graph.roots), origins=origins), carried)
+
+
+def _is_rebuilt(node: Node, sources: Sequence[Node], became: Mapping[Node, Node]) -> bool:
+    """Whether ``node``, and what it is computed by from ``sources``, became the same over what its operands became."""
+    reached = [node]
+    for x in reached:
+        if x not in sources:
+            if became[x] is not traverse.rebuild(x, [became[y] for y in x.inputs]):
+                return False
+            reached += x.inputs
+    return True
