@@ -104,7 +104,8 @@ def compile_graphs(
         whole = passed("long reductions", long_reductions.in_parts(whole, target))
         graph, prepared = prepare(whole, target, packings)
         passed("preparation for kernels", graph, check=True)
-        arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured)
+        states = {state.input: node for state, node in graph.left}
+        arranged = arrangement.arrange(prepared.roots, prepared, target, measured=graph.measured, replacing=states)
         watch("arrangement", arranged)
         sources.append(assembly.Source(entry, graph, prepared, arranged))
     program = assembly.assemble(name, sources, target)

@@ -1,10 +1,12 @@
-"""From nodes to clusters with layouts, and the schedule of each; chains are joined where one pass can compute them."""
+"""From nodes to kernels: clusters with layouts, chains joined where one pass can compute them, and the scheduled nests
+of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from luminal.core import ops
 from luminal.core.errors import ScheduleError
 from luminal.core.ir import Node
 from luminal.core.schedule.choose import cpu, grid
@@ -19,13 +21,29 @@ from luminal.core.symbolic import Var
 from luminal.core.target import Target
 
 
-@dataclass
-class Arrangement(Layouts):
-    """Layouts, with the nests of ``chains`` by cluster number, since only scheduling a chain shows whether it can be
-    one pass. ``refused`` has the reason for each chain that cannot."""
+@dataclass(frozen=True)
+class KernelChoice:
+    """A scheduled nest, and for each of its array arguments the stored value that it is."""
 
+    arguments: tuple[Node, ...]
+    scheduled: Scheduled
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether threads share it."""
+        return bool(self.scheduled.nest.tasks)
+
+
+@dataclass(frozen=True)
+class Arrangement(Layouts):
+    """Layouts, and what runs: ``kernels`` has the scheduled nests of each cluster that is kernels, by its number, and
+    ``refused`` the reason for each chain that cannot be one pass. Values in ``overwriting`` are computed in the place
+    of what they replace: the old value of a state or carry.
+    """
+
+    kernels: Mapping[int, tuple[KernelChoice, ...]] = field(default_factory=dict)
     refused: Mapping[int, str] = field(default_factory=dict)
-    chains: Mapping[int, tuple[Lowered, Scheduled]] = field(default_factory=dict)
+    overwriting: frozenset[Node] = frozenset()
 
 
 def arrange(
@@ -34,37 +52,75 @@ def arrange(
     target: Target,
     unaligned: frozenset[Node] = frozenset(),
     measured: Mapping[Var, Node] | None = None,
+    replacing: Mapping[Node, Node] | None = None,
 ) -> Arrangement:
-    """``roots`` in clusters, chains made one cluster each where they can run in one pass. ``unaligned`` values lie at
-    multiples of their element's size only. The size of each dimension in ``measured`` is known after its node."""
+    """``roots`` in clusters, chains made one cluster each where they can run in one pass, and their scheduled nests.
+
+    ``unaligned`` values lie at multiples of their element's size only. The size of each dimension in ``measured`` is
+    known after its node. ``replacing`` has the values that may be computed where others, the keys, lie.
+    """
     fusion = fuse.fuse(roots, prepared.contractions, measured)
     refused: dict[int, str] = {}
     while True:
-        arranged = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned)
+        layouts = layout.assign_layouts(chain.link_chains(fusion, frozenset(refused)), unaligned)
         if target.grid is None:  # stores of a GPU read no lines first: nothing to gain
-            arranged = in_place.in_place(arranged)
-        chains, reasons = _chains(arranged, target)
+            layouts = in_place.in_place(layouts)
+        chains, reasons = _chains(layouts, target)
         if not reasons:
-            return Arrangement(**vars(arranged), refused=refused, chains=chains)
+            break
         refused |= reasons
+    pairs = (replacing or {}).items()
+    over = {before: result for before, result in pairs if in_place.can_overwrite(result, before, layouts)}
+    kernels = {
+        cluster.number: chains.get(cluster.number) or tuple(_kernels(cluster, layouts, over, target))
+        for cluster in layouts.fusion.clusters
+        if cluster.is_kernel
+    }
+    return Arrangement(**vars(layouts), kernels=kernels, refused=refused, overwriting=frozenset(over.values()))
 
 
-def _chains(arranged: Layouts, target: Target) -> tuple[dict[int, tuple[Lowered, Scheduled]], dict[int, str]]:
+def copy_kernel(value: Node, to: Node, layouts: Layouts, target: Target) -> KernelChoice:
+    """The scheduled nest that copies ``value`` to where ``to`` lies."""
+    return _choice(Cluster(0, "map", to.shape), clusters.lower_copy(value, to, layouts, target), target)
+
+
+def _chains(layouts: Layouts, target: Target) -> tuple[dict[int, tuple[KernelChoice, ...]], dict[int, str]]:
     """The nests of the chains that can run in one pass, and why the others cannot."""
-    found: dict[int, tuple[Lowered, Scheduled]] = {}
+    found: dict[int, tuple[KernelChoice, ...]] = {}
     reasons: dict[int, str] = {}
-    for cluster in arranged.fusion.clusters:
+    for cluster in layouts.fusion.clusters:
         if cluster.chain is not None:
-            lowered = clusters.lower(cluster, arranged, target)
             try:
-                found[cluster.number] = lowered, schedule_cluster(cluster, lowered, target)
+                found[cluster.number] = (_choice(cluster, clusters.lower(cluster, layouts, target), target),)
             except ScheduleError as refusal:
                 reasons[cluster.number] = str(refusal)
     return found, reasons
 
 
-def schedule_cluster(cluster: Cluster, lowered: Lowered, target: Target) -> Scheduled:
-    """The nest of a cluster with the schedule for the target. Raises ScheduleError where a chain cannot be one pass."""
-    if target.grid is None:
-        return cpu.schedule_cluster(cluster, lowered, target)
-    return grid.schedule_cluster(cluster, lowered, target)
+def _kernels(cluster: Cluster, layouts: Layouts, over: Mapping[Node, Node], target: Target) -> list[KernelChoice]:
+    """The scheduled nests of a cluster; small boxes of one assembly are one."""
+    found: list[KernelChoice] = []
+    for lowered in _lowered(cluster, layouts, over, target):
+        choice = _choice(cluster, lowered, target)
+        if found and found[-1].arguments == choice.arguments and not (choice.has_tasks or found[-1].has_tasks):
+            choice = KernelChoice(choice.arguments, choice.scheduled.after(found.pop().scheduled))
+        found.append(choice)
+    return found
+
+
+def _lowered(cluster: Cluster, layouts: Layouts, over: Mapping[Node, Node], target: Target) -> Iterator[Lowered]:
+    """The nests of a cluster: one, or for an assembly one for each box that nothing else writes, and then the scatter
+    or sort in its buffer."""
+    parts = layouts.assemblies.parts
+    whole = next((node for node in cluster.index if node in parts), None)
+    if whole is not None and not (whole.op is ops.SCATTER and over.get(whole.inputs[0]) is whole):
+        for part in parts[whole]:
+            yield clusters.lower_part(whole, part, layouts, target)
+    if whole is None or cluster.kind in ("scatter", "sort"):
+        yield clusters.lower(cluster, layouts, target)
+
+
+def _choice(cluster: Cluster, lowered: Lowered, target: Target) -> KernelChoice:
+    """The nest of a cluster with its schedule. Raises ScheduleError where a chain cannot be one pass."""
+    schedule = cpu.schedule_cluster if target.grid is None else grid.schedule_cluster
+    return KernelChoice(lowered.arguments, schedule(cluster, lowered, target))

@@ -1,7 +1,9 @@
-"""Results stored in place of an operand that nothing reads later: ``x + f(y)`` in the place of ``x``.
+"""Results stored in place of an operand that nothing reads later: ``x + f(y)`` in the place of ``x``; the new value of
+a state or carry in the place of the old one.
 
 A store into memory that is in no cache reads its lines first. The lines of an operand that the same kernel reads are in
-the cache, so a residual connection moves two thirds of the bytes, and the arena holds one value less.
+the cache, so a residual connection moves two thirds of the bytes, and the arena holds one value less. A scatter into a
+state writes its new elements alone.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from luminal.core import ir
+from luminal.core import ir, ops
 from luminal.core.ir import Node
 from luminal.core.schedule.fusion.assemblies import Placement
 from luminal.core.schedule.fusion.cluster import Cluster, Fusion, Read
@@ -78,3 +80,32 @@ def _only_result(cluster: Cluster, fusion: Fusion) -> Node | None:
     stored = [node for node in cluster.index if node in fusion.stored]
     simple = cluster.kind in ("map", "contraction") and cluster.chain is None
     return stored[0] if simple and len(stored) == 1 else None
+
+
+# ---- states and carries ----------------------------------------------------------------------------------------------
+
+
+def can_overwrite(result: Node, before: Node, layouts: Layouts) -> bool:
+    """Whether ``result`` is ``before``, or can be computed in its place, because nothing reads ``before``
+    afterwards."""
+    if result is before:
+        return True
+    home = {node for cluster in layouts.fusion.clusters for node in cluster.index}
+    writes = [any(layouts.owner(node) is result for node in c.index) for c in layouts.fusion.clusters]
+    late = layouts.fusion.clusters[writes.index(True) :]
+    read = [x for cluster in late for member in cluster.index for x in _operands(member, result, before)]
+    seen: set[Node] = set()
+    while read:
+        node = read.pop()
+        if node is before:
+            return False
+        if node not in home and node not in seen:  # computed where it is read
+            seen.add(node)
+            read += node.inputs
+    return True
+
+
+def _operands(member: Node, result: Node, before: Node) -> tuple[Node, ...]:
+    """The operands of a member of a cluster, without the value that it is scattered into."""
+    into = member is result and member.op is ops.SCATTER and member.inputs[0] is before
+    return member.inputs[1:] if into else member.inputs

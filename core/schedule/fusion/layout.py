@@ -25,7 +25,7 @@ from luminal.core.sizes import typical
 from luminal.core.symbolic import Int, Var
 
 
-@dataclass
+@dataclass(frozen=True)
 class Layouts:
     """The clusters of a graph, and where each stored value lies. ``orders`` has the axes, slowest first, of every value
     that is not row-major; ``assemblies`` says which values lie inside others. ``unaligned`` values may begin where the

@@ -10,7 +10,7 @@ import numpy as np
 from luminal.core import ops
 from luminal.core import symbolic as sym
 from luminal.core.grid import aligned
-from luminal.core.ir import Node, rename
+from luminal.core.ir import Node, axes, rename
 from luminal.core.ops import COSTLY, Kind
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.fusion.assemblies import Part
@@ -237,6 +237,12 @@ def lower_part(whole: Node, part: Part, layouts: Layouts, target: Target) -> Low
     state.written.add(layouts.owner(whole))
     store = ln.Store(state.array(whole), layouts.offset(whole, index), value)
     return _lowered(state, _loops(_variables(cluster.axes), state.with_lets(store)))
+
+
+def lower_copy(result: Node, into: Node, layouts: Layouts, target: Target) -> Lowered:
+    """The nest that copies ``result`` to where ``into`` lies."""
+    box = tuple((0, extent) for extent in into.shape)
+    return lower_part(into, Part(box, result, axes(into.shape)), layouts, target)
 
 
 def _lowered(state: _Lowering, body: tuple[ln.Statement, ...]) -> Lowered:

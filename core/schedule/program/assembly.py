@@ -1,4 +1,4 @@
-"""The program, put together region by region: kernels, buffers and steps.
+"""The program, put together region by region: kernels, buffers and steps; ``choose`` hands over the kernels.
 
 The steps of an entry are a region; so is each body of a loop or branch, with its own clusters, layouts and memory plan.
 A region inside another has one place in the arena of that one, while the step that contains it runs.
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import numpy as np
+
 from luminal.core import ops, traverse
 from luminal.core import symbolic as sym
 from luminal.core.data import Arrays
@@ -18,16 +20,14 @@ from luminal.core.grid import ALIGNMENT
 from luminal.core.ir import Graph, Node
 from luminal.core.ir import State as Kept
 from luminal.core.schedule.choose import arrangement
-from luminal.core.schedule.choose.arrangement import Arrangement
+from luminal.core.schedule.choose.arrangement import Arrangement, KernelChoice
 from luminal.core.schedule.cost import kernel
 from luminal.core.schedule.fusion.cluster import Cluster
-from luminal.core.schedule.lower import clusters
 from luminal.core.schedule.nest import walk
 from luminal.core.schedule.nest.ir import LoopNest, names_axis
 from luminal.core.schedule.prepare.graph import Prepared
 from luminal.core.schedule.program import arena as plan
 from luminal.core.schedule.program import phases, prefetch
-from luminal.core.schedule.program import states as keep
 from luminal.core.schedule.program.ir import (
     GIVE,
     TAKE,
@@ -163,7 +163,7 @@ class _Tables:
 
     def initial(self, state: Kept, source: Source) -> str | None:
         """The buffer of the constant that a state begins with; None for zeros."""
-        if keep.is_zero(state.initial):
+        if _is_zero(state.initial):
             return None
         name = self.constant(state.initial, tuple(range(state.initial.rank)), source)
         self.touched.add(name)
@@ -173,11 +173,11 @@ class _Tables:
         self.loops += 1
         return Var(f"round{self.loops - 1}", 0, (1 << 62) if rounds is None else rounds - 1)
 
-    def kernel(self, cluster: Cluster, chosen: Scheduled, origins: tuple[str, ...]) -> int:
+    def kernel(self, kind: str, chosen: Scheduled, origins: tuple[str, ...]) -> int:
         """The number of the kernel of a nest; equal nests are one kernel."""
         if chosen.nest not in self.kernels:
             _check_axes(chosen.nest)
-            name = f"{cluster.kind}{len(self.kernels)}"
+            name = f"{kind}{len(self.kernels)}"
             self.kernels[chosen.nest] = Kernel(name, chosen, origins)
         return list(self.kernels).index(chosen.nest)
 
@@ -213,7 +213,7 @@ class _Region:
         wanted = {node: self.names[node] for node in texts}
         for node, name in wanted.items():
             self.names[node] = self._new(f"{name} in numbers", node)
-        there = {node for state, node in left if keep.can_overwrite(node, state.input, self.arranged)}
+        there = self.arranged.overwriting
         for state, node in left:
             if node not in self.names:
                 self.names[node] = self.names[state.input] if node in there else self._new(state.output, node)
@@ -244,8 +244,8 @@ class _Region:
     def _launch(self, cluster: Cluster) -> None:
         origins = self._origins(cluster.index)
         operations = _operations(cluster)
-        for arguments, chosen in self._nests(cluster):
-            self._run(cluster, arguments, chosen, origins, operations)
+        for choice in self.arranged.kernels[cluster.number]:
+            self._run(cluster.kind, choice, origins, operations)
 
     def _call(self, cluster: Cluster) -> None:
         (node,) = cluster.index
@@ -254,55 +254,14 @@ class _Region:
 
     def _copy(self, node: Node, state: Node) -> None:
         """A step that copies ``node`` to where ``state`` lies."""
-        cluster, lowered = keep.lowered_copy(node, state, self.arranged, self.tables.target)
-        chosen = arrangement.schedule_cluster(cluster, lowered, self.tables.target)
-        self._run(cluster, lowered.arguments, chosen, self._origins([node]))
+        choice = arrangement.copy_kernel(node, state, self.arranged, self.tables.target)
+        self._run("map", choice, self._origins([node]))
 
-    def _run(
-        self,
-        cluster: Cluster,
-        arguments: Sequence[Node],
-        chosen: Scheduled,
-        origins: tuple[str, ...],
-        operations: Int = 0,
-    ) -> None:
-        number = self.tables.kernel(cluster, chosen, origins)
-        names = tuple(self._named(node) for node in arguments)
-        grain = kernel.grain(chosen.nest, self.tables.target.costs)
+    def _run(self, kind: str, choice: KernelChoice, origins: tuple[str, ...], operations: Int = 0) -> None:
+        number = self.tables.kernel(kind, choice.scheduled, origins)
+        names = tuple(self._named(node) for node in choice.arguments)
+        grain = kernel.grain(choice.scheduled.nest, self.tables.target.costs)
         self._add(Launch(number, names, origins, grain, operations), names)
-
-    def _nests(self, cluster: Cluster) -> list[tuple[tuple[Node, ...], Scheduled]]:
-        """The scheduled nests of a cluster with their arguments; small boxes of one assembly share a kernel."""
-        result: list[tuple[tuple[Node, ...], Scheduled]] = []
-        for lowered, chosen in self._scheduled(cluster):
-            if result and result[-1][0] == lowered.arguments and not (chosen.nest.tasks or result[-1][1].nest.tasks):
-                chosen = chosen.after(result.pop()[1])
-            result.append((lowered.arguments, chosen))
-        return result
-
-    def _scheduled(self, cluster: Cluster) -> Iterator[tuple[clusters.Lowered, Scheduled]]:
-        if cluster.number in self.arranged.chains:
-            yield self.arranged.chains[cluster.number]
-            return
-        for lowered in self._lowered(cluster):
-            yield lowered, arrangement.schedule_cluster(cluster, lowered, self.tables.target)
-
-    def _lowered(self, cluster: Cluster) -> Iterator[clusters.Lowered]:
-        """The nests of a cluster: one, or for an assembly one for each box that nothing else writes, and then the
-        scatter or sort in its buffer."""
-        arranged, target = self.arranged, self.tables.target
-        parts = arranged.assemblies.parts
-        whole = next((n for n in cluster.index if n in parts), None)
-        if whole is not None and not self._is_in_place(whole):
-            for part in parts[whole]:
-                yield clusters.lower_part(whole, part, arranged, target)
-        if whole is None or cluster.kind in ("scatter", "sort"):
-            yield clusters.lower(cluster, arranged, target)
-
-    def _is_in_place(self, node: Node) -> bool:
-        """Whether ``node`` is a scatter into its operand's buffer."""
-        old = node.inputs[0] if node.op is ops.SCATTER else None
-        return old in self.names and self.names[old] == self.names.get(node)
 
     # ---- loops and branches ----------------------------------------------------------------------------------------
 
@@ -329,12 +288,13 @@ class _Region:
                 put_out[attr.results[number]] = self.tables.part(whole, counter, attr.results[number], self.source)
                 outer.append(whole)
         changed = {result: x for x, result in zip(attr.carries, attr.results, strict=False) if result is not x}
-        arranged = self._arrange((*changed, *put_out), {**read, **put_out}, attr.inside(len(attr.computed) - 1))
+        scattered = {x: new for new, x in changed.items() if new.op is ops.SCATTER and new.inputs[0] is x}
+        sizes = attr.inside(len(attr.computed) - 1)
+        arranged = self._arrange((*changed, *put_out), {**read, **put_out}, sizes, scattered)
         written: dict[Node, str] = {}
         carried: list[tuple[str, str]] = []
         for result, x in changed.items():
-            into = result.op is ops.SCATTER and result.inputs[0] is x
-            if into and keep.can_overwrite(result, x, arranged):
+            if result in arranged.overwriting:
                 written[result] = read[x]
             else:
                 written[result] = self._new(f"{read[x]}.next", result)
@@ -365,11 +325,18 @@ class _Region:
         then, other = (region for _, region in inner)
         self._add(Branch(flag, then, other), (flag, *read.values(), *results.values()), tuple(r for r, _ in inner))
 
-    def _arrange(self, roots: tuple[Node, ...], names: Mapping[Node, str], sizes: Mapping[Var, Node]) -> Arrangement:
-        """The arrangement of ``roots`` inside a step; ``names`` are buffers of values there, ``sizes`` are measured."""
+    def _arrange(
+        self,
+        roots: tuple[Node, ...],
+        names: Mapping[Node, str],
+        sizes: Mapping[Var, Node],
+        replacing: Mapping[Node, Node] | None = None,
+    ) -> Arrangement:
+        """The arrangement of ``roots`` inside a step. ``names`` are buffers of values there, ``sizes`` are measured;
+        ``replacing`` says which may be computed where others lie."""
         unaligned = frozenset(node for node, name in names.items() if self._is_unaligned(name))
         every = (*roots, *sizes.values())
-        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, sizes)
+        return arrangement.arrange(every, self.source.prepared, self.tables.target, unaligned, sizes, replacing)
 
     def _inner(self, arranged: Arrangement, names: dict[Node, str]) -> tuple[_Region, Region]:
         """A region that computes ``arranged``; ``names`` are the buffers of its inputs and results."""
@@ -507,6 +474,11 @@ def _operations(cluster: Cluster) -> Int:
         if node.op is ops.SUM_REDUCE and not node.dtype.is_bool and node.inputs[0].op is ops.MUL:
             terms = terms + node.inputs[0].size
     return terms * 2
+
+
+def _is_zero(constant: Node) -> bool:
+    """Whether every bit of a constant is zero."""
+    return not np.ascontiguousarray(constant.attr.array).reshape(-1).view(np.uint8).any()
 
 
 def _bytes(node: Node) -> int:
