@@ -24,8 +24,8 @@ def contractions(roots: Iterable[Node]) -> dict[Node, Contraction]:
 
 @dataclass(frozen=True)
 class Contracted:
-    """A graph with its contractions. A pass hands on those of the graph that it makes: each is the one that was found,
-    with its operands replaced by what they have become."""
+    """A graph with its contractions. A pass returns a new graph and carries each contraction over to it, with the
+    operands that replace the old ones."""
 
     graph: Graph
     contractions: Contractions
@@ -38,9 +38,9 @@ class Contracted:
     def remade(self, region: Callable[[tuple[Node, ...], dict[Node, Node]], Make]) -> Contracted:
         """The graph with every node replaced, region by region: its own nodes, and each body of a loop or branch.
 
-        ``region`` is handed the roots of a region and a table that gains what each node was replaced by. It returns
-        what makes a node's replacement, of the same value, from the node and its replaced operands. A contraction is
-        carried where all from its operands' sources to its sum is rebuilt; what else replaces it is looked at anew.
+        ``region`` gets the roots of a region, and a table to which each node's replacement is added. It returns the
+        function that makes a replacement, of the same value, from a node and its replaced operands. A contraction is
+        carried if all nodes from its operands' sources to its sum are rebuilt; any other replacement is searched anew.
         """
         origins: Origins = dict(self.graph.origins)
         carried: dict[Node, Contraction] = {}
@@ -60,7 +60,7 @@ class Contracted:
 
 
 def _is_rebuilt(node: Node, sources: Sequence[Node], became: Mapping[Node, Node]) -> bool:
-    """Whether ``node``, and what it is computed by from ``sources``, became the same over what its operands became."""
+    """Whether ``node`` and all nodes between it and ``sources`` were only rebuilt over replaced operands."""
     reached = [node]
     for x in reached:
         if x not in sources:

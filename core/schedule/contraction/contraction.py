@@ -1,7 +1,7 @@
 """What a contraction is made of: its operands, the axes by role, and the tile that computes it.
 
 Each contraction is found once (``contracted.contractions``). From then on this value travels with its node to the loop
-nest: what changes the node hands on an explicit ``replace`` of it, and nobody finds it again.
+nest: a pass that changes the node hands on an explicit ``replace`` of the value, and nobody finds it again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Operand:
         return {v for e in self.index for v in sym.variables(e)}
 
     def over(self, by: dict[Var, Int]) -> Operand:
-        """The operand over other axes, ``by`` being what its axes are of those."""
+        """The operand over other axes: ``by`` gives each old axis as an expression of the new ones."""
         index, valid = (tuple(sym.substitute(e, by) for e in part) for part in (self.index, self.valid))
         return replace(self, index=index, valid=valid)
 
     def moved(self, now: Callable[[Node], Node]) -> Operand:
-        """The operand of what ``now`` says that its source has become."""
+        """The operand with its source replaced by ``now(source)``, seen through a widening cast."""
         return replace(self, source=now(self.source)).through_casts()
 
     def read(self, shape: Shape) -> Node:
@@ -48,7 +48,7 @@ class Operand:
         return ir.view(self.source, shape, self.index, self.valid, self.fill)
 
     def through_casts(self) -> Operand:
-        """The operand with what a widening cast widens for its source, where that is one; outside, it stays zero."""
+        """The operand read from before a widening cast, if the source is one. Masked elements stay zero."""
         cast = self.source
         if cast.op is not ops.CAST or not _widens(cast) or any(self.fill):
             return self
@@ -67,7 +67,7 @@ def operand(node: Node) -> Operand:
 
 
 def _widens(node: Node) -> bool:
-    """Whether a cast gives every value in a wider type of the same kind; memory is read as integers of whole bytes."""
+    """Whether a cast keeps every value, in a wider type of the same kind; integers below a byte are not read so."""
     wide, narrow = node.dtype, node.inputs[0].dtype
     if narrow.bits >= wide.bits:
         return False
@@ -79,10 +79,9 @@ def _widens(node: Node) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class Tile:
-    """A register tile: at most ``rows`` of A against ``vectors`` vectors of ``lanes`` columns of B; where a matrix
-    ``unit`` computes it, ``depth`` terms of the sum at a time. ``unpacked`` says that a panel of B which is computed is
-    so before the tiles of rows that share it. ``asked`` is the question that the tile answers, where that is to be
-    noted."""
+    """A register tile: at most ``rows`` of A times ``vectors`` vectors of ``lanes`` columns of B. A matrix ``unit``, if
+    any, sums ``depth`` terms at a time. ``unpacked``: a panel of B that a prologue computes is computed once, before
+    the tiles of rows that share it. ``asked`` is the question that the tile answers, if it is to be recorded."""
 
     rows: int
     vectors: int
@@ -105,16 +104,15 @@ class Tile:
 
     @property
     def group(self) -> int:
-        """Elements of a column that lie side by side in panels."""
+        """Consecutive elements of a column that lie side by side in panels."""
         return 1 if self.unit is None else self.unit.group
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """A sum over the product of ``a`` and ``b``, of this ``shape`` and ``dtype``. ``batch``, ``m``, ``n`` and ``k`` are
-    the axes by role, as positions in the shape; ``k`` are those that are summed. ``along_rows`` says that the result,
-    or what becomes of it, is an output that lies in memory along one of M. ``tile`` is what computes it, once chosen.
-    """
+    """A sum over the product of ``a`` and ``b``; ``shape`` and ``dtype`` are the product's. ``batch``, ``m``, ``n`` and
+    ``k`` are the axes by role, as positions in the shape; those of ``k`` are summed. ``along_rows``: the result, or an
+    output computed from it, has an axis of M innermost in memory. ``tile`` computes it, once chosen."""
 
     shape: Shape
     dtype: DType
@@ -133,7 +131,7 @@ class Contraction:
         return ir.axes(self.shape)
 
     def count(self, axes: Iterable[int]) -> Int:
-        """How many elements there are along ``axes``."""
+        """The product of the extents of ``axes``."""
         return sym.product(self.shape[k] for k in axes)
 
     @property
@@ -142,11 +140,11 @@ class Contraction:
         return next(k for k in reversed(self.k) if self.shape[k] != 1)
 
     def moved(self, now: Callable[[Node], Node]) -> Contraction:
-        """The same contraction, ``now`` being what each source has become."""
+        """The contraction with each operand's source replaced by ``now(source)``."""
         return replace(self, a=self.a.moved(now), b=self.b.moved(now))
 
     def node(self) -> Node:
-        """The sum in primitives."""
+        """The contraction as primitives: a SumReduce of a Mul of both operands, cast to ``dtype``."""
         factors = (x.read(self.shape) for x in (self.a, self.b))
         product = ir.elementwise(ops.MUL, *(x if x.dtype == self.dtype else ir.cast(x, self.dtype) for x in factors))
         return ir.reduce(ops.SUM_REDUCE, product, sorted(self.k))

@@ -1,12 +1,12 @@
 """Weights that stay narrow: B of a contraction as elementwise arithmetic on constants, done while B is loaded.
 
-``(w - zero) * scale`` is an expression of constants, of which the widest-indexed one is narrow and the others vary
-slower along K. Folded, it takes the bytes of the contraction's type; as a *prologue* of B it takes those of ``w``, and
-of one ``zero`` and ``scale`` for each group. Which part of such an expression is computed when compiling, and which
-where it is read, is decided by bytes alone. Nothing is rounded otherwise than the graph says.
+In ``(w - zero) * scale``, ``w`` is narrow and has an element for each of B; ``zero`` and ``scale`` are the same for a
+group of positions along K. Folded, the expression takes the bytes of the contraction's type. As a *prologue* of B it
+takes those of ``w``, and one ``zero`` and ``scale`` for each group. Which parts are folded, and which are computed when
+B is read, is decided by bytes alone. Rounding stays as the graph has it.
 
-Integers are stored in the narrowest type that holds their values; those of fewer than 8 bits share bytes along K, the
-first in the lowest bits, and are taken apart by a shift and a cast.
+Integers are stored in the narrowest type that holds their values. Those of fewer than 8 bits share bytes along K, the
+first in the lowest bits; a shift and a cast unpack them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from luminal.core.schedule.contraction.roles import is_computed, is_constant
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import DType
 
-NARROWER = 2  # times fewer bytes, for which weights stay narrow
+NARROWER = 2  # weights stay narrow if that takes at least so many times fewer bytes
 
 _INTEGERS = (types.u2, types.i2, types.u4, types.i4, types.u8, types.i8, types.u16, types.i16)
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """Values that are stored as ``dtype``: element ``index`` of ``source``, over the axes of a product, which is the
-    same for ``every`` so many consecutive positions along K; ``per`` of them share a byte."""
+    """Stored values: element ``index`` of ``source``, over the axes of a product, kept as ``dtype``. The element is the
+    same for ``every`` consecutive positions along K; ``per`` elements share a byte."""
 
     source: Node
     dtype: DType
@@ -45,9 +45,9 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """An elementwise primitive that is computed where B is read, the same for ``every`` so many consecutive positions
-    along K, at least; 0 where all of its operands are numbers. There is one of each in a prologue: where parts are
-    shared, to compare them otherwise than by identity would take as long as to write them out."""
+    """An elementwise primitive that is computed when B is read. Its value is the same for at least ``every``
+    consecutive positions along K; ``every`` is 0 if all operands are numbers. A prologue holds each one once, so they
+    are compared by identity: comparing shared parts by content takes time exponential in their depth."""
 
     op: Op
     attr: Any
@@ -55,13 +55,13 @@ class Computed:
     every: int
 
 
-Part: TypeAlias = Leaf | Computed | Node  # a node is a number
-Place: TypeAlias = tuple[Node, tuple[Int, ...]]  # an element of a node, over the axes of a product
+Part: TypeAlias = Leaf | Computed | Node  # a node is a constant of one number
+Place: TypeAlias = tuple[Node, tuple[Int, ...]]  # a node, and the index of its element over the axes of a product
 
 
 @dataclass(frozen=True)
 class Prologue:
-    """What computes B from what is stored."""
+    """The expression that computes B from the stored leaves."""
 
     root: Computed
 
@@ -84,18 +84,18 @@ class Prologue:
 
     @property
     def bytes(self) -> float:
-        """Of what is stored for each element of B."""
+        """The bytes that are stored for each element of B."""
         return sum(leaf.dtype.itemsize / (leaf.per * leaf.every) for leaf in self.leaves)
 
     @property
     def operations(self) -> int:
-        """Vector operations for each vector of B: those that every position along K takes."""
+        """Vector operations for each vector of B, without those whose result several positions along K share."""
         stored = [leaf for leaf in self.leaves if leaf.every == 1]
         return sum(2 if part.op is ops.CAST else 1 for part in self._fast) + sum(leaf.per > 1 for leaf in stored)
 
     @property
     def held(self) -> int:
-        """Vectors for each vector of B that stay in registers along K: what varies slower, where others read it."""
+        """Registers for each vector of B that hold values shared by several positions along K."""
         operands = {x for part in self._fast for x in part.operands}
         return sum(not isinstance(x, Node) and x.every != 1 for x in operands)
 
@@ -104,7 +104,7 @@ class Prologue:
         return [part for part in self.parts if isinstance(part, Computed) and part.every == 1]
 
     def value(self, stored: Mapping[Leaf, Node]) -> Node:
-        """B computed from the values of its leaves, all of one shape."""
+        """B computed from the values of the leaves, which all have the shape of the result."""
         shape = next(iter(stored.values())).shape
         values: dict[Part, Node] = {}
         for part in self.parts:
@@ -113,7 +113,7 @@ class Prologue:
             elif isinstance(part, Leaf):
                 found = stored[part]
                 values[part] = found if found.dtype == part.source.dtype else ir.cast(found, part.source.dtype)
-            elif part.op is ops.CAST and isinstance(part.operands[0], Leaf):  # which its own type holds exactly
+            elif part.op is ops.CAST and isinstance(part.operands[0], Leaf):  # the stored type holds the leaf exactly
                 values[part] = ir.elementwise(part.op, stored[part.operands[0]], attr=part.attr)
             else:
                 values[part] = ir.elementwise(part.op, *(values[x] for x in part.operands), attr=part.attr)
@@ -121,9 +121,9 @@ class Prologue:
 
 
 def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]], width: Int) -> Prologue | None:
-    """The prologue for B, element ``index`` of ``source``, an expression of constants; None where storing B as it is
-    takes less than ``NARROWER`` times the bytes. ``along`` are the axes of K with their extents, outermost first, and
-    ``width`` is the number of elements for each position along K."""
+    """The prologue for B, element ``index`` of ``source``, an expression of constants; None if it does not save a
+    factor of ``NARROWER`` in bytes. ``along`` has the axes of K with their extents, outermost first; ``width`` is the
+    number of elements of B for each position along K."""
     extents = [extent for _, extent in along]
     if not (isinstance(width, int) and all(isinstance(extent, int) for extent in extents) and source.dtype.is_float):
         return None
@@ -136,7 +136,7 @@ def find(source: Node, index: tuple[Int, ...], along: Sequence[tuple[Int, Int]],
 
 
 def narrow_weights(found: Contraction) -> Prologue | None:
-    """What computes B where it is read, if that takes far fewer bytes than storing what it computes."""
+    """The prologue for B of ``found``, None where B is not constant or a prologue saves too few bytes (``find``)."""
     b = found.b
     if b.valid or b.source.dtype != found.dtype or not is_constant(b.source):
         return None
@@ -145,7 +145,7 @@ def narrow_weights(found: Contraction) -> Prologue | None:
 
 
 class _Splitter:
-    """Finds the part of an expression that takes the fewest bits to store what it reads."""
+    """Splits an expression of constants into stored leaves and computed parts, so that the leaves take fewest bits."""
 
     def __init__(self, along: Sequence[tuple[Var | None, int]], width: int) -> None:
         self.along = along
@@ -158,7 +158,7 @@ class _Splitter:
         self.made: dict[tuple[Op, Any, tuple[Part, ...]], Computed] = {}
 
     def part(self, node: Node, index: tuple[Int, ...]) -> tuple[int, Part]:
-        """``node`` at ``index``, and the bits of all that is stored for it."""
+        """The bits of all leaves stored for ``node`` at ``index``, and the part that gives its value."""
         first = _stored_at(node, index)
         stack = [first]
         while stack:
@@ -171,7 +171,7 @@ class _Splitter:
         return self.parts[first]
 
     def _operands(self, node: Node, index: tuple[Int, ...]) -> list[Place] | None:
-        """What ``node`` is computed from where it may be computed where B is read."""
+        """The operands of ``node`` if it may be computed when B is read, else None."""
         if node.op.kind is not Kind.ELEMENTWISE or not all(is_computed(x) for x in node.inputs):
             return None
         return [_stored_at(x, index) for x in node.inputs]
@@ -202,7 +202,7 @@ class _Splitter:
         return self.width * rows * max(8, dtype.bits) // per, Leaf(node, dtype, index, every, per)
 
     def _every(self, index: tuple[Int, ...]) -> int:
-        """The most consecutive positions along K, of those that divide K, for which ``index`` stays the same."""
+        """The largest divisor of K such that ``index`` is the same for each group of so many positions along K."""
         if index not in self.known:
             counts = (count for count in range(self.depth, 0, -1) if self.depth % count == 0)
             self.known[index] = next(count for count in counts if self._is_constant(index, count))
@@ -220,8 +220,8 @@ class _Splitter:
 
 
 def narrowest(node: Node, among: Sequence[DType] = _INTEGERS) -> DType:
-    """The first type ``among`` some, the narrowest first, that holds every value of an integer ``node``, which depends
-    on constants alone, in fewer bits than its own type; the type of other nodes."""
+    """The first type ``among`` those given, narrowest first, that holds every value of ``node`` in fewer bits than its
+    own type; else its own type. An integer ``node`` must depend on constants alone."""
     if not node.dtype.is_integer or node.dtype.bits <= 4:
         return node.dtype
     narrower = [dtype for dtype in among if dtype.bits < node.dtype.bits]
@@ -233,7 +233,7 @@ _known_ends: WeakKeyDictionary[Node, tuple[int, int]] = WeakKeyDictionary()
 
 
 def _ends(node: Node) -> tuple[int, int]:
-    """The least and the largest value of integers that depend on constants alone, 0 among them."""
+    """The least and the largest of 0 and the values of an integer ``node`` that depends on constants alone."""
     if node not in _known_ends:
         (values,) = interp.evaluate([node])
         _known_ends[node] = int(values.min(initial=0)), int(values.max(initial=0))
@@ -241,8 +241,8 @@ def _ends(node: Node) -> tuple[int, int]:
 
 
 def packed(leaf: Leaf, panels: Callable[[Node, int, int], Node]) -> Node:
-    """The constant that stores a leaf. ``panels`` gives a source in panels: of every so many positions along K the one
-    after so many others."""
+    """The constant that stores a leaf. ``panels(source, every, first)`` gives ``source`` in panels, taking position
+    ``first`` of every ``every`` positions along K."""
     if leaf.per == 1:
         narrow = leaf.source if leaf.source.dtype == leaf.dtype else ir.cast(leaf.source, leaf.dtype)
         return interp.folded(ir.unary(ops.CONTIGUOUS, panels(narrow, leaf.every, 0)))
@@ -256,8 +256,8 @@ def packed(leaf: Leaf, panels: Callable[[Node, int, int], Node]) -> Node:
 
 
 def unpacked(leaf: Leaf, panel: Node, depth: Int) -> Node:
-    """The values of a leaf, in the type that stores them: of ``panel``, the bytes that hold them where the position
-    along K is ``depth``."""
+    """The values of a leaf, in the type that stores them. ``panel`` has the bytes that hold them, ``depth`` is the
+    position along K."""
     if leaf.per == 1:
         return panel
     place = sym.mod(sym.floordiv(depth, leaf.every), leaf.per) * leaf.dtype.bits
@@ -291,7 +291,7 @@ def _number(node: Node) -> Node:
 
 
 def _stored_at(node: Node, index: tuple[Int, ...]) -> Place:
-    """What ``node`` is a view or a copy of, and where ``index`` is in that."""
+    """The node that ``node`` is a view or copy of, and ``index`` as an index into it."""
     while node.op is ops.CONTIGUOUS or (node.op is ops.VIEW and not node.attr.valid):
         if node.op is ops.VIEW:
             by = ir.rename(node.shape, index)

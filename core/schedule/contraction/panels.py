@@ -18,15 +18,14 @@ from luminal.core.symbolic import Int, Var
 
 
 def panels(found: Contraction, tile: Tile) -> Node:
-    """B made real in the order in which the tile operation reads it: ``[batch.., ceil(N/columns), K, columns]``, or
-    with neighbours along K side by side."""
+    """B copied into panels ``[batch.., ceil(N/columns), K, columns]``, for a matrix unit with groups along K innermost.
+    Constants are folded."""
     packed = ir.unary(ops.CONTIGUOUS, in_panels(found.b, found, tile))
     return interp.folded(packed) if is_constant(found.b.source) else packed
 
 
 def in_panels(b: Operand, found: Contraction, tile: Tile, every: int = 1, first: int = 0) -> Node:
-    """The view of ``b`` in panels, as B lies in them: of every so many positions along K the one that comes after
-    ``first`` others."""
+    """The view of ``b`` in panels, taking position ``first`` of every ``every`` positions along K."""
     columns, group = tile.columns, tile.group
     shape, over, run = found.shape, found.axes, found.run
     count = found.count(found.n)
@@ -52,7 +51,7 @@ def in_panels(b: Operand, found: Contraction, tile: Tile, every: int = 1, first:
 
 
 def _terms(found: Contraction, group: int) -> list[Int]:
-    """The terms along each axis of K: groups begin where a run does."""
+    """The extents of the axes of K, that of the run rounded up to a multiple of ``group``."""
     shape, run = found.shape, found.run
     return [sym.ceildiv(shape[k], group) * group if k == run else shape[k] for k in found.k]
 
@@ -60,7 +59,7 @@ def _terms(found: Contraction, group: int) -> list[Int]:
 def _digits(
     by: dict[Var, Int], over: list[Int], extents: list[Int], flat: Int | None, direct: tuple[Int, ...] = ()
 ) -> None:
-    """Put for each axis its digit of ``flat`` (row-major), or the axis in ``direct``."""
+    """Map the variable of each axis in ``by`` to its digit of ``flat`` (row-major), or to the index in ``direct``."""
     for position in reversed(range(len(over))):
         if flat is None:
             digit = direct[position]
@@ -74,8 +73,8 @@ def _digits(
 
 
 def read_panels(packed: Node, found: Contraction, tile: Tile, every: int = 1) -> Operand:
-    """``packed`` panels as B: which of their elements a product reads, or which holds it, where each is for ``every``
-    so many positions along K."""
+    """B read from ``packed`` panels, over the axes of the product. Each element of the panels is for ``every``
+    positions along K."""
     columns, group, shape, over = tile.columns, tile.group, found.shape, found.axes
     column: Int = 0
     for k in found.n:
@@ -91,16 +90,14 @@ def read_panels(packed: Node, found: Contraction, tile: Tile, every: int = 1) ->
 
 
 def without_mask(a: Operand, shape: Shape) -> Operand | None:
-    """``a``, of a product of that ``shape``, with its padding made real: the masked dimensions are copied into a larger
-    array, zero around the border.
-
-    None where masks are neither ranges of dimensions nor of positions that axes of the product number together.
-    """
+    """``a``, over a product of ``shape``, with its padding copied to memory: masked dimensions become larger, with the
+    fill around them. None where a mask is no range of a dimension, nor of a position that is a sum of axes of the
+    product with positive integer steps."""
     return _padded(a) or _padded_positions(a, shape)
 
 
 def _padded(a: Operand) -> Operand | None:
-    """``without_mask`` where every mask is the range of one dimension."""
+    """``without_mask`` if every mask is the range of one dimension, else None."""
     before: list[Int] = [0] * len(a.index)
     shape: list[Int] = list(a.source.shape)
     left = list(a.valid)
@@ -123,11 +120,11 @@ def _padded(a: Operand) -> Operand | None:
 
 
 def _padded_positions(a: Operand, product: Shape) -> Operand | None:
-    """``without_mask`` where a dimension holds several things, or steps are taken along it, as in an image that is seen
-    in rows of tokens, or whose every other row is: the positions that are masked become dimensions of the copy."""
+    """``without_mask`` where one dimension holds several positions, or is read with a stride, such as an image stored
+    as a row of tokens, or read in every other row: masked positions become dimensions of the copy."""
     over = ir.axes(product)
     own = {v: k for k, axis in enumerate(over) if (v := sym.as_var(axis)) is not None}
-    steps: list[dict[Var, int]] = []  # of each kind of position, by the axes that move it
+    steps: list[dict[Var, int]] = []  # for each kind of position, its step along each axis that moves it
     for condition in a.valid:
         slopes = _slopes(condition, sym.variables(condition) & own.keys())
         if not slopes:
@@ -151,7 +148,7 @@ def _padded_positions(a: Operand, product: Shape) -> Operand | None:
     positions = at[len(kept) + len(axes) :]
 
     def moving(value: Int) -> Int | None:
-        """``value`` over the positions, where it moves with nothing else of what moves these."""
+        """``value`` as an expression of the positions; None if the axes that move them move it in another way."""
         total = sym.substitute(value, by)
         for position, place in zip(steps, positions, strict=True):
             slopes = _slopes(value, sym.variables(value) & position.keys())
@@ -172,14 +169,14 @@ def _padded_positions(a: Operand, product: Shape) -> Operand | None:
 
 
 def _slopes(value: Int, axes: Set[Var]) -> dict[Var, int] | None:
-    """The slopes of ``value`` along ``axes``, in the order of their names; None where they are not numbers."""
+    """The coefficients of ``value`` along ``axes``, ordered by name; None unless all are integers."""
     found = {v: sym.coefficient(value, v) for v in sorted(axes, key=lambda v: v.name)}
     slopes = {v: linear[0] for v, linear in found.items() if linear is not None and isinstance(linear[0], int)}
     return slopes if len(slopes) == len(found) else None
 
 
 def _highest(index: Int) -> Int | None:
-    """The largest value of an index, symbolic where sizes are."""
+    """The largest value of a linear index, symbolic if sizes are; None if it is not linear."""
     total: Int = 0
     for monomial, coefficient in index.terms if isinstance(index, sym.Expr) else (((), index),):
         if not monomial:
@@ -192,7 +189,7 @@ def _highest(index: Int) -> Int | None:
 
 
 def direct(found: Contraction, columns: int) -> bool:
-    """Whether B can be read in place: one N axis, running along the last dimension, filling whole tiles."""
+    """Whether B can be read in place: not constant, no mask, one N axis of whole tiles along the last dimension."""
     b = found.b
     if len(found.n) != 1 or b.valid or is_constant(b.source):
         return False

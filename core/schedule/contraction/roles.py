@@ -20,13 +20,13 @@ from luminal.core.symbolic import Int, Var
 
 
 def contraction_of(node: Node) -> Contraction | None:
-    """The contraction that ``node`` is, None where it is none. B is the operand that is constant; else the one that
-    the innermost axis of the result indexes."""
+    """``node`` as a contraction, or None. B is the constant operand, else the one that the innermost axis of the result
+    indexes; if the axes have no roles so, the other one."""
     if node.op is not ops.SUM_REDUCE or node.inputs[0].op is not ops.MUL:
         return None
     product = node.inputs[0]
     if product.dtype.compute != product.dtype:
-        return None  # each product rounds to its own type, which a sum in registers would skip
+        return None  # each product is rounded to a narrow type; a sum in registers would skip that rounding
     left, right = (operand(x) for x in product.inputs)
     innermost = next(
         (k for k in reversed(range(product.rank)) if k not in node.attr.axes and product.shape[k] != 1), -1
@@ -43,7 +43,7 @@ def _depends(x: Operand, product: Node, axis: int) -> bool:
 
 
 def _assigned(node: Node, product: Node, a: Operand, b: Operand) -> Contraction | None:
-    """The contraction of A and B, where the axes have roles with the two in this order."""
+    """The contraction with ``a`` as A and ``b`` as B; None if some axis has no role, or N or K is empty."""
     groups: dict[str, list[int]] = {"batch": [], "m": [], "n": [], "k": []}
     for position, axis in enumerate(ir.axes(product.shape)):
         variable = sym.as_var(axis)
@@ -73,14 +73,14 @@ def _assigned(node: Node, product: Node, a: Operand, b: Operand) -> Contraction 
 
 
 def _in_window(a: Operand, over: tuple[Int, ...], axis: int, others: set[Var | None]) -> bool:
-    """Whether a K axis of A shares a dimension with an M axis. Such axes go outside the others, which then run along
-    memory where channels are last."""
+    """Whether a K axis of A shares a dimension with an M axis. Such K axes are ordered before the others, so that the
+    innermost K axis is contiguous where channels are last."""
     variable = sym.as_var(over[axis])
     return any(variable in (found := sym.variables(e)) and found - others for e in a.index)
 
 
 def _separates(index: Int) -> bool:
-    """Whether an index is the mixed-radix number of its axes (a reshape), not a window, where values coincide."""
+    """Whether an index is a mixed-radix number of its axes, as in a reshape: unlike a window, values are distinct."""
     terms = sorted(((c, m) for m, c in index.terms), key=lambda t: t[0]) if isinstance(index, sym.Expr) else []
     reach = 0
     for coefficient, monomial in terms:
@@ -92,8 +92,8 @@ def _separates(index: Int) -> bool:
 
 
 def run_axes(found: Contraction) -> tuple[int, ...]:
-    """The axes of A's source, the innermost last, along which a matrix unit reads terms that lie side by side: one;
-    two, where the terms are all those of some positions of a window; none, where there is no such axis."""
+    """The axes of A's source, innermost last, along which a matrix unit reads a run of terms: one; two, if the run is
+    all terms of several positions of a window; none, if the source has no such axis."""
     over = found.axes[found.run]
     term = sym.as_var(over)
     if term is None:
@@ -107,10 +107,8 @@ def run_axes(found: Contraction) -> tuple[int, ...]:
 
 
 def row_stride(found: Contraction) -> int:
-    """The bytes between rows of A that follow each other, 0 where that is not known before there are layouts.
-
-    Inputs are row-major; of what is computed, and has a buffer of its own, what K alone indexes comes to lie innermost.
-    """
+    """The bytes between neighbouring rows of A; 0 if unknown before layouts are chosen. Inputs are row-major; computed
+    sources are expected to have the axes that K alone indexes innermost."""
     source, over = found.a.source, found.axes
     rows = [v for k in found.m if (v := sym.as_var(over[k])) is not None]
     summed = {sym.as_var(over[k]) for k in found.k}
@@ -128,19 +126,19 @@ def row_stride(found: Contraction) -> int:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a node depends on, where that is constants and positions alone: the elements of the largest constant, 0 for
-    none, and whether positions are among it."""
+    """What a node that depends on constants and positions alone is computed from: the number of elements of the largest
+    constant (0 for none), and whether positions are involved."""
 
     elements: int
     positions: bool
 
 
 _knowledge: WeakKeyDictionary[Node, _Known | None] = WeakKeyDictionary()
-DIGITS = 8  # elements at most that one of a constant holds
+DIGITS = 8  # most elements that are computed from one element of a constant, as by unpacking bits
 
 
 def is_constant(node: Node) -> bool:
-    """Whether ``node`` depends on constants alone; on positions too where it is not much larger than the constants."""
+    """Whether ``node`` depends on constants alone, or on positions too if it is at most ``DIGITS`` times larger."""
     known = _known(node)
     if known is None or not known.elements:
         return False
@@ -148,7 +146,7 @@ def is_constant(node: Node) -> bool:
 
 
 def is_computed(node: Node) -> bool:
-    """Whether ``node`` depends on constants and positions alone, constants among them."""
+    """Whether ``node`` depends on at least one constant, and besides constants on positions alone."""
     known = _known(node)
     return known is not None and known.elements > 0
 

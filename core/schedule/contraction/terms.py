@@ -1,9 +1,9 @@
 """The terms of a contraction in runs that a matrix unit takes in equal steps.
 
-A unit reads terms that lie side by side. The channels of an image's first convolution are few and odd, so steps neither
-divide them nor are worth their time. But a window reads all channels of neighbouring positions, and in a copy of the
-image these lie one after the other: such axes of K become one. A copy is made anyway where there is a border around A,
-and may then have another channel of zeros beside them; else it is where no step would suit the terms as they are.
+A unit reads a *run* of terms that lie side by side. The first convolution of an image has few channels, often an odd
+number, so steps do not divide them and do little work. But a window reads all channels of neighbouring positions, and
+in a copy of the image these lie one after the other: the two axes of K become one. If A has a border, it is copied
+anyway, and a channel of zeros may be added; else it is copied only if no step fits the terms as they are.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from luminal.core.target import Target
 
 
 def on_unit(target: Target, found: Contraction, columns_of_b: int | None) -> tuple[Contraction, Tile] | None:
-    """The contraction with its terms as the fastest unit that multiplies its operands takes them in equal steps, where
-    there is one, and the tile of that unit; in as many columns as B was packed in, if it was."""
+    """The contraction with runs that the fastest unit for its operands takes in equal steps, and the tile of that unit,
+    if possible of ``columns_of_b`` columns. None if no unit fits."""
     for unit in target.units_of(found.a.source.dtype, found.b.source.dtype, found.dtype):
         suited = (_for_vectors if unit.in_vectors else _for_matrices)(found, unit, target)
         tile = unit_tile(target, unit, suited, columns_of_b)
@@ -36,8 +36,8 @@ def on_unit(target: Target, found: Contraction, columns_of_b: int | None) -> tup
 
 
 def _for_vectors(found: Contraction, unit: MatrixUnit, target: Target) -> Contraction:
-    """Longer runs where steps of a group are then fewer: seven positions of three channels are 11 pairs, not 14; and no
-    run shorter than a step."""
+    """The contraction with runs merged if that takes fewer steps, and a run shorter than a group lengthened. In groups
+    of two, seven positions of three channels take 11 steps as one run, 14 as seven."""
     longer = _merged(found, target) if found.a.valid else None
     if longer is not None and _steps(unit, longer) < _steps(unit, found):
         found = longer
@@ -47,8 +47,8 @@ def _for_vectors(found: Contraction, unit: MatrixUnit, target: Target) -> Contra
 
 
 def _for_matrices(found: Contraction, unit: MatrixUnit, target: Target) -> Contraction:
-    """The runs that take the fewest steps: as they are, longer, of whole groups, or both; if A is not copied anyway, as
-    they are, unless the unit cannot take these."""
+    """The contraction with the runs that take the fewest steps: unchanged, merged, lengthened to whole groups, or both.
+    If A is not copied anyway, runs stay unchanged, unless the unit cannot take them."""
     copied = found.a.valid or found.a.source.op is ops.CONTIGUOUS
     if not copied and _steps(unit, found) < math.inf:
         return found
@@ -58,7 +58,7 @@ def _for_matrices(found: Contraction, unit: MatrixUnit, target: Target) -> Contr
 
 
 def _steps(unit: MatrixUnit, found: Contraction) -> float:
-    """The steps of ``unit`` through all terms; infinitely many where it cannot take them."""
+    """The number of steps that ``unit`` takes for all terms; infinity if it cannot take them."""
     sizes = [found.shape[k] for k in found.k if found.shape[k] != 1]
     depth = step_depth(unit, sizes)
     *outer, run = map(typical, sizes)
@@ -66,8 +66,8 @@ def _steps(unit: MatrixUnit, found: Contraction) -> float:
 
 
 def _merged(found: Contraction, target: Target) -> Contraction | None:
-    """The contraction with the last axis of a window and the run inside it as one axis of K, None where there is no
-    such window. A is a copy then, in which positions lie one after the other, inside a border where it has a mask."""
+    """The contraction with the last axis of a window and the run inside it merged into one axis of K; None if there is
+    no such window. A becomes a copy in which positions lie one after the other, padded if A has a mask."""
     if masked := bool(found.a.valid):
         copied = without_mask(found.a, found.shape) if target.pads else None
         if copied is None:
@@ -88,8 +88,8 @@ def _merged(found: Contraction, target: Target) -> Contraction | None:
 
 
 def copied_along(x: Operand, axes: tuple[int, ...]) -> Operand:
-    """The operand with a copy of its source that has ``axes`` innermost; an input that has them is read itself, and of
-    what is a copy there is another."""
+    """The operand over a copy of its source that has ``axes`` innermost. An input that already has them is not copied;
+    for a source that is a copy, the original is copied instead."""
     order = [*(k for k in range(x.source.rank) if k not in axes), *axes]
     if x.source.op is ops.INPUT and order == sorted(order):
         return x
@@ -99,9 +99,9 @@ def copied_along(x: Operand, axes: tuple[int, ...]) -> Operand:
 
 
 def copied_apart(x: Operand, found: Contraction) -> Operand:
-    """The operand, which has no mask, with a copy of its source in which the terms of a run have
-    an axis of their own: every other one of a row, the taps of a window, digits of what was one axis. Axes of the
-    source that they do not move are as they were."""
+    """The operand, which has no mask, over a copy of its source in which the terms of a run have an axis of their own,
+    where they had stride 2, were taps of a window, or digits of an axis. Axes of the source that the run does not move
+    along stay."""
     over, run, source = found.axes, found.run, x.source
     moved = _places(x, over[run])
     kept = [d for d in range(source.rank) if d not in moved]
@@ -117,8 +117,8 @@ def copied_apart(x: Operand, found: Contraction) -> Operand:
 
 
 def _window_of_run(found: Contraction) -> tuple[int, int]:
-    """The axis of K outside the run, as the last one of a window is, where it moves A by one position and each of these
-    has all terms of the run; and the run, which is given for both where there is no such axis."""
+    """The last axis of a window, and the run. The first is the K axis next to the run, if it moves A by one position
+    and each position has all terms of the run; else the run itself."""
     over, run = found.axes, found.run
     outer = [k for k in found.k if k != run and found.shape[k] != 1]
     if not outer or found.b.valid:
@@ -135,8 +135,8 @@ def _window_of_run(found: Contraction) -> tuple[int, int]:
 
 
 def _lengthened(found: Contraction, group: int, target: Target) -> Contraction | None:
-    """The contraction with a run that is not of whole groups lengthened to such, by zeros of B, where A is copied
-    anyway: a first convolution's three channels. None where that is not so."""
+    """The contraction with its run lengthened to a multiple of ``group`` by zeros in B, such as three channels to four.
+    None if the run is a multiple already, or A is not copied anyway."""
     run = found.run
     extent, term = found.shape[run], found.axes[run]
     copied = (found.a.valid and target.pads) or found.a.source.op is ops.CONTIGUOUS
@@ -164,8 +164,8 @@ def _lengthened(found: Contraction, group: int, target: Target) -> Contraction |
 
 
 def _filled_up(source: Node, axis: int, extent: int) -> Node:
-    """A copy of ``source``, ``extent`` long along ``axis``: numbers follow that zeros multiply. Integers are what is
-    around ``source``, so that the two make one view."""
+    """A copy of ``source``, lengthened to ``extent`` along ``axis`` with numbers that B's zeros multiply: zeros, or for
+    a masked integer view its fill, so that both views become one."""
     shape = tuple(extent if k == axis else size for k, size in enumerate(source.shape))
     at = ir.axes(shape)
     around = source.dtype.is_integer and source.op is ops.VIEW and source.attr.valid
@@ -179,5 +179,5 @@ def _places(x: Operand, axis: Int) -> list[int]:
 
 
 def _over(shape: ir.Shape, by: dict[sym.Var, Int], found: Contraction) -> Contraction:
-    """The contraction with a product of another ``shape``, ``by`` being what the axes that it had are of the new."""
+    """The contraction with a product of another ``shape``; ``by`` gives each old axis in terms of the new ones."""
     return replace(found, shape=shape, a=found.a.over(by), b=found.b.over(by))

@@ -28,15 +28,15 @@ def choose_tile(
     widest: int = 1 << 30,
     unit: MatrixUnit | None = None,
 ) -> Tile:
-    """The register tile for the sizes of a contraction, of as many columns as B was packed in, if it was: the one with
-    the least estimated cycles, unless the target's decisions know better; ``prologue`` is what computes B from what was
-    packed, ``unit`` one of vectors that multiplies. It has ``widest`` columns at most, but for a vector.
+    """The register tile with the least estimated cycles for a contraction, unless the target's decisions name another.
+    If B was packed before, tiles of ``columns_of_b`` columns come first. ``prologue`` computes B from packed weights,
+    ``unit`` is a unit of vectors. The tile has at most ``widest`` columns, or one vector.
 
-    What a prologue computes, and holds in registers, it does for each vector of B.
+    The operations and registers of a prologue count for each vector of B.
 
-    Rows that lie a multiple of a large power of two apart push each other out of the first-level cache where their sets
-    have fewer ways, and every step then waits for the second: 14 x 2 takes 1.3 times as long. So a tile has no more
-    rows than there are ways.
+    Rows whose addresses differ by a multiple of a large power of two fall into the same cache sets. More rows than ways
+    evict each other from the first-level cache, and every step waits for the second: 14 x 2 takes 1.3 times as long. So
+    a tile has no more rows than there are ways.
     """
     lanes = target.lanes(found.dtype) if unit is None else unit.columns
     group = 1 if unit is None else unit.group
@@ -73,7 +73,7 @@ def choose_tile(
 def _chosen(
     target: Target, tiles: list[Tile], cycles: Iterable[float], columns_of_b: int | None, described: Callable[[], str]
 ) -> Tile:
-    """One of ``tiles``, of those of as many columns as B was packed in, where there are such."""
+    """The decision among ``tiles``: among those of ``columns_of_b`` columns, if there are any."""
     candidates = [Candidate("layout", tile, estimate) for tile, estimate in zip(tiles, cycles, strict=True)]
     fitting = [candidate for candidate in candidates if candidate.content.columns == columns_of_b]
     chosen, asked = target.decisions.ask("tile", described, fitting or candidates)
@@ -81,8 +81,8 @@ def _chosen(
 
 
 def _described(found: Contraction, prologue: Prologue | None, about: tuple[str, ...]) -> str:
-    """What the steps of a contraction take to compute: its axes by role, how they read A and B, and what else there is
-    to say ``about`` the columns of its tiles."""
+    """A text of all that decides how fast a contraction is: its axes by role, how A and B are read, and ``about``, on
+    the columns of its tiles."""
     dims: dict[Var, Int] = {}
 
     def text(value: Int) -> str:
@@ -105,16 +105,16 @@ def _described(found: Contraction, prologue: Prologue | None, about: tuple[str, 
 
 
 def _numbered(dims: dict[Var, Int], variables: set[Var]) -> dict[Var, Int]:
-    """``dims``, which gives dimensions names of their own, with those of ``variables`` in it."""
+    """``dims``, from symbolic sizes to numbered names, after adding ``variables`` to it."""
     for v in sorted(variables - dims.keys(), key=lambda v: (v.lo, sym.upper(v.hi) or 0, v.name)):
         dims[v] = sym.var(f"d{len(dims)}", v.lo, v.hi)
     return dims
 
 
 def unit_tile(target: Target, unit: MatrixUnit, found: Contraction, columns_of_b: int | None = None) -> Tile | None:
-    """The tile of a matrix ``unit`` for a contraction, as ``choose_tile`` gives that of vectors; None where
-    the terms of a sum lie in runs that it cannot take in equal steps, where matrices would be of one row, or where
-    packing B would cost more than the one row that reads it."""
+    """The tile of a matrix ``unit`` for a contraction, as ``choose_tile`` gives one of vectors. None if the unit cannot
+    take the runs of terms in equal steps, and for a single row, unless the unit works on vectors and B is constant: a
+    matrix of one row, or packing B for it, costs more than the row."""
     depth = step_depth(unit, [size for k in found.k if (size := found.shape[k]) != 1])
     if not depth or not (found.m or (unit.in_vectors and is_constant(found.b.source))):
         return None
@@ -124,9 +124,9 @@ def unit_tile(target: Target, unit: MatrixUnit, found: Contraction, columns_of_b
 
 
 def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contraction, columns_of_b: int | None) -> Tile:
-    """The tile of ``unit`` with the least estimated cycles, of as many columns as B was packed in, if it was."""
+    """The tile of ``unit`` with the least estimated cycles; of ``columns_of_b`` columns, if there is one."""
     lengths = lines(found)
-    fixed = all(isinstance(found.shape[k], int) for k in found.m)  # else nothing is known of how tiles divide them
+    fixed = all(isinstance(found.shape[k], int) for k in found.m)  # else how tiles divide the rows is unknown
     columns = typical(found.count(found.n))
 
     sizes = [
@@ -141,11 +141,11 @@ def _matrix_tile(target: Target, unit: MatrixUnit, depth: int, found: Contractio
 
 
 def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
-    """How many terms a step takes of the innermost of axes of these sizes; 0 where steps do not suit them.
+    """The terms that a step of ``unit`` takes along the innermost of the K axes, which have these ``sizes``; 0 if it
+    cannot take them.
 
-    The last step of a run may be shorter, which costs little in vectors. Else it copies what it reads: several runs are
-    taken in steps that divide them, none of which is too short.
-    """
+    A last step that is shorter costs little in vectors. In matrices it copies its operands, so steps divide a run that
+    is repeated, and must not be too short."""
     if unit.in_vectors:
         return unit.depth
     *outer, run = sizes
@@ -159,8 +159,8 @@ def step_depth(unit: MatrixUnit, sizes: Sequence[Int]) -> int:
 
 
 def block_tile(grid: Grid, found: Contraction) -> Tile:
-    """The tile of a block of threads: the one whose blocks, all processors working on them at once, are done first.
-    Each thread has ``lanes`` rows and as many columns of it."""
+    """The tile of a block of threads with the least estimated cycles for all blocks on all processors. Each thread
+    computes ``lanes`` rows and ``lanes`` columns of it."""
     batch, rows, columns = (typical(found.count(axes)) for axes in (found.batch, found.m, found.n))
 
     tile = min(grid.costs.tiles, key=lambda tile: cost.block_cycles(grid, tile, batch, rows, columns))
@@ -168,9 +168,9 @@ def block_tile(grid: Grid, found: Contraction) -> Tile:
 
 
 def lines(found: Contraction) -> tuple[int, int]:
-    """How many rows tiles divide: those of the innermost axis of M, and of all that A has whole, which most layouts put
-    one after the other. Which of the two depends on where the result is stored, too: one with a border has gaps between
-    its lines, as the operand of windows has."""
+    """Two counts of rows, one of which tiles will divide: the extent of the innermost axis of M, and of all inner axes
+    of M that span whole dimensions of A, whose rows most layouts put one after the other. Which of them it is depends
+    on the layout of the result, too: a border around it leaves gaps between lines, as in the operand of windows."""
     held = list(zip(found.a.index, found.a.source.shape, strict=True))
     shape, over = found.shape, found.axes
     axes = [k for k in reversed(found.m) if shape[k] != 1]

@@ -33,16 +33,16 @@ from luminal.core.types import DType, i8, i16, u8, u16
 
 @dataclass(frozen=True)
 class Prepared:
-    """The graph with every contraction in readable form; ``contractions`` are those that tiles compute. ``packed`` has
-    the weights that were packed: each packed constant with the constants it was made of."""
+    """The graph with every contraction in the form that a tile reads. ``contractions`` has those that tiles compute,
+    ``packed`` each packed constant with the constants that it was made from."""
 
     roots: tuple[Node, ...]
     contractions: Mapping[Node, Contraction]
     packed: Mapping[Node, tuple[Node, ...]]
 
 
-Packings: TypeAlias = dict[Node, int]  # in how many columns constants were packed
-Runs: TypeAlias = dict[Node, tuple[int, ...]]  # the last axes, in memory, of what units read along them
+Packings: TypeAlias = dict[Node, int]  # columns of a panel, by the constant that was packed
+Runs: TypeAlias = dict[Node, tuple[int, ...]]  # the axes that are innermost in memory, by the node that a unit reads
 
 
 def prepare(
@@ -52,9 +52,9 @@ def prepare(
     origins: ir.Origins,
     packings: Packings | None = None,
 ) -> Prepared:
-    """Bring every contraction of those ``found`` into readable form; ``origins`` gains those of the new nodes.
-    Constants that were packed before, as ``packings`` says, are packed alike again: so entries of one program share
-    them."""
+    """Bring every contraction in ``found`` into the form that a tile reads. Adds the origins of new nodes to
+    ``origins``, and the columns of each packed constant to ``packings``. A constant in ``packings`` is packed the same
+    way again, so that the entries of a program share it."""
     packings = {} if packings is None else packings
     replaced: dict[Node, Node] = {}
     contractions: dict[Node, Contraction] = {}
@@ -100,8 +100,8 @@ def prepare(
 
 
 def _innermost(roots: tuple[Node, ...]) -> dict[Node, int]:
-    """The axis of each node that is innermost in an output, which is row-major: of the outputs, and of those that they
-    are computed from element by element."""
+    """The axis of each node that is innermost in an output. Outputs are row-major; nodes that they are computed from
+    through views and elementwise primitives are included."""
     found = {root: k for root in roots for k, extent in enumerate(root.shape) if extent != 1}
     for node in reversed(traverse.topological(roots)):
         if node not in found:
@@ -124,7 +124,7 @@ def _prepared_steps(
     carried: set[Node],
     packings: Packings,
 ) -> tuple[Node, Prepared]:
-    """A loop or branch with its bodies in readable form and its operands in memory, and what was chosen inside it."""
+    """A loop or branch with prepared bodies and operands in memory; and the bodies' contractions and packed weights."""
     inside = [prepare(body, found, target, origins, packings) for body in node.attr.bodies]
     contractions = {n: contraction for body in inside for n, contraction in body.contractions.items()}
     packed = {n: sources for body in inside for n, sources in body.packed.items()}
@@ -138,7 +138,7 @@ def _prepared_steps(
 
 
 def _read_elsewhere(roots: tuple[Node, ...], contractions: Mapping[Node, Contraction]) -> set[Node]:
-    """What is an output, or read by anything but a contraction: a product among it has to be stored as it is."""
+    """The outputs, and all nodes that something else than a contraction reads: a product in this set must be stored."""
     return set(roots) | {x for n in traverse.topological(roots) if n not in contractions for x in n.inputs}
 
 
@@ -146,7 +146,7 @@ def _read_elsewhere(roots: tuple[Node, ...], contractions: Mapping[Node, Contrac
 class _Made:
     node: Node
     contraction: Contraction
-    panels: Mapping[Node, Node]  # each with what it was made of
+    panels: Mapping[Node, Node]  # each panel with the node that it was made from
 
 
 def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs) -> _Made | None:
@@ -157,7 +157,7 @@ def _prepared(found: Contraction, target: Target, packings: Packings, runs: Runs
     columns = packings.get(found.b.source)
     prologue = narrow_weights(found) if target.grid is None else None
     suited = on_unit(target, found, columns) if target.grid is None and prologue is None else None
-    # B is packed, or read in place, by the sizes that the model has; a unit may then take longer terms.
+    # Whether B is packed is decided by the sizes in the model, before a unit lengthens the runs of terms.
     tile = suited[1] if suited is not None else _tile(target, found, columns, prologue)
     if is_constant(found.b.source):
         packings.setdefault(found.b.source, tile.columns)
@@ -203,14 +203,14 @@ def _tile(target: Target, found: Contraction, columns: int | None, prologue: Pro
 
 
 def _unpacks(found: Contraction, tile: Tile, least: int) -> bool:
-    """Whether ``least`` tiles of rows read each of several panels: these are better computed before them."""
+    """Whether ``least`` or more tiles of rows read each of several panels: then each panel is computed before them."""
     rows, columns = (typical(found.count(axes)) for axes in (found.m, found.n))
     line = max(lines(found))
     return columns > tile.columns and rows / line * -(-line // tile.rows) >= least
 
 
 def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Node, Node]) -> Operand:
-    """B as ``prologue`` computes it from panels, which ``made`` gains, each with what it was made of."""
+    """B as ``prologue`` computes it from packed panels. Adds each panel, with the node that it packs, to ``made``."""
     shape = tuple(1 if k in found.m else extent for k, extent in enumerate(found.shape))
     depth: Int = 0
     for k in found.k:
@@ -229,8 +229,8 @@ def _computed(prologue: Prologue, found: Contraction, tile: Tile, made: dict[Nod
 
 
 def _in_runs(found: Contraction, target: Target, runs: Runs) -> Operand:
-    """A with a source in which the terms of a run can lie side by side; where no axis of it is for them, a copy that
-    has one."""
+    """A with a source in which the terms of a run can lie side by side: a copy where the source has no axis that runs
+    along these terms."""
     a, axes = found.a, run_axes(found)
     if a.valid and not axes and target.pads and (padded := without_mask(a, found.shape)) is not None:
         a = padded
@@ -243,7 +243,7 @@ def _in_runs(found: Contraction, target: Target, runs: Runs) -> Operand:
 
 
 def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
-    """The operand with a source that can have ``axes`` innermost: itself, or a copy where it lies otherwise already."""
+    """``x`` if its source can have ``axes`` innermost in memory, else ``x`` with a copy of the source that has them."""
     lies = tuple(range(x.source.rank)) if x.source.op is ops.INPUT else runs.setdefault(x.source, axes)
     if lies[-len(axes) :] == axes:
         return x
@@ -251,12 +251,12 @@ def _along_its_runs(x: Operand, axes: tuple[int, ...], runs: Runs) -> Operand:
 
 
 def _in_memory(x: Operand) -> Operand:
-    """The operand with a source that is stored, where it was a number or a formula of positions."""
+    """``x``, its source copied to memory if that is a number or a formula of positions."""
     return x if _is_stored(x.source) else replace(x, source=ir.unary(ops.CONTIGUOUS, x.source))
 
 
 def _narrowed(x: Operand, dtype: DType) -> Operand:
-    """The operand with a source of ``dtype``, where it is of constants that this type holds exactly."""
+    """``x`` with its source in ``dtype``, if the source is constant and ``dtype`` holds its values exactly."""
     if x.source.dtype == dtype or not is_constant(x.source):
         return x
     (wide,) = interp.evaluate([x.source])
@@ -265,7 +265,7 @@ def _narrowed(x: Operand, dtype: DType) -> Operand:
 
 
 def _narrowest(x: Operand) -> Operand:
-    """The operand with a source of the first type of few bytes that holds its constants."""
+    """``x`` with its source, if constant, in the narrowest of int8, uint8, int16 and uint16 that holds its values."""
     if not is_constant(x.source):
         return x
     dtype = narrow.narrowest(x.source, (i8, u8, i16, u16))
@@ -273,12 +273,12 @@ def _narrowest(x: Operand) -> Operand:
 
 
 def _converted(x: Operand, dtype: DType) -> Operand:
-    """The operand with its constants as ``dtype``, which holds them."""
+    """``x`` with its constants cast to ``dtype``, which must hold them exactly."""
     return replace(x, source=interp.folded(ir.cast(x.source, dtype)), fill=bytes(dtype.itemsize) if x.valid else b"")
 
 
 def _is_stored(node: Node) -> bool:
-    """Whether ``node`` is computed from anything but numbers and positions."""
+    """Whether ``node`` has a source, through views and elementwise primitives, that is no number, position or size."""
     return any(
         x.op not in (ops.IOTA, ops.DIM) and not (x.op is ops.CONSTANT and x.size == 1)
         for x in traverse.sources([node], _is_read_through)

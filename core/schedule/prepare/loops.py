@@ -1,7 +1,7 @@
-"""Loops and branches made ready for kernels: which scans are one kernel, and what the others read and leave in memory.
+"""Loops and branches made ready for kernels.
 
-A scan whose body is elementwise is a kernel like others. Any other loop or branch is steps of the program around it:
-its operands lie in memory, row-major and whole, and so do its results.
+A scan whose body is elementwise is one kernel. Any other loop or branch becomes steps of the program: its bodies have
+kernels of their own, and its operands and results lie in memory, row-major.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from luminal.core.structured import MARK, outside
 
 
 def is_steps(node: Node) -> bool:
-    """Whether ``node`` is steps of the program, with kernels of their own for its bodies."""
+    """Whether ``node`` is a loop or branch that becomes steps of the program, with kernels of its own for each body."""
     return node.op.kind is Kind.STRUCTURED and not (node.op is ops.SCAN and _is_elementwise(node))
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether every element of a scan's carries depends on the same element of them alone."""
+    """Whether each element of a scan's next carries depends on no other elements of the carries than that one."""
     step: ops.Step = node.attr
     if step.measured:
         return False
@@ -39,8 +39,8 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def kept(roots: Iterable[Node]) -> frozenset[Node]:
-    """What has a buffer of its own, row-major: ``roots``, and the operands and results of steps and of functions of the
-    host."""
+    """The nodes that must have a row-major buffer of their own: ``roots``, and the operands and results of steps
+    (``is_steps``) and of host functions."""
     roots = list(roots)
     found = set(roots)
     for node in traverse.topological(roots):
@@ -50,8 +50,8 @@ def kept(roots: Iterable[Node]) -> frozenset[Node]:
 
 
 def owned(roots: Sequence[Node], unchanged: Sequence[Node | None] = ()) -> list[Node]:
-    """``roots`` as values that have storage of their own: copies of what has another's, but for what is the carry in
-    its place of ``unchanged``."""
+    """``roots``, each as a value with its own storage: a root that shares another's storage is copied. A root that is
+    the carry at the same position of ``unchanged`` stays as it is."""
     results: list[Node] = []
     for number, node in enumerate(roots):
         if number < len(unchanged) and node is unchanged[number]:
@@ -64,7 +64,7 @@ def owned(roots: Sequence[Node], unchanged: Sequence[Node | None] = ()) -> list[
 
 
 def copies(roots: Iterable[Node]) -> set[Node]:
-    """What ``owned`` may make of ``roots``."""
+    """The copies that ``owned`` may make of ``roots``."""
     found: set[Node] = set()
     for node in roots:
         found.add(copy(node, found))
@@ -72,7 +72,7 @@ def copies(roots: Iterable[Node]) -> set[Node]:
 
 
 def copy(node: Node, taken: Iterable[Node]) -> Node:
-    """A node of its own with the value of ``node``: copies of one value are told apart by how often it is copied."""
+    """A copy of ``node`` that is not in ``taken``. Nodes are interned: a second copy is a copy of the first."""
     taken = set(taken)
     node = ir.unary(ops.CONTIGUOUS, node)
     while node in taken:
@@ -81,13 +81,13 @@ def copy(node: Node, taken: Iterable[Node]) -> Node:
 
 
 def _is_carried(node: Node) -> bool:
-    """Whether ``node`` lies where a loop leaves it, in one of two buffers."""
+    """Whether ``node`` is a carry that a loop returns: it lies in one of the loop's two buffers."""
     return is_steps(node) and isinstance(node.attr, ops.Step | ops.Repeat) and node.attr.result < len(node.attr.carries)
 
 
 def in_memory(node: Node, taken: set[Node], carried: set[Node]) -> Node:
-    """``node`` with every operand in memory, and carries in memory that nothing else uses; ``taken`` are the nodes that
-    exist, ``carried`` those of them that a loop writes over, and both gain the new ones."""
+    """``node`` with every operand in memory; its carries are copies that nothing else uses. ``taken`` has all nodes
+    that exist, ``carried`` those that a loop overwrites; new nodes are added to both."""
     inputs = list(node.inputs)
     carries = 0 if node.op in (ops.COND, ops.HOST) else len(node.attr.carries)
     for number, operand in enumerate(inputs):
@@ -102,10 +102,10 @@ def in_memory(node: Node, taken: set[Node], carried: set[Node]) -> Node:
 
 
 def hoisted(node: Node, contractions: Mapping[Node, Contraction]) -> tuple[Node, dict[Node, Contraction]]:
-    """A loop whose bodies compute nothing that no round changes: that became operands. With it, those of the
-    ``contractions`` whose nodes were made anew."""
+    """The loop ``node`` with loop-invariant values computed before it and handed in as operands; and the contractions
+    of the nodes that were rebuilt. A branch is returned unchanged."""
     attr = node.attr
-    if node.op is ops.COND:  # what a branch computes, only that branch should
+    if node.op is ops.COND:  # a value that one branch needs is computed only if that branch runs
         return node, {}
     own = (*attr.carries, *attr.slices) if node.op is ops.SCAN else attr.carries
     first = len(node.inputs) - len(attr.shared)
