@@ -1,8 +1,8 @@
-"""Maxima of floats without a sign, taken of their bits.
+"""Maxima of floats that are not negative, computed on their bits.
 
-The bits of such floats, but for the sign, are integers in the same order, and those of a NaN are above all others. The
-larger of two integers is one instruction where that of two floats, of which either may be NaN, is several; and a vector
-holds as many narrow ones as it has bytes for. Whether it pays is another question: ``cost.traffic.reads_again``.
+Without the sign bit, the bits of such floats are integers in the same order, and a NaN is above all others. The maximum
+of two integers is one instruction; that of two floats takes several, because either may be NaN. And integers stay as
+narrow as the stored floats, so a vector holds more of them. ``cost.traffic.reads_again`` says whether it pays.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from luminal.core.schedule.cost.traffic import reads_again
 from luminal.core.schedule.numeric import signs
 from luminal.core.types import bf16, f16, f32, f64, u16, u32, u64
 
-MOST_TAPS = 64  # along each axis of a window, that are asked whether they are always inside
+MOST_TAPS = 64  # taps along each axis of a window that are tested for being always inside
 
 _BITS = {f16: u16, bf16: u16, f32: u32, f64: u64}
 
 
 def of_bits(whole: Contracted) -> Contracted:
-    """The graph with maxima by ``RULE`` where windows share elements."""
+    """The graph with ``RULE`` applied to maxima over windows that share elements."""
 
     def made(node: Node, operands: Sequence[Node]) -> Node:
         if node.op is ops.MAX_REDUCE and reads_again(node.inputs[0]) and _has_no_sign(node):
@@ -38,7 +38,7 @@ def of_bits(whole: Contracted) -> Contracted:
 
 
 def _has_no_sign(node: Node) -> bool:
-    """Whether ``node`` is the largest of floats of which none is below zero, and one at least is no padding."""
+    """Whether ``node`` is a maximum of floats, none negative, over windows of which none is padding alone."""
     if node.op is not ops.MAX_REDUCE or node.dtype not in _BITS:
         return False
     x, axes = node.inputs[0], node.attr.axes
@@ -48,18 +48,18 @@ def _has_no_sign(node: Node) -> bool:
 
 
 def _source(x: Node) -> Node:
-    """What ``x`` has elements of, padding aside."""
+    """The node that ``x`` views, or ``x`` itself."""
     return x.inputs[0] if x.op is ops.VIEW else x
 
 
 def _never_wins(x: Node) -> bool:
-    """Whether the padding of ``x`` is no larger than zero, which takes its place, and no NaN."""
+    """Whether ``x`` has no padding, or padding of at most zero, so that a padding of zero gives the same maxima."""
     padded = x.op is ops.VIEW and x.attr.valid
     return not padded or bool(np.frombuffer(x.attr.fill, x.dtype.numpy).astype(np.float64)[0] <= 0)
 
 
 def _reaches_inside(x: Node, axes: tuple[int, ...]) -> bool:
-    """Whether a tap is known that is no padding in any of the windows of ``x``, which lie along ``axes``."""
+    """Whether some tap along ``axes`` is proven to be no padding in every window of ``x``."""
     over, masks = ir.axes(x.shape), set(x.attr.valid if x.op is ops.VIEW else ())
     for axis in map(sym.as_var, (over[k] for k in axes)):
         if axis is None:
@@ -73,7 +73,7 @@ def _reaches_inside(x: Node, axes: tuple[int, ...]) -> bool:
 
 
 def _largest_bits(x: Node, axes: tuple[int, ...]) -> Node:
-    """The largest of ``x`` over ``axes``, by the bits of what it has elements of."""
+    """The maximum of ``x`` over ``axes``, computed on the bits of the floats that it views, before a widening cast."""
     whole = _source(x)
     narrow = whole.inputs[0] if whole.op is ops.CAST and _widens(whole) else whole
     bits = _BITS[narrow.dtype]

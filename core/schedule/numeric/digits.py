@@ -1,8 +1,8 @@
-"""How many significant bits of each value the outputs of a graph can tell, and functions of no more than these.
+"""How many significant bits of each value reach the outputs of a graph, and functions computed to no more than these.
 
-Where operands of contractions are rounded, what they are computed from need not be exact to the last place: the weights
-of a softmax, rounded to bfloat16, are read to 8 bits. The demand goes from what rounds back to what is rounded, through
-all that keeps relative errors as they are.
+If the operands of a contraction are rounded, the values they are computed from need not be exact to the last place: the
+weights of a softmax, rounded to bfloat16, are read to 8 bits. The demand for bits is passed from the rounding back to
+its operands, through all primitives that do not enlarge relative errors.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from luminal.core.schedule.numeric import signs
 from luminal.core.schedule.numeric.rounding import significant
 from luminal.core.types import f32
 
-ALL = 1 << 10  # bits: as many as there are
-GUARD = 5  # bits beyond those that a rounding leaves: about one in 2**GUARD goes another way at most
+ALL = 1 << 10  # bits: all that a type has
+GUARD = 5  # bits beyond those that a rounding keeps: at most about one value in 2**GUARD rounds differently
 
-_SAME = (ops.RECIP, ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.MAX, ops.MAX_REDUCE)  # errors stay as large as they are
-_PRODUCTS = (ops.MUL, ops.DIV)  # those of the operands add up
-_SUMS = (ops.ADD, ops.SUM_REDUCE)  # they stay as large where no term is negative; else terms may cancel
+_SAME = (ops.RECIP, ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.MAX, ops.MAX_REDUCE)  # relative errors stay the same
+_PRODUCTS = (ops.MUL, ops.DIV)  # relative errors of the operands add up
+_SUMS = (ops.ADD, ops.SUM_REDUCE)  # relative errors do not grow if no term is negative; else terms may cancel
 
 
 def eased(whole: Contracted) -> Contracted:
-    """The graph with its float32 exponentials, and functions of ``IDENTITIES``, of as many digits as can be told."""
+    """The graph with float32 exponentials, and functions of ``IDENTITIES``, computed to as many bits as are needed."""
     return whole.remade(_eased)
 
 
@@ -53,8 +53,8 @@ def _eased(roots: tuple[Node, ...], now: Mapping[Node, Node]) -> Make:
 
 
 def _short(node: Node, digits: int, readers: Mapping[Node, int]) -> tuple[Callable[[Node], Node], Node] | None:
-    """The short form of the function that ``node`` is, and of what, where that has as many as ``digits`` and nobody
-    else reads what ``node`` is computed from."""
+    """The short form of the function that ``node`` computes, and its argument; None if no row of ``IDENTITIES`` has one
+    of ``digits`` bits or more, or if another node reads the operands of ``node``."""
     for row in IDENTITIES:
         if row.real.digits is None or digits > row.real.digits:
             continue
@@ -68,7 +68,7 @@ def _short(node: Node, digits: int, readers: Mapping[Node, int]) -> tuple[Callab
 
 
 def demands(roots: Iterable[Node]) -> dict[Node, int]:
-    """The significant bits that are needed of every node: ``ALL`` of ``roots``, and of what loops and branches read."""
+    """The significant bits needed of each node: ``ALL`` for ``roots`` and for the operands of loops and branches."""
     roots = tuple(roots)
     order = traverse.topological(roots)
     positive, inexact = signs.not_negative(order), _inexact(order)
@@ -81,9 +81,9 @@ def demands(roots: Iterable[Node]) -> dict[Node, int]:
 
 
 def _asked(node: Node, digits: int, positive: set[Node], inexact: set[Node]) -> int:
-    """The digits that ``node`` needs of its operands, if so many are needed of itself."""
+    """The significant bits that ``node`` needs of its operands if ``digits`` are needed of its result."""
     if node.op is ops.EQUAL and node.inputs[0] is node.inputs[1]:
-        return 0  # it asks whether that is a number
+        return 0  # x == x tests for NaN
     if not node.dtype.is_float:
         return ALL
     if node.op is ops.CAST:
@@ -99,8 +99,8 @@ def _rounds(node: Node) -> bool:
 
 
 def _inexact(order: Sequence[Node]) -> set[Node]:
-    """Those of ``order``, operands first, that the error of an exponential may be in; one that is rounded is not told
-    from that rounding's."""
+    """The nodes of ``order`` (operands first) whose value may carry the error of an exponential. A rounding ends this:
+    after it, only the rounding's own error counts."""
     found: set[Node] = set()
     for node in order:
         if node.op is ops.EXP2 or not (_rounds(node) or found.isdisjoint(signs.values(node))):

@@ -1,26 +1,25 @@
-"""Contractions of integers of 8 bits, in the one form that dot products of bytes compute.
+"""Contractions of 8-bit integers, in the one form that dot products of bytes compute.
 
-Models say such a contraction in several ways: as sums of integers around their zero points (int32), or as sums of real
-numbers that integers stand for (float32). A factor of either is *affine* in integers of 8 bits, ``(whole + offset) *
-scale``, and the sum is brought to one of unsigned times signed bytes, in int32:
+Models write such a contraction in several ways: as int32 sums of integers around their zero points, or as float32 sums
+of dequantised numbers. In both, a factor is *affine* in 8-bit integers, ``(whole + offset) * scale``, and the sum is
+rewritten as one of unsigned times signed bytes, in int32:
 
     sum (a + o) (b + p)        =  sum a b  +  p sum a  +  o (sum b + K p)
     sum (a + o) s (b + p) t    =  float32(sum (a + o) (b + p)) * s * t
 
-where ``o``, ``p``, ``s`` and ``t`` are the same all along K. A signed ``a`` becomes unsigned by another offset, an
-unsigned ``b`` signed; where ``p`` is then 0, nothing sums ``a``. Sums of constants fold. Where a view puts zeros around
-``a + o``, a border of ``-o`` around ``a`` is made real.
+where ``o``, ``p``, ``s`` and ``t`` are constant along K. A signed ``a`` becomes unsigned, and an unsigned ``b`` signed,
+by a change of offset. If ``p`` is then 0, ``sum a`` is not computed. Sums of constants fold. Where a view puts zeros
+around ``a + o``, a border of ``-o`` around ``a`` is written to memory.
 
 The first equation holds for int32 exactly, wrapping included. The second one holds for real numbers, and so it moves
-roundings. It is used only where sums of integers are known to stay within int32: then they are exact, and the result
-has three roundings, of the conversion and of two products, however many terms there are: it is within ``3 u |result|``
-of the real number, with ``u = 2**-24``. ``K`` terms that are computed and summed in float32 may be off by ``(K + 2) u``
-times the sum of their magnitudes. A model of integers is thus computed exactly in integers and then scaled, which is
-what tools that calibrate such models assume and what other runtimes do. Where nothing of a sum is shared among rows or
-columns (each channel of a depthwise convolution has its own), no unit computes it: then it is of the same integers in
-float32, if it stays below 2**24, and exact as well. Scales are constants of such magnitudes that no product overflows
-or underflows unless the result does; one of the two may be known at run time only, and if it is not finite then,
-neither are results: they are NaN.
+roundings. It is used only where the sums of integers are proven to stay within int32. Then they are exact, and the
+result has three roundings (the conversion and two products) for any number of terms: it is within ``3 u |result|`` of
+the real number, with ``u = 2**-24``. ``K`` terms that are computed and summed in float32 may be off by ``(K + 2) u``
+times the sum of their magnitudes. So such a model is computed exactly in integers and then scaled, as tools that
+calibrate such models assume and other runtimes do. Where rows or columns share nothing (each channel of a depthwise
+convolution has its own operands), no unit computes the sum; it is then computed on the same integers in float32, which
+is exact too if it stays below 2**24. Constant scales are in a range in which no product overflows or underflows unless
+the result does. One of the two scales may be known at run time only; if it is not finite, results are NaN.
 """
 
 from __future__ import annotations
@@ -42,22 +41,22 @@ from luminal.core.schedule.contraction.panels import without_mask
 from luminal.core.schedule.contraction.roles import contraction_of, is_constant
 from luminal.core.types import DType, f32, i8, i32, u8
 
-EXACT = 2**24  # integers up to this are numbers of float32
-LEAST, MOST = 2.0**-60, 2.0**40  # of the magnitudes of constant scales: products with sums of int32 stay normal
+EXACT = 2**24  # float32 holds all integers up to this magnitude
+LEAST, MOST = 2.0**-60, 2.0**40  # range of constant scales: their products with int32 sums are normal numbers
 
 
 @dataclass(frozen=True)
 class Affine:
-    """``(whole + offset) * scale``, each of one shape: integers of 8 bits; int32, or None for 0; float32, or None for
-    1."""
+    """``(whole + offset) * scale``, all of one shape: ``whole`` has 8-bit integers, ``offset`` is int32 (None: 0),
+    ``scale`` float32 (None: 1)."""
 
     whole: Node
     offset: Node | None = None
     scale: Node | None = None
 
     def after(self, step: Node, parameter: Node | None) -> Affine | None:
-        """What ``step`` makes of this and of a parameter that varies along fewer axes; None where it is not affine, or
-        rounds."""
+        """The result of the primitive ``step`` on this value and a ``parameter`` that varies along fewer axes; None if
+        it is not affine, or rounds."""
         if step.op is ops.VIEW:
             return self._viewed(step)
         if step.op is ops.CAST:
@@ -80,7 +79,8 @@ class Affine:
         return replace(self, offset=offset if self.offset is None else _once(lambda x, y: x + y, self.offset, offset))
 
     def _viewed(self, step: Node) -> Affine | None:
-        """Where ``step`` masks, its fill is 0: that is ``-offset`` as an integer, which has to be one number."""
+        """This value under the view ``step``. A mask must fill with 0: ``-offset`` in ``whole``, and one number. Else
+        None."""
         attr, fill = step.attr, b""
         if attr.valid:
             number = 0 if self.offset is None else _number(self.offset)
@@ -98,7 +98,7 @@ class Affine:
         return Affine(ir.view(self.whole, step.shape, attr.index, attr.valid, fill), **seen)
 
     def signed(self, wanted: DType) -> Affine:
-        """The same with integers of type ``wanted``, int8 or uint8."""
+        """The same value with ``whole`` of type ``wanted``, int8 or uint8."""
         if self.whole.dtype == wanted:
             return self
         moved = self._moved(ir.expand(ir.constant(128 if wanted == i8 else -128, i32), self.whole.shape))
@@ -106,7 +106,7 @@ class Affine:
 
 
 def _integral(node: Node) -> Node | None:
-    """The contraction ``node`` as one of unsigned times signed bytes, which may be itself; None where it is none."""
+    """The sum ``node`` as a contraction of unsigned times signed bytes, which may be ``node``; None if impossible."""
     product, axes = node.inputs[0], node.attr.axes
     if product.op is not ops.MUL or node.dtype not in (i32, f32):
         return None
@@ -138,7 +138,7 @@ def _integral(node: Node) -> Node | None:
 
 
 def _scaled_later(product: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node | None:
-    """A sum that no unit computes: of whole numbers in float32, where it is exact, and then scaled."""
+    """A sum that no unit computes, on unscaled integers in float32 and then scaled; None if that is not exact."""
     if all(x.scale is None for x in factors) or not _fits(factors, product, axes, EXACT):
         return None
     total = ir.reduce(ops.SUM_REDUCE, ir.elementwise(ops.MUL, *map(_unscaled, product.inputs)), axes)
@@ -146,7 +146,7 @@ def _scaled_later(product: Node, factors: list[Affine], axes: tuple[int, ...]) -
 
 
 def _unscaled(node: Node) -> Node:
-    """``node``, which is affine in integers, without its scale."""
+    """The affine ``node``, unscaled."""
     before = None if node.op is ops.CAST and _is_byte(node.inputs[0].dtype) else _step(node)
     if before is None:
         return node
@@ -160,7 +160,7 @@ def _unscaled(node: Node) -> Node:
 
 
 def _affine(node: Node) -> Affine | None:
-    """``node`` (int32 or float32) as affine in integers of 8 bits, where it is."""
+    """``node`` (int32 or float32) as affine in 8-bit integers, or None."""
     steps: list[tuple[Node, Node | None]] = []
     while not (node.op is ops.CAST and _is_byte(node.inputs[0].dtype)):
         before = _step(node)
@@ -177,7 +177,7 @@ def _affine(node: Node) -> Affine | None:
 
 
 def _step(node: Node) -> tuple[Node, Node | None] | None:
-    """What ``node`` is an affine function of, and its parameter."""
+    """The operand of which ``node`` is an affine function, and the parameter if there is one; None for others."""
     if node.op is ops.VIEW or (node.op is ops.CAST and (node.inputs[0].dtype, node.dtype) == (i32, f32)):
         return node.inputs[0], None
     if (node.op is ops.ADD and node.dtype in (i32, f32)) or (node.op is ops.MUL and node.dtype == f32):
@@ -193,7 +193,7 @@ def _is_byte(dtype: DType) -> bool:
 
 
 def _byte(node: Node) -> Node:
-    """Integers of fewer than 8 bits are made bytes first."""
+    """``node`` as int8 or uint8: integers of fewer than 8 bits are converted."""
     byte = ir.cast(node, u8 if node.dtype.kind == "u" else i8)
     return node if byte is node else ir.unary(ops.CONTIGUOUS, byte)
 
@@ -210,18 +210,18 @@ def _varies_along(parameter: Node | None, axes: tuple[int, ...]) -> bool:
 
 
 def _once(function: Callable[..., Node], *parameters: Node) -> Node:
-    """An elementwise function of parameters, computed before they repeat."""
+    """An elementwise ``function`` of parameters, computed once for elements that repeat."""
     keep = [any(column) for column in zip(*map(varies, parameters), strict=True)]
     return ir.expand(function(*(once(x, keep) for x in parameters)), parameters[0].shape)
 
 
 def _kept(parameter: Node, axes: tuple[int, ...]) -> Node:
-    """A parameter without the ``axes`` of a sum, and 1 long where it repeats."""
+    """A parameter without the ``axes`` of a sum, with extent 1 along axes where it repeats."""
     return squeeze(once(parameter, varies(parameter)), axes)
 
 
 def _values(parameter: Node) -> np.ndarray[Any, Any] | None:
-    """The elements of a constant parameter."""
+    """The elements of a constant parameter, with extent 1 along axes where it repeats; None if not constant."""
     if not is_constant(parameter):
         return None
     (found,) = interp.evaluate([once(parameter, varies(parameter))])
@@ -229,13 +229,13 @@ def _values(parameter: Node) -> np.ndarray[Any, Any] | None:
 
 
 def _number(parameter: Node) -> int | None:
-    """The one integer that all elements of a constant are."""
+    """The one integer that all elements of a constant are equal to, or None."""
     found = _values(parameter)
     return None if found is None or not found.size or (found != found.flat[0]).any() else int(found.flat[0])
 
 
 def _whole_number(parameter: Node) -> Node | None:
-    """Constant float32 integers as int32."""
+    """A constant float32 parameter as int32; None unless all elements are integers of magnitude up to ``EXACT``."""
     found = _values(parameter)
     if found is None or not (np.abs(found) <= EXACT).all() or (found != np.rint(found)).any():
         return None
@@ -243,7 +243,7 @@ def _whole_number(parameter: Node) -> Node | None:
 
 
 def _bounds(node: Node) -> tuple[int, int] | None:
-    """Between what an int32 parameter lies, where that is known."""
+    """Lower and upper bounds of an int32 parameter, or None if unknown."""
     found = _values(node)
     if found is not None:
         return int(found.min(initial=0)), int(found.max(initial=0))
@@ -261,7 +261,7 @@ def _bounds(node: Node) -> tuple[int, int] | None:
 
 
 def _reach(x: Affine) -> int | None:
-    """The largest magnitude of ``whole + offset``."""
+    """A bound of the magnitude of ``whole + offset``, or None if unknown."""
     bounds = (0, 0) if x.offset is None else _bounds(x.offset)
     if bounds is None:
         return None
@@ -274,7 +274,7 @@ def _is_exact(x: Affine) -> bool:
 
 
 def _fits(factors: list[Affine], product: Node, axes: tuple[int, ...], limit: int = 2**31) -> bool:
-    """Whether every sum of products is below ``limit``, and has a term."""
+    """Whether every sum of products is proven to be below ``limit`` in magnitude, and to have a term."""
     depth = sym.product(product.shape[k] for k in axes)
     most, reaches = sym.upper(depth), [_reach(x) for x in factors]
     if most is None or None in reaches or not sym.always(depth - 1):
@@ -283,7 +283,7 @@ def _fits(factors: list[Affine], product: Node, axes: tuple[int, ...], limit: in
 
 
 def _are_scales(factors: list[Affine]) -> bool:
-    """Whether the scales are constants in range, but for one."""
+    """Whether at most one scale is not constant, and the constant ones are in range or 0."""
     found = [_values(x.scale) for x in factors if x.scale is not None]
     known = [np.abs(values) for values in found if values is not None]
     in_range = (((x >= LEAST) & (x <= MOST) | (x == 0)).all() for x in known)
@@ -291,7 +291,7 @@ def _are_scales(factors: list[Affine]) -> bool:
 
 
 def _scaled(total: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node:
-    """``total`` times the scales: those that are constants first, together where one of them is a number."""
+    """``total`` times the scales, constant ones first. Two constants are multiplied before if one is a number."""
     scales = [x.scale for x in factors if x.scale is not None]
     kept = [_kept(x, axes) for x in sorted(scales, key=lambda x: not is_constant(x))]
     first, *more = (x if is_constant(x) else _finite(x) for x in kept) if kept else (None,)
@@ -305,8 +305,8 @@ def _scaled(total: Node, factors: list[Affine], axes: tuple[int, ...]) -> Node:
 
 
 def _finite(scale: Node) -> Node:
-    """A scale that a run decides, and NaN for an infinite one: terms of both signs, or one of 0, make that of the sum
-    of products, while the sum of integers times infinity would be infinite."""
+    """A scale known at run time only, NaN if it is infinite. With an infinite scale, a float sum with terms of both
+    signs or a zero is NaN, but a sum of integers times infinity would be infinite."""
     return ir.multiply_add(scale, 0.0, scale)
 
 
@@ -314,7 +314,7 @@ def _finite(scale: Node) -> Node:
 
 
 def _flipped(whole: Node) -> Node:
-    """Bytes with the other sign: unsigned ones are 128 more than signed ones."""
+    """int8 as uint8 with 128 added, or uint8 as int8 with 128 subtracted."""
     if whole.op is ops.VIEW:
         attr = whole.attr
         fill = bytes(byte ^ 0x80 for byte in attr.fill)
@@ -323,14 +323,14 @@ def _flipped(whole: Node) -> Node:
 
 
 def _blank(whole: Node) -> Node:
-    """A view with zeros where its mask does not hold."""
+    """A view with its fill replaced by zero."""
     if whole.op is not ops.VIEW:
         return whole
     return ir.view(whole.inputs[0], whole.shape, whole.attr.index, whole.attr.valid, bytes(1))
 
 
 def _widened(whole: Node) -> Node:
-    """Integers as int32, converted before the view that repeats them."""
+    """Integers as int32, with the conversion inside the view that repeats them."""
     if whole.op is not ops.VIEW:
         return ir.cast(whole, i32)
     attr = whole.attr
@@ -338,7 +338,7 @@ def _widened(whole: Node) -> Node:
 
 
 def _unmasked(whole: Node, product: Node) -> Node | None:
-    """A view that has zeros where its mask does not hold: a border of other numbers is made real."""
+    """The view with fills of zero alone: a border of other numbers is copied to memory. None if that is impossible."""
     if whole.op is not ops.VIEW or not any(whole.attr.fill):
         return whole
     padded = without_mask(operand(whole), product.shape)
@@ -346,7 +346,7 @@ def _unmasked(whole: Node, product: Node) -> Node | None:
 
 
 def _sum(whole: Node, axes: tuple[int, ...]) -> Node:
-    """The sum along ``axes``, 1 long along others where integers repeat."""
+    """The sum along ``axes``, with extent 1 along other axes where the integers repeat."""
     return ir.reduce(ops.SUM_REDUCE, ir.cast(once(whole, varies(whole)), i32), axes)
 
 
@@ -368,5 +368,5 @@ RULE = Rule(
 
 
 def integral(graph: Graph) -> Graph:
-    """``graph`` with its contractions of integers in the form above, for targets that have a unit for it."""
+    """``graph`` with its contractions of integers as unsigned times signed bytes, for targets with a unit for these."""
     return simplify(graph, (RULE,))

@@ -1,8 +1,8 @@
-"""Long reductions: of parts first, then of what these give.
+"""Long reductions in two steps: parts are reduced, then the results of the parts.
 
-Threads share the parts where there are few results. And sums are exact enough: the error of one accumulator would grow
-with their length. Contractions stay whole: their tiles are shared, and summed in blocks. Parts are the same for any
-number of threads, and so are results.
+Where there are few results, threads share the parts. Parts also bound the error of a sum, which in one accumulator
+grows with the length. Contractions stay whole: threads share their tiles, which are summed in blocks. Parts do not
+depend on the number of threads, so results do not either.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from luminal.core.target import Target
 
 Readers: TypeAlias = dict[Node, set[Node | None]]
 
-ACCURATE_TERMS = 2048  # that one accumulator sums well
+ACCURATE_TERMS = 2048  # most terms that one accumulator sums accurately enough
 
 
 def in_parts(whole: Contracted, target: Target) -> Contracted:
-    """The graph with its long reductions in parts, as ``target`` computes them.
+    """The graph with its long reductions in parts, sized for ``target``.
 
-    What a part gives is not rounded: it has the type in which the reduction computes.
+    The result of a part is not rounded: it has the type in which the reduction computes.
     """
     read_by = readers(whole.graph.roots)
 
@@ -45,7 +45,7 @@ def in_parts(whole: Contracted, target: Target) -> Contracted:
 
 
 def _reduced(new: Node, node: Node, read_by: Readers, target: Target) -> Node:
-    """The reduction ``new``, which was ``node``, in parts where it is long; so is that of what they give."""
+    """The reduction ``new``, rebuilt from ``node``, in parts if it is long. The parts' results are reduced alike."""
     long = _Long.of(new, target)
     if not (long.is_shared or long.is_inexact):
         return new
@@ -63,8 +63,8 @@ def _reduced(new: Node, node: Node, read_by: Readers, target: Target) -> Node:
 
 @dataclass(frozen=True)
 class _Long:
-    """What counts of a reduction: its ``terms``, how many results lie side by side in a task (``columns``), how many
-    tasks it has, of those that are ``enough``, and the ``sizes`` of parts."""
+    """The numbers that decide about a reduction: ``terms`` of a result, ``columns`` (results side by side in a task),
+    ``tasks``, how many tasks are ``enough``, and the ``sizes`` of parts."""
 
     node: Node
     terms: int
@@ -90,21 +90,21 @@ class _Long:
 
     @property
     def is_shared(self) -> bool:
-        """Whether more threads are to have a part in it than it has tasks."""
+        """Whether it has too few tasks, and work enough for more threads."""
         return self.tasks < self.enough and self.terms * self.columns >= self.sizes.part * self.sizes.parts
 
     @property
     def is_inexact(self) -> bool:
-        """Whether one accumulator would sum too many terms, as where vectors go across the rows: along memory, each of
-        their lanes has one, and rows do with them what else is done with rows."""
+        """Whether one accumulator would sum too many terms. It may if lanes are different results; a reduction along
+        memory has an accumulator in each lane, and is handled with other rows."""
         sums = self.node.op is ops.SUM_REDUCE and self.node.dtype.is_float
         return sums and self.columns > 1 and self.terms > ACCURATE_TERMS
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """Values of ``before`` with the ``axis`` as two, the second of which has ``each`` positions: a part's. It, and as
-    many axes after it as ``run``, are reduced."""
+    """A shape ``before`` with ``axis`` split in two: parts, and ``each`` positions in a part. The ``run`` axes after
+    ``axis`` are reduced, too."""
 
     before: ir.Shape
     axis: int
@@ -113,7 +113,7 @@ class _Cut:
 
     @classmethod
     def of(cls, shape: ir.Shape, axes: tuple[int, ...], most: int) -> _Cut:
-        """Where parts of a ``shape`` that is reduced over ``axes``, of so many terms at the ``most``, end."""
+        """The split of a ``shape`` that is reduced over ``axes`` into parts of at most ``most`` terms."""
         inside = 1
         for axis in reversed(axes):
             extent = largest(shape[axis])
@@ -130,32 +130,32 @@ class _Cut:
 
     @property
     def place(self) -> Int:
-        """The position along the axis as it was."""
+        """The position along the unsplit axis."""
         at = ir.axes(self.shape)
         return at[self.axis] * self.each + at[self.axis + 1]
 
     @property
     def inside(self) -> Int:
-        """Not negative where there is such a position: counted over the whole run, which may become one loop."""
+        """Not negative if ``place`` is inside the unsplit axis; counted over the run, which may become one loop."""
         at, end = self.place, self.before[self.axis]
         for k in range(self.axis + 1, self.axis + 1 + self.run):
             at, end = at * self.before[k] + ir.axes(self.shape)[k + 1], end * self.before[k]
         return end - 1 - at
 
     def _cut(self, x: Node) -> Node:
-        """``x`` after the cut, and zeros."""
+        """``x`` split, with zeros beyond its end."""
         at = ir.axes(self.shape)
         index = (*at[: self.axis], self.place, *at[self.axis + 2 :])
         return ir.view(x, self.shape, index, (self.inside,), bytes(x.dtype.itemsize))
 
     def masked(self, x: Node, outside: bytes) -> Node:
-        """``x``, of the shape after the cut, and ``outside`` where there was nothing before."""
+        """``x``, already of the split shape, with ``outside`` beyond the end of the unsplit axis."""
         return ir.view(x, x.shape, ir.axes(x.shape), (self.inside,), outside)
 
     def applied(self, node: Node, x: Node, read_by: Readers) -> Node | None:
-        """``x``, of which ``node`` is the reduction, after the cut, with anything where there was nothing before. What
-        it alone is computed from is cut instead of it: it need not be stored to be read in parts. None where something
-        would have to be that is not now."""
+        """``x``, which ``node`` reduces, split; elements beyond its end are arbitrary. Elementwise nodes that only this
+        reduction reads are rebuilt on split operands, so that they need not be stored. None if splitting an operand
+        would force a value to be stored that is not stored now."""
         (whole,) = node.inputs
         now, own = {whole: x}, {node}
         for part in (reached := [whole]):
@@ -179,7 +179,7 @@ class _Cut:
 
 
 def _divisor(extent: Int, most: int) -> int:
-    """The largest divisor of an axis of ``extent`` up to ``most``; that itself, where there is none half as large."""
+    """The largest divisor of ``extent`` above ``most // 2``, up to ``most``; ``most`` if none is, or if symbolic."""
     if not isinstance(extent, int):
         return most
     return next((each for each in range(most, most // 2, -1) if extent % each == 0), most)

@@ -1,15 +1,15 @@
-"""Weights rounded to integers with a scale each, when compiling: the user's choice, a row each.
+"""Weights rounded to integers with scales, when compiling: an option of the user.
 
-Which: a matrix of float constants, of at least ``LEAST_ELEMENTS`` and finite, that a contraction reads with one axis
-along N and the other along K. How, with ``w`` a row along K (or a group of one) in float32:
+It applies to a matrix of at least ``LEAST_ELEMENTS`` finite float constants that a contraction reads with one axis
+along N and the other along K. With ``w`` a row along K (or a group in a row) in float32:
 
 - ``int8``: ``scale = max |w| / 127``, ``q = round(w / scale)``;
 - ``int4``: ``extreme`` is the number of the largest magnitude in a group of 32 along K, the first of equals,
   ``scale = bfloat16(extreme / -8)``, ``q = min(max(round(w / scale), -8), 7)``. The scheme of llama.cpp's Q4_0, but for
   the type of the scale. ``int4-64`` and ``int4-128`` have larger groups.
 
-Halves go to even, and where all of ``w`` is zero, ``q`` is. The contraction then multiplies with ``float32(q) *
-float32(scale)``, and sums in float32 as before.
+``round`` rounds halves to even. If all of ``w`` is zero, so is ``q``. The contraction then multiplies with
+``float32(q) * float32(scale)``, and sums in float32 as before.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from luminal.core.schedule.contraction.contraction import Operand, operand
 from luminal.core.schedule.contraction.roles import contraction_of
 from luminal.core.types import DType
 
-LEAST_ELEMENTS = 1 << 16  # elements
+LEAST_ELEMENTS = 1 << 16  # smaller matrices are not rounded
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Integers of type ``dtype``, with a scale for each ``group`` of them along K, or, where that is 0, for all."""
+    """Integers of type ``dtype`` with a scale for each ``group`` along K, or for each row along K if ``group`` is 0."""
 
     name: str
     dtype: DType
@@ -81,8 +81,8 @@ def parse(name: str | None) -> Scheme | None:
 
 
 def quantised(graph: Graph, scheme: Scheme) -> Graph:
-    """``graph`` with the weights of its contractions as ``scheme`` has them, and a note of each; names and origins
-    stay."""
+    """``graph`` with the weights of its contractions rounded by ``scheme``; each is noted in ``approximations``. Names
+    and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
     rewriter = _Rewriter(scheme, names, origins)
     roots = remade(graph.roots, origins, rewriter.made)
@@ -99,7 +99,7 @@ class _Rewriter:
         self.known: dict[tuple[Node, int], Node | None] = {}
 
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
-        """``node`` over ``operands``, with its weight rounded where it is a contraction that has one."""
+        """``node`` over ``operands``, with its weight rounded if it is a contraction with such a weight."""
         new = traverse.rebuild(node, operands) if operands else node
         rounded = self._contraction(new)
         if rounded is not None:
@@ -107,7 +107,7 @@ class _Rewriter:
         return rounded or new
 
     def _contraction(self, node: Node) -> Node | None:
-        """``node`` with its weight rounded, where it is a contraction that has one."""
+        """``node`` with its weight rounded; None if it is no contraction with such a weight."""
         found = contraction_of(node)
         if found is None or node.dtype != types.f32 or found.b.valid:
             return None
@@ -127,7 +127,7 @@ class _Rewriter:
         return self.known[source, depth]
 
     def _rounded(self, source: Node, depth: int) -> Node | None:
-        """The matrix ``source`` from integers; ``depth`` is its axis along K."""
+        """The matrix ``source`` computed from integers and scales; ``depth`` is its axis along K."""
         if source.op is not ops.CONSTANT or not source.dtype.is_float or source.size < LEAST_ELEMENTS:  # type: ignore[operator]
             return None
         columns, length = (int(str(source.shape[k])) for k in (1 - depth, depth))
@@ -136,7 +136,7 @@ class _Rewriter:
             return None
         matrix = source.attr.array if depth == 1 else source.attr.array.T
         rounded = self.scheme.quantised(matrix.reshape(columns, length // group, group))
-        # Held until the library is written: what they are packed from is asked for often, and takes long to make.
+        # Held until the library is written: packing asks for them often, and quantising again takes long.
         integers, scales = map(ir.constant, rounded)
         if source in self.names:
             self.names[integers], self.names[scales] = self.names[source], f"{self.names[source]}.scale"
@@ -146,7 +146,7 @@ class _Rewriter:
 
 
 def _depth_axis(b: Operand, along: set[sym.Var]) -> int | None:
-    """The axis of a matrix along K, where the other one lies along N; None for what is no such matrix."""
+    """The axis of B's source along K, if it is a matrix with the other axis not along K; else None."""
     if b.source.rank != 2:
         return None
     used = [sym.variables(e) for e in b.index]

@@ -1,7 +1,7 @@
-"""A graph whose sums of products round their operands: what a chosen precision does to the values of a model.
+"""Sums of products with rounded operands: the effect of a chosen precision on the values of a model.
 
-Where operands are stored rounded (``Precision.stored``), this is what is compiled; where the product rounds them, it
-says what that computes.
+If operands are stored rounded (``Precision.stored``), the resulting graph is compiled. If the instruction for the
+product rounds them, the graph says what that instruction computes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _INFINITY = int(np.float32(np.inf).view(np.uint32))
 
 
 def is_rounded(node: Node, contractions: Contractions, precision: Precision) -> bool:
-    """Whether operands of ``node`` are rounded: it is a contraction of float32; or, where operands are stored, another
-    sum that constants weigh, a depthwise convolution for one."""
+    """Whether the operands of ``node`` are rounded: it is a float32 contraction, or, if operands are stored rounded,
+    another float32 sum with constant weights, such as a depthwise convolution."""
     return node.dtype == f32 and (node in contractions or (precision.stored is not None and _weights(node) is not None))
 
 
 def _weights(node: Node) -> Operand | None:
-    """The one factor of the products that ``node`` sums which is constant and differs along every axis that it
-    reduces."""
+    """The constant factor of the products that ``node`` sums, if there is exactly one and its index depends on every
+    reduced axis; else None."""
     if node.op is not ops.SUM_REDUCE or node.inputs[0].op is not ops.MUL:
         return None
     product = node.inputs[0]
@@ -45,18 +45,18 @@ def _weights(node: Node) -> Operand | None:
 
 
 def holds_rounded(node: Node, contractions: Contractions, precision: Precision) -> bool:
-    """Whether ``node`` is such a sum, or a loop or branch with one inside."""
+    """Whether ``node`` is a sum with rounded operands (``is_rounded``), or a loop or branch that contains one."""
     bodies = node.attr.bodies if node.op.kind is Kind.STRUCTURED else ()
     inside = traverse.everything(root for body in bodies for root in body)
     return any(is_rounded(one, contractions, precision) for one in (node, *inside))
 
 
 def rounded(whole: Contracted, precision: Precision, wide: bool = False) -> Contracted:
-    """The graph with the operands of its contractions rounded, in primitives; names of outputs and inputs are kept.
+    """The graph with the operands of its contractions rounded, as primitives; names of outputs and inputs are kept.
 
-    Where ``wide``, what a run computes is rounded but stored in float32, for CPUs that multiply nothing narrower: they
-    would widen each element for every row or column that it is multiplied with. Weights are narrow all the same, since
-    they come from memory, a vector at a time.
+    If ``wide``, values computed at run time are rounded but stored in float32. That is for CPUs that multiply nothing
+    narrower, which would widen an element again for every row or column that it is multiplied with. Weights are narrow
+    all the same, since they are read from memory, a vector at a time.
     """
     contractions = whole.contractions
     origins: ir.Origins = dict(whole.graph.origins)
@@ -66,7 +66,7 @@ def rounded(whole: Contracted, precision: Precision, wide: bool = False) -> Cont
         stored = stored_rounded(roots, contractions, precision)
         if not wide:
             stored |= _below_maxima(roots, stored)
-        exact: dict[Node, Node] = {}  # where others read it rounded
+        exact: dict[Node, Node] = {}  # the unrounded value of nodes that became rounded ones
         became: dict[Node, Node] = {}
 
         def made(node: Node, operands: Sequence[Node]) -> Node:
@@ -95,8 +95,8 @@ def rounded(whole: Contracted, precision: Precision, wide: bool = False) -> Cont
 
 
 def stored_rounded(roots: Iterable[Node], contractions: Contractions, precision: Precision) -> set[Node]:
-    """The values that are stored rounded, since a sum of products reads them; so they are for all others, which would
-    need another copy. Inputs are none of them, nor what a loop or state carries: they lie in memory as they are."""
+    """The values that are stored rounded because a sum of products reads them. Other readers read the rounded value,
+    too, which saves a copy. Inputs, and carries of loops and states, are excluded: they lie in memory unrounded."""
     if precision.stored is None:
         return set()
     products = [node.inputs[0] for node in traverse.topological(roots) if is_rounded(node, contractions, precision)]
@@ -110,10 +110,10 @@ def _may_be_rounded(node: Node) -> bool:
 
 
 def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
-    """The values that nothing but maxima reads which are ``stored`` rounded, or are such values themselves. The largest
-    of rounded values is the largest value rounded: the maxima stay what they are, and read half the bytes."""
+    """The values that only maxima read whose results are rounded: ``stored``, or themselves read only by such maxima.
+    The maximum of rounded values is the rounded maximum: results stay the same, and half the bytes are read."""
     roots = tuple(roots)
-    exact, others = set(roots), set(roots)  # what has to be exact, and what something else reads
+    exact, others = set(roots), set(roots)  # values that must be exact, and values that something else reads
     found: set[Node] = set()
     for node in reversed(traverse.topological(roots)):
         if node.op is ops.VIEW:
@@ -129,7 +129,7 @@ def _below_maxima(roots: Iterable[Node], stored: set[Node]) -> set[Node]:
 
 
 def _of_rounded(found: Contraction, precision: Precision, wide: bool) -> Contraction:
-    """The contraction of rounded operands; weights that stay narrow are exact."""
+    """The contraction with its operands rounded; weights that stay narrow (``narrow``) are not rounded."""
 
     def of_rounded(x: Operand) -> Operand:
         if significant(x.source.dtype) <= precision.digits:
@@ -142,8 +142,8 @@ def _of_rounded(found: Contraction, precision: Precision, wide: bool) -> Contrac
 
 
 def _weighed(node: Node, product: Node, precision: Precision, wide: bool) -> Node:
-    """The ``product`` that ``node``, which is no contraction, sums, of rounded operands but for the weights: no unit
-    multiplies them, and they are few."""
+    """The ``product`` that ``node``, which is no contraction, sums, with rounded operands. Weights are not rounded: no
+    unit multiplies them, and they are few."""
     weights = _weights(node)
     factors = [
         x if operand(before) == weights else _padded_operand(x, precision, wide)
@@ -153,7 +153,7 @@ def _weighed(node: Node, product: Node, precision: Precision, wide: bool) -> Nod
 
 
 def _padded_operand(node: Node, precision: Precision, wide: bool) -> Node:
-    """``node`` rounded before its view and widened after it: a mask is then on what is read, not what is computed."""
+    """``node`` rounded before its view and widened after it, so that the mask is on the narrow values in memory."""
     rounded = _operand(node, precision, wide)
     if rounded.op is not ops.VIEW or any(rounded.attr.fill) or rounded.inputs[0].op is not ops.CAST:
         return rounded
@@ -163,12 +163,12 @@ def _padded_operand(node: Node, precision: Precision, wide: bool) -> Node:
 
 
 def significant(dtype: DType) -> int:
-    """The most significant bits that a value has."""
+    """The number of significant bits of a type: of a float's significand, of an integer all."""
     return 1 - round(math.log2(dtype.eps)) if dtype.is_float else dtype.bits
 
 
 def _operand(node: Node, precision: Precision, wide: bool) -> Node:
-    """``node`` rounded, before the view that repeats its elements."""
+    """``node`` rounded, inside the view that repeats its elements."""
     if node.op is ops.VIEW or (wide and node.op is ops.CONTIGUOUS):
         return traverse.rebuild(node, [_operand(node.inputs[0], precision, wide)])
     if node.op is ops.CAST and significant(node.inputs[0].dtype) <= precision.digits:

@@ -1,4 +1,4 @@
-"""Which values are never below zero, whatever a graph is given."""
+"""Which values are never below zero, for any inputs of the graph."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LIKE_ALL = (ops.VIEW, ops.CONTIGUOUS, ops.SELECT, ops.CAST, ops.ADD, ops.MUL, o
 
 
 def values(node: Node) -> Sequence[Node]:
-    """The operands that a result may be."""
+    """The operands of ``node`` without the condition of a Select."""
     return node.inputs[1:] if node.op is ops.SELECT else node.inputs
 
 
 def not_negative(order: Sequence[Node]) -> set[Node]:
-    """Those of ``order``, operands first, that are floats of which none is below zero. A zero may be -0, and a NaN of
+    """The float nodes of ``order`` (operands first) that have no element below zero. A zero may be -0, and a NaN have
     either sign."""
     found: set[Node] = set()
-    above: set[Node] = set()  # those that are no -0 either: what is divided by -0 is below zero
+    above: set[Node] = set()  # nodes without -0, too: a positive number divided by -0 is -inf
     for node in order:
         if node.dtype.is_float and (_follows(node, found, above) or _is_limited(node, found)):
             found.add(node)
@@ -33,7 +33,7 @@ def not_negative(order: Sequence[Node]) -> set[Node]:
 
 
 def _follows(node: Node, known: set[Node], above: set[Node]) -> bool:
-    """Whether ``node`` is like those that are ``known``, as all that it may be made of are."""
+    """Whether ``node`` has the property of the ``known`` nodes (never below zero, or ``above``) by its operands."""
     number = uniform(node)
     if number is not None:
         return not np.signbit(number.astype(np.float64))
@@ -42,13 +42,13 @@ def _follows(node: Node, known: set[Node], above: set[Node]) -> bool:
     if node.op is ops.VIEW and node.attr.valid and any(node.attr.fill):
         return False
     if node.op is ops.MAX_REDUCE and not all(sym.always(node.inputs[0].shape[k] - 1) for k in node.attr.axes):
-        return False  # the largest of nothing is -inf
+        return False  # the maximum of no elements is -inf
     return node.op is ops.EXP2 or (node.op in _LIKE_ALL and known.issuperset(values(node)))
 
 
 def _is_limited(node: Node, known: set[Node]) -> bool:
-    """Whether ``node`` is the larger of two of which one is ``known``, but for the sign of a zero. A choice takes the
-    other where its bound is NaN: nothing is less."""
+    """Whether ``node`` is a maximum with a ``known`` operand, up to the sign of zero: a Max, or ``Select(x < bound,
+    bound, x)``. The latter is ``x`` where the bound is NaN."""
     if node.op is ops.MAX:
         return not known.isdisjoint(node.inputs)
     if node.op is not ops.SELECT:

@@ -1,4 +1,4 @@
-"""Functions that models spell out in simpler ones, known again: the rows of ``core.rules.functions`` for any reader."""
+"""Recognises functions that models spell out in simpler ones, by rows of ``core.rules.functions`` for any reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from luminal.core.rules.pattern import NODES
 
 
 def known(graph: Graph) -> Graph:
-    """``graph`` with each function that is spelled out as what the decomposition of that function is."""
+    """``graph`` with each spelled-out function replaced by that function's own decomposition."""
     readers = read_by(graph.roots)
     matcher: Matcher[Node] = Matcher(NODES.operands, NODES.number, lambda node: len(readers[node]) == 1)
     rows = [row for row in IDENTITIES if row.real.digits is None]

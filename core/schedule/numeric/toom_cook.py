@@ -1,11 +1,11 @@
-"""Minimal filtering: the matrices, exact, and tiles multiplied with them.
+"""Minimal filtering: its matrices, as exact fractions, and their products with tiles.
 
 ``m`` outputs of a filter of ``r`` taps take ``m + r - 1`` products instead of ``m*r``: with ``d`` the ``m + r - 1``
 inputs that they read and ``g`` the taps, ``y = A^T [(G g) . (B^T d)]``, and along two axes ``y = A^T [(G g G^T) . (B^T
 d B)] A`` (Winograd, "Arithmetic Complexity of Computations", 1980; Lavin and Gray, "Fast Algorithms for Convolutional
-Neural Networks", 2015). The matrices come from interpolation at points (Toom and Cook): small ones, whose negatives and
-reciprocals are among them, round least (Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the
-Accuracy of Winograd Convolution for Deep Neural Networks", 2020).
+Neural Networks", 2015). The matrices come from interpolation at points (Toom and Cook). Rounding errors are least for
+small points together with their negatives and reciprocals (Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis
+and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", 2020).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Filtering:
 
     @property
     def size(self) -> int:
-        """The inputs of a tile, and the products."""
+        """The number of inputs of a tile, which is also that of its products."""
         return self.m + self.r - 1
 
 
@@ -90,8 +90,8 @@ def _with_roots(roots: Iterable[Fraction]) -> list[Fraction]:
 
 
 def applied(matrix: Matrix, elements: Sequence[Element]) -> list[Element]:
-    """``matrix`` times a vector of nodes or arrays. Two rows that differ in signs alone, as those of a point and its
-    negative do, are a sum and a difference of two shared parts."""
+    """``matrix`` times a vector of nodes or arrays. Two rows that differ in signs alone, such as those of a point and
+    its negative, are computed as a sum and a difference of two shared parts."""
     found: dict[int, Element] = {}
     for k, row in enumerate(matrix):
         if k in found:
@@ -109,7 +109,7 @@ def applied(matrix: Matrix, elements: Sequence[Element]) -> list[Element]:
 
 
 def _is_twin(row: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
-    """Whether rows of three numbers or more have equal magnitudes, some of equal and some of other signs."""
+    """Whether rows with three nonzeros or more have equal magnitudes, some with equal and some with other signs."""
     if any(abs(x) != abs(y) for x, y in zip(row, other, strict=True)):
         return False
     same = sum(x == y != 0 for x, y in zip(row, other, strict=True))
@@ -118,7 +118,7 @@ def _is_twin(row: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
 
 
 def _weighted(weights: Sequence[Fraction], elements: Sequence[Element]) -> Element:
-    """The sum of elements times weights, those of one magnitude added before."""
+    """The sum of elements times weights; elements whose weights have one magnitude are added before multiplying."""
     terms = [(w, x) for w, x in zip(weights, elements, strict=True) if w]
     total: Element | None = None
     for weight in dict.fromkeys(abs(w) for w, _ in sorted(terms, key=lambda term: abs(term[0]) != 1)):

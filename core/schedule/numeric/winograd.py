@@ -1,17 +1,17 @@
-"""Minimal filtering of convolutions, when compiling: the user's choice, against an error budget.
+"""Minimal filtering of convolutions, when compiling: an option of the user, with an error budget.
 
-Instead of ``m*r`` products, ``m`` outputs of a filter of ``r`` taps take ``m + r - 1``, of transformed tiles of inputs
-with transformed filters (``toom_cook``; Winograd, 1980; Lavin and Gray, 2015). Each product is summed over the
-channels before it is transformed back: a contraction, whose batch are the positions in a tile.
+``m`` outputs of a filter of ``r`` taps take ``m + r - 1`` products of transformed input tiles and transformed filters,
+instead of ``m*r`` (``toom_cook``; Winograd, 1980; Lavin and Gray, 2015). Each product is summed over the channels
+before it is transformed back: a contraction with the positions in a tile as its batch.
 
-Which: a contraction of float32 with constant filters, A of which is read in windows of 2 to 5 neighbours, one apart,
-along one or two axes of known size; the sizes of other axes may be symbolic. Filters are transformed in float64 and
-rounded once. For each, of all ``m`` that cost less than the sum as it is (``cost.filtering``), the fastest within the
-budget is taken (``error``); where there is none, the sum stays as it is. An infinity or NaN of the input reaches all
-outputs of its tile, up to ``m - 1`` places further than in the sum.
+It applies to float32 contractions with constant filters whose A is read in windows of 2 to 5 neighbours, one apart,
+along one or two axes of known size; other axes may have symbolic sizes. Filters are transformed in float64 and rounded
+once. Of all ``m`` that cost less than the direct sum (``cost.filtering``), the fastest within the budget (``error``) is
+taken; if there is none, the sum stays. An infinity or NaN of the input reaches all outputs of its tile, up to ``m - 1``
+places further than in the direct sum.
 
-What is computed from the result element by element is computed from each output of a tile, so that it joins the
-kernel that transforms the products back.
+Elementwise work on the result is done on each output of a tile, so that it joins the kernel that transforms the
+products back.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from luminal.core.target import Target
 TAPS = range(2, 6)  # of a filter along an axis
 LARGEST = 8  # elements of a tile along an axis, m + r - 1
 
-# A sample of a convolution, by which its error is measured.
+# The sample of a convolution on which its error is measured.
 SAMPLED_TILES = 24
 SAMPLED_FILTERS = 32
 
 
 def parse(budget: Any, target: Target) -> float | None:
-    """The error budget, or None for none. Raises InputError for what is no finite number above 0, for a GPU, whose
-    kernels the choice is not made for, and for a precision in which transformed tiles would be rounded."""
+    """The error budget as a float; None if ``budget`` is. Raises InputError if it is no finite number above 0, if the
+    target is a GPU, or if its precision would round transformed tiles."""
     if budget is None:
         return None
     try:
@@ -71,7 +71,8 @@ def parse(budget: Any, target: Target) -> float | None:
 
 @dataclass(frozen=True)
 class Window:
-    """Axes of M (``rows``) and K (``depth``), by position, that A's index adds: ``count`` windows of ``taps``."""
+    """An axis of M (``rows``, of extent ``count``) and one of K (``depth``, of extent ``taps``), as positions in the
+    product's shape, which occur only as their sum in A's index."""
 
     rows: int
     depth: int
@@ -81,8 +82,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Windowed:
-    """A contraction ``total`` whose A is read in ``windows``, the axes of ``found`` without them, and its filters
-    ``[batch, N, K, *taps]`` in float64, each role's axes made one."""
+    """A contraction ``total`` whose A is read in ``windows``; ``found`` is it without their axes in M and K. Filters
+    are ``[batch, N, K, *taps]`` in float64, the axes of each role flattened."""
 
     total: Node
     found: Contraction
@@ -123,7 +124,7 @@ def windowed(node: Node) -> Windowed | None:
 
 
 def _windows(found: Contraction) -> tuple[Window, ...]:
-    """The axes of M and K that A's index and masks have in sums alone, each pair in one place of the index."""
+    """The pairs of an axis of M and one of K of which A's index and masks depend only on the sum."""
     over = found.axes
     windows: list[Window] = []
     for rows, depth in itertools.product(found.m, found.k):
@@ -147,8 +148,8 @@ def _adds(index: Int, row: Var, tap: Var) -> bool:
 
 
 def chosen(x: Windowed, budget: float, target: Target) -> tuple[tuple[Filtering, ...], float] | None:
-    """The filtering along each window of ``x``, the fastest within the budget, and its error; None where the sum itself
-    is faster."""
+    """The fastest filtering within the budget, for each window of ``x``, and its error; None if none is within it and
+    faster than the direct sum."""
     most = target.costs.filtering.worth * _direct_cycles(x, target)
     candidates: list[tuple[float, tuple[Filtering, ...]]] = []
     for m in range(2, LARGEST):
@@ -165,7 +166,7 @@ def _direct_cycles(x: Windowed, target: Target) -> float:
 
 
 def _cycles(x: Windowed, each: Sequence[Filtering], target: Target) -> float:
-    """What ``x`` takes by minimal filtering."""
+    """The estimated cycles of ``x`` by minimal filtering."""
     batch, n, k, *_ = x.filters.shape
     tiles = typical(sym.product(x.extents(x.found.m)))
     tiles *= math.prod(-(-w.count // f.m) for w, f in zip(x.windows, each, strict=True))
@@ -184,16 +185,15 @@ def _operations(matrices: Sequence[Matrix]) -> int:
 
 
 def error(x: Windowed, each: Sequence[Filtering]) -> float:
-    """The largest error of outputs of ``x`` by minimal filtering in float32, relative to the root mean square of the
-    outputs, with standard normal inputs and the filters of ``x``: of a sample of tiles and filters, the same each time.
-    """
+    """The largest error of ``x`` by minimal filtering in float32, relative to the root mean square of the outputs,
+    measured with the filters of ``x`` and standard normal inputs on a fixed sample of tiles and filters."""
     batch, n, k, *_ = x.filters.shape
     some = x.filters[0 : batch : max(1, batch // 2), :: max(1, n // SAMPLED_FILTERS)]
     sizes = [f.size for f in each]
     inputs = np.random.default_rng(0).standard_normal((*sizes, SAMPLED_TILES, k), np.float32)
     found: list[Array] = []
     exact: list[Array] = []
-    with np.errstate(over="ignore", invalid="ignore"):  # of huge filters, whose errors no budget allows
+    with np.errstate(over="ignore", invalid="ignore"):  # huge filters overflow, and no budget allows their errors
         transformed = _transformed(some, each)
         tile = along_axes([f.input for f in each], {at: inputs[at] for at in np.ndindex(*sizes)})
         for part, filters in zip(np.moveaxis(transformed, 1, 0), some, strict=True):
@@ -229,8 +229,8 @@ def _transformed(filters: Array, each: Sequence[Filtering]) -> Array:
 
 @dataclass(frozen=True)
 class Tiled:
-    """A value by the outputs of its tiles: ``parts``, by their position in a tile, are of the value's shape, but that
-    each of ``axes``, of tiles of ``m``, is an axis of tiles and one of extent 1."""
+    """A value of ``shape``, cut into tiles of ``m`` along ``axes``. ``parts`` has, for each position in a tile, the
+    elements there of all tiles: of ``shape``, but with each of ``axes`` replaced by an axis of tiles and one of 1."""
 
     parts: dict[tuple[int, ...], Node]
     axes: tuple[int, ...]
@@ -239,8 +239,8 @@ class Tiled:
 
 
 def transformed(graph: Graph, budget: float, target: Target) -> Graph:
-    """``graph`` with convolutions by minimal filtering, where it pays on ``target`` and their errors are within
-    ``budget``, and a note of each; names and origins stay."""
+    """``graph`` with convolutions by minimal filtering where that pays on ``target`` and the error is within
+    ``budget``; each is noted in ``approximations``. Names and origins stay."""
     names, origins = dict(graph.names), dict(graph.origins)
     rewriter = _Rewriter(budget, target, names, origins, traverse.users(traverse.everything(graph.roots)))
     roots = remade(graph.roots, origins, rewriter.made)
@@ -266,8 +266,8 @@ class _Rewriter:
         self.tiled: dict[Node, Tiled] = {}
 
     def made(self, node: Node, operands: Sequence[Node]) -> Node:
-        """``node`` over ``operands``, by minimal filtering where it is a sum that is faster so; what is computed from
-        such a sum, from each output of a tile."""
+        """The replacement of ``node`` over ``operands``: a sum by minimal filtering where chosen, a view or elementwise
+        primitive of such a sum on each output of a tile, and other nodes rebuilt."""
         new = traverse.rebuild(node, operands) if operands else node
         if new.op is ops.SUM_REDUCE and (x := windowed(new)) is not None:
             found = chosen(x, self.budget, self.target)
@@ -291,7 +291,7 @@ class _Rewriter:
         return new
 
     def _part(self, x: Node, like: Tiled, at: tuple[int, ...]) -> Node:
-        """What ``x`` has where the outputs of ``like`` at ``at`` are; 0 beyond its end."""
+        """The elements of ``x`` at position ``at`` of the tiles of ``like``; 0 beyond its end."""
         known = self.tiled.get(x)
         if known is not None and (known.axes, known.m) == (like.axes, like.m):
             return known.parts[at]
@@ -310,8 +310,8 @@ class _Rewriter:
         return ir.view(x, shape, index, valid, bytes(x.dtype.itemsize))
 
     def _few_follow(self, node: Node) -> bool:
-        """Whether what is computed from ``node`` element by element is little, so that it may be computed from each
-        output of a tile: there are as many copies of it."""
+        """Whether few elementwise primitives and views follow ``node``: those that do are repeated for each output of a
+        tile."""
         most = self.target.costs.filtering.followed
         found: dict[Node, None] = {node: None}
         waiting = [node]
@@ -324,7 +324,7 @@ class _Rewriter:
         return len(found) <= most
 
     def _whole(self, x: Tiled, followed: bool = True) -> Node:
-        """The value that ``x`` is the outputs of; where it is ``followed``, what does is computed from these."""
+        """The value whose tiles ``x`` has. If ``followed``, elementwise work on it will be done on the tiles."""
         parts = dict(x.parts)
         places = [axis + k + 1 for k, axis in enumerate(x.axes)]
         for k in reversed(range(len(places))):
@@ -347,7 +347,7 @@ class _Rewriter:
         found, product = x.found, x.product
         tiles = [-(-w.count // f.m) for w, f in zip(x.windows, each, strict=True)]
         batch, m, n, k = (x.extents(axes) for axes in (found.batch, found.m, found.n, found.k))
-        # The inputs of all tiles, [batch, M, K, *inputs], with whatever is around them made real.
+        # The inputs of all tiles, [batch, M, K, *inputs], with the padding around them in memory.
         order = (*found.batch, *found.m, *found.k, *(w.rows for w in x.windows))
         lengths = [t * f.m + f.r - 1 for t, f in zip(tiles, each, strict=True)]
         shape = (*batch, *m, *k, *lengths)
@@ -404,7 +404,7 @@ class _Rewriter:
 
 
 def _moved(x: Tiled, view: Node) -> Tiled | None:
-    """``x`` under a view that permutes axes, those of tiles in their order, or adds or removes some of extent 1."""
+    """``x`` under a view that permutes axes (tiled ones in order), or adds or removes extents of 1; else None."""
     over = ir.axes(view.shape)
     at = [over.index(e) if sym.as_var(e) is not None and e in over else None for e in view.attr.index]
     used = [k for k in at if k is not None]
@@ -432,7 +432,7 @@ def _moved(x: Tiled, view: Node) -> Tiled | None:
 
 
 def _starts(rank: int, tiled: Sequence[int]) -> list[int]:
-    """The places of axes where those that are tiled are two each."""
+    """The position of each axis in a part's shape, in which each tiled axis is two axes."""
     return [axis + sum(other < axis for other in tiled) for axis in range(rank)]
 
 
