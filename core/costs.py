@@ -1,10 +1,10 @@
-"""What a CPU takes for what schedules are chosen by: one description, shared by all CPUs until one is measured to
-differ (``replace`` makes another). That of GPUs is ``grid.BlockCosts``; a matrix unit has its own (``matrix``).
+"""The costs of a CPU by which schedules are chosen: one description for all CPUs, until one is measured to differ
+(``replace`` makes another). GPUs have ``grid.BlockCosts``, matrix units their own (``matrix``).
 
 Cycles are those of one core. The numbers only choose: a wrong one costs speed and is never an error, though those of
-``Sizes`` and ``Filtering`` decide, too, in which order terms are summed. Each field says its unit, and each class where
-its numbers come from: pages of ``docs/experiments/`` name the machines and the figures. "Estimated" is what was not
-measured by itself.
+``Sizes`` and ``Filtering`` also decide in which order terms are summed. Each field says its unit, and each class where
+its numbers come from: pages of ``docs/experiments/`` name the machines and the figures. "Estimated" numbers were not
+measured by themselves.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Arithmetic:
     the others are estimated."""
 
     per_cycle: int = 2  # multiply-adds of vectors, and loads of vectors, that begin in a cycle
-    latency: int = 4  # cycles in which a multiply-add comes back to its accumulator
-    compared: int = 4  # cycles of a comparison with what follows from it, on average
+    latency: int = 4  # cycles until the result of a multiply-add can be added to
+    compared: int = 4  # cycles of a comparison and its consequences, on average
     costly: int = 10  # cycles of a division, an exponential or a look-up; an addition takes one
 
     @property
@@ -36,15 +36,15 @@ class Tiles:
 
     load: float = 0.06  # cycles that a load takes from multiply-adds, on average: another thread on the core has some
     far_load: float = 0.1  # cycles more for each vector of a panel that the first-level cache does not hold
-    row_stored: int = 6  # cycles for each row of a tile that is stored, whose cache lines are new
+    row_stored: int = 6  # cycles to store a row of a tile, whose cache lines are new
     vector_stored: int = 4  # and for each vector of a row
     column_transposed: int = 8  # cycles in which a column of a tile is transposed and stored
-    restarted: float = 200.0  # cycles in which a tile ends, and begins once more where terms are in blocks
+    restarted: float = 200.0  # cycles to end a tile and begin it again for the next block of terms
     most_rows: int = 14  # more rows of A take more registers for addresses than there are
-    low: int = 4  # rows; a lower tile reads B as fast as it multiplies, and is for as many rows as it has
+    low: int = 4  # rows; a lower tile reads B as fast as it multiplies, and is used only if there are no more rows
     few_panels: int = 8  # of B: with more, most tiles read rows of A that an earlier one has brought into the cache
     of_sample: int = 3  # tiles of rows, at least, that each sample of a batch fills where samples are kept apart
-    of_panel: int = 4  # tiles of rows that read a panel, for which it is computed once, before them
+    of_panel: int = 4  # tiles of rows that must read a computed panel for it to be computed once, before them
 
 
 @dataclass(frozen=True)
@@ -53,49 +53,49 @@ class Memory:
     on products (tiles-and-blocking.md); ``stream`` is estimated."""
 
     from_l2: float = 0.01  # cycles a byte from the second-level cache
-    from_l2_again: float = 0.036  # and of a panel that the first-level cache does not hold, for tile after tile
+    from_l2_again: float = 0.036  # the same for a panel too large for the first-level cache, read by tile after tile
     from_l3: float = 0.06  # cycles a byte from the third-level cache
     from_core: float = 0.4  # cycles a byte from the cache of another core, where the step before left it
-    stream: float = 0.1  # cycles a byte of weights, which few rows multiply faster than they come, or of a result
-    fetched: float = 0.3  # the share of ``from_l3`` that is left where the next panel is fetched beside tiles of one
-    fetched_again: float = 0.6  # and where it comes again for another block of rows, a block of terms at a time
+    stream: float = 0.1  # cycles a byte of a result, or of weights that too few rows share to hide their loading
+    fetched: float = 0.3  # the share of ``from_l3`` that is left if the next panel is prefetched beside tiles of one
+    fetched_again: float = 0.6  # the same if it is read again for another block of rows, a block of terms at a time
     l1_way: int = 4096  # bytes of a way of the first-level cache: lines a multiple of it apart share one set's ways
-    l2_sums: int = 8  # sums whose terms come in blocks take no more than such a part of the second-level cache
-    l3_value: int = 8  # a value larger than such a part of the last cache has left it when another kernel reads it
+    l2_sums: int = 8  # sums kept between blocks of terms take at most 1/l2_sums of the second-level cache
+    l3_value: int = 8  # a value larger than 1/l3_value of the last cache has left it when another kernel reads it
 
 
 @dataclass(frozen=True)
 class Prefetching:
-    """How far ahead what is read is fetched, and how fast (prefetching.md): ``pace`` and ``l3`` are measured, the
-    distances estimated. ``line`` is that of most processors."""
+    """How far ahead data is prefetched, and how fast (prefetching.md): ``pace`` and ``l3`` are measured, the distances
+    estimated. ``line`` is that of most processors."""
 
     line: int = 64  # bytes of a cache line
-    steps: int = 16  # steps of the innermost loop by which a row of B is fetched ahead, of elements of
-    element: int = 4  # bytes, or of so many more that are narrower: memory takes as long to answer
+    steps: int = 16  # steps of the innermost loop by which a row of B is fetched ahead, if its elements have
+    element: int = 4  # bytes; narrower elements take proportionally more steps, since memory has the same latency
     row_steps: int = 4  # steps by which A is fetched ahead where rows lie side by side, and each step reads other lines
     unit_steps: int = 2  # steps of a matrix unit by which a stream is fetched ahead
     tiles: int = 2  # tiles by which rows of A are fetched ahead
-    pace: int = 5  # bytes a cycle that all threads together ask of memory, which gives about twice as many
-    l3: float = 0.75  # of the last cache: more than that, with what is read meanwhile, is lost before it is used
+    pace: int = 5  # bytes a cycle that all threads together prefetch from memory, which delivers about twice as many
+    l3: float = 0.75  # share of the last cache: more data than that, all reads included, is evicted before it is used
 
 
 @dataclass(frozen=True)
 class Threads:
-    """What threads take to work together, and how much work there has to be for them; estimated, beside measurements of
-    whole models (phases-and-threads.md). Tasks are of one kernel; shares are those of a phase, a run of kernels that a
-    thread goes through without waiting."""
+    """What it costs threads to work together, and how much work they need; estimated, beside measurements of whole
+    models (phases-and-threads.md). Tasks are parts of one kernel. Shares are parts of a phase, a sequence of kernels
+    that a thread runs without waiting."""
 
-    wake: int = 20_000  # cycles in which a sleeping thread can be woken, and its work waited for
+    wake: int = 20_000  # cycles to wake a sleeping thread and wait for its work
     meeting: float = 3000.0  # cycles until all threads have met; tasks of whole rows may follow each other without
-    written: int = 16384  # elements: one thread writes fewer sooner than it could wake another
-    least: int = 2  # threads that tasks are made for, at least
-    tasks: int = 64  # that are enough, at least: they differ in how long they take
-    tasks_each: int = 4  # that are enough, for each thread
-    few_tasks: int = 4  # with such a part of the enough tasks, some threads would wait for others
-    even_tasks: int = 32  # of each thread, that divide evenly enough
-    shares: int = 32  # that are enough, at least
-    shares_each: int = 2  # that are enough, for each thread
-    shares_suffice: int = 4  # for each thread, where the values between the kernels would go through memory
+    written: int = 16384  # elements: one thread writes fewer in less time than waking another takes
+    least: int = 2  # least number of threads that tasks are made for
+    tasks: int = 64  # least number of tasks that is enough: they differ in how long they take
+    tasks_each: int = 4  # tasks for each thread that are enough
+    few_tasks: int = 4  # with 1/few_tasks of the tasks that are enough, some threads would wait for others
+    even_tasks: int = 32  # tasks for each thread that divide evenly enough
+    shares: int = 32  # least number of shares that is enough
+    shares_each: int = 2  # shares for each thread that are enough
+    shares_suffice: int = 4  # the same where the values between the kernels would go through memory
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ class Filtering:
     """Of convolutions by minimal filtering, in multiply-adds of a contraction; measured on layers of 64 to 512 channels
     (winograd.md)."""
 
-    moved: float = 36.0  # to write an element of a transformed tile and read it again
-    operation: float = 2.0  # an operation on one
-    weight: float = 24.0  # to read a weight
-    followed: int = 32  # operations at most that are repeated for each output of a tile
-    worth: float = 0.9  # of the cycles of the sum as it is: with more, nothing would be won
+    moved: float = 36.0  # writing an element of a transformed tile and reading it again
+    operation: float = 2.0  # an operation on such an element
+    weight: float = 24.0  # reading a weight
+    followed: int = 32  # most operations that are repeated for each output of a tile
+    worth: float = 0.9  # most of the direct sum's cycles that filtering may take to be worth it
 
 
 @dataclass(frozen=True)

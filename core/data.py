@@ -1,4 +1,4 @@
-"""The values of constants: equal by content, and in memory only while somebody reads them, where that can be."""
+"""The values of constants, equal by content; large ones are in memory only while they are read, if possible."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from luminal.core.types import from_numpy
 Array: TypeAlias = np.ndarray[Any, Any]
 
 LARGE = 1 << 20  # bytes; smaller values are held
-DEPTH = 3  # values that are made one from the other, each again for whoever reads the last
+DEPTH = 3  # longest chain of values computed from each other that is computed again for each read
 
 
 class Data:
-    """The value of a ``Constant``, equal by type, shape and content: an array that is held, or what makes it.
+    """The value of a ``Constant``, equal by type, shape and content: an array, or a function that makes it.
 
-    A value that ``make`` reads from a file, or computes from other constants, is made again whenever it is asked for
-    and nobody holds it: so a model's weights need not all be in memory at once. It has to be the same each time.
-    ``depth`` says from how many values, one after the other, it is made; of more than ``DEPTH``, and of a small one,
-    the array is held after all.
-    """
+    ``make`` reads the array from a file, or computes it from other constants. It is called whenever the array is read
+    and no longer in memory, so that a model's weights need not all be in memory at once; it must return the same array
+    each time. ``depth`` is the length of the chain of values it is made from. The array is kept in memory if that is
+    above ``DEPTH``, or if the array is small."""
 
     __slots__ = ("_finite", "_held", "_make", "_seen", "depth", "digest", "dtype", "shape")
 
@@ -47,7 +46,7 @@ class Data:
 
     @property
     def array(self) -> Array:
-        """The value; whoever reads it more than once holds it meanwhile."""
+        """The value. A caller that reads it more than once should keep a reference meanwhile."""
         if self._make is None:
             assert self._held is not None
             return self._held
@@ -88,7 +87,7 @@ def digest(array: Array) -> bytes:
 
 
 class Arrays(Mapping[str, Array]):
-    """The arrays of constants by name, each with its axes in an order of its own, and made when it is asked for."""
+    """The arrays of constants by name, each with its axes permuted as given, and made when it is read."""
 
     def __init__(self, values: Mapping[str, tuple[Data, tuple[int, ...]]]) -> None:
         self._values = values

@@ -1,9 +1,9 @@
-"""Choices that may be measured: the candidates of a question, and who answers it.
+"""Choices that may be measured: questions, their candidates, and how a question is answered.
 
 Wherever the compiler knows several ways to do the same, it lists them as values, each with its estimate, and asks. The
-least estimate is taken, unless a record of what was measured names another candidate. A question is known by what it is
-about (a contraction, a loop nest) and nothing else: no name of a model, of a tensor or of a dimension. So an answer
-that was measured in one model holds in others, and one that is no longer among the candidates is as good as none.
+least estimate is taken, unless a record of measurements names another candidate. A question is identified by its
+subject alone (a contraction, a loop nest), without names of models, tensors or dimensions. So an answer that was
+measured in one model holds in others. An answer that is no longer among the candidates is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 C = TypeVar("C")
 
-LANGUAGE = 4  # of descriptions and candidates: a change of what they mean makes other questions
+LANGUAGE = 4  # version of descriptions and candidates: to be raised when their meaning changes
 
 # What a candidate decides: how the operands of a contraction are packed, or how a loop nest is scheduled. A chooser of
 # something else, such as the form of a region of the graph, brings another word for it, and its place in KINDS.
@@ -102,12 +102,12 @@ class Decisions:
         return (ranked[0].content, None) if asked is None else (asked.taken.content, asked)
 
     def answer(self, question: Question[C]) -> Asked | None:
-        """What is taken for another reason than its estimate."""
+        """The candidate that ``answers`` names, None if there is none: then the least estimate is taken."""
         taken = question.find(self.answers.get(question.name))
         return None if taken is None else Asked(question, taken)
 
     def refused(self, reason: str) -> None:
-        """The last answer gave nothing legal: the formula's was taken instead."""
+        """Called when the last answer gave no legal schedule, so that the formula's was taken instead."""
 
 
 FORMULA = Decisions()  # always the least estimate
@@ -117,7 +117,7 @@ class Trial(Decisions):
     """Candidate ``number`` of every question of some ``kinds``, for measuring it; the last where there are not as many.
     Other questions as ``answers`` says. The candidates that ``defaults`` names, by question, come before the others.
 
-    ``questions`` are those of these kinds, by name, and ``refusals`` why one of them gave nothing legal.
+    ``questions`` has the questions of these kinds by name, ``refusals`` the reasons why a candidate was not legal.
     """
 
     def __init__(
@@ -146,5 +146,5 @@ class Trial(Decisions):
 
 
 def structure(topic: str, described: str) -> str:
-    """The hash of what a question is about."""
+    """The hash of a question's topic and description, the same in every process."""
     return hashlib.sha256(f"{LANGUAGE} {topic} {described}".encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""What of this machine code can run on, asked of the system: GPUs, CPUs, and their matrix units."""
+"""The GPUs, CPUs and matrix units that this machine lets code run on, as the system reports them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from luminal.core import config
 
 
 def cpus() -> int:
-    """How many CPUs this process may keep busy, as the runtime counts them (``luminal/cpus.hpp``): those of its cpuset,
-    or as much of their time as control groups grant it."""
+    """How many CPUs this process may keep busy, as the runtime counts them (``luminal/cpus.hpp``): the number in its
+    cpuset, or less if control groups grant less of their time."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = quota_cpus(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     return count if quota is None else min(count, quota)
@@ -49,7 +49,7 @@ def _groups(controller: str, membership: Path, root: Path) -> Iterator[Path]:
 
 
 def text(path: Path) -> str:
-    """What the file at ``path`` holds; nothing where there is no such file, or it cannot be read."""
+    """The text of the file at ``path``; empty if it does not exist or cannot be read."""
     try:
         return os.fsdecode(path.read_bytes())
     except OSError:

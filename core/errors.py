@@ -55,7 +55,7 @@ class InputError(LuminalError, ValueError):
 
 
 class TargetError(LuminalError):
-    """This machine cannot run code for the target that was asked for, or the target has not what was asked of it."""
+    """This machine cannot run code for the chosen target, or the target does not support the chosen option."""
 
 
 class BuildError(LuminalError):

@@ -1,7 +1,7 @@
 """Gradients of primitives: reverse accumulation (Linnainmaa, 1970), a rule for each.
 
-A rule is given a node and the gradient of a scalar with respect to it, and gives the gradients with respect to its
-operands, None where an operand has none. Of numbers that are equally large each has an equal share.
+A rule gets a node and the gradient of a scalar with respect to it, and returns the gradients with respect to the node's
+operands, None where an operand has none. The gradient of a maximum is shared equally among equal largest numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def gradients(y: Node, given: Sequence[Node]) -> list[Node]:
 
 
 def _truncates(node: Node) -> bool:
-    """Whether it makes integers of floats, by which nothing depends on them continuously."""
+    """Whether ``node`` is a cast to a type that is no float: its derivative is zero almost everywhere."""
     return node.op is ops.CAST and not node.dtype.is_float
 
 
@@ -92,7 +92,7 @@ def _max_reduce(node: Node, g: Node) -> list[Node | None]:
 
 
 def _view(node: Node, g: Node) -> list[Node | None]:
-    """Each element of the operand has the sum of the gradients of the elements that show it."""
+    """The gradient of an operand's element is the sum over all elements of the view that read it."""
     (x,) = node.inputs
     if node.shape != x.shape and node.size == x.size and node is reshape(x, node.shape):
         return [reshape(g, x.shape)]
@@ -109,8 +109,8 @@ def _view(node: Node, g: Node) -> list[Node | None]:
 
 
 def _moved_back(x: Node, g: Node, index: Sequence[Int], valid: Sequence[Int]) -> Node | None:
-    """``g`` seen from ``x``, where each axis of ``x`` runs along one axis of ``g``, forwards or backwards, or stands
-    still: permutations, slices and paddings; None where it is not so."""
+    """``g`` as a view of the shape of ``x``, if the view only permutes, slices, flips and pads: each axis of ``x`` then
+    follows one axis of ``g`` in steps of 1 or -1, or has a fixed position. Else None."""
     over = {v: k for k, axis in enumerate(ir.axes(g.shape)) if (v := sym.as_var(axis))}
     place: dict[sym.Var, Int] = {}
     inside: list[Int] = []
@@ -132,7 +132,7 @@ def _moved_back(x: Node, g: Node, index: Sequence[Int], valid: Sequence[Int]) ->
 
 
 def _added_up(x: Node, g: Node, index: Sequence[Int], valid: Sequence[Int]) -> Node:
-    """``g`` added up at the places that it is of: any view of the numbers of the elements says which they are."""
+    """``g`` added at the positions of ``x`` that the view reads, which the same view of element numbers gives."""
     places = ir.view(reshape(ir.iota(x.size), x.shape), g.shape, index, valid, np.int64(-1).tobytes())
     flat, shown = reshape(places, [g.size]), reshape(g, [g.size])
     if valid:
@@ -150,7 +150,7 @@ def _gather(node: Node, g: Node) -> list[Node | None]:
 
 
 def _scatter(node: Node, g: Node) -> list[Node | None]:
-    """What is added has the gradient of where it is added to; what is put in, where nothing is put in after it."""
+    """An element that is added has the gradient at its position; one that replaces, only if no later one does, too."""
     old, index, new = node.inputs
     axis, by = node.attr.axis, node.attr.by
     there = ir.gather(g, index, axis)
@@ -186,9 +186,9 @@ RULES: Mapping[Op, Rule] = {
     ops.SCATTER: _scatter,
 }
 
-# They are constant but for where they jump: nothing goes back through them.
+# Piecewise constant functions: their derivative is zero almost everywhere.
 CONSTANT = {ops.INPUT, ops.CONSTANT, ops.IOTA, ops.DIM, ops.ROUND, ops.LESS_THAN, ops.EQUAL}
-# Through these there is no gradient yet; integers depend on what is differentiated by the bits of a float alone.
+# Primitives without a gradient yet. Integers depend on differentiated values only through the bits of a float.
 WITHOUT = {
     ops.BITCAST, ops.AND, ops.OR, ops.XOR, ops.SHL, ops.SHR, ops.SCAN, ops.WHILE, ops.COND, ops.SORT, ops.HOST,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Grids of blocks of threads: what the scheduler must know about a GPU, as values."""
+"""Grids of blocks of threads: the description of a GPU for the scheduler."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def aligned(size: int) -> int:
 
 
 class BlockTile(NamedTuple):
-    """A tile of a block: ``rows`` by ``columns``, of which each thread has a square of so many a ``side``. Its ``rate``
-    is what it multiplies in the time in which a block that reads nothing does one multiply-add; estimated."""
+    """A tile of a block: ``rows`` by ``columns``; each thread has a square of ``side`` by ``side``. ``rate`` is its
+    number of multiply-adds in the time in which a block that reads nothing does one; estimated."""
 
     rows: int
     columns: int
@@ -63,7 +63,7 @@ class BlockTile(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockCosts:
-    """What blocks of threads take for what schedules are chosen by; all estimated, none measured on a device yet
+    """The costs of blocks of threads by which schedules are chosen; all estimated, none measured on a device yet
     (``docs/experiments/gpus.md``)."""
 
     short: int = 16  # elements of a row that one thread reduces alone
@@ -80,8 +80,8 @@ class BlockCosts:
 
 @dataclass(frozen=True, repr=False)
 class BlockLimits:
-    """The most that a block of threads may have: ``threads``, bytes of ``shared`` memory among them, and 4-byte
-    ``registers`` of each, ``spare`` of them for what is in no array."""
+    """The limits of a block: ``threads``, bytes of ``shared`` memory, and 4-byte ``registers`` of each thread, of which
+    ``spare`` are for values that are in no array."""
 
     threads: int
     shared: int
@@ -93,7 +93,7 @@ class BlockLimits:
 
 @dataclass(frozen=True)
 class Grid:
-    """What runs a kernel as a grid of tasks, each by a block of threads that share memory.
+    """A GPU, which runs a kernel as a grid of tasks, each by a block of threads that share memory.
 
     ``threads`` are those of a block, a multiple of ``warp``, which run in step; ``shared`` is the memory of a block, in
     bytes; ``processors`` is how many blocks that fill their threads' registers run at once; ``ahead`` says that copies
@@ -110,12 +110,12 @@ class Grid:
     costs: BlockCosts = field(default=BlockCosts(), repr=False)
 
     def row_buffer_bytes(self, reduced: Iterable[DType]) -> int:
-        """Bytes of shared memory that are left to a block which reduces values of these types: every warp of it leaves
-        a partial result of each there."""
+        """Bytes of shared memory left to a block that reduces values of these types: each warp stores one partial
+        result of each type there."""
         return self.shared - sum(aligned(self.threads // self.warp * dtype.itemsize) for dtype in reduced)
 
     def fragment(self, a: DType, b: DType, precision: Precision) -> Fragment | None:
-        """The product of matrices of these types, where there is one: in ``precision``, or else exact."""
+        """The fragment for matrices of these types: in ``precision``, else exact; None if there is neither."""
         found = [f for f in self.fragments if f.dtype == a == b and f.precision in (precision, FP32)]
         return next((f for f in found if f.precision == precision), found[0] if found else None)
 

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 
-MOST_PARTS = 1024  # of one text that is split: what a run keeps room for
+MOST_PARTS = 1024  # most parts of one text that is split: a run reserves memory for these
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def _mapped(x: Array, table: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _image(character: int, table: Array) -> str:
-    """What becomes of a character: the row ``first, last, step, ..`` for it has behind the step how much larger its
-    image is, or, where the step is 0, the image, up to three characters."""
+    """The image of a character. Its row of ``table`` is ``first, last, step, ..``; after the step comes the offset to
+    its image, or if the step is 0, the image itself, up to three characters."""
     row = int(np.searchsorted(table[:, 1], character))
     first, last, step, *image = map(int, table[row]) if row < len(table) else (1, 0, 1, 0)
     if not first <= character <= last:

@@ -11,14 +11,14 @@ from luminal.core.symbolic import Int
 AXES = 24  # of one value: more than models have; scheduling loops over them takes the cube of their number
 BYTES = 1 << 60  # of one value: positions and sizes in bytes are computed in 64 bits
 TABLE = 1 << 25  # elements of a value that is made when compiling and is larger than the constants it is made from
-PARTS = 1 << 14  # values that one is taken apart into
+PARTS = 1 << 14  # values that one value is split into
 PRODUCTS = 1 << 33  # multiplications of one sum of products that is computed when compiling
 
 
 def check_extents(shape: Sequence[Int], itemsize: int, what: object) -> None:
     """Raises ShapeError where a value of ``shape`` cannot exist: a negative extent, too many axes or too many bytes.
 
-    Of an empty value, too, the other extents are counted. Symbolic extents are checked where their bounds are used.
+    For an empty value the extents other than 0 are counted. Symbolic extents are checked where their bounds are used.
     """
     if len(shape) > AXES:
         raise ShapeError(f"{what}: expected at most {AXES} axes, found {len(shape)}")

@@ -115,7 +115,7 @@ def compile_graphs(
 
 
 def _told_apart(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
-    """``graphs`` with a name for each size that data decides; users do not choose those."""
+    """``graphs`` with different names for all measured sizes, which users do not name."""
     result: dict[str, Graph] = {}
     for entry, graph in graphs.items():
         result[entry] = renaming.apart(graph, [dim for other in result.values() for dim in other.dims])
@@ -160,7 +160,7 @@ def _check_names(graph: Graph) -> None:
 
 
 def _check_sizes(graph: Graph) -> None:
-    """Raises ModelError where a run would not know the size of a dimension."""
+    """Raises ModelError if the size of a dimension follows neither from the inputs' shapes nor from a measurement."""
     extents = [extent for node in graph.inputs for extent in node.shape]
     known = {solution.symbol for solution in sizes.solve(extents)} | set(graph.measured)
     used = {v for node in traverse.topological(graph.roots) for extent in node.shape for v in sym.variables(extent)}
@@ -183,7 +183,7 @@ def _check_texts(graph: Graph, target: Target) -> None:
 
 
 def prepare(whole: Contracted, target: Target, packings: preparation.Packings) -> tuple[Graph, preparation.Prepared]:
-    """Contractions in the form in which a tile operation reads them, and outputs that own their storage."""
+    """The graph with contractions in the form that tiles read, and with outputs that own their storage."""
     graph = whole.graph
     origins: Origins = dict(graph.origins)
     prepared = preparation.prepare(graph.roots, whole.contractions, target, origins, packings)

@@ -1,4 +1,4 @@
-"""What contractions round their float32 operands to: the user's choice, a row each."""
+"""The precisions to which contractions may round their float32 operands: an option of the user."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from luminal.core.ir import Graph, Node, Origin, Origins, Shape
 from luminal.core.ops import Kind
 from luminal.core.types import from_numpy
 
-_FEW = 8  # elements of a constant that are written out
-_ORIGINS = 3  # source operators that are named for one node
+_FEW = 8  # most elements of a constant that is written out
+_ORIGINS = 3  # most source operators that are named for one node
 
 
 def brief(value: Any) -> str:
@@ -97,7 +97,7 @@ def _attribute(attr: Any) -> str:
         return ""
     named = [(f, getattr(attr, f.name)) for f in fields(attr)]
     values = [f"{f.name}={v}" if isinstance(v, bool) else v for f, v in named if v is not True or f.default is not True]
-    values = [v for v in values if v not in (None, ops.Failure.INDEX)]  # nothing of its own, and as of any index
+    values = [v for v in values if v not in (None, ops.Failure.INDEX)]  # defaults are not printed
     return "[" + ", ".join(", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values) + "]"
 
 
@@ -129,7 +129,7 @@ def _view(node: Node) -> str:
 
 
 def _fill(node: Node) -> str:
-    """One element; the bytes as they are where they are none, since malformed nodes are printed too."""
+    """The fill as a number, or as raw bytes if it is not one element: malformed nodes are printed too."""
     fill: bytes = node.attr.fill
     if len(fill) != node.dtype.itemsize:
         return f"0x{fill.hex()}"

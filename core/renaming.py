@@ -1,4 +1,4 @@
-"""Dimensions under other names: so that graphs of one program do not mean different sizes by one name."""
+"""Renaming of dimensions, so that no two graphs of a program use one name for different sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from luminal.core.symbolic import Int, Var
 
 
 def apart(graph: Graph, taken: Iterable[Var]) -> Graph:
-    """``graph`` with other names for those of its measured sizes, in bodies too, that are called as in ``taken``."""
+    """``graph`` with new names for its measured sizes, in bodies too, whose names are those of sizes in ``taken``."""
     others = {dim.name for dim in taken}
     names = {*others, *(dim.name for dim in graph.dims)}
     by: dict[Var, Int] = {}
@@ -40,7 +40,7 @@ def _renamed(graph: Graph, by: Mapping[Var, Int]) -> Graph:
 
 
 def rebuilt(roots: Sequence[Node], by: Mapping[Var, Int], done: dict[Node, Node]) -> list[Node]:
-    """``roots`` with other variables of the same bounds for those in ``by``; ``done`` gains what each node became."""
+    """``roots`` with the variables in ``by`` replaced by others of the same bounds; adds replacements to ``done``."""
     for node in traverse.topological(roots):
         if node not in done:
             shape = tuple(sym.substitute(size, by) for size in node.shape)

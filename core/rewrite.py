@@ -1,7 +1,7 @@
 """Simplification: the exact rules of ``core.rules`` applied to a fixpoint.
 
 Nodes are visited operands first; each is rebuilt over its simplified operands, and a rule's result is simplified again
-until no rule applies. What nothing reads afterwards is gone, since a graph is only what its outputs reach.
+until no rule applies. Nodes that nothing reads afterwards are gone: a graph has only what its outputs reach.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def simplify(graph: Graph, rules: Sequence[Rule] = RULES) -> Graph:
 def rewrite(
     roots: Iterable[Node], rules: Sequence[Rule] = RULES, known: Origins | None = None, table: Origins | None = None
 ) -> list[Node]:
-    """``roots`` rewritten. The origins of the nodes are read from ``known``, those of the results go into ``table``.
+    """``roots`` rewritten. Origins of the nodes are read from ``known``; origins of the results are added to ``table``.
 
     Raises SpecError, naming the rule, where rules change a shape or type or never come to an end.
     """
     known, table = known or {}, {} if table is None else table
     by_op: dict[Op, list[Rule]] = {}
     done: dict[Node, Node] = {}
-    following: dict[Node, Node] = {}  # a node and what one step made of it, not yet simplified itself
+    following: dict[Node, Node] = {}  # the result of one step on each node, not yet simplified itself
     chain: dict[Node, int] = {}
     bodies: dict[tuple[tuple[Node, ...], ...], tuple[tuple[Node, ...], ...]] = {}  # simplified
     rule: Rule | None = None
@@ -97,9 +97,9 @@ def remade(
     inside: Callable[[tuple[Node, ...]], tuple[Node, ...]] | None = None,
     became: dict[Node, Node] | None = None,
 ) -> tuple[Node, ...]:
-    """``roots`` with every node replaced by what ``make`` makes of it and of its operands, which have been replaced
-    already; in the bodies of loops and branches too, or there by ``inside``, where ``make`` is about ``roots`` alone.
-    What is made has the origins of the node, in ``origins``; ``became`` gains what each node was replaced by."""
+    """``roots`` with every node replaced by ``make(node, its replaced operands)``. Bodies of loops and branches are
+    replaced by ``inside``, if given, else by ``make`` too. New nodes get the origins of the node that they replace, in
+    ``origins``. Each node's replacement is added to ``became``."""
     found: dict[Node, Node] = {} if became is None else became
     inside = inside or (lambda body: remade(body, origins, make, became=became))
     bodies: dict[tuple[tuple[Node, ...], ...], list[tuple[Node, ...]]] = {}  # one loop has a node for each result
@@ -116,7 +116,7 @@ def remade(
 
 
 def readers(roots: Iterable[Node]) -> dict[Node, set[Node | None]]:
-    """Who reads each node that ``roots`` depend on; None where it is one of them, or a result of a loop or branch."""
+    """The readers of each node that ``roots`` depend on; None stands for being a root, or a result of a body."""
     roots = tuple(roots)
     found: dict[Node, set[Node | None]] = {}
     nodes = traverse.everything(roots)
@@ -130,7 +130,7 @@ def readers(roots: Iterable[Node]) -> dict[Node, set[Node | None]]:
 
 
 def _check_progress(waiting: Iterable[Node], following: dict[Node, Node], rule: Rule | None) -> None:
-    """What is not done although a step of it was taken is waiting for the very nodes that now wait for it."""
+    """Raises SpecError if a node to be visited has taken a step and is not done: then it depends on its own result."""
     for node in waiting:
         if node in following:
             raise SpecError(f"rules never come to an end at {node}; the last one applied was {rule}")

@@ -1,4 +1,4 @@
-"""How the sizes of dimension symbols follow from the shapes of what is given."""
+"""Solves for the sizes of dimension symbols from the shapes of inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Solution:
     rest: Int
 
     def value(self, size: Int) -> Int:
-        """What ``size`` makes of the symbol. It is the solution only where the axis has that size then."""
+        """The symbol's value if the axis has ``size``. It is a solution only if the extent then equals ``size``."""
         if sym.always(self.slope):
             return sym.floordiv(size - self.rest, self.slope)
         return sym.floordiv(self.rest - size, self.slope * -1)
@@ -60,7 +60,7 @@ def _solution(extent: Int, number: int, solved: set[Var]) -> Solution | None:
 
 
 def largest(size: Int) -> int:
-    """The largest that a size can be, where that is known, and else a representative number."""
+    """The upper bound of a size if it has one, else a representative number."""
     return sym.upper(size) or typical(size)
 
 

@@ -1,16 +1,16 @@
-"""What a Graph must be. What the compiler is given is held to this, and what its last pass makes; in tests, and with
-``LUMINAL_CHECK=1``, what every pass makes.
+"""The specification of a Graph. The compiler checks its input and the result of its last pass; in tests, and with
+``LUMINAL_CHECK=1``, the result of every pass.
 
 1. Inputs have different names, are ``Input`` nodes, and every ``Input`` that an output depends on is among them.
 2. Outputs have different names.
-3. Building a node again from its operands and attribute gives the node itself: so its type and shape are those of the
-   rule in ``core.ops``, it is interned, and it is no view that its operand would have absorbed.
-4. Symbols are those that ``dims`` declares, with their bounds, and axes of a view those of its shape. A size that is
-   measured is one int64, in bodies too.
+3. Building a node again from its operands and attribute gives the node itself: so its type and shape follow the rule
+   in ``core.ops``, it is interned, and a view of a view has been composed.
+4. All symbols are declared in ``dims``, with their bounds; axes in a view are those of its shape. A measured size is
+   given by one int64, in bodies too.
 5. A view without a mask reads inside its operand: no affine index is known to leave it.
 6. The fill of a mask is one element.
-7. Bodies are closed: they hold all of this, their parameters for inputs, and those are as the operands they stand for.
-8. The last inputs and outputs are those of the states, in their order; a state has one type and one fixed shape.
+7. Bodies are closed, with their parameters as inputs, and follow all of this; parameters are typed as their operands.
+8. The last inputs and outputs are those of the states, in order; a state has one type and one fixed shape.
 """
 
 from __future__ import annotations

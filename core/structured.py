@@ -1,8 +1,8 @@
 """Loops and branches over bodies of primitives: ``Scan``, ``While`` and ``Cond``, built and closed.
 
-A body is written as a function of nodes, and may read any node around it. What it reads from outside becomes a further
-operand, and so does what it computes from nothing but that: it is computed once, before the loop. A body that is built
-is therefore closed, and equal bodies are equal nodes.
+A body is written as a function of nodes, and may read any node around it. Nodes that it reads from outside become
+further operands. So do nodes that depend on these alone, which are therefore computed once, before the loop. A built
+body is thus closed, and equal bodies are equal nodes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def scan(
     first: Sequence[Node],
     over: Sequence[Node],
 ) -> tuple[list[Node], list[Node]]:
-    """``step`` once for each element along the first axis of ``over``, in order; ``first`` are what it carries first.
+    """Run ``step`` for each element along the first axis of ``over``, in order; ``first`` are the initial carries.
 
-    ``step`` is given nodes of the carries and of one element each, and returns the next carries and what it puts out.
-    Returns the last carries and, along a new first axis, what was put out. Raises ShapeError or DTypeError where a
-    carry changes its shape or type, or the lengths differ.
+    ``step`` gets the carries and one element of each of ``over``, and returns the next carries and its outputs.
+    Returns the last carries, and the outputs stacked along a new first axis. Raises ShapeError or DTypeError if a carry
+    changes its shape or type, or the lengths differ.
     """
     if not all(x.rank for x in over):
         raise ShapeError("Scan: expected operands with an axis to run along, found one without axes")
@@ -66,8 +66,8 @@ def scan(
 def while_loop(
     condition: Callable[[Sequence[Node]], Node], step: Callable[[Sequence[Node]], Sequence[Node]], first: Sequence[Node]
 ) -> list[Node]:
-    """The carries, ``first`` to begin with, after as many times ``step`` as ``condition`` (a bool scalar) holds for
-    them. Raises ShapeError or DTypeError where a carry changes its shape or type."""
+    """The last carries of a loop that begins with ``first`` and runs ``step`` while ``condition`` (a bool scalar) holds
+    for the carries. Raises ShapeError or DTypeError if a carry changes its shape or type."""
     return collect(lambda _, carries: condition(carries), lambda _, carries: (step(carries), []), first)[0]
 
 
@@ -78,12 +78,12 @@ def collect(
     room: Int = 0,
     name: str = "rounds",
 ) -> tuple[list[Node], list[Node]]:
-    """A while loop whose rounds have numbers (int64, from 0), which ``condition`` and ``step`` are given first, and
-    that puts values out: ``step`` returns the next carries, and what it puts out.
+    """A while loop with outputs. ``condition`` and ``step`` get the number of the round (int64, from 0), then the
+    carries; ``step`` returns the next carries and its outputs.
 
-    Returns the last carries and, along a new first axis, what was put out. How long that axis is, is measured, as the
-    size ``name``. There is ``room`` for so many rounds: a run that takes more fails. Raises as ``while_loop`` does, and
-    ShapeError where ``room`` has no upper bound.
+    Returns the last carries, and the outputs stacked along a new first axis, whose length is the measured size
+    ``name``. Memory is reserved for ``room`` rounds: a run that takes more fails. Raises as ``while_loop`` does, and
+    ShapeError if ``room`` has no upper bound.
     """
     most = sym.upper(room)
     if most is None:
@@ -127,12 +127,12 @@ def _repeated(
 def cond(
     condition: Node, then: Callable[[], Sequence[Node]], other: Callable[[], Sequence[Node]], name: str = "branch"
 ) -> list[Node]:
-    """What ``then`` returns where ``condition`` (a bool scalar) holds, else what ``other`` returns; only one of them is
+    """The results of ``then`` if ``condition`` (a bool scalar) holds, else those of ``other``; only one of them is
     computed.
 
-    Where an axis has one size in ``then`` and another in ``other``, there is room for the larger, and the size is
-    measured, as ``name`` (numbered, where there are several). Raises ShapeError where results have other numbers of
-    axes or such a size has no upper bound, DTypeError where they are of other types.
+    If an axis differs in size between ``then`` and ``other``, memory is reserved for the larger, and the size is
+    measured as ``name`` (numbered if there are several). Raises ShapeError if the branches' results differ in rank, or
+    such a size has no upper bound; DTypeError if they differ in type.
     """
     _check_condition("Cond", condition)
     with _parameters() as parameter:
@@ -184,9 +184,8 @@ def _check_branches(yes: Sequence[Node], no: Sequence[Node]) -> None:
 
 
 def _room(a: Int, b: Int, inside: Collection[Var]) -> Int:
-    """A size of ``a`` or more and of ``b`` or more that is known before the branches, which measure what is ``inside``.
-
-    Raises ShapeError where there is none with an upper bound.
+    """A size of at least ``a`` and ``b`` that is known before the branches run: sizes ``inside``, which the branches
+    measure, are replaced by bounds. Raises ShapeError if there is no upper bound.
     """
     room = sym.maximum(*(size if sym.variables(size).isdisjoint(inside) else _most(size) for size in (a, b)))
     _most(room)
@@ -204,12 +203,12 @@ def _most(size: Int) -> int:
 
 
 def _in_room(x: Node, shape: Sequence[Int]) -> Node:
-    """``x`` with zeros behind it along each axis."""
+    """``x`` padded with zeros at the end of each axis, to ``shape``."""
     return pad(x, [0] * x.rank, [room - size for room, size in zip(shape, x.shape, strict=True)])
 
 
 def _first(x: Node, shape: Sequence[Int]) -> Node:
-    """The first elements along each axis."""
+    """The first elements of ``x`` along each axis, as many as ``shape`` says."""
     return ir.view(x, shape, ir.axes(tuple(shape)))
 
 
@@ -254,9 +253,9 @@ def _closed(
 def outside(
     roots: Sequence[Node], own: Sequence[Node], built: Collection[Node] = (), sizes: Collection[Var] = ()
 ) -> list[Node]:
-    """The largest nodes under ``roots`` that depend on inputs, but on none of ``own`` and on no ``sizes`` that are
-    measured inside, and are not among those that a branch has ``built``; seen through views, which cost nothing where
-    they are."""
+    """The outermost nodes under ``roots`` that depend on inputs, but not on ``own``, on ``sizes`` measured inside or on
+    nodes that a branch has ``built``. In place of a view, the node that it reads is taken: views cost nothing in a
+    body."""
     order = traverse.topological(roots)
     inside, given = {*own, *built}, set[Node]()
     if sizes:

@@ -22,7 +22,7 @@ from luminal.core.types import DType, f32
 # Every target rounds as IEEE says: products and sums are fused only where the generated code says so.
 _COMMON = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
-_COMPILED = {"avx512_bf16": "avx512bf16"}  # features of units of which compiled code has a use, as compilers name them
+_COMPILED = {"avx512_bf16": "avx512bf16"}  # unit features that compilers can use in any code, with the compilers' name
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes them
 
@@ -66,8 +66,8 @@ class Target:
     decisions: Decisions = field(default=FORMULA, repr=False)
 
     def row_buffer_bytes(self, reduced: Iterable[DType]) -> int:
-        """Bytes of rows that a task may keep between its passes over them, where it reduces values of these types: in
-        the second-level cache, on the stack; or in the memory that a block shares."""
+        """Bytes of rows that a task which reduces values of these types may keep between its passes over them: on the
+        stack, in the second-level cache; on a GPU, in shared memory."""
         return self.costs.stack.rows if self.grid is None else self.grid.row_buffer_bytes(reduced)
 
     @property
@@ -78,18 +78,18 @@ class Target:
 
     @property
     def tiles_rows(self) -> bool:
-        """Whether a product of a single row, too, is computed in tiles: a block sums that faster without."""
+        """Whether products of a single row are computed in tiles, too; a GPU sums these faster without."""
         return self.grid is None
 
     @property
     def packs(self) -> bool:
-        """Whether tiles read B in panels: what lies otherwise is packed. Else only constants are, at compile time; the
-        rest a block copies from wherever it lies."""
+        """Whether tiles read B in panels, so that any B is packed. Otherwise only constants are packed, at compile
+        time; blocks copy any other B from its own layout."""
         return self.grid is None
 
     @property
     def pads(self) -> bool:
-        """Whether tiles read A without masks: what has one is padded. Else a block copies zeros."""
+        """Whether tiles read A without masks, so that a masked A is padded. Otherwise blocks copy zeros."""
         return self.grid is None
 
     def fragment(self, a: DType, b: DType) -> Fragment | None:
@@ -102,14 +102,13 @@ class Target:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Those that can be chosen: exact, those of the products that its warps compute, and that of operands which are
-        stored in fewer bits: products of these are exact, and any machine sums them."""
+        """The precisions that can be chosen: exact, those of its warps' float32 products, and those that store operands
+        in fewer bits, whose products are exact in float32 on any machine."""
         fragments = () if self.grid is None else self.grid.fragments
         return tuple(dict.fromkeys((FP32, *(f.precision for f in fragments if f.dtype == f32), *STORED)))
 
     def using(self, features: Iterable[str]) -> Target:
-        """This target, for a library that needs ``features`` too: what is compiled for it may use their instructions
-        anywhere."""
+        """This target for a library that needs ``features`` too: its code may use their instructions anywhere."""
         more = tuple(dict.fromkeys(feature for feature in features if feature not in self.features))
         flags = (f"-m{flag}" for feature in more if (flag := _COMPILED.get(feature)))
         return replace(self, features=(*self.features, *more), flags=(*self.flags, *flags))
@@ -162,7 +161,7 @@ GPUS = {
 
 # For each architecture from the most portable to the best.
 ALL = {target.name: target for target in (X86_64, AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX, AARCH64)}
-# What else they are called.
+# Other names of targets.
 ALIASES = {
     "neon": "aarch64", "arm64": "aarch64", "aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86-64",
 }  # fmt: skip
@@ -174,7 +173,7 @@ def supported(target: Target) -> bool:
 
 
 def obstacle(target: Target) -> str:
-    """What keeps this machine from running code for ``target``; empty where nothing does."""
+    """The reason why this machine cannot run code for ``target``; empty if it can."""
     if target.grid is not None:
         return device.missing(target.dialect, target.features)
     if target.architecture != architecture():
@@ -185,7 +184,7 @@ def obstacle(target: Target) -> str:
 
 
 def needs_emulation(target: Target) -> bool:
-    """Whether ``target`` is a GPU that this machine has not, whose code it can emulate."""
+    """Whether ``target`` is a GPU that this machine lacks, but can emulate."""
     return target.grid is not None and not supported(target)
 
 
@@ -201,7 +200,7 @@ def check_supported(target: Target) -> None:
 
 
 def architecture() -> str:
-    """This machine's, as a ``Target`` has it."""
+    """This machine's architecture, named as in ``Target``."""
     return platform.machine()
 
 
@@ -261,14 +260,14 @@ def _named(name: str | Target) -> Target:
 
 @cache
 def _cpu_features() -> frozenset[str]:
-    """Those of this machine that a process may use."""
+    """The features of this machine's CPU that a process may use."""
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _cpu_description(), re.MULTILINE)
     found = frozenset(flags.group(1).split()) if flags else frozenset()
     return found if device.may_use_tiles() else frozenset(name for name in found if not name.startswith("amx_"))
 
 
 def _cpu_description() -> str:
-    """What Linux says of this machine's processors; nothing elsewhere."""
+    """Linux's description of this machine's processors; empty on other systems."""
     return device.text(Path("/proc/cpuinfo"))
 
 

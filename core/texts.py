@@ -23,7 +23,7 @@ _numbers: dict[str, int] = {"": 0}
 
 
 def number(text: str) -> int:
-    """The number of ``text``. Raises InputError where another text that was met has it too."""
+    """The number of ``text``. Raises InputError if another text in this process has the same number."""
     known = _numbers.get(text)
     if known is None:
         known = hash_of(text.encode())
@@ -34,12 +34,12 @@ def number(text: str) -> int:
 
 
 def text(number: int) -> str:
-    """The text of a number that ``number`` gave."""
+    """The text of a number that ``number`` returned; raises KeyError for others."""
     return _texts[number]
 
 
 def hash_of(content: bytes) -> int:
-    """FNV-1a of 64 bits, and the last step of MurmurHash3, which spreads it over all bits; 0 of nothing.
+    """FNV-1a of 64 bits, then the final step of MurmurHash3, which mixes all bits; 0 for no bytes.
 
     Sources: Fowler, Noll, Vo, RFC 9923; Appleby, MurmurHash3 (fmix64). ``luminal/texts.hpp`` has the same.
     """
@@ -54,7 +54,7 @@ def hash_of(content: bytes) -> int:
 
 
 def is_texts(value: Array) -> bool:
-    """Whether numpy's array holds texts, as objects or by itself."""
+    """Whether a numpy array has a dtype of strings, bytes or objects, and so holds texts."""
     return value.dtype.kind in "OSTU"
 
 

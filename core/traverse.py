@@ -28,8 +28,8 @@ def _body_roots(node: Node) -> list[Node]:
 
 
 def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None = None) -> list[Node]:
-    """Every node that ``roots`` depend on, operands first, in a deterministic order; and before a node, what says how
-    large the ``measured`` sizes in it are."""
+    """Every node that ``roots`` depend on, operands first, in a deterministic order. The nodes that give the
+    ``measured`` sizes in a node come before it, too."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
@@ -46,8 +46,8 @@ def topological(roots: Iterable[Node], measured: Mapping[sym.Var, Node] | None =
 
 
 def sources(roots: Iterable[Node], through: Callable[[Node], bool]) -> list[Node]:
-    """What ``roots`` come from: going back from them as long as a node is one to go ``through``, every node at which
-    that ends, each once, in a deterministic order."""
+    """The first nodes on all paths back from ``roots`` for which ``through`` is false; each once, in a deterministic
+    order."""
     found: dict[Node, bool] = {}
     stack = list(reversed(list(roots)))
     while stack:
@@ -89,7 +89,7 @@ def rebuild(node: Node, inputs: Sequence[Node]) -> Node:
 
 
 def substitute(roots: Iterable[Node], by: Mapping[Node, Node]) -> list[Node]:
-    """``roots`` with other nodes, of the same types and shapes, in the place of those that ``by`` names."""
+    """``roots`` with the nodes in ``by`` replaced by their values there, of the same types and shapes."""
     done = dict(by)
     roots = list(roots)
     stack = roots[::-1]
@@ -105,13 +105,13 @@ def substitute(roots: Iterable[Node], by: Mapping[Node, Node]) -> list[Node]:
 
 
 def sizes_inside(roots: Iterable[Node]) -> tuple[sym.Var, ...]:
-    """The sizes that are measured in the bodies of loops and branches on which ``roots`` depend."""
+    """The sizes measured in the bodies of all loops and branches that ``roots`` depend on."""
     steps = (node for node in everything(roots) if node.op.kind is Kind.STRUCTURED)
     return tuple(dict.fromkeys(size for node in steps for size in node.attr.sizes))
 
 
 def used_sizes(results: Sequence[Node], table: Measured) -> Measured:
-    """Of the sizes in ``table`` those that anything has on which ``results`` depend."""
+    """The sizes in ``table`` that occur in nodes that ``results`` depend on, the nodes of ``table`` included."""
     used: Measured = {}
     waiting = list(results)
     while waiting:

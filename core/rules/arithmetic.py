@@ -1,4 +1,4 @@
-"""Rules of numbers. What holds for wrapping integers but not for floats says so in its types."""
+"""Rules of numbers. A rule that holds for wrapping integers but not for floats says so in its types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that find constants: folding, and what bounds decide."""
+"""Rules that find constants: by folding, and by the bounds of positions and sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from luminal.core.rules.pattern import Rule, uniform
 from luminal.core.symbolic import Expr
 from luminal.core.types import f32, i64
 
-SMALL = 64 << 10  # bytes; a larger constant is folded only where it is not larger than those that it comes from
+SMALL = 64 << 10  # bytes; a larger result is folded only if it is no larger than the constants it is computed from
 
 
 class Known(IntEnum):
@@ -26,16 +26,16 @@ class Known(IntEnum):
     RUN_TIME = 0  # depends on an input or on a symbolic size
     STRUCTURE = 1  # a condition on positions, or a choice between two numbers by one: splits index sets, so is kept
     POSITION = 2  # an integer function of positions
-    VALUE = 3  # from constants
+    VALUE = 3  # computed from constants
 
 
 _knowledge: WeakKeyDictionary[Node, Known] = WeakKeyDictionary()
 _reads: WeakKeyDictionary[Node, int] = WeakKeyDictionary()
-_COUNTED = 1 << 62  # where counting bytes ends: paths through a graph can be more than there are numbers for
+_COUNTED = 1 << 62  # limit of counted bytes: the number of paths through a graph can be exponential
 
 
 def known(node: Node) -> Known:
-    """What folding may do with ``node``."""
+    """How much of the value of ``node`` is known when compiling."""
     stack = [node]
     while stack:
         pending = [operand for operand in stack[-1].inputs if operand not in _knowledge]
@@ -50,8 +50,8 @@ def known(node: Node) -> Known:
 
 
 def _shrinks(node: Node, result_bytes: int) -> bool:
-    """Whether ``node``, already known, is no larger than the constants that it comes from."""
-    if result_bytes > _reads[node]:  # with a constant counted once for each path to it: no walk is needed
+    """Whether ``node``, already in ``_knowledge``, is no larger than the constants that it is computed from."""
+    if result_bytes > _reads[node]:  # an upper bound, since it counts a constant once for each path: no walk is needed
         return False
     leaves = (part for part in traverse.topological([node]) if part.op is ops.CONSTANT)
     return result_bytes <= sum(int(leaf.attr.nbytes) for leaf in leaves)
@@ -96,7 +96,7 @@ def _fold(node: Node) -> Node | None:
     try:
         return interp.folded(node)
     except (IndexError, InputError):
-        return None  # a position out of range, or what a function of the host refuses, is for the run to report
+        return None  # a position out of range, or input that a host function refuses, is reported by the run
 
 
 def _foldable() -> Iterator[Node]:
@@ -113,7 +113,7 @@ def _foldable() -> Iterator[Node]:
 
 
 def _decided(node: Node) -> Node | None:
-    """Bounds of positions and sizes decide comparisons; arithmetic of sizes is a size."""
+    """A constant if bounds of positions and sizes decide the value of ``node``; a Dim if it is arithmetic of sizes."""
     if node.dtype.is_float or node.op.kind in (Kind.SOURCE, Kind.VIEW) or node.dtype.kind == "c":
         return None
     value = symval.formula(node)
@@ -127,7 +127,7 @@ def _decided(node: Node) -> Node | None:
 
 
 def _position(node: Node) -> Node | None:
-    """What turns out to be the position along one axis is a view of an Iota."""
+    """A view of an Iota, if ``node`` equals the position along one of its axes."""
     if node.dtype != i64 or node.op.kind is Kind.SOURCE or (node.op is ops.VIEW and node.inputs[0].op is ops.IOTA):
         return None
     value = symval.formula(node)

@@ -1,7 +1,8 @@
-"""Identities of functions: what models or decompositions spell out, and a function that it equals over the reals.
+"""Identities of functions: an expression that models or decompositions spell out, and a function equal to it over the
+reals.
 
-They are real rules: the right side is another computation, so each row says how near the real function that is, who may
-apply it, and what is known of the numbers in it. The left sides are made of decompositions, as these build them.
+They are real rules: the right side rounds otherwise, so each row says how near it is to the real function, who may
+apply it, and what must hold of the numbers in it. Left sides are built by the decompositions themselves.
 """
 
 from __future__ import annotations
@@ -38,11 +39,10 @@ from luminal.core.types import DType, f32, f64
 
 @dataclass(frozen=True)
 class Identity:
-    """``left``, a pattern over ``X``, is ``right`` of that, in ``types``.
+    """The pattern ``left`` over ``X`` equals ``right(X)`` in ``types``.
 
-    ``where`` gets the type and all that ``left`` binds but ``X``, constants as numbers; ``numbers`` are an example of
-    these.
-    """
+    ``where`` is the side condition: it gets the type, and as numbers all that ``left`` binds except ``X``. ``numbers``
+    is an example of these."""
 
     equation: str
     left: Pattern
@@ -56,7 +56,7 @@ class Identity:
         return self.equation
 
     def argument(self, node: Node, matcher: Matcher[Node]) -> Node | None:
-        """What ``node`` is ``right`` of, by this row; None where it is not an instance of it."""
+        """The argument ``x`` if ``node`` matches ``left``, so that it equals ``right(x)``; else None."""
         if node.dtype in self.types:
             for found in matcher.match(self.left, node):
                 x: Node = found.pop(X.name)
@@ -74,14 +74,14 @@ def _number(value: Node | float) -> float:
 
 
 def of(function: Callable[[Node], Node], inner: Pattern = X) -> Composed:
-    """The pattern of ``function``, an elementwise one, of what ``inner`` matches, but where simplification makes one of
-    the last primitive of that and the first of the function."""
+    """The pattern of an elementwise ``function`` of what ``inner`` matches. It does not match where simplification
+    merged the last primitive of the argument with the first one of the function."""
     return Composed(function, partial(_spelled, function), inner)
 
 
 @cache
 def _spelled(function: Callable[[Node], Node], dtype: DType) -> Pattern:
-    """The pattern of ``function`` of ``X``, simplified. What it is made from has no origins."""
+    """The pattern of ``function`` of ``X``, after simplification. The nodes built for it get no origins."""
     with ir.originating({}):
         x = ir.input_(X.name, (), dtype)
         (whole,) = rewrite([function(x)])
@@ -103,7 +103,7 @@ _ANY_READER = "schedule.numeric.spelled_out, where nobody else reads the sum or 
 _SHORT_READER = "schedule.numeric.digits, where readers round to fewer digits and nobody else reads its operands"
 
 IDENTITIES = (
-    # The sum cancels where x is far below zero: the digits that are left there are those of roundings.
+    # The sum cancels where x is far below zero: the remaining digits there are rounding errors.
     Identity(
         "x * (k + s * erf(r * x)) * n = x * Phi(x), n * k = n * s = 1/2, r = 1/sqrt(2)",
         Product("n", (Alone(apply(ops.ADD, C, Alone(Scaled("s", Alone(of(erf, Scaled("r", X))))))), X)),

@@ -1,8 +1,8 @@
 """Patterns of elementwise primitives, and one matcher for the nodes of graphs and the scalars of nests.
 
-Both kinds of terms are interned: what is equal is one object, and a function is a graph whose parts are shared. The
-matcher therefore asks for every pair of a pattern and a term once whether their primitives and numbers agree, and what
-names stand for decides only among the orders of operands in which they do.
+Terms of both kinds are interned: equal terms are one object, and a function is a graph with shared parts. So the
+matcher tests each pair of a pattern and a term once for agreeing primitives and numbers. Only the orders of operands
+that agree are then searched for bindings of names.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from luminal.core import ops
 from luminal.core.ops import Op
 from luminal.core.types import DType, bool_
 
-FACTORS = 6  # that a product is looked through for, at most, and products inside each other
+FACTORS = 6  # most factors of a product that are searched, and most nested products
 
 
 class Term(Protocol):
-    """What can be matched: a primitive with its attribute, and the type of its result; no primitive in a leaf."""
+    """A term that can be matched: its primitive (None in a leaf), the primitive's attribute, and the result's type."""
 
     @property
     def op(self) -> Op | None: ...
@@ -34,7 +34,7 @@ class Term(Protocol):
 T = TypeVar("T", bound=Term)
 
 
-# ---- patterns: parts of one are told apart by identity, like terms ---------------------------------------------------
+# ---- patterns: compared by identity, like terms ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,8 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Apply:
-    """An elementwise primitive; operands of a commutative one match in both orders. As an operand of several others, it
-    is one term for all of them."""
+    """An elementwise primitive; operands of a commutative one match in both orders. If the pattern occurs several times
+    in another, all occurrences match one term."""
 
     op: Op
     operands: tuple[Pattern, ...]
@@ -72,7 +72,7 @@ class Apply:
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """``function`` of what ``inner`` matches. ``spelled`` gives the pattern that it is of ``X``, for each type."""
+    """``function`` of what ``inner`` matches. ``spelled`` gives the pattern of ``function`` of ``X`` for a type."""
 
     function: Callable[..., Any]
     spelled: Callable[[DType], Pattern]
@@ -89,8 +89,8 @@ class Shifted:
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """What ``inner`` matches, or a product or real quotient of it and a number. What it is multiplied with is bound to
-    ``name``: 1.0 where there is no number."""
+    """What ``inner`` matches, or a product or real quotient of it and a number. The factor (for a quotient, the
+    reciprocal of the number) is bound to ``name``: 1.0 where there is no number."""
 
     name: str
     inner: Pattern
@@ -107,7 +107,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """What ``inner`` matches, where nothing else reads it: it is gone with what is matched around it."""
+    """What ``inner`` matches, if nothing else reads it, so that replacing the whole pattern removes it."""
 
     inner: Pattern
 
@@ -131,8 +131,8 @@ def apply(op: Op, *operands: Pattern | float, attr: Any = None) -> Apply:
 
 @dataclass(frozen=True)
 class Matcher(Generic[T]):
-    """How terms of a kind are read: the operands of one, the number that it is, if it is a constant of one number, and
-    whether only one other reads it."""
+    """Matches patterns on one kind of terms, which three functions read: ``operands`` of a term, the ``number`` of a
+    constant of one number (else None), and whether only one other term reads it (``alone``)."""
 
     operands: Callable[[T], tuple[T, ...]]
     number: Callable[[T], Any]
@@ -171,7 +171,7 @@ class Matcher(Generic[T]):
                     yield from self._match(pattern.inner, term, bound, asked)
 
     def _agrees(self, pattern: Pattern, term: T, asked: dict[Any, bool]) -> bool:
-        """Whether ``term`` has the primitives and the numbers of ``pattern``, whatever names stand for."""
+        """Whether ``term`` has the primitives and numbers of ``pattern``, for any bindings of names."""
         key = pattern, term
         if key not in asked:
             asked[key] = self._has(pattern, term, asked)
@@ -217,7 +217,7 @@ class Matcher(Generic[T]):
     # ---- numbers beside a term ----
 
     def _beside_number(self, op: Op, term: T) -> tuple[T, float] | None:
-        """What ``term`` is ``op`` of, a commutative one, beside a number."""
+        """``(x, number)`` if ``term`` is the commutative ``op`` of x and a constant number, else None."""
         if term.op is op:
             first, second = self.operands(term)
             for x, other in ((first, second), (second, first)):
@@ -226,7 +226,7 @@ class Matcher(Generic[T]):
         return None
 
     def _quotient(self, term: T) -> tuple[T, float] | None:
-        """What ``term`` is a quotient of by a number, and the reciprocal of that."""
+        """``(x, 1 / number)`` if ``term`` is a float quotient of x by a nonzero constant number, else None."""
         if term.op is ops.DIV and term.dtype.is_float:
             x, divisor = self.operands(term)
             if number := self.number(divisor):
@@ -257,7 +257,7 @@ class Matcher(Generic[T]):
                 yield {**extended, pattern.name: numbers}
 
     def _factors(self, term: T, whole: tuple[T, ...], depth: int) -> tuple[float, tuple[T, ...]]:
-        """The product of the numbers in a product, and its other factors; those that are ``whole`` are no products."""
+        """The product of the numbers in a product, and its other factors. Factors in ``whole`` are not split."""
         number = self.number(term)
         if number is not None:
             return float(number), ()

@@ -1,4 +1,4 @@
-"""Rules as data: an equation, what it matches, what replaces it, and examples on which a test compares both sides."""
+"""Rules as data: an equation, a pattern, its replacement, and examples on which a test compares both sides."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ BITS = INTEGERS + BOOL
 
 @dataclass(frozen=True)
 class Real:
-    """What is said of a rule that holds over the real numbers.
+    """Where a rule that holds over the real numbers is applied, and its error.
 
-    ``applied`` says by which stage, and where. Of the right side ``digits`` significant bits are those of the real
-    value (None: all, within 4 ULP, as of any function), but for an absolute error of ``lost``.
+    ``applied`` names the stage, and its condition. The right side has ``digits`` correct significant bits (None: all,
+    within 4 ULP, like any function), up to an absolute error of ``lost``.
     """
 
     applied: str
@@ -71,7 +71,7 @@ class Rule:
 
 
 def uniform(node: Node) -> np.ndarray[Any, Any] | None:
-    """The one number that all elements of ``node`` are (a 0-d array), where that follows from a constant of size 1."""
+    """The one number that all elements of ``node`` are (a 0-d array), if it is or views a constant of size 1."""
     if node.op is ops.CONSTANT and node.attr.array.size == 1:
         return np.asarray(node.attr.array.reshape(()))
     if node.op is ops.VIEW:
@@ -97,7 +97,7 @@ NODES: Matcher[Node] = Matcher(lambda node: node.inputs, uniform)
 
 
 def instance(pattern: Pattern, dtype: DType, numbers: Mapping[str, float], shape: Shape) -> Node:
-    """A node that ``pattern`` matches, over inputs named as its variables; ``numbers`` are those that it binds."""
+    """A node that ``pattern`` matches, over inputs named like its variables; ``numbers`` has its constants by name."""
 
     def made(part: Pattern) -> Node:
         match part:

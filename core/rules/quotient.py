@@ -1,15 +1,15 @@
 """Quotients that are rounded to integers of few bits, as products with the divisor's reciprocal.
 
-Models of integers divide what they store by a constant scale, and round: ``cast(round(x / c) + z)``. A division takes
+Quantised models divide by a constant scale and round before they store: ``cast(round(x / c) + z)``. A division takes
 the time of a dozen products. The reciprocal as a sum of two numbers, ``h + l``, gives
 
     x / c  =  x * h + x * l,    the second product rounded, and the sum of both once
 
-within a hair more than half a unit in the last place, which is the quotient itself but where that is all but halfway
+with an error slightly above half an ULP: the rounded quotient itself, unless the exact one is very close to halfway
 between two numbers (Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point division when the
-divisor is known in advance", 2004). Whether it matters is decided here, not estimated: both sides are steps that rise
-with ``x``, from one integer to the next, so they are the same for all numbers if each step is at the same number. ``h``
-is the reciprocal rounded towards zero: ``l`` then has its sign, and infinite ``x`` stay so.
+divisor is known in advance", 2004). Whether that matters is decided exactly: both sides are monotonic step functions of
+``x`` with integer values, so they are equal everywhere if every step is at the same float. ``h`` is the reciprocal
+rounded towards zero: ``l`` then has the same sign, and an infinite ``x`` stays infinite.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from luminal.core.rules.pattern import EXAMPLE_SHAPE, NODES, Rule, filled_as, un
 from luminal.core.rules.quantised import quantised
 from luminal.core.types import DType, f32, i8, u8
 
-LEAST_DIVISOR, GREATEST_DIVISOR = 2.0**-60, 2.0**60  # divisors with reciprocals both of whose parts are normal numbers
-NEAR = 3  # numbers on either side of a step that are looked at
+LEAST_DIVISOR, GREATEST_DIVISOR = 2.0**-60, 2.0**60  # for these, both parts of the reciprocal are normal numbers
+NEAR = 3  # floats on either side of a step that are compared
 
 
 def _multiplied(node: Node) -> Node | None:
-    """The cast ``node`` without its division; None where it has none, or a step would be at another number."""
+    """The cast ``node`` without its division; None if it has none, or if the result would differ for some ``x``."""
     found = quantised(node, NODES)
     if found is None:
         return None
@@ -48,8 +48,8 @@ def _multiplied(node: Node) -> Node | None:
 
 @cache
 def _reciprocal(divisor: float, zero: int, to: DType) -> tuple[float, float] | None:
-    """The parts of ``1 / divisor`` with which every float32 gives the integer that its quotient gives; None where one
-    would not, or the divisor is a power of two, of which there is one part."""
+    """Two parts of ``1 / divisor`` with which every float32 gives the same integer as its quotient; None if some float
+    would not, or if the float32 reciprocal is exact, as of a power of two."""
     if not LEAST_DIVISOR <= divisor <= GREATEST_DIVISOR:
         return None
     high = np.float32(1 / divisor)
@@ -58,7 +58,7 @@ def _reciprocal(divisor: float, zero: int, to: DType) -> tuple[float, float] | N
     low = np.float32((1 - float(high) * divisor) / divisor)
     if low == 0:
         return None
-    # Halfway between the integers before and after every step, and beside it.
+    # The floats at and beside every step, which is halfway between two integers.
     steps = _steps(zero, to)
     bits = (steps * divisor).astype(np.float32).view(np.int32)
     x = (bits[:, None] + np.arange(-NEAR, NEAR + 1, dtype=np.int32)).view(np.float32)
@@ -69,7 +69,7 @@ def _reciprocal(divisor: float, zero: int, to: DType) -> tuple[float, float] | N
 
 
 def _steps(zero: int, to: DType) -> np.ndarray[Any, Any]:
-    """The quotients at which the integers of type ``to``, of few bits, change, where ``zero`` stands for 0."""
+    """The quotients at which the rounded integer of type ``to`` changes; ``zero`` is the zero point."""
     return np.arange(int(to.min), int(to.max), dtype=np.float64) + 0.5 - zero
 
 
@@ -80,5 +80,5 @@ def _examples() -> Iterator[Node]:
         yield ir.cast(whole + zero if zero else whole, to)
 
 
-# For machines that have an instruction for a product and a sum.
+# For machines with a fused multiply-add instruction.
 RULES = (Rule("cast(round(x / c) + z) = cast(round(x * h + x * l) + z)", (ops.CAST,), _multiplied, _examples),)

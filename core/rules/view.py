@@ -1,4 +1,4 @@
-"""Rules of views: elementwise work is done before it is repeated, and movement that is known is a view."""
+"""Rules of views: elementwise work is done before its operands repeat; a gather at known positions is a view."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _repeated_maxima() -> Iterator[Node]:
 
 
 def _sum_of_one(node: Node) -> Node | None:
-    """A sum over axes of extent 1 is the element itself, which for a float is added to the +0 that sums start from."""
+    """A sum over axes of extent 1 is the element itself; float sums start from +0, so a float element is added to 0."""
     operand = node.inputs[0]
     if any(operand.shape[a] == 1 for a in node.attr.axes):
         single = [a for a in node.attr.axes if operand.shape[a] == 1]
@@ -84,7 +84,7 @@ def _single_sums() -> Iterator[Node]:
 
 
 def _view_of_one_element(node: Node) -> Node | None:
-    """A view of a number reads that number, wherever its index says; a mask whose fill is that number masks nothing."""
+    """A view of one number is that number expanded: its index does not matter, nor a mask that fills with it."""
     value = uniform(node)
     if value is None:
         return None
@@ -98,7 +98,7 @@ def _one_element_views() -> Iterator[Node]:
 
 
 def _gather_of_known_positions(node: Node) -> Node | None:
-    """``Gather(x, index) = View(x)`` where the index is a formula of positions that is proven in range."""
+    """``Gather(x, index) = View(x)`` if the index is a formula of positions that is proven to be in range."""
     data, positions = node.inputs
     axis = node.attr.axis
     over = axes(node.shape)
