@@ -33,7 +33,7 @@ MODES = ("typed", "float64")
 
 @dataclass(frozen=True)
 class Result:
-    """What a run computed, in its mode: ``outputs`` in the order that was asked for, and the nodes to keep."""
+    """The values that a run computed, in its mode: ``outputs`` in the order of the roots, and those of kept nodes."""
 
     outputs: list[Array]
     kept: dict[Node, Array] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def constant_value(node: Node) -> Array | None:
-    """The value of ``node`` where no input of a call, no symbolic size and no while loop decides it, else None.
+    """The value of ``node`` if it depends on no input, symbolic size or while loop, else None.
 
     Raises ShapeError where it is too large to be computed when compiling.
     """
@@ -118,8 +118,8 @@ def constant_value(node: Node) -> Array | None:
 
 
 def folded(node: Node) -> Node:
-    """The constant that ``node`` is, which depends on constants alone. What merely moves or maps large ones is computed
-    again whenever it is read, rather than held: a model's weights need not be in memory twice.
+    """``node``, which must depend on constants alone, as a constant. If it only moves or maps large constants, it is
+    computed again for each read rather than held, so that weights need not be in memory twice.
     """
 
     def value() -> Array:
@@ -132,11 +132,11 @@ def folded(node: Node) -> Node:
     return ir.lazy_constant(value, 1 + max((part.attr.depth for part in order if part.op is ops.CONSTANT), default=0))
 
 
-_LINEAR = (Kind.SOURCE, Kind.VIEW, Kind.ELEMENTWISE)  # what costs no more than reading its operands
+_LINEAR = (Kind.SOURCE, Kind.VIEW, Kind.ELEMENTWISE)  # computing these costs no more than reading the operands
 
 
 def has_symbols(node: Node) -> bool:
-    """Whether symbolic sizes are among what ``node`` is computed by, in bodies too."""
+    """Whether symbolic sizes occur in the nodes that ``node`` depends on, in bodies too."""
     return any(
         part.op is ops.DIM or any(not isinstance(extent, int) for extent in part.shape)
         for part in traverse.everything([node])
@@ -154,7 +154,7 @@ def affordable(node: Node) -> bool:
 
 
 def _may_not_end(node: Node) -> bool:
-    """Whether a while loop is among what ``node`` is computed by: only running it tells how long it takes."""
+    """Whether ``node`` depends on a while loop, whose number of rounds only a run can tell."""
     return any(part.op is ops.WHILE for part in traverse.everything([node]))
 
 
@@ -239,7 +239,7 @@ def _operands(node: Node) -> tuple[Node, ...]:
 
 
 def _order(roots: Sequence[Node], measured: Mapping[sym.Var, Node] | None = None) -> list[Node]:
-    """The nodes to compute, operands first, and sizes that are measured before what has them."""
+    """The nodes to compute, operands first, and measured sizes before the nodes that they occur in."""
 
     def before(node: Node) -> Iterator[Node]:
         if measured:
@@ -510,7 +510,7 @@ def _take(index: Array, axis: int, data: Array) -> Array:
 
 
 def _put(index: Array, how: ops.Combine, old: Array, new: Array) -> Array:
-    """``old`` with ``new`` put in at ``index``, one position after the other."""
+    """``old`` with ``new`` written at ``index``, one position after the other."""
     result = np.array(old)
     places = np.moveaxis(result, how.axis, 0)
     elements = np.moveaxis(new, range(how.axis, how.axis + index.ndim), range(index.ndim))
@@ -521,7 +521,7 @@ def _put(index: Array, how: ops.Combine, old: Array, new: Array) -> Array:
 
 
 def _nearest_remainder(x: Array, y: Array, typed: Array) -> Array:
-    """The remainder of ``x`` by ``y`` that lies nearest to the typed one: both then stand for one quotient."""
+    """The remainder of ``x`` by ``y`` nearest to the typed one, so that both belong to the same integer quotient."""
     with np.errstate(all="ignore"):
         rest = np.fmod(x, y)  # exact, however large the quotient is
         nearest = rest + np.rint((typed - rest) / y) * y

@@ -145,12 +145,12 @@ def _record(node: Node) -> None:
     if active is not None:
         table, origins = active
         known = table.get(node, ())
-        if not known or node.op.kind is not Kind.SOURCE:  # of what thousands may read, the first is enough
+        if not known or node.op.kind is not Kind.SOURCE:  # thousands may read a source: its first origin is enough
             table[node] = joined(known, origins)
 
 
 def joined(known: tuple[Origin, ...], more: tuple[Origin, ...]) -> tuple[Origin, ...]:
-    """``known``, and of ``more`` what is not among them; of what very many share, some say enough."""
+    """``known`` and the origins in ``more`` that are not among them, up to a limit for nodes that very many share."""
     return known if len(known) >= _ORIGINS else known + tuple(o for o in more if o not in known)
 
 
@@ -166,7 +166,7 @@ def originating(table: Origins, *origins: Origin) -> Iterator[None]:
 
 @contextmanager
 def building() -> Iterator[set[Node]]:
-    """The set of the nodes that are built inside the block, gained as they are."""
+    """A set to which every node that is built inside the block is added."""
     around = _built.get()
     built: set[Node] = set()
     token = _built.set(built)
@@ -187,7 +187,7 @@ _measuring: ContextVar[tuple[Measured, set[str]] | None] = ContextVar("measuring
 
 @contextmanager
 def measuring(table: Measured, taken: Iterable[str] = ()) -> Iterator[None]:
-    """Sizes that ``measure`` makes inside the block are noted in ``table``; none gets a name that is ``taken``."""
+    """Adds the sizes that ``measure`` makes inside the block to ``table``; none gets a name that is ``taken``."""
     token = _measuring.set((table, {*taken, *(size.name for size in table)}))
     try:
         yield
@@ -197,7 +197,7 @@ def measuring(table: Measured, taken: Iterable[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def measuring_inside() -> Iterator[Measured]:
-    """The sizes that are made inside the block, the body of a loop or branch, are noted in a table of its own."""
+    """A new table for the sizes that ``measure`` makes inside the block, which is the body of a loop or branch."""
     table: Measured = {}
     around = _measuring.get()
     token = _measuring.set(None if around is None else (table, around[1]))
@@ -208,10 +208,10 @@ def measuring_inside() -> Iterator[Measured]:
 
 
 def measure(count: Node, upper: int, name: str = "found", lower: int = 0) -> Int:
-    """A size that is known when ``count`` (one int64, ``lower .. upper``) has been computed, as a dimension of that
-    name.
+    """A dimension called ``name`` (numbered if taken) whose size is the value of ``count``, one int64 in
+    ``lower .. upper``; an int if ``count`` is a constant.
 
-    Raises UnsupportedError where nothing notes what is measured.
+    Raises UnsupportedError outside of a ``measuring`` block.
     """
     around = _measuring.get()
     if around is None:
@@ -252,7 +252,7 @@ def constant(value: Any, dtype: DType | None = None) -> Node:
 
 
 def lazy_constant(make: Callable[[], np.ndarray[Any, Any]], depth: int = 0) -> Node:
-    """A constant whose value ``make`` gives, whenever it is read and nobody holds it (see ``Data``)."""
+    """A constant whose value ``make`` returns; called again when it is read and no longer in memory (see ``Data``)."""
     return _held(Data(make=make, depth=depth))
 
 
@@ -284,7 +284,7 @@ def lift(value: Operand, like: Node) -> Node:
 
 # ---- elementwise, reductions, gather, scatter, scan, sort ----------------------------------------------------------
 
-MOST_LEAST = 1024  # elements of a row that are kept while the others go by: of more, the whole row is sorted
+MOST_LEAST = 1024  # most elements that a partial sort keeps while it reads a row; for more, the whole row is sorted
 
 
 def elementwise(op: Op, *operands: Node, attr: Any = None) -> Node:
@@ -329,8 +329,8 @@ def multiply_add(a: Node, b: Operand, c: Operand) -> Node:
 
 
 def cast(x: Node, dtype: DType, subnormals: bool = True) -> Node:
-    """``x`` converted to ``dtype`` with one rounding; ``x`` itself where nothing changes. Unless ``subnormals``
-    are kept, results that would be such may be zeros.
+    """``x`` converted to ``dtype`` with one rounding; ``x`` itself if it has that type. Without ``subnormals``,
+    subnormal results may be zeros.
 
     Raises DTypeError for texts, which ``core.decompose.text`` converts.
     """
@@ -392,7 +392,7 @@ def scatter(
 
 
 def made(op: Op, inputs: tuple[Node, ...], attr: Any, shape: Shape, dtype: DType) -> Node:
-    """A node of parts that are known to fit, as those of a node that exists do under other names."""
+    """A node of parts that are not checked: they must fit, as the parts of an existing node do after renaming."""
     return _intern(op, inputs, attr, shape, dtype)
 
 
@@ -406,9 +406,9 @@ def structured(op: Op, inputs: Sequence[Node], attr: ops.Structured) -> Node:
 
 
 def host(function: str, operands: Sequence[Node], shape: Shape) -> Node:
-    """What the function of that name in ``core.host`` makes of ``operands``.
+    """The result, of ``shape``, of the function of that name in ``core.host`` on ``operands``.
 
-    Raises DTypeError where they are not of the types that it takes.
+    Raises DTypeError if the operands are not of the types that it takes.
     """
     found = FUNCTIONS[function]
     found.check(function, [operand.dtype for operand in operands])
@@ -508,8 +508,8 @@ def broadcast(*operands: Node) -> tuple[Node, ...]:
 
 @dataclass(frozen=True)
 class Approximation:
-    """A place where a choice of the user's changes what is computed: the ``option`` that was chosen, ``what`` it did,
-    and to which source operators."""
+    """A place where an option of the user changes the computed values: the ``option``, ``what`` it did, and to which
+    source operators."""
 
     option: str
     what: str
@@ -517,14 +517,14 @@ class Approximation:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Itself as JSON has it."""
+        """This value as a dictionary for JSON."""
         return {"option": self.option, "what": self.what, "origins": [str(origin) for origin in self.origins]}
 
 
 @dataclass(frozen=True)
 class State:
-    """A value that a model keeps from one call to the next: ``input`` is what the last call left, ``output`` names the
-    output that this one leaves. Before the first call it is ``initial``, a constant."""
+    """A value that a model keeps from one call to the next: ``input`` has the value that the last call left (before the
+    first call the constant ``initial``), ``output`` names the output with the new value."""
 
     input: Node
     output: str
@@ -538,10 +538,10 @@ class State:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a front end hands on: named outputs over named inputs.
+    """A model as primitives: named outputs over named inputs.
 
-    ``inputs`` holds every input in the caller's order, used or not. ``dims`` are all symbols; of those that are
-    ``measured``, a node says how large they are. ``names`` gives constants their original names.
+    ``inputs`` holds every input in the caller's order, used or not. ``dims`` has all symbols, ``measured`` those whose
+    size data decides, each with the node that gives it. ``names`` gives constants their original names.
     ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
     The inputs and outputs of ``states`` come after those of the caller, who does not see them. ``approximations`` are
     those that have been made of the model.
@@ -570,7 +570,7 @@ class Graph:
 
     @property
     def left(self) -> tuple[tuple[State, Node], ...]:
-        """The states, each with the output that a call leaves there."""
+        """The states, each with the node of its new value."""
         return tuple(zip(self.states, self.results[len(self.returned) :], strict=True))
 
     @property
@@ -579,11 +579,11 @@ class Graph:
 
     @property
     def roots(self) -> tuple[Node, ...]:
-        """All that has to be computed: the results, and the sizes that are measured."""
+        """All nodes that must be computed: the outputs, then the measured sizes."""
         return (*self.results, *self.measured.values())
 
     def computing(self, roots: Sequence[Node], **changes: Any) -> Graph:
-        """This graph with ``roots`` for its own, in their order, and ``changes`` of other fields."""
+        """This graph with its roots replaced by ``roots``, in the same order, and other fields as in ``changes``."""
         count = len(self.outputs)
         outputs = tuple((name, node) for (name, _), node in zip(self.outputs, roots[:count], strict=True))
         measured = dict(zip(self.measured, roots[count:], strict=True))

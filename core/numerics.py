@@ -36,7 +36,7 @@ def apply(op: Op, attr: Any, *operands: Array) -> Array:
 
 
 def of_nothing(op: Op, dtype: DType) -> Array:
-    """What a reducing primitive makes of no elements: the element that changes nothing in it, a 0-d array."""
+    """The result of a reducing primitive over no elements, which is its neutral element, as a 0-d array."""
     return apply(op, ops.Axes((0,)), np.zeros(0, dtype.numpy))
 
 
@@ -44,7 +44,7 @@ def of_nothing(op: Op, dtype: DType) -> Array:
 
 
 def _computing(function: Meaning) -> Meaning:
-    """``function`` carried out in the compute type of its operands, the result rounded (or wrapped) back once."""
+    """``function`` computed in the compute type of its operands, the result rounded (or wrapped) back once."""
 
     def computed(attr: Any, *operands: Array) -> Array:
         dtype = from_numpy(operands[0].dtype)
@@ -106,8 +106,8 @@ def _saturate(x: Array, to: DType) -> Array:
 
 
 def _round_float(x: Array, source: DType, to: DType) -> Array:
-    """To a float type, never through an intermediate that rounds: what must pass float32 is first rounded to odd there,
-    which keeps the second rounding exact (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008)."""
+    """``x`` converted to a float type as if rounded once. A value that must pass through float32 is rounded to odd
+    there, so the second one is exact (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008)."""
     if to.bits >= 32:
         return x.astype(source.compute.numpy, copy=False).astype(to.numpy)
     if source.is_integer and source.bits == 64:

@@ -76,8 +76,8 @@ class Axes:
 
 
 class Failure(Enum):
-    """What a run is told where an index lies outside its axis. An operator that must fail reads a position that there
-    is not, and says why."""
+    """The error that a run reports if an index lies outside its axis. An operator that must fail reads a position
+    outside, with its own reason."""
 
     INDEX = "an index is out of range"
     SINGULAR = "a matrix is singular, or not positive definite"
@@ -94,8 +94,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Combine:
-    """The axis of the old value that a scatter writes along; ``by`` (the row of Add, Mul or Max) makes one of the old
-    element and the new, None takes the new."""
+    """The axis of the old value that a scatter writes along; ``by`` (the row of Add, Mul or Max) combines the old
+    element with the new one, None replaces it."""
 
     axis: int
     by: Op | None = None
@@ -124,16 +124,16 @@ class Structured:
         raise NotImplementedError
 
     def computing(self, *results: tuple[Any, ...]) -> Any:
-        """The same with other results of its bodies."""
+        """This attribute with ``results`` for those of its bodies."""
         raise NotImplementedError
 
     def inside(self, number: int) -> dict[Var, Any]:
-        """What the body of that number measures."""
+        """The sizes that body ``number`` measures, each with the node that gives it."""
         return dict(self.measured[number]) if self.measured else {}
 
     @property
     def sizes(self) -> tuple[Var, ...]:
-        """What the bodies measure."""
+        """The sizes that the bodies measure."""
         return tuple(size for body in self.measured for size, _ in body)
 
     @property
@@ -142,7 +142,7 @@ class Structured:
         return tuple((*results, *self.inside(k).values()) for k, results in enumerate(self.computed))
 
     def over(self, *bodies: tuple[Any, ...]) -> Any:
-        """The same with other bodies."""
+        """This attribute with other ``bodies``, each in the form of ``bodies``: results, then measured sizes."""
         ends = [len(results) for results in self.computed]
         same = self.computing(*(body[:end] for body, end in zip(bodies, ends, strict=True)))
         rows = zip(bodies, ends, self.measured, strict=True) if self.measured else ()
@@ -152,11 +152,11 @@ class Structured:
 
 @dataclass(frozen=True)
 class Step(Structured):
-    """What a scan does once for each element along the first axis of what it runs over.
+    """The step of a scan, run once for each element along the first axis of the arrays that it scans.
 
-    ``results`` are first the next value of each carry, then what is put out. A ``result`` below the number of carries
-    is the last value of a carry; the others are stacked. The operands are the first values of the ``carries``, what
-    the ``slices`` are elements of, and what is ``shared`` by all steps.
+    ``results`` are the next value of each carry, then the outputs. A ``result`` below the number of carries is the last
+    value of a carry; outputs are stacked. The node's operands are the first values of the ``carries``, the arrays that
+    ``slices`` are elements of, and the values ``shared`` by all steps.
     """
 
     carries: tuple[Any, ...]
@@ -181,8 +181,8 @@ class Step(Structured):
 
 @dataclass(frozen=True)
 class Repeat(Structured):
-    """What a while loop does for as long as the ``condition`` on its ``carries`` holds: ``results`` are their next
-    values. The operands are the first values of the carries, and what is ``shared`` by all rounds."""
+    """The round of a while loop, run while ``condition`` on its ``carries`` holds; ``results`` are the next carries.
+    The node's operands are the first values of the carries, and the values ``shared`` by all rounds."""
 
     carries: tuple[Any, ...]
     shared: tuple[Any, ...]
@@ -206,8 +206,8 @@ class Repeat(Structured):
 
 @dataclass(frozen=True)
 class Branches(Structured):
-    """What is computed where a condition holds, ``then``, and where it does not, ``other``. The first operand is the
-    condition."""
+    """The bodies of a branch: ``then`` is computed if the condition holds, else ``other``. The first operand of the
+    node is the condition."""
 
     parameters: tuple[Any, ...]
     then: tuple[Any, ...]
@@ -226,7 +226,7 @@ class Branches(Structured):
 
 @dataclass(frozen=True)
 class Least:
-    """How many of the elements a sort keeps: the least of them."""
+    """How many elements of each row a sort keeps, the least ones."""
 
     count: Int
 

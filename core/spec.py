@@ -9,7 +9,7 @@
    given by one int64, in bodies too.
 5. A view without a mask reads inside its operand: no affine index is known to leave it.
 6. The fill of a mask is one element.
-7. Bodies are closed, with their parameters as inputs, and follow all of this; parameters are typed as their operands.
+7. Bodies are closed, have parameters as inputs, and follow all of this; parameters have their operands' type and shape.
 8. The last inputs and outputs are those of the states, in order; a state has one type and one fixed shape.
 """
 

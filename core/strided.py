@@ -1,4 +1,4 @@
-"""Views and contractions on numpy arrays, without copies where strides can say it.
+"""Views and contractions on numpy arrays, without copies where strides can express them.
 
 An expanded axis is an axis of stride 0: it is dropped before any work is done and put back afterwards. So a sum over a
 product of expanded operands never sees the product, and an elementwise function of a repeated row runs on one row.

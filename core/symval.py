@@ -1,4 +1,4 @@
-"""Symbolic values of nodes: what a small integer tensor holds in terms of the graph's dimension symbols.
+"""Symbolic values of nodes: the elements of small integer tensors in terms of the graph's dimension symbols.
 
 Exporters compute shapes with tensors: a size becomes a number, is gathered, multiplied, concatenated and handed to a
 reshape. Here such a tensor is read back, element by element, as integers and expressions. Evaluation is per element and
@@ -28,11 +28,11 @@ from luminal.core.ops import Kind, Op
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType, from_numpy
 
-LIMIT = 1024  # elements of a tensor, or of a reduction, that are worth spelling out
-_DEPTH = 200  # operands of operands; a deeper chain is a network, not a shape computation
-_FACTORS = 12  # of a product of sizes and positions, in each of its terms
-_TERMS = 256  # of such a product
-_WORK = 1 << 16  # elements of operands that are looked at for one value; more are no shape computation either
+LIMIT = 1024  # most elements of a tensor, or of a reduction, that are evaluated
+_DEPTH = 200  # longest chain of operands; a deeper one is a network, not a shape computation
+_FACTORS = 12  # most factors in a term of a product of sizes and positions
+_TERMS = 256  # most terms of such a product
+_WORK = 1 << 16  # most elements of operands that are evaluated for one value; more are no shape computation either
 
 Element: TypeAlias = Int | float | None
 Index: TypeAlias = tuple[Int, ...]
@@ -63,7 +63,7 @@ def scalar(node: Node) -> Int | None:
 
 
 def most(node: Node) -> int | None:
-    """The largest that the one element of an integer node may be, where constants, sizes and minima bound it."""
+    """An upper bound of the one element of an integer node, from constants, sizes and minima; None if there is none."""
     found = scalar(node)
     if found is not None:
         return sym.upper(found)
@@ -97,9 +97,9 @@ def element(node: Node, index: Sequence[Int]) -> Element:
 
 @dataclass
 class _Budget:
-    left: int = _WORK  # elements that may still be looked at
-    stops: int = 0  # how often one was not looked at, since none were left or it was too deep
-    partial: dict[tuple[Node, Index], Element] = field(default_factory=dict)  # what was found in spite of that
+    left: int = _WORK  # elements that may still be evaluated
+    stops: int = 0  # how often an element was not evaluated, because none were left or it was too deep
+    partial: dict[tuple[Node, Index], Element] = field(default_factory=dict)  # results in spite of stops
 
 
 _budget: ContextVar[_Budget] = ContextVar("budget")
@@ -132,7 +132,7 @@ def _element(node: Node, index: Index, depth: int) -> Element:
     found = _evaluate(node, index, depth + 1)
     if budget.stops == before:
         known[index] = found
-    else:  # whoever asks for it next may look at more
+    else:  # not remembered: the next request has a new budget
         budget.partial[node, index] = found
     return found
 
