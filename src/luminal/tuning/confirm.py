@@ -1,4 +1,4 @@
-"""Whether a model as a whole is as fast as its kernels promise."""
+"""Measures whether the chosen candidates make the model as a whole faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_GAIN = 0.01  # of the time of a run: the shortest runs of one library, tak
 
 @dataclass(frozen=True)
 class Model:
-    """What is tuned: graphs by the names of their entries, for a target and so many threads."""
+    """A model to tune: graphs by the names of their entries, a target, and a number of threads."""
 
     name: str
     graphs: Mapping[str, Graph]
@@ -34,7 +34,7 @@ class Model:
     threads: int
 
     def compiled(self, decisions: Decisions) -> Program:
-        """The model as ``decisions`` make it."""
+        """The model, compiled with ``decisions``."""
         return compile_graphs(self.name, self.graphs, replace(self.target, decisions=decisions))
 
 

@@ -1,4 +1,4 @@
-"""What is measured, in a form that one process can tell another: kernels, and what they are called with."""
+"""Descriptions of kernels to measure, and of their arguments, which one process can send to another."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Subject:
     sizes: tuple[int, ...]
 
     def arrays(self, made: Callable[[Argument, int], NDArray[Any]]) -> list[NDArray[Any]]:
-        """What it is called with: each array that has memory of its own as ``made`` for its place."""
+        """The arrays of a call; ``made(argument, number)`` makes each one that has memory of its own."""
         found: list[NDArray[Any]] = []
         for place, argument in enumerate(self.arguments):
             found.append(made(argument, place) if argument.same == place else found[argument.same])
@@ -84,7 +84,7 @@ def sizes(dims: Iterable[Var]) -> dict[str, int]:
 
 
 def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject:
-    """The subject that a launch of ``kernel`` is, at the typical sizes of the program's dimensions."""
+    """The description of a launch of ``kernel``, at the typical sizes of the program's dimensions."""
     at = sizes(program.dims)
     arguments = []
     for place, name in enumerate(launch.arguments):
