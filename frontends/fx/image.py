@@ -1,4 +1,4 @@
-"""Resampling of images and volumes, and their values at places that a tensor holds."""
+"""Resampling of images and volumes, and sampling at positions that a tensor holds."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from luminal.frontends.fx.sizes import assert_values
 
 
 def _many(x: Node, axes: int = 2) -> Node:
-    """``x`` with what leads before the last ``axes`` as one axis."""
+    """``x`` with all axes before the last ``axes`` merged into one."""
     return reshape(x, [sym.product(x.shape[: x.rank - axes]), *x.shape[x.rank - axes :]])
 
 
 def _like(x: Node, lead: tuple[Int, ...]) -> Node:
-    """``x [count, ..]`` with ``lead`` in the place of the count."""
+    """``x [count, ..]`` with its first axis split into the axes ``lead``."""
     return reshape(x, [*lead, *x.shape[1:]])
 
 
@@ -37,7 +37,7 @@ def _turned(x: Node) -> Node:
 
 
 def _checked(x: Node, info: Node) -> Node:
-    """``x``; where an ``info`` is not 0, the run fails: no element is where it is read."""
+    """``x``; the run fails where an ``info`` is not 0, by a read at an index out of range."""
     if info.size == 0:
         return x
     place = cast(not_equal(max_(info), 0), i64)

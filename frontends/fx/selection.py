@@ -1,4 +1,4 @@
-"""Results as large as data decides: what is not zero, what a mask picks, what is distinct."""
+"""Operators whose result sizes depend on data: nonzero elements, elements under a mask, distinct elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from luminal.core.types import i64
 from luminal.frontends.fx import sizes
 from luminal.frontends.fx.registry import aten, direct
 
-_NOTHING = constant(np.empty(0, np.int64))  # in the place of a result that is not asked for
+_NOTHING = constant(np.empty(0, np.int64))  # takes the place of a result that the call does not ask for
 
 
 direct({"nonzero": selection.nonzero, "nonzero_numpy": selection.coordinates, "masked_select": selection.masked_select})
@@ -69,7 +69,7 @@ def unique_dim(
 def unique_consecutive(
     self: Node, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Node, Node, Node]:
-    """What differs from the element, or slice along ``dim``, before it; NaN does."""
+    """Elements, or slices along ``dim``, that differ from the one before; NaN always differs."""
     if dim is None:
         values, inverse, counts = _taken(flat := reshape(self, [self.size]), distinct.consecutive(flat))
         inverse = reshape(inverse, self.shape)
