@@ -45,7 +45,7 @@ def _checked(x: Node, info: Node) -> Node:
 
 
 def _positions(order: Node, like: Node) -> Node:
-    """The matrices that put rows, which are in ``order [count, m]``, back in their places."""
+    """The permutation matrices that undo the permutations of rows ``order [count, m]``."""
     count, m = order.shape
     shape = count, m, m
     return cast(equal(along(iota(m), 1, shape), expand(unsqueeze(order, [1]), shape)), like.dtype)
@@ -53,7 +53,7 @@ def _positions(order: Node, like: Node) -> Node:
 
 @aten("_linalg_check_errors")
 def check_errors(info: Node, api_name: str, *, is_matrix: bool) -> None:
-    """What a traced function has in the place of a failure: it must be decided when compiling."""
+    """The check for failures in a traced function: it must be decided when compiling."""
     assert_values(all_(equal(info, 0)), f"{api_name}: a matrix has no such factors")
 
 

@@ -41,12 +41,12 @@ class Model:
 def confirm(
     model: Model, standing: Mapping[str, str], chosen: Sequence[Answer], last: float, clock: Callable[[], float]
 ) -> tuple[dict[str, str], tuple[float, float] | None]:
-    """Runs the model with the answers ``standing``, the defaults, and with all that was ``chosen`` instead: by question
-    why that is not to be taken, if it is not; and the seconds of both runs, where there is a difference.
+    """Compares the model with the default answers ``standing`` and with all that was ``chosen`` instead. Returns why
+    each chosen answer is rejected (empty if not), by question, and the seconds of both runs, if the two differ.
 
-    Where the model is no faster, each half is tried by itself, that with the larger leads first, with what was found to
-    make it faster so far, and so on until the ones to blame are found. What there is no time for until ``last``, or
-    what changes nothing without others, stays unconfirmed.
+    Where the model is no faster, each half of the answers is tried by itself, the one with the larger leads first, on
+    top of the answers confirmed so far, and so on until those to blame are found. Answers for which there is no time
+    before ``last``, or which change nothing without others, stay unconfirmed.
     """
     program = model.compiled(Decisions(standing))
     verdicts = dict.fromkeys((a.question for a in chosen), UNCONFIRMED)

@@ -133,8 +133,8 @@ class _Search:
         self.left += len(questions) - done
 
     def confirmed(self) -> tuple[float, float] | None:
-        """Runs the model by default and with all that this search chose; records what is to stay. What stays
-        unconfirmed, a later search takes as its own. The seconds of both runs, where there is a difference."""
+        """Runs the model with the defaults and with all that this search chose, and records which choices stay. A later
+        search confirms the rest. Returns the seconds of both runs, where there is a difference."""
         chosen = [answer for answer in self.answers if answer.chosen.place]
         if not chosen:
             return None
@@ -169,8 +169,8 @@ class _Search:
         return answer
 
     def _questions(self, kind: Kind) -> dict[str, list[Contender]]:
-        """The candidates of each question that has several, the questions that take the most time first; others are
-        answered as was chosen so far."""
+        """The candidates of each question of ``kind`` that has several, the questions that take the most time first;
+        other kinds are answered with the choices so far."""
         chosen = {answer.question: answer.chosen.candidate for answer in self.answers}
         answers = {**recording.taken(self.records, self.machine), **chosen}
         found: dict[str, list[Contender]] = {}

@@ -58,8 +58,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel of a contender, how many ``times`` a run of the model launches it, and at which ``positions`` what it
-    writes to arrays, by their place, is to be compared."""
+    """A kernel of a contender, how many ``times`` a run of the model launches it, and the ``positions`` at which the
+    arrays that it writes, by their number, are to be compared."""
 
     of: Subject
     times: int
@@ -68,8 +68,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Race:
-    """Contenders of one question that take turns for ``seconds``, on so many ``threads``: all the work of each, as
-    kernels of ``library``. Runs go through so many bytes of ``weights``."""
+    """The work of the contenders of one question, as kernels of ``library``. They take turns for ``seconds``, on
+    ``threads`` threads, and read at most ``weights`` bytes of weights in turn."""
 
     library: str
     threads: int
