@@ -1,4 +1,4 @@
-"""Loops across vectors as C++: rows that their lanes read or write side by side are transposed in registers."""
+"""Loops inside a vector group, along whose axis memory is contiguous: blocks are transposed in registers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def render(
     body: Callable[[Sequence[Statement]], None],
     kept: dict[tuple[str, Int], tuple[str, str]],
 ) -> None:
-    """Renders ``loop``, inside an open vector group: blocks of as many iterations as it has ``lanes``, before each of
-    which ``load_columns`` reads what they find side by side, and after which is stored what they leave so. Meanwhile
-    ``kept`` says by array and offset which rows have it, and the number of the row."""
+    """Renders ``loop``, inside an open vector group, in blocks of ``loop.lanes`` iterations. ``load_columns`` reads
+    elements contiguous along the axis before a block. A store contiguous along it goes to a local array of rows, which
+    is written after the block; ``kept`` maps its array and offset to the rows' name and the row, while in the block."""
     frame = expressions.frame
     group = frame.group
     assert group is not None
@@ -62,7 +62,7 @@ def render(
 
 
 def _between(expressions: Expressions, loop: Loop, block: Group) -> list[Store]:
-    """The stores that fill memory without gaps, the iterations of ``loop`` side by side, lane after lane."""
+    """The stores of which a block fills contiguous memory: iterations at stride 1, lanes ``loop.lanes`` apart."""
     group, frame, indices = expressions.frame.group, expressions.frame, expressions.indices
     assert group is not None
     if loop.lanes > INTERLEAVED or not block.only or block.count is not None or group.count is not None:
@@ -83,20 +83,20 @@ def _between(expressions: Expressions, loop: Loop, block: Group) -> list[Store]:
 
 
 def _reads(loop: Loop, writes: frozenset[str]) -> list[Access]:
-    """What every iteration of ``loop`` reads that none writes."""
+    """The reads of ``loop``, filled with zeros where they are masked, from arrays that it does not write."""
     found = dict.fromkeys(access for s in loop.body for access in reads(s))
     return [access for access in found if access.array not in writes and not any(access.fill)]
 
 
 def _columns(expressions: Expressions, access: Access, start: dict[Var, Int], block: Group) -> str:
-    """The elements of the iterations of a block, ``start`` being the first, for every lane; empty where they do not lie
-    side by side and equally far apart from lane to lane, or exist for others than the first lanes and iterations."""
+    """The text that loads what the iterations of a block, from ``start`` on, read in every lane. Empty where iterations
+    are not at stride 1, lanes not at a constant stride, or where conditions cut off other than the last of either."""
     group, frame, indices = expressions.frame.group, expressions.frame, expressions.indices
     assert group is not None
     (axis,) = start
 
     def moves(value: Int) -> tuple[Int | None, Int | None]:
-        """What ``value`` gains from one iteration to the next, and from one lane to the next."""
+        """The strides of ``value`` over iterations and over lanes."""
         linear = sym.coefficient(frame.resolve(value), axis)
         return (None, None) if linear is None else (linear[0], indices.stride(sym.substitute(value, start)))
 
@@ -117,5 +117,5 @@ def _columns(expressions: Expressions, access: Access, start: dict[Var, Int], bl
 
 
 def _least(texts: list[str]) -> str:
-    """The least of some numbers; empty where there is none."""
+    """The text of the minimum of ``texts``; empty where there are none."""
     return reduce(lambda a, b: f"minimum({a}, {b})", texts) if texts else ""

@@ -25,18 +25,18 @@ from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
 from luminal.core import config, device
 from luminal.core.errors import BuildError
 
-# Units that begin with the same headers, of which it pays to compile these once: that costs as much as two units, and
-# everything else waits for it.
+# So many units with common headers make it worth precompiling these: that takes as long as two units, and the units
+# wait for it.
 _SHARING = 6
 
-Progress: TypeAlias = Callable[[str, int, int], None]  # what has been done, how many are done, of how many
+Progress: TypeAlias = Callable[[str, int, int], None]  # the file just made, the number of files made, of how many
 Resources: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 @dataclass(frozen=True)
 class ImageCompiler:
-    """Makes images of kernels for GPUs: ``make(source, image, folder)`` compiles a file of ``folder``. ``version`` says
-    everything that decides an image beside its source and the headers of the runtime."""
+    """Compiles kernels to images for GPUs: ``make(source, image, folder)`` compiles a file of ``folder``. ``version``
+    holds everything that decides an image besides its source and the runtime headers."""
 
     make: Callable[[str, Path, Path], subprocess.CompletedProcess[str]]
     version: str
@@ -45,8 +45,8 @@ class ImageCompiler:
 
 @dataclass(frozen=True)
 class Built:
-    """A library; ``resources`` are what each of its kernels takes of a GPU, by architecture (see ``cuda.resources``),
-    where its compiler said so; ``warnings`` are what that compiler said besides."""
+    """A built library. ``resources`` are the GPU resources of each kernel by architecture (see ``cuda.resources``), as
+    far as the compiler reports them; ``warnings`` are its other messages."""
 
     library: Path
     resources: Resources = field(default_factory=dict)
@@ -65,7 +65,7 @@ def nvcc(bundle: SourceBundle) -> ImageCompiler:
 
 
 def named_images() -> ImageCompiler:
-    """Makes what stands in the place of images where a GPU is emulated."""
+    """Makes the placeholders that take the place of images where a GPU is emulated."""
 
     def make(source: str, image: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         image.write_text(emulation.NAMED_IMAGE)
@@ -80,14 +80,13 @@ def build(
     progress: Progress | None = None,
     images: ImageCompiler | None = None,
 ) -> Built:
-    """Compiles and links ``bundle``; the library is in ``out_dir``, or in the cache where None.
+    """Compiles and links ``bundle``; the library is put into ``out_dir``, or left in the cache where that is None.
 
-    ``progress`` is called after every translation unit and after linking. ``images`` compiles kernels for GPUs, where
-    the bundle has any: NVIDIA's compiler, where None. Where the bundle is emulated, what emulates its GPU lies beside
-    the library.
+    ``progress`` is called after every translation unit and after linking. ``images`` compiles the bundle's kernels for
+    GPUs, if any; None means NVIDIA's compiler. The emulator of an emulated bundle is put beside the library.
 
-    Raises BuildError where there is no compiler, or where it rejects a source: the message names the kernel and the
-    source operators that it was made for.
+    Raises BuildError where there is no compiler, or where it rejects a source: the message names the kernel and its
+    source operators.
     """
     if images is None and bundle.image_sources:
         images = named_images() if bundle.emulated else nvcc(bundle)
@@ -109,7 +108,8 @@ def build(
 
 
 def make(product: Product, progress: Progress | None = None) -> Path:
-    """``product`` in the cache, or in a temporary folder, which is the caller's to remove, where that is switched off.
+    """Builds ``product``; returns its file in the cache or, with the cache off, in a temporary folder for the caller to
+    remove.
 
     Raises BuildError where the compiler rejects a source.
     """
@@ -121,7 +121,7 @@ def make(product: Product, progress: Progress | None = None) -> Path:
 
 
 def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
-    """The library of ``bundle``; its host code is compiled with ``flags`` besides."""
+    """The library of ``bundle``; ``flags`` are extra flags for its host code."""
     common = (f"-DLM_NAMESPACE={bundle.namespace}", f"-I{INCLUDE}")
     exports = bundle.platform.exports
     return Product(
@@ -160,8 +160,8 @@ def cache_folder(part: str = "") -> Path:
 
 
 def cache_work(folder: Path, prefix: str) -> Path:
-    """A new folder in a ``folder`` of the cache, for the caller to rename or remove. Raises BuildError where there can
-    be none."""
+    """A new temporary folder in ``folder``, one of the cache's, for the caller to rename or remove. Raises BuildError
+    where it cannot be made."""
     try:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
     except OSError as error:
@@ -176,7 +176,7 @@ def _no_cache(done: str, folder: Path, error: OSError) -> BuildError:
 
 @dataclass
 class _Meter:
-    """Counts what has been done."""
+    """Counts the files that are made, and reports them to ``progress``."""
 
     progress: Progress
     total: int
@@ -188,7 +188,7 @@ class _Meter:
 
 
 class _Job:
-    """Makes one product in the cache."""
+    """Builds one product in the cache."""
 
     def __init__(self, product: Product, images: ImageCompiler | None, cache: Path, meter: _Meter) -> None:
         self.product = product
@@ -201,7 +201,7 @@ class _Job:
         self.keys = {path: self._key(path, unit) for path, unit in product.units.items()}
 
     def run(self) -> Path:
-        """The product in the cache."""
+        """Builds the product where the cache lacks it; returns its file there."""
         library = self.cache / "libraries" / self._link_key() / self.product.file
         left = self.product.parts
         if not library.exists():
@@ -217,7 +217,7 @@ class _Job:
         return library
 
     def said(self) -> dict[str, str]:
-        """What the compiler of images said of each, by source."""
+        """The messages of the image compiler, by source."""
         notes = {path: _note(self._image(key)) for path, key in self.image_keys.items()}
         return {path: note.read_text() for path, note in notes.items() if note.exists()}
 
@@ -250,7 +250,7 @@ class _Job:
             (folder / path).write_text(text)
 
     def _compile(self, outputs: Mapping[str, Path], folder: Path) -> int:
-        """Makes those of ``outputs``, by source, that the cache lacks; how many there are."""
+        """Makes those of ``outputs``, which are keyed by source, that the cache lacks; returns ``len(outputs)``."""
         units = {**self.product.units, **self.product.images}
         missing = [path for path, output in outputs.items() if not output.exists()]
         sources = [path for path in missing if path in self.product.units]
@@ -262,7 +262,7 @@ class _Job:
             for number, paths in enumerate(alike):
                 header = pool.submit(self._precompile, f"shared{number}.hpp", [units[path] for path in paths], folder)
                 headers |= dict.fromkeys(paths, header)
-            # What waits for no header, then the longest first: an even finish.
+            # Units that wait for no header first, then the longest first, so that all workers finish together.
             missing.sort(key=lambda path: (path in headers, -len(units[path].text), path))
             futures = {
                 pool.submit(self._compile_one, path, units[path], outputs[path], folder, headers.get(path)): path
@@ -276,8 +276,8 @@ class _Job:
         return len(outputs)
 
     def _precompile(self, header: str, units: Sequence[Unit], folder: Path) -> tuple[str, ...]:
-        """Flags that include what all ``units`` do, compiled: to read it is most of what a kernel takes to compile. The
-        objects are the same without."""
+        """Precompiles the includes that ``units`` share; returns the flags that use the result. Parsing headers takes
+        most of the time of compiling a kernel. The objects do not depend on it."""
         first, *others = ([line for line in unit.text.splitlines() if line.startswith("#include")] for unit in units)
         lines = [line for line in first if all(line in other for other in others)]
         (folder / header).write_text("".join(f"{line}\n" for line in lines))
@@ -326,12 +326,12 @@ def _by_flags(paths: Sequence[str], units: Mapping[str, Unit]) -> dict[tuple[str
 
 
 def _note(image: Path) -> Path:
-    """What its compiler said of an image."""
+    """The file with the compiler's messages about ``image``."""
     return image.with_suffix(".txt")
 
 
 def _portable(flags: Sequence[str]) -> list[str]:
-    """Flags without folders of this machine: what lies in those is hashed by content."""
+    """Flags without include folders, which depend on the machine: the headers there are hashed by content."""
     return [flag for flag in flags if not flag.startswith("-I")]
 
 
@@ -354,7 +354,7 @@ def _digest(parts: Sequence[str]) -> str:
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that becomes ``path`` at the end of the ``with``, if that succeeds."""
+    """A temporary file beside ``path``, renamed to ``path`` at the end of the ``with`` unless that raises."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
     os.close(descriptor)

@@ -24,15 +24,15 @@ from luminal.core.schedule.nest.ir import Contract, Loop
 from luminal.core.schedule.nest.operands import loops_of_b
 from luminal.core.symbolic import Int, Var
 
-A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # of a tile: what is read of A and of B by a later one
+A_AHEAD, B_AHEAD = "a_ahead", "b_ahead"  # parameters of a tile: operands of a later tile, to be prefetched
 FETCH_FOR_LATER = (f"prefetch_to_l2({AHEAD});", f"{AHEAD} += {AHEAD_STEP};")
-REGISTERS = "matrix_registers"  # of a kernel: all its tiles on a matrix unit share them
-ENUMERATED = 1 << 14  # positions of a tile that are tried one by one for the row counts that occur
+REGISTERS = "matrix_registers"  # a variable of the kernel that all its tiles on a matrix unit share
+ENUMERATED = 1 << 14  # most positions of a tile that are enumerated to find the row counts that occur
 
 
 @dataclass(frozen=True)
 class TileFunction:
-    """The text of a function template; ``parameters`` are the sizes and indices that it takes besides the arrays."""
+    """The text of a function template; ``parameters`` are the sizes and indices that it takes after the arrays."""
 
     parameters: tuple[Var, ...]
     lines: tuple[str, ...]
@@ -40,8 +40,8 @@ class TileFunction:
 
 class Contraction:
     """Renders tile operations: the function, and the call in the kernel. ``prefetch`` says how far ahead operands are
-    fetched. With ``fetches`` functions also fetch, a part
-    in each step, what later kernels read, and return where they have come."""
+    prefetched. With ``fetches``, each step also prefetches a part of what later kernels read; the function returns the
+    address that it has reached."""
 
     def __init__(
         self, frame: Frame, indices: Indices, arrays: Mapping[str, Pointer], prefetch: Prefetching, fetches: bool
@@ -96,7 +96,7 @@ class Contraction:
     def _call_unit(
         self, contract: Contract, unit: MatrixUnit, counts: Sequence[int], name: str, arguments: Sequence[str]
     ) -> None:
-        """The call of the instance for as many registers one below the other as the rows take."""
+        """Adds the call of the instance for as many registers, stacked along the rows, as the row count needs."""
         declaration = f"MatrixRegisters {REGISTERS};"
         if declaration not in self.frame.scopes[0].lines:
             self.frame.line(declaration, depth=0)
@@ -117,7 +117,7 @@ class Contraction:
         return _plus(self.arrays[contract.tile].name, self.indices.text(self.frame.resolve(contract.tile_offset)))
 
     def _address(self, side: str, array: str, offset: Int) -> str:
-        """The name of a pointer to an element of an operand."""
+        """A name for a pointer to the element at ``offset`` of ``array``, which it declares where needed."""
         pointer, text = self.arrays[array], self.indices.text(offset)
         if text == "0":
             return pointer.name
@@ -127,8 +127,8 @@ class Contraction:
 
 
 def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
-    """The numbers of rows that can occur, ascending; all from the lower to the upper bound where those that occur
-    depend on a size that is not fixed."""
+    """The row counts that can occur, ascending. Where they depend on a symbolic size, or have too many positions to
+    enumerate: all counts between the bounds."""
     rows = contract.rows
     while any(v in definitions for v in sym.variables(rows)):
         rows = sym.substitute(rows, definitions)
@@ -140,7 +140,7 @@ def row_counts(contract: Contract, definitions: Mapping[Var, Int]) -> list[int]:
         names = [v.name for v in variables]
         found = {sym.evaluate(rows, dict(zip(names, point, strict=True))) for point in itertools.product(*ranges)}
         return sorted(count for count in found if 1 <= count <= contract.max_rows)
-    # A name may have tighter bounds than what it stands for.
+    # A variable may have tighter bounds than its definition.
     low = max(sym.lower(e) or 1 for e in (rows, contract.rows))
     high = min(sym.upper(e) or contract.max_rows for e in (rows, contract.rows))
     return list(range(max(1, low), min(contract.max_rows, high) + 1))
@@ -156,10 +156,10 @@ def tile_function(
     each_step: Sequence[str],
     prefetch: Prefetching,
 ) -> TileFunction:
-    """The function of one contract; ``a_steps``, ``b_steps`` and those of what is fetched ``ahead`` are the parts of
-    its offsets over its loops, ``computed`` is what its prologue computes, and ``each_step`` are the lines that fetch
-    what later kernels read: where it has come, it then returns. ``prefetch`` says how far ahead A and B are
-    fetched."""
+    """The function of one contract. ``a_steps``, ``b_steps`` and ``ahead`` are the parts that depend on its loops of
+    the offsets of A, of B and of the operands of a later tile. ``computed`` is B's row where a prologue computes it.
+    ``each_step`` are lines that prefetch for later kernels; with them the function returns the address reached.
+    ``prefetch`` says how far ahead A and B are prefetched."""
     axes = frozenset(loop.axis for loop in contract.loops)
     steps = (a_steps, b_steps)
     used = frozenset[Var]().union(
@@ -191,7 +191,7 @@ def tile_function(
             _loops(frame, contract, 0, steps, ahead, None, each_step, prefetch)
             frame.line(f"sum.store(tile, {row});")
         else:
-            # In registers alone, a sum of floats that goes on would be one long chain: it is added when it is done.
+            # A float sum begun from the tile would be one long dependency chain: the finished sum is added to it.
             last = "store"
             if contract.unit is None:
                 last = "move_to" if contract.accumulate else "store"
@@ -232,7 +232,7 @@ def _loops(
     each_step: Sequence[str],
     prefetch: Prefetching,
 ) -> None:
-    """The loops from ``number`` on. What later steps and tiles read is fetched by the innermost loop that moves B."""
+    """Adds the loops from ``number`` on. The innermost loop that moves B prefetches for later steps and tiles."""
     indices = Indices(frame)
     b_loops = loops_of_b(contract)
     if number == len(b_loops):
@@ -276,7 +276,7 @@ def _steps(
     each_step: Sequence[str],
     prefetch: Prefetching,
 ) -> None:
-    """The innermost loop, in the steps of a matrix unit."""
+    """Adds the innermost loop in steps of ``contract.depth`` terms, which a matrix unit sums at once."""
     loop, depth = contract.loops[-1], contract.depth
     k = sym.expr(loop.axis)
     whole = sym.floordiv(loop.extent, depth) * depth
@@ -293,7 +293,7 @@ def _steps(
         if B_AHEAD in ahead:
             linear = sym.coefficient(ahead[B_AHEAD], loop.axis)
             part = 1 if linear is None else linear[0]
-            if unit.in_vectors:  # a step is too short for a loop: as many lines as it may be
+            if unit.in_vectors:  # a step is too short for a loop over lines: a constant number, the upper bound
                 part = sym.upper(part) or 1
             lines = sym.ceildiv(part * depth * contract.b_type.itemsize, prefetch.line)
             later = _plus(B_AHEAD, indices.text(ahead[B_AHEAD]))
@@ -336,7 +336,7 @@ def _fetch(
 
 
 def _per_step(loops: Sequence[Loop], steps: Int) -> Int:
-    """How far an offset moves from one step of nested ``loops`` to the next."""
+    """The stride of an offset over the innermost of ``loops``."""
     linear = sym.coefficient(steps, loops[-1].axis) if loops else None
     return linear[0] if linear is not None else 0
 

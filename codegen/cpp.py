@@ -37,7 +37,7 @@ _TYPES = {
     "text": "uint64_t",  # its number
 }
 
-# What a name in generated code must not hide: keywords, and the functions of the runtime headers that kernels call.
+# Names that generated code must not declare: keywords, and functions of the runtime headers that kernels call.
 RESERVED = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
     const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false float for
@@ -69,8 +69,8 @@ LIMITS = {"int32_t": "INT32_MIN", "int64_t": "INT64_MIN", "float": "__builtin_in
 
 
 def literal(bits: bytes, dtype: DType, limits: Mapping[str, str] = LIMITS) -> str:
-    """An element as a C++ expression of exactly its value and of the type in which it is computed. ``limits`` says how
-    infinity and the least integer are written, by type."""
+    """An element as a C++ expression of exactly its value, in its compute type. ``limits`` is how infinity or the least
+    integer is written, by C++ type."""
     ctype(dtype)
     element = np.frombuffer(bits, dtype.numpy)[0]
     if dtype.is_bool:
@@ -98,17 +98,17 @@ def _integer(value: int, dtype: DType, limits: Mapping[str, str]) -> str:
 
 
 def _decimal(shortest: str) -> str:
-    """The shortest number that reads back as exactly the value, as C++ writes floating-point literals."""
+    """``shortest``, the shortest decimal that reads back as the same value, as a C++ floating-point literal."""
     return shortest if re.search(r"[.e]", shortest) else shortest + ".0"
 
 
 def comment(text: str) -> str:
-    """``text`` as it may stand behind ``//`` on one line."""
+    """``text`` made safe for a one-line comment after ``//``."""
     return "".join(c if c.isprintable() else "?" for c in text).rstrip().rstrip("\\")
 
 
 def wrap(line: str, indent: int = 0, width: int = 120) -> str:
-    """``line``, indented; broken after commas where it is longer than ``width``. Comments stay as they are."""
+    """``line`` indented, and broken after commas where it is longer than ``width``; comments are not broken."""
     line = " " * indent + line if line else line
     if len(line) <= width or "//" in line:
         return line
@@ -140,7 +140,7 @@ class Names:
                 return name
 
     def like(self, name: str) -> str:
-        """An identifier as close to ``name`` as can be."""
+        """An unused identifier that resembles ``name``."""
         base = re.sub(r"\W", "_", name).strip("_") or "value"
         base = f"n{base}" if base[0].isdigit() else base
         # Headers define macros in capitals alone, such as NULL and EOF.

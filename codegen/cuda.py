@@ -25,7 +25,7 @@ def image_flags(target: Target) -> tuple[str, ...]:
     return ("-fatbin", *target.flags, *codes, f"-gencode=arch=compute_{oldest},code=compute_{oldest}")
 
 
-# What the assembler says of a kernel when it is asked to (-Xptxas -v).
+# The assembler's report on a kernel (-Xptxas -v).
 _USES = re.compile(
     r"Compiling entry function '\w+' for '(?P<architecture>\w+)'.*?(?P<spilled>\d+) bytes spill stores"
     r".*?Used (?P<registers>\d+) registers(?:.*?(?P<shared>\d+) bytes smem)?",
@@ -34,8 +34,8 @@ _USES = re.compile(
 
 
 def resources(said: str) -> dict[str, dict[str, int]]:
-    """What a kernel takes, by architecture, from what nvcc ``said``: registers of a thread, bytes of them that a thread
-    spills to memory, bytes of shared memory of a block."""
+    """A kernel's resources by architecture, from ``said``, the messages of nvcc: registers per thread, bytes that a
+    thread spills to memory, bytes of shared memory per block."""
     kernels = re.split(r"(?=ptxas info\s*: Compiling)", said)
     found = filter(None, map(_USES.search, kernels))
     return {
@@ -55,23 +55,23 @@ def _more(
     }
 
 
-# The CUDA whose compiler was the first for an architecture, where it is a later one than libraries need of the driver.
+# The first CUDA whose compiler knows an architecture, where that is later than the CUDA that libraries need to run.
 _FIRST = {"sm_100": (12, 8)}
 _DRIVER = (12, 0)
 
 
 def toolkit(target: Target) -> str:
-    """The oldest CUDA whose compiler makes the images for ``target``: ``12.8``."""
+    """The oldest CUDA version whose compiler knows all architectures of ``target``, such as ``12.8``."""
     return ".".join(map(str, max(_FIRST.get(architecture, _DRIVER) for architecture in target.features)))
 
 
 def _number(architecture: str) -> str:
-    """``sm_80`` is architecture 80."""
+    """The number of an architecture: ``80`` of ``sm_80``."""
     return architecture.removeprefix("sm_")
 
 
 def capability(target: Target) -> int:
-    """The least compute capability of the GPUs that libraries for ``target`` run on: 90 is 9.0."""
+    """The least compute capability on which libraries for ``target`` run, in tenths: 90 is 9.0."""
     return min(map(_capability, target.features))
 
 

@@ -1,8 +1,8 @@
-"""A language that kernels are written in, as a value: what differs between C++ for CPUs, CUDA and Metal.
+"""A language that kernels are written in, as a value: the differences between C++ for CPUs, CUDA and Metal.
 
-All three are C++ to a large part, and the runtime headers of each have functions of the same names. So the emitter
-writes one text, and asks a dialect for the rest: the head of a kernel, the numbers that have no literal, the calls that
-take other arguments, and, where kernels run as grids of blocks, what the threads of a block share.
+All three are largely C++, and the runtime headers of each have functions of the same names. So the emitter writes one
+text, and a dialect supplies the rest: the head of a kernel, numbers that have no literal, calls with other arguments,
+and, where kernels run as grids of blocks, the syntax of threads and of shared memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from luminal.core.types import DType
 
 @dataclass(frozen=True)
 class Call:
-    """One primitive on operands: their texts and types, the attribute, and the type of the result."""
+    """An application of a primitive: texts and types of the operands, the attribute, and the type of the result."""
 
     operands: tuple[str, ...]
     types: tuple[DType, ...]
@@ -32,8 +32,8 @@ Row: TypeAlias = Callable[[Call], str]
 
 @dataclass(frozen=True)
 class Fold:
-    """A reduction: the function that combines two partial results, the one that combines the lanes of a vector, and
-    the element of the compute type that changes nothing."""
+    """A reduction: the function that combines two partial results, the function that combines the lanes of a vector,
+    and the identity element, as bytes of the compute type."""
 
     combine: str
     lanes: str
@@ -42,8 +42,8 @@ class Fold:
 
 @dataclass(frozen=True)
 class Head:
-    """How a kernel's head is written. ``kernel`` formats its ``name`` and ``threads``, ``read`` and ``written`` the
-    ``name`` and element ``type`` of an array, ``binding`` the ``number`` of a parameter; ``last`` follow the others."""
+    """Formats of a kernel's head: ``kernel`` of its ``name`` and ``threads``; ``read`` and ``written`` of the ``name``
+    and element ``type`` of an array; ``binding`` of the ``number`` of a parameter. ``last`` are the last parameters."""
 
     kernel: str
     read: str
@@ -56,8 +56,8 @@ class Head:
 
 @dataclass(frozen=True)
 class BlockSyntax:
-    """How the threads of a block are written: the numbers of the task, which is the block, and of the thread in it, and
-    before an array what makes it shared."""
+    """The text of the number of the task, which is the block; of the thread's number in it; and the qualifier of a
+    shared array."""
 
     task: str
     thread: str
@@ -66,12 +66,12 @@ class BlockSyntax:
 
 @dataclass(frozen=True)
 class Dialect:
-    """A language. ``name`` is the one that targets use, ``language`` the one for people.
+    """A language. Targets call it ``name``, messages ``language``.
 
-    ``lacks`` are element types that it does not have, ``reserved`` words that no name may hide beside those of C++,
-    ``limits`` what stands for infinity or the least integer, by C++ type. ``table`` and ``reductions`` have a row for
-    each primitive. ``raising`` formats the ``code`` of a status, ``unroll`` the ``count`` of iterations of a loop that
-    stand side by side. ``block`` is None where a kernel is a loop over tasks, each run by one thread.
+    ``lacks`` are element types that it does not have, ``reserved`` names that kernels must not declare, besides those
+    of C++, ``limits`` the text of infinity or the least integer, by C++ type. ``table`` and ``reductions`` have a row
+    for each primitive. ``raising`` formats the ``code`` of a status, ``unroll`` the unroll ``count`` of a loop.
+    ``block`` is None where a kernel is a loop over tasks, each run by one thread.
     """
 
     name: str
@@ -90,18 +90,18 @@ class Dialect:
         return self.name
 
     def type(self, dtype: DType) -> str:
-        """The type of an element in memory. Raises UnsupportedError for types that the language has not."""
+        """The type of an element in memory. Raises UnsupportedError for types that the language lacks."""
         if dtype.name in self.lacks:
             raise UnsupportedError(f"element type {dtype}: {self.language} has none")
         return cpp.ctype(dtype)
 
     def literal(self, bits: bytes, dtype: DType) -> str:
-        """An element as an expression of exactly its value and of the type in which it is computed."""
+        """An element as an expression of exactly its value, in its compute type."""
         self.type(dtype)
         return cpp.literal(bits, dtype, self.limits)
 
     def identity(self, op: Op, dtype: DType) -> str:
-        """The element that the reduction ``op`` starts from, in the compute type of ``dtype``."""
+        """The identity element of the reduction ``op``, in the compute type of ``dtype``."""
         return self.literal(self.reductions[op].identity(dtype), dtype.compute)
 
 

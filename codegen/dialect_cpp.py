@@ -19,7 +19,7 @@ def _function(name: str) -> Row:
 
 
 def _rounded(name: str) -> Row:
-    """A function whose result has to be rounded, or wrapped, to the type: arithmetic is in the type that computes."""
+    """A function in the compute type, whose result is rounded, or wrapped, to the type of the node."""
     exact = _function(name)
     return lambda call: round_to(exact(call), call.dtype)
 
@@ -36,7 +36,7 @@ _ROUNDINGS = {"even": "round_even", "floor": "floor", "ceil": "ceil", "trunc": "
 
 
 def _round(call: Call) -> str:
-    """Whole numbers are numbers of the 16-bit types; not every narrower type has a zero, or one with a sign."""
+    """16-bit types hold the result exactly. Narrower types may have no zero, or no negative zero: it is rounded."""
     whole = f"{_ROUNDINGS[call.attr.mode]}({call.operands[0]})"
     return round_to(whole, call.dtype) if call.dtype.bits < 16 else whole
 
@@ -46,8 +46,8 @@ def _cast(call: Call) -> str:
 
 
 def _bitcast(call: Call) -> str:
-    """Types that are computed in another one are held as that, and bools as masks: their bits are made and taken on the
-    way."""
+    """A value is held in its compute type, and a bool as a mask, so its bits have to be encoded first, and those of the
+    result decoded."""
     (text,), (source,), target = call.operands, call.types, call.dtype
     if source.is_bool or target.is_bool:
         return _cast(call)

@@ -1,4 +1,4 @@
-"""What CUDA and Metal share where they differ from C++ for CPUs: the functions of ``luminal/device/``."""
+"""What CUDA and Metal share and C++ for CPUs does not: the functions of ``luminal/device/``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RESERVED = frozenset(
 
 
 def two_parts(value: float, dtype: DType) -> tuple[str, str]:
-    """Literals of ``hi + lo``, which is ``value``: ``hi`` the element of the compute type of ``dtype`` that is nearest
-    to it, ``lo`` what is left."""
+    """Literals of ``hi`` and ``lo``, whose sum is ``value``: ``hi`` is ``value`` rounded to the compute type of
+    ``dtype``, ``lo`` the remainder."""
     compute = dtype.compute
     hi = compute.numpy.type(value)
     lo = compute.numpy.type(value - float(hi))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from luminal.codegen import dialect_cpp, dialect_device
 from luminal.codegen.dialect import BlockSyntax, Dialect, Head
 
-# Address spaces, kinds of function, and the types that are always in scope. ``thread`` is an address space, too.
+# Address spaces (``thread`` is one), kinds of function, and types that are always in scope.
 _WORDS = frozenset(
     """access as_type bfloat constant depth2d device fragment half kernel mesh metal object packed_float4 ray_data
     sampler simd texture2d thread threadgroup threadgroup_imageblock uchar uint ulong ushort vertex visible

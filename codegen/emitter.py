@@ -25,8 +25,8 @@ from luminal.core.symbolic import Int
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel rendered: its signature, the lines of its body, and the functions that stand before it. ``tasks`` is
-    the number of its tasks over the nest's dimensions."""
+    """A rendered kernel: its signature, the lines of its body, and the functions that precede it. ``tasks`` is the
+    number of its tasks, in terms of the nest's dimensions."""
 
     kernel: Kernel
     signature: Signature
@@ -36,7 +36,7 @@ class KernelText:
 
     @property
     def sorts(self) -> bool:
-        """Whether it puts elements in order."""
+        """Whether it sorts elements."""
         return any(isinstance(s, Sort) for s in nested(self.kernel.nest.body))
 
     @property
@@ -68,14 +68,14 @@ def emit(
     text, read = _emit(kernel, dims, dialect, prefetch, frozenset())
     arrays = {s.name for s in nested(kernel.nest.body) if isinstance(s, Alloc)}
     if dialect.block is None or arrays <= read:
-        return text  # what nobody reads, a CPU's compiler removes
+        return text  # a CPU's compiler removes arrays that are never read
     return _emit(kernel, dims, dialect, prefetch, frozenset(arrays - read))[0]
 
 
 def _emit(
     kernel: Kernel, dims: Mapping[str, int], dialect: Dialect, prefetch: Prefetching, unread: frozenset[str]
 ) -> tuple[KernelText, set[str]]:
-    """The kernel without the arrays that are ``unread``, and the arrays of which it reads an element."""
+    """The kernel without the arrays ``unread``, and the names of the arrays from which it reads elements."""
     nest = kernel.nest
     names = Names(dialect.reserved)
     sign = signature.of(kernel.name, nest, names, dialect, kernel.fetches)
@@ -88,7 +88,7 @@ def _emit(
             _tasks(frame, statements, nest)
         else:
             _block(frame, statements, nest, dialect.block)
-    # Some sizes only decide how many tasks there are, which the caller knows.
+    # Some sizes only determine the number of tasks, which the caller computes.
     words = set(re.findall(r"\w+", "\n".join(scope.lines)))
     passed = "dims[{}]" if frame.integer == "int64_t" else "static_cast<int>(dims[{}])"
     read = [
@@ -105,7 +105,7 @@ def _emit(
 
 
 def _tasks(frame: Frame, statements: Statements, nest: LoopNest) -> None:
-    """The loop over tasks, with the indices of the parallel loops taken from the task's number."""
+    """The loop over tasks; the axes of the parallel loops are computed from the task's number."""
     loops = nest.tasks
     body = loops[-1].body if loops else nest.body
     writes = arrays_written(body)
@@ -138,7 +138,7 @@ def _block(frame: Frame, statements: Statements, nest: LoopNest, syntax: BlockSy
 
 
 def _decode(frame: Frame, statements: Statements, loops: tuple[Loop, ...], task: str) -> None:
-    """Declares the axes of ``loops``: digits of the task's number, the first the most significant."""
+    """Declares the axes of ``loops``: digits of the task's number, the first axis the most significant."""
     rest = task
     for position, loop in enumerate(reversed(loops)):
         last = position == len(loops) - 1

@@ -1,9 +1,8 @@
-"""Libraries for GPUs that run on this machine: their host code as it is, over a stand-in for the driver, which has the
-kernels run by an emulator.
+"""Libraries for GPUs that run on this machine: unchanged host code, and an emulated driver that runs the kernels.
 
 Beside such a library lie ``emulated_driver.so``, which it opens in place of the driver, and ``emulated_kernels.so``,
-the kernels and the emulator: the text of the kernels as it is, compiled as C++ with a call before every access to
-memory (``-fsanitize=thread``, without its runtime).
+the emulator and the kernels: their unchanged text, compiled as C++ with a call before every access to memory
+(``-fsanitize=thread``, without its runtime).
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ EMULATOR = INCLUDE.parent / "emulator"
 KERNELS = "emulated_kernels.so"
 DRIVER = "emulated_driver.so"
 
-# The source of the stand-in, by the dialect of a target, and the architectures that it is written for.
+# The source of the emulated driver, by the dialect of a target, and the architectures that it supports.
 _DRIVERS = {"cuda": "cuda_driver.cpp", "metal": "metal_runtime.cpp"}
 _ARCHITECTURES = {"metal": ("x86_64",)}
 
 # The host code looks for it beside the library.
 DEFINES = (f'-DLM_EMULATED_DRIVER="{DRIVER}"',)
-# In the place of the image of a kernel for a GPU: where the stand-in finds it.
+# Takes the place of the image of a kernel: names the library in which the emulated driver finds the kernel.
 NAMED_IMAGE = f"emulated: {KERNELS}\0"
 
 _FLAGS = ("-std=c++17", "-fPIC", f"-I{INCLUDE}", f"-I{EMULATOR}")
-# As exact as on a GPU; the words of its language mean nothing to a C++ compiler. No access may be moved out of a loop:
-# in front of it, it could read what the loop is about to write.
+# Arithmetic as exact as on a GPU; attributes of its language are ignored. No access may be hoisted out of a loop, where
+# it could read what the loop is about to write.
 _KERNEL_FLAGS = (
     "-O1", "-fno-tree-loop-im", "-ffp-contract=off", "-fsanitize=thread", "-Wno-attributes", "-Wno-unknown-pragmas",
     "-x", "c++",
@@ -47,9 +46,9 @@ def emulated(bundle: SourceBundle) -> SourceBundle:
 
 
 def products(bundle: SourceBundle) -> tuple[Product, Product]:
-    """The kernels and the stand-in for the driver that the library of ``bundle`` needs to be emulated.
+    """The libraries that emulation of ``bundle`` needs: the kernels, and the emulated driver.
 
-    Raises BuildError where there is no compiler, or the stand-in is none for this machine.
+    Raises BuildError where there is no compiler, or the emulated driver does not support this machine.
     """
     dialect = bundle.target.dialect
     machine = targets.architecture()

@@ -23,8 +23,8 @@ from luminal.core.types import DType, bool_
 
 
 class Expressions:
-    """Renders scalars into a frame. ``arrays`` are the arrays in scope, by their names in the nest; ``read`` collects
-    those of which an element is read. ``function`` knows scalars that one function gives (see ``patterns``)."""
+    """Renders scalars into a frame. ``arrays`` are the arrays in scope, by name in the nest; ``read`` collects the
+    names of arrays that are read. ``function`` recognises scalars that one function computes (see ``patterns``)."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Expressions:
     # ---- values ----------------------------------------------------------------------------------------------------
 
     def value(self, scalar: Scalar) -> Value:
-        """The name (or literal) of ``scalar``; its computation is added to the frame if it is not there yet."""
+        """The name or literal of ``scalar``; adds its computation to the frame where it is not there yet."""
         for part in postorder(scalar, self._arguments):
             if self._known(part) is None:
                 self._compute(part)
@@ -99,7 +99,7 @@ class Expressions:
     def _compute(self, scalar: Scalar) -> None:
         leaf = scalar.leaf
         if scalar.op is ops.CAST and scalar.dtype == scalar.operands[0].dtype.compute:
-            key = self.frame.key(scalar.operands[0])  # it is held in that type
+            key = self.frame.key(scalar.operands[0])  # already held in its compute type: the cast is free
             if (known := self.frame.find(key)) is not None and known.rounds is None:
                 self.frame.remember(self.frame.key(scalar), known, self.frame.find_depth(key))
                 return
@@ -118,7 +118,7 @@ class Expressions:
         self.frame.remember(self.frame.key(scalar), self._define(scalar.dtype, text, varying, depth), depth)
 
     def _as_bits(self, array: str, dtype: DType) -> Expressions:
-        """The same where ``array`` is one of integers, the bits of its elements."""
+        """A copy that reads ``array`` as integers of ``dtype``, the bits of its elements."""
         pointer = self.array(array)
         same = copy(self)
         same.arrays = {array: replace(pointer, name=f"bits_of({pointer.name})", dtype=dtype)}
@@ -158,15 +158,15 @@ class Expressions:
         return self.indices.text(self.threads.part(offset, pointer.extent) if pointer.space == "registers" else offset)
 
     def together(self, array: str, offset: Int) -> bool:
-        """Whether consecutive elements from ``offset`` on, one for each lane, are read and written by one access. On
-        a GPU they have to be aligned."""
+        """Whether one access can read or write consecutive elements from ``offset`` on, one for each lane. On a GPU
+        they have to be aligned."""
         if self.frame.dialect.block is None:
             return True
         pointer = self.array(array)
         return pointer.aligned and pointer.space in ("global", "shared") and self.indices.aligned(offset)
 
     def to_store(self, scalar: Scalar) -> Scalar:
-        """What to store for ``scalar``: stores round, so what is rounded to its type for that alone need not be."""
+        """The scalar to store for ``scalar``: a store rounds, so a cast that only the store needs is left out."""
         if scalar.op is ops.CAST and scalar.dtype.is_float and self._known(scalar) is None:
             (exact,) = scalar.operands
             if exact.dtype == scalar.dtype.compute:
@@ -174,9 +174,9 @@ class Expressions:
         return scalar
 
     def stored(self, store: Store, scalar: Scalar, value: Value) -> None:
-        """``value`` has just been stored, that of ``scalar``: what is read from there until the next store is known."""
+        """Notes that ``store`` wrote ``value``, that of ``scalar``: reads reuse it until the next store."""
         element = load(store.array, store.offset, store.value.dtype)
-        # A literal has no name, and a value that all lanes share may be read again where they differ.
+        # A literal has no name. A value that all lanes share cannot stand for elements at an offset that varies.
         if value.varying == (self.indices.stride(store.offset) != 0) and not isinstance(scalar.leaf, Literal):
             rounds = element.dtype if scalar.dtype != element.dtype else None
             self.frame.remember(self.frame.key(element), replace(value, rounds=rounds), self.frame.depth)
@@ -196,13 +196,13 @@ class Expressions:
         text = self._load_lanes(leaf, masked, stride, fill) if varying else self.element(leaf.array, leaf.offset)
         if uniform:
             otherwise = self.broadcast(fill) if varying else fill
-            if varying and dtype == bool_:  # masks are as wide as what they were made from; both are to be alike
+            if varying and dtype == bool_:  # a mask has the width of its source: both branches need one type
                 text = f"{self.type(dtype, varying)}({text})"
             text = f"{self.indices.holds(uniform)} ? {text} : {otherwise}"
         return text, varying
 
     def _load_lanes(self, leaf: Access, masked: list[Int], stride: int | Expr | None, fill: str) -> str:
-        """A vector of elements: every lane that is active and whose conditions hold is read, and no other."""
+        """A vector of elements; reads only lanes that are active and whose conditions hold."""
         group = self.frame.group
         assert group is not None
         lanes, offset = group.lanes, leaf.offset
@@ -227,7 +227,7 @@ class Expressions:
         return f"gather({array}, {at}, {mask}{otherwise})" if mask else f"gather({array}, {at})"
 
     def _arguments(self, scalar: Scalar) -> tuple[Scalar, ...]:
-        """What the text of ``scalar`` is made of."""
+        """The scalars whose values the text of ``scalar`` uses."""
         if _bits(scalar) is not None:
             return ()
         known = self.function(scalar)
@@ -258,7 +258,7 @@ class Expressions:
 
 
 def _bits(scalar: Scalar) -> Access | None:
-    """The access of which ``scalar`` is the bits, where what it gives is computed in a wider type: memory has them."""
+    """The access of which ``scalar`` is the bit pattern, where the element is a narrow float: memory holds the bits."""
     if scalar.op is not ops.BITCAST or scalar.dtype.compute != scalar.dtype:
         return None
     (element,) = scalar.operands

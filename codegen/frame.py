@@ -1,8 +1,8 @@
-"""Where generated text goes: nested scopes, the names that each holds, and the outermost place where a value may stand.
+"""Where generated text goes: nested scopes, their names, and the outermost scope in which a value can be computed.
 
-A scope is a block of C++: the function, a loop's body, a lambda. The text of a block joins its parent's when the block
-is closed, so a line added to an outer scope in the meantime stands before the block: that is how values that do not
-depend on a loop leave it.
+A scope is a block of C++: the function, a loop's body, a lambda. A block's text is appended to its parent's when the
+block is closed, so a line added to an outer scope in the meantime precedes the block: this is how loop-invariant
+values are hoisted.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ INDENT = "    "
 
 @dataclass(frozen=True)
 class Value:
-    """The C++ text of a scalar, and whether it differs between the lanes of the open vector group. ``rounds`` is the
-    type to which the text has yet to be rounded to be the scalar."""
+    """The C++ text of a scalar, and whether it differs between the lanes of the open vector group. With ``rounds``, the
+    scalar is the text rounded to that type."""
 
     text: str
     varying: bool = False
@@ -36,9 +36,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Group:
-    """The lanes that an open vector loop runs at once: ``axis`` is the first lane's index. ``count`` is the text of
-    how many of them are active in the partial group at the loop's end, None in a full one. ``only``: the loop has no
-    other group, and ``axis`` no text."""
+    """The lanes that an open vector loop runs at once. ``axis`` is the first lane's index. ``count`` is the text of the
+    number of active lanes in the partial group at the loop's end, None in a full group. ``only``: this is the loop's
+    only group, in which ``axis`` is 0 and has no name."""
 
     axis: Var
     lanes: int
@@ -48,8 +48,8 @@ class Group:
 
 @dataclass
 class Scope:
-    """An open block. ``certain``: it is entered whenever the scope around it is. ``writes``: the arrays that a loop
-    writes, in all its iterations. ``unrolled``: its axis is a constant."""
+    """An open block. ``certain``: it is entered whenever its parent is. ``writes``: the arrays that a loop writes in
+    any iteration. ``unrolled``: its axis is a constant."""
 
     certain: bool = True
     writes: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class Scope:
 @dataclass(frozen=True)
 class Needs:
     """What a scalar depends on: variables, temporaries, the arrays that it reads. ``guarded``: it must not be computed
-    where the program would not (it reads memory, or divides by what may be zero)."""
+    speculatively (it reads memory, or divides by a value that may be zero)."""
 
     variables: frozenset[Var]
     temporaries: frozenset[str]
@@ -101,7 +101,7 @@ class Frame:
     def open(
         self, head: str, *, certain: bool = True, writes: frozenset[str] = frozenset(), tail: str = "}"
     ) -> Iterator[Scope]:
-        """A block after the lines ``head`` (which end in an opening brace) for the duration of the ``with``."""
+        """Opens a block after the lines ``head``, which end in an opening brace, for the duration of the ``with``."""
         with self._opened(Scope(certain, writes)) as scope:
             yield scope
         for name in scope.names:
@@ -142,7 +142,7 @@ class Frame:
         self.scopes[self.depth if depth is None else depth].lines.append(text)
 
     def wrote(self, array: str) -> None:
-        """``array`` has been written: what was read from it before is out of date."""
+        """Notes a write to ``array``: values read from it before are no longer reused."""
         self._invalidate((array,))
 
     def _invalidate(self, arrays: Iterable[str]) -> None:
@@ -152,36 +152,36 @@ class Frame:
     # ---- names in scope --------------------------------------------------------------------------------------------
 
     def bind(self, axis: Var, value: Value) -> None:
-        """``axis`` is ``value`` in the innermost scope. Raises SpecError where it already is something else there."""
+        """Gives ``axis`` the text ``value`` in the innermost scope. Raises SpecError where it is already defined."""
         if any(axis in scope.variables for scope in self.scopes) or axis in self._aliases:
             raise SpecError(f"loop nest: variable {axis} is defined again in its own scope")
         self.scopes[-1].variables[axis] = value
 
     def declare(self, axis: Var, *, varying: bool = False) -> str:
-        """A name for ``axis`` that lives as long as the innermost scope, to which it belongs."""
+        """A new name for ``axis``, in scope as long as the innermost scope."""
         name = self.names.like(axis.name)
         self.scopes[-1].names.append(name)
         self.bind(axis, Value(name, varying))
         return name
 
     def define(self, axis: Var, value: Int) -> str:
-        """A name for ``axis`` as ``declare`` gives it, where ``axis`` stands for ``value``."""
+        """As ``declare``; also notes that ``axis`` is defined as ``value``."""
         self.scopes[-1].definitions[axis] = value
         return self.declare(axis)
 
     @property
     def definitions(self) -> dict[Var, Int]:
-        """What the variables in scope stand for that were defined."""
+        """The values of the variables in scope that ``define`` introduced."""
         return {axis: value for scope in self.scopes for axis, value in scope.definitions.items()}
 
     def alias(self, axis: Var, value: Int) -> None:
-        """``axis`` stands for ``value`` in the innermost scope: for indices that differ between lanes, whose form
-        matters."""
+        """Has ``axis`` replaced by ``value`` in the innermost scope: the form of indices that differ between lanes
+        decides how they are accessed."""
         self._aliases[axis] = self.resolve(value)
         self.scopes[-1].aliases.append(axis)
 
     def resolve(self, value: Int) -> Int:
-        """``value`` without aliases."""
+        """``value`` with aliases replaced by what they stand for."""
         return sym.substitute(value, self._aliases) if self._aliases else value
 
     def variable(self, var: Var) -> Value:
@@ -225,13 +225,13 @@ class Frame:
         return max((number for number, scope in enumerate(self.scopes) if not scope.certain), default=0)
 
     def key(self, value: Scalar) -> Hashable:
-        """``value`` together with the state of the arrays and temporaries that it reads."""
+        """``value`` with the versions of the arrays, and the names of the temporaries, that it reads."""
         needs = self.needs(value)
         versions = sorted((a, self._versions[a]) for a in needs.arrays if a in self._versions)
         return (value, *versions, *sorted((name, self.temporary(name).text) for name in needs.temporaries))
 
     def find(self, key: Hashable) -> Value | None:
-        """What ``remember`` was given for ``key`` in a scope that is still open."""
+        """The value that ``remember`` recorded for ``key`` in a scope that is still open, or None."""
         return next((scope.known[key] for scope in reversed(self.scopes) if key in scope.known), None)
 
     def find_depth(self, key: Hashable) -> int:
@@ -239,12 +239,12 @@ class Frame:
         return max(depth for depth, scope in enumerate(self.scopes) if key in scope.known)
 
     def remember(self, key: Hashable, value: Value, depth: int) -> Value:
-        """``value`` is what ``find`` gives for ``key`` while the scope number ``depth`` is open."""
+        """Has ``find`` return ``value`` for ``key`` while the scope number ``depth`` is open; returns ``value``."""
         self.scopes[depth].known[key] = value
         return value
 
     def needs(self, value: Scalar) -> Needs:
-        """See ``Needs``."""
+        """What ``value`` depends on, itself and through its operands."""
         found = self._needs.get(value)
         if found is None:
             for scalar in postorder(value):

@@ -1,4 +1,4 @@
-"""The headers of the runtime that sources stand on."""
+"""The runtime headers that sources include."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INCLUDED = re.compile(r'#include "(luminal/[^"]+)"')
 
 
 def included(line: str) -> str | None:
-    """The header that ``line`` of a source includes, by its path in the folder of headers; None where it does not."""
+    """The path, in the folder of headers, of the header that ``line`` includes; None where it includes none."""
     found = _INCLUDED.match(line)
     return found[1] if found is not None else None
 
@@ -22,7 +22,7 @@ def text(header: str) -> str:
 
 
 def needed(sources: Iterable[str]) -> tuple[str, ...]:
-    """The paths of the headers that ``sources`` include, and those that these include, under whatever condition."""
+    """The paths of all headers that ``sources`` include, directly or not, conditional includes too."""
     found: set[str] = set()
     left = list(sources)
     while left:

@@ -1,4 +1,4 @@
-"""Host code: what stands around the kernels of a library, by the device that they run on."""
+"""Host code: the files of a library besides its kernels, by the device that runs these."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ More: TypeAlias = Callable[[Program, Target, Mapping[str, KernelText], Mapping[s
 class Host:
     """The host code for one kind of device.
 
-    ``device`` is what manifests call it, ``platform`` the system that the library is for, ``kernel`` what files of a
-    kernel end in. ``describer`` makes what library.cpp iterates over; ``templates`` are the files beside the kernels,
-    with what they make (``{name}`` is the model). ``check`` raises UnsupportedError for programs that the device cannot
-    run; ``more(program, target, kernels, sources)`` is what the templates of this host know besides, of the kernels and
-    their text by path.
+    ``device`` is its name in manifests, ``platform`` the system that the library is for, ``kernel`` the ending of a
+    kernel's file. ``describer`` makes the tables that library.cpp iterates over. ``templates`` maps templates to the
+    files that they make (``{name}`` is the model). ``check`` raises UnsupportedError for programs that the device
+    cannot run. ``more(program, target, kernels, sources)`` gives this host's further values for the templates, from the
+    kernels and their text by path.
     """
 
     device: str
@@ -51,10 +51,10 @@ class Host:
 
 
 def namespace(name: str) -> str:
-    """The inner namespace of the library ``name``; no name in the runtime headers ends like it."""
+    """The inner namespace of the library ``name``; its ending occurs on no name in the runtime headers."""
     return f"{name}_model"
 
 
 def image_path(source: str) -> str:
-    """Where the image of the kernel ``source`` lies while the library is built."""
+    """The path of the image of the kernel ``source`` while the library is built."""
     return str(PurePosixPath(source).with_suffix(".fatbin"))

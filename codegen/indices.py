@@ -10,7 +10,7 @@ from luminal.core.symbolic import Atom, Expr, FloorDiv, Int, MinMax, Mod, Var
 
 
 class Indices:
-    """Renders index expressions into a frame. Quotients, and parts that do not change in an inner loop, get names."""
+    """Renders index expressions into a frame. Quotients, and parts invariant in an inner loop, get names."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -18,9 +18,9 @@ class Indices:
     # ---- how an expression moves from lane to lane -----------------------------------------------------------------
 
     def stride(self, value: Int) -> int | Expr | None:
-        """What ``value`` gains from one lane to the next; None where that is not the same between all lanes.
+        """The difference of ``value`` between neighbouring lanes; None where that is not the same for all lanes.
 
-        ``value`` counts as constant over a group of lanes that starts at a multiple of their number, as all do.
+        Every group starts at a multiple of the number of lanes, which is used in the proof.
         """
         group = self.frame.group
         value = self.frame.resolve(value)
@@ -36,8 +36,8 @@ class Indices:
         return _slope(self._in_lane(value, sym.expr(lane)), lane)
 
     def groups(self, value: Int) -> tuple[int, int] | None:
-        """``(size, stride)`` where ``value`` gains 1 from lane to lane in runs of ``size`` lanes, and ``stride`` from
-        run to run, for the longest such runs; None where there are none."""
+        """``(size, stride)`` where ``value`` grows by 1 per lane in runs of ``size`` lanes, and by ``stride`` per run,
+        for the longest such runs; None where there are none."""
         group = self.frame.group
         assert group is not None
         value = self.frame.resolve(value)
@@ -94,7 +94,7 @@ class Indices:
         return self._sum(levels[innermost] + constant, name)
 
     def expression(self, value: Int) -> str:
-        """``value`` as the whole right side of a definition: a quotient there needs no name of its own."""
+        """``value`` as the whole right side of a definition: if it is a quotient, that gets no name of its own."""
         value = self.frame.resolve(value)
         if isinstance(value, Expr) and len(value.terms) == 1:
             (monomial, coefficient), *_ = value.terms
@@ -107,13 +107,13 @@ class Indices:
         return _grouped(self.text(value))
 
     def name(self, value: Int) -> str:
-        """``value`` under a name of its own, unless it is one variable or number."""
+        """The name of a variable that holds ``value``, or its text where that is one variable or number."""
         value = self.frame.resolve(value)
         text = self.text(value)
         return text if _simple(text) else self._named(value, text, self.frame.place(value))
 
     def named(self, value: Int, name: str) -> None:
-        """``name`` holds ``value`` in the innermost scope."""
+        """Notes that the variable ``name`` holds ``value`` in the innermost scope."""
         value = self.frame.resolve(value)
         if isinstance(value, Expr) and self.frame.find(("index", value)) is None:
             self.frame.remember(("index", value), Value(name), self.frame.depth)
@@ -131,7 +131,7 @@ class Indices:
         return known.text
 
     def _first_lane(self, value: Int) -> Int:
-        """``value``, where the axis of the only group of lanes is 0."""
+        """``value`` with the axis replaced by 0 where the group is the only one of its loop."""
         group = self.frame.group
         return sym.substitute(value, {group.axis: 0}) if group is not None and group.only else value
 
@@ -141,7 +141,7 @@ class Indices:
         return f"INT64_C({value})" if self.frame.dialect.block is None else f"int64_t{{{value}}}"
 
     def _typed(self, value: Int) -> str:
-        """``value`` for the first lane, of the type of indices also where it is a number."""
+        """``value`` for the first lane; a number is written with the type of indices."""
         value = self._first_lane(self.frame.resolve(value))
         return f"{self.frame.integer}{{{value}}}" if isinstance(value, int) else self.text(value)
 
@@ -258,7 +258,7 @@ class Indices:
             return f"max({a}, {b})" if atom.which == "max" else f"neg(max(neg({a}), neg({b})))"
         assert isinstance(atom, FloorDiv | Mod)
         number = self.vector(atom.num)
-        if isinstance(atom.den, int) and atom.den & (atom.den - 1) == 0:  # both floor, whatever the sign
+        if isinstance(atom.den, int) and atom.den & (atom.den - 1) == 0:  # shift and mask round down for any sign
             if isinstance(atom, Mod):
                 return f"bit_and({number}, {self._broadcast(atom.den - 1, lanes)})"
             return f"shr({number}, {self._broadcast(atom.den.bit_length() - 1, lanes)})"
@@ -272,7 +272,7 @@ class Indices:
     # ---- conditions ------------------------------------------------------------------------------------------------
 
     def split(self, valid: Sequence[Int]) -> tuple[list[Int], list[Int]]:
-        """Conditions that all lanes share, and those in which they differ."""
+        """The conditions that are the same for all lanes, and those that differ between lanes."""
         uniform = [v for v in valid if self.stride(v) == 0]
         return uniform, [v for v in valid if self.stride(v) != 0]
 
@@ -293,7 +293,7 @@ class Indices:
         return mask
 
     def _condition(self, value: Int) -> str:
-        """Where ``value >= 0``, by name."""
+        """The name of the mask of lanes where ``value >= 0``."""
         group, stride = self.frame.group, self.stride(value)
         assert group is not None
         if stride == 1:
@@ -316,7 +316,7 @@ class Indices:
         return self.frame.place(sym.expr(group.axis))
 
     def _mask(self, key: Hashable, text: str, depth: int) -> str:
-        """``text`` under a name that ``key`` finds again."""
+        """The name of the mask ``text``, defined once for each ``key``."""
         known = self.frame.find(key)
         if known is None:
             assert self.frame.group is not None
@@ -332,7 +332,7 @@ def _simple(text: str) -> bool:
 
 
 def _slope(value: Int, variable: Var) -> int | None:
-    """What ``value`` gains from one value of ``variable`` to the next, where that is one number."""
+    """The coefficient of ``variable`` in ``value``, where ``value`` is linear in it and that is a number, else None."""
     linear = sym.coefficient(value, variable)
     return linear[0] if linear is not None and isinstance(linear[0], int) else None
 

@@ -9,12 +9,12 @@ from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.schedule.nest.walk import expressions, statements
 from luminal.core.symbolic import Atom, Int
 
-LIMIT = (1 << 31) - (1 << 12)  # what a loop adds to its axis at the end is left free
+LIMIT = (1 << 31) - (1 << 12)  # leaves room for the last increment of a loop's axis
 
 
 def of(nest: LoopNest) -> str:
-    """``int`` where every index of ``nest``, and all that it is made of, is smaller than ``LIMIT`` for all sizes that
-    there may be; else ``int64_t``."""
+    """``int`` where every index of ``nest``, and every intermediate value of one, is proved smaller than ``LIMIT`` for
+    all sizes; else ``int64_t``."""
     found = [e for statement in statements(nest.body) for e in expressions(statement)]
     return "int" if all(map(_fits, [*found, nest.task_count])) else "int64_t"
 
@@ -24,7 +24,7 @@ def _fits(value: Int) -> bool:
 
 
 def _magnitude(value: Int) -> float:
-    """A bound of the absolute value of ``value``, and of every sum and product of atoms on the way to it."""
+    """A bound of the absolute value of ``value`` and of its intermediate sums and products."""
     if isinstance(value, int):
         return abs(value)
     return sum(abs(factor) * math.prod(max(1.0, _bound(atom)) for atom in atoms) for atoms, factor in value.terms)

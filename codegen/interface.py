@@ -1,4 +1,4 @@
-"""How a compiled library looks from outside: its name, dims, entry points and their tensors, ready for the templates.
+"""The public interface of a library, for the templates: its name, dims, entry points and their tensors.
 
 The C header, the C++ wrapper, the Python module, the descriptor tables of library.cpp and the metadata are all rendered
 from one :class:`Interface`, so they cannot disagree.
@@ -59,8 +59,8 @@ _RESERVED = frozenset(_RESERVED_WORDS.split())
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dimension, its bounds (both included) and its name as part of a C identifier. One that is ``measured``
-    is as large as the data of a run decides."""
+    """A symbolic dimension, its bounds (both included) and its name as part of a C identifier. The data of a run
+    decides the size of one that is ``measured``."""
 
     name: str
     identifier: str
@@ -93,7 +93,7 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """What a comment says about it: ``input_ids: int64 [batch, sequence]``."""
+        """Its text in a comment: ``input_ids: int64 [batch, sequence]``."""
         return comment(f"{self.name}: {self.dtype.name} [{', '.join(str(axis) for axis in self.shape)}]")
 
 
@@ -117,7 +117,7 @@ class Entry:
 @dataclass(frozen=True)
 class Interface:
     """Everything that a library's user can see. ``name`` is a C identifier: it prefixes every exported function.
-    ``states`` are what a context keeps from one run to the next."""
+    ``states`` are values that a context keeps from one run to the next."""
 
     name: str
     dims: tuple[Dim, ...]
@@ -126,14 +126,14 @@ class Interface:
 
     @property
     def structs(self) -> list[tuple[str, int]]:
-        """The types of its tensors that C++ has not: their names in NAME.hpp, and the bits that an element takes."""
+        """The element types that C++ lacks: their names in NAME.hpp, and the bits of an element."""
         tensors = [tensor for entry in self.entries for tensor in (*entry.inputs, *entry.outputs)]
         used = {tensor.dtype for tensor in tensors if tensor.cpp_type[0].isupper()}
         return sorted((CPP_TYPES[dtype.name], 8 * dtype.itemsize) for dtype in used)
 
     @property
     def macro(self) -> str:
-        """What the model's enumerators and include guards begin with."""
+        """The prefix of the model's enumerators and include guards."""
         return self.name.upper()
 
     def metadata(self, **more: Any) -> dict[str, Any]:
@@ -207,10 +207,10 @@ def identifiers(names: Sequence[str]) -> list[str]:
 
 
 def library_name(called: str) -> str:
-    """What a model that is called so is named: an identifier of C that is no name of the system's own, so that its
-    library and headers hide none and its functions and namespace clash with none (see ``system_names``).
+    """The name for a model that the user called ``called``: a C identifier that differs from all names of the system,
+    so that its library, headers, functions and namespace neither hide nor clash with any (see ``system_names``).
 
-    A file system that does not tell ``libM`` from ``libm`` is as good as one that does.
+    File names are compared without case, since some file systems do not tell ``libM`` from ``libm``.
     """
     name = identifiers([called])[0]
     taken = name in system_names.GLOBALS or name.lower() in system_names.FILES

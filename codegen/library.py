@@ -1,4 +1,4 @@
-"""What the template of library.cpp iterates over: steps as calls, sizes as functions, tables as rows."""
+"""The values that the template of library.cpp iterates over: steps as calls, sizes as functions, tables as rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from luminal.core.types import DType
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant's place in the weights, as an identifier of the library."""
+    """A constant's offset in the weights, and the identifier in library.cpp that holds it."""
 
     identifier: str
     offset: int
@@ -54,7 +54,7 @@ class FiniteRow:
 
 @dataclass(frozen=True)
 class SizeFunction:
-    """``int64_t identifier(const int64_t* dims)``; ``comment`` is the size as it is written elsewhere."""
+    """``int64_t identifier(const int64_t* dims)``; ``comment`` is the size as an expression of dims."""
 
     identifier: str
     lines: tuple[str, ...]
@@ -63,8 +63,8 @@ class SizeFunction:
 
 @dataclass(frozen=True)
 class SolutionRow:
-    """A dim that occurs in expressions alone, and the axis of an input from whose size ``function`` computes it; all
-    but that by number."""
+    """``function`` computes the dim, which is the size of no axis by itself, from the size of an axis of an input; dim,
+    input and axis are numbers."""
 
     dim: int
     input: int
@@ -82,9 +82,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch, a call of the host, or a phase of several launches: the member of the context that runs it, the number
-    of its step (of the one that can raise a status, where one can), the text of the count of its tasks or shares (and
-    of how many are worth a thread; empty for the host), and the calls."""
+    """A launch, a call of the host, or a phase of several launches. ``how`` is the member of the context that runs it,
+    ``number`` that of its step (in a phase, of the step that may raise a status). ``tasks`` is the text of the count of
+    tasks or shares, and of how many are worth a thread; empty for the host."""
 
     how: str
     number: int
@@ -94,8 +94,8 @@ class Step:
 
 @dataclass(frozen=True)
 class LoopStep:
-    """A loop: the ``carries`` are ``(now, next, place of now, place of next)``, the first two names of variables.
-    ``rounds`` is empty where ``flag``, a pointer, says after the steps of ``test`` whether to go on."""
+    """A loop. A carry is ``(now, next, place of now, place of next)``, the first two names of variables. ``rounds`` is
+    empty where the loop goes on as long as the pointer ``flag`` holds true after the steps of ``test``."""
 
     counter: str
     rounds: str
@@ -108,7 +108,7 @@ class LoopStep:
 
 @dataclass(frozen=True)
 class BranchStep:
-    """A branch on what the pointer ``flag`` points to."""
+    """A branch on the bool at the pointer ``flag``."""
 
     flag: str
     then: tuple[AnyStep, ...]
@@ -118,7 +118,7 @@ class BranchStep:
 
 @dataclass(frozen=True)
 class MeasureStep:
-    """The size of the dim of this number, which the pointer ``count`` points to."""
+    """Sets the size of the dim number ``dim`` to the integer at the pointer ``count``."""
 
     dim: int
     name: str
@@ -151,8 +151,8 @@ class TensorTable:
 
 @dataclass(frozen=True)
 class StateRow:
-    """A value that contexts keep: what is public about it, the text of its axes, where it lies among the states, its
-    bytes, and the text of the place of its first value in the weights (-1: zeros)."""
+    """A value that contexts keep: its public description, the text of its axes, its offset among the states, its size
+    in bytes, and the text of the offset of its initial value in the weights (-1: zeros)."""
 
     tensor: Tensor
     axes: str
@@ -163,7 +163,7 @@ class StateRow:
 
 @dataclass(frozen=True)
 class AxesTable:
-    """The axes that tensors of one shape share."""
+    """The table of axes that all tensors of one shape share."""
 
     identifier: str
     items: tuple[str, ...]
@@ -171,7 +171,7 @@ class AxesTable:
 
 @dataclass(frozen=True)
 class EntryText:
-    """An entry point: what is public about it, its steps, the tables of its inputs and outputs, the dims to solve."""
+    """An entry point: its public description, its steps, the tables of its inputs and outputs, the dims to solve."""
 
     interface: public.Entry
     steps: tuple[AnyStep, ...]
@@ -191,11 +191,11 @@ class LibraryText:
     entries: tuple[EntryText, ...]
     steps: tuple[str, ...]
     states: tuple[StateRow, ...]
-    texts: tuple[tuple[str, int], ...]  # each a literal of C, and its bytes
+    texts: tuple[tuple[str, int], ...]  # C string literals, and their sizes in bytes
 
 
 def interface_of(program: Program) -> Interface:
-    """What a user of the compiled program sees."""
+    """The public interface of ``program``."""
     return Interface(
         program.name,
         public.dims(((dim.name, dim.lo, _bound(dim)) for dim in program.dims), {dim.name for dim in program.measured}),
@@ -222,7 +222,7 @@ def _bound(dim: Var) -> int:
 
 
 class Describer:
-    """The library of ``program``; ``kernels`` are its kernels, rendered, ``plan`` the places of its constants."""
+    """Describes the library of ``program``; ``kernels`` are its rendered kernels, ``plan`` the places of constants."""
 
     def __init__(
         self, program: Program, interface: Interface, kernels: Sequence[KernelText], plan: WeightsPlan
@@ -289,7 +289,7 @@ class Describer:
         return EntryText(face, steps, tables, tuple(self._solutions(entry)))
 
     def _region(self, region: Region, pointers: dict[str, str]) -> Iterator[AnyStep]:
-        """``pointers`` are the texts of the buffers that have no fixed place; it gains those of carries."""
+        """``pointers`` are the texts of pointers to buffers without a fixed place; those of carries are added."""
         phases = {phase.first: phase for phase in region.phases}
         number = 0
         while number < len(region.steps):
@@ -371,7 +371,7 @@ class Describer:
         return Call(signature.call(arguments, times), step.origins)
 
     def _fetch(self, step: Launch, times: int) -> dict[str, str]:
-        """What a call fetches for a later step; where it is nothing, the first line of all weights again and again."""
+        """The prefetch for a later step as arguments of a call; where it has none, the first line of the weights."""
         if step.fetch is None:
             return {AHEAD: "context.weights<char>(0)", AHEAD_STEP: "0"}
         first = self.constants[step.fetch.buffer].identifier
@@ -397,7 +397,7 @@ class Describer:
         raise KeyError(buffer.name)
 
     def _element(self, part: Buffer, unit: int, pointers: dict[str, str]) -> str:
-        """A pointer to the element of its whole that a loop is at, ``unit`` being the size of a number there."""
+        """A pointer to ``part``, the slice of its whole at the counter; pointers move by ``unit`` per element."""
         assert part.counter is not None
         stride = self._size(sym.product(part.shape) * unit)
         return f"{self._pointer(self.program.buffer(part.whole), pointers)} + {part.counter.name} * {stride}"
@@ -417,7 +417,7 @@ class Describer:
         return self.sizes[value].identifier
 
     def _returning(self, value: Int, variables: dict[Var, Value]) -> tuple[str, ...]:
-        """The body of a function that returns ``value``; it has ``dims``, and ``variables`` beside them."""
+        """The body of a function that returns ``value``, in terms of ``dims`` and ``variables``."""
         frame = Frame(Names())
         with frame.open("") as scope:
             scope.variables.update({dim: Value(f"dims[{number}]") for dim, number in self.dims.items()})
@@ -426,7 +426,7 @@ class Describer:
         return tuple(scope.lines)
 
     def _solutions(self, entry: Entry) -> Iterator[SolutionRow]:
-        """The dims that stand alone on no axis. The runtime binds the others before."""
+        """The dims that are the size of no axis by themselves. The runtime binds the others before."""
         axes = [(number, axis) for number, tensor in enumerate(entry.inputs) for axis in range(len(tensor.shape))]
         extents = [entry.inputs[number].shape[axis] for number, axis in axes]
         for solution in solve(extents):
@@ -459,8 +459,8 @@ class Describer:
 
 
 class LaunchDescriber(Describer):
-    """The same for a library that launches its kernels on a GPU, one after the other, each in as many blocks as it has
-    tasks: a call is ``context.launch(...)``, with the buffers of the context as arguments."""
+    """Describes a library that launches its kernels on a GPU, one after the other, a block for each task: a call is
+    ``context.launch(...)``, with the buffers of the context as arguments."""
 
     def _step(self, step: Launch, pointers: dict[str, str]) -> Step:
         number = self._number(step)

@@ -24,8 +24,8 @@ class Loops:
     def counted(
         self, loop: Loop, start: str, end: str, step: int, writes: frozenset[str], *, unroll: int | None = None
     ) -> Iterator[str]:
-        """The loop ``for (axis = start; axis < end; axis += step)``; gives the name of the axis. ``unroll`` iterations
-        stand side by side, all where it is of that kind."""
+        """Opens ``for (axis = start; axis < end; axis += step)``; gives the name of the axis. ``unroll`` iterations are
+        unrolled, and all of a loop of the kind ``unroll``."""
         name = self.frame.names.like(loop.axis.name)
         advance = f"++{name}" if step == 1 else f"{name} += {step}"
         head = f"for ({self.frame.integer} {name} = {start}; {name} < {end}; {advance}) {{"
@@ -44,8 +44,8 @@ class Loops:
         return loop.extent
 
     def groups(self, loop: Loop, writes: frozenset[str]) -> Iterator[Group]:
-        """Opens the loop over full groups of lanes, then the block for the partial group at the end, where there may be
-        one; yields in each. A single group, full or partial, needs no loop."""
+        """Opens the loop over full groups of lanes, then the block for the partial group at the end, if there may be
+        one; yields each group. A single group, full or partial, needs no loop."""
         if sym.always(loop.extent - 1) and sym.always(loop.lanes - loop.extent):
             with self.frame.unbraced(writes=writes):
                 self.frame.bind(loop.axis, Value("0"))

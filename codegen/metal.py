@@ -1,6 +1,6 @@
 """Libraries for Apple's GPUs: host code for macOS, with the kernels inside as text of Metal's shading language.
 
-Metal compiles the text when a library is opened, and finds no files then: it holds the headers that kernels include.
+Metal compiles the text when a library is opened, and reads no files then: the text contains the headers it needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.target import Target
 from luminal.core.types import DType
 
-MOST_BUFFERS = 31  # that a kernel can have as arguments
+MOST_BUFFERS = 31  # most buffers that a kernel can have as arguments
 
 
 def check(program: Program) -> None:
@@ -33,10 +33,10 @@ def check(program: Program) -> None:
 
 
 def shader_text(sources: Iterable[str], inside: str) -> str:
-    """One text of all ``sources``, in the namespace ``inside``, in which every header of the runtime stands once, where
-    it is first included.
+    """One text of all ``sources``, in the namespace ``inside``, with every runtime header once, where it is first
+    included.
 
-    Raises SpecError for a header that is included under a condition: it might stand where it is not read.
+    Raises SpecError for a header that is included under a condition: its one copy might be skipped.
     """
     return "\n".join([f"#define LM_NAMESPACE {inside}", *_lines(sources), ""])
 

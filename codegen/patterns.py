@@ -16,7 +16,7 @@ from luminal.core.rules.quantised import quantised, restored
 from luminal.core.schedule.nest.ir import Index, Literal, Scalar
 from luminal.core.types import f32, i8, i16, u8, u16
 
-SMALLEST = 2.0**-100  # no product of this, or of a larger number, and an integer other than 0 vanishes
+SMALLEST = 2.0**-100  # a product of at least this and a nonzero integer does not underflow
 
 STORED = (u8, i8, u16, i16)  # the types of integers that ``quantise`` gives
 
@@ -24,10 +24,10 @@ Function: TypeAlias = Callable[[Scalar], tuple[str, tuple[Scalar, ...]] | None]
 
 
 def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """The name of a function that gives ``scalar``, and its arguments; None where there is none.
+    """The name of a function that computes ``scalar``, and its arguments; None where there is none.
 
-    ``quantise<T, zero>(x)`` is ``x`` rounded to a whole number, plus ``zero``, as an integer of few bits,
-    ``fake_quantise<T, zero>(x)`` that less ``zero`` as a float. For the others see ``OF_TWO``.
+    ``quantise<T, zero>(x)`` is ``x`` rounded to a whole number, plus ``zero``, as the narrow integer type ``T``;
+    ``fake_quantise<T, zero>(x)`` is the same minus ``zero``, as a float. For the others see ``OF_TWO``.
     """
     if scalar.op is ops.CAST:
         return _quantised(scalar) or _restored(scalar)
@@ -40,13 +40,13 @@ def function(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
 
 
 def _quantised(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """``quantise`` and what it rounds, where ``scalar`` is quantised."""
+    """``quantise`` and its argument, where ``scalar`` matches."""
     found = quantised(scalar, SCALARS) if scalar.dtype in STORED else None
     return None if found is None else (f"quantise<{_parameters(scalar, found[1])}>", found[:1])
 
 
 def _restored(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """``fake_quantise`` and what it rounds, where ``scalar`` is that, less the zero point that was added."""
+    """``fake_quantise`` and its argument, where ``scalar`` matches: the zero point subtracted is the one added."""
     whole, less = restored(scalar, SCALARS) or (None, 0)
     found = quantised(whole, SCALARS) if whole is not None and whole.dtype in STORED else None
     if whole is None or found is None or found[1] != less:
@@ -55,13 +55,13 @@ def _restored(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
 
 
 def _parameters(whole: Scalar, zero: int) -> str:
-    """The type and the zero point of what is quantised, as parameters of a template."""
+    """The quantised type and the zero point as template arguments."""
     return ctype(whole.dtype) + (f", {zero}" if zero else "")
 
 
 def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
-    """As ``function``, in kernels of tile operations: ``digits<T>(bytes, amount)`` are the numbers of fewer
-    than 8 bits that begin at a bit of every byte, as floats."""
+    """As ``function``, for kernels of tile operations, which also have ``digits<T>(bytes, amount)``: the numbers of a
+    type ``T`` below 8 bits that begin at bit ``amount`` of every byte, as floats."""
     if scalar.op is ops.CAST and scalar.dtype == f32:
         dtype = scalar.operands[0].dtype
         for found in SCALARS.match(DIGITS, scalar):
@@ -71,14 +71,14 @@ def beside_tiles(scalar: Scalar) -> tuple[str, tuple[Scalar, ...]] | None:
 
 
 def _begins_in_byte(amount: Scalar) -> bool:
-    """Whether a scalar is the number of one of 8 bits."""
+    """Whether ``amount`` is an index below 8: the number of a bit of a byte."""
     leaf = amount.operands[0].leaf if amount.op is ops.CAST else amount.leaf
     highest = sym.upper(leaf.value) if isinstance(leaf, Index) else None
     return highest is not None and highest < 8
 
 
 def _is_bound(x: Scalar, y: Scalar) -> bool:
-    """Whether ``y`` is a number, and not the +0 that is larger than an ``x`` of -0 that it equals."""
+    """Whether ``y`` is a literal other than NaN, and not +0 where ``x`` may be -0: MAX orders them, ``<`` does not."""
     value = _number(y)
     if value is None or math.isnan(value):
         return False
@@ -99,7 +99,7 @@ def _is_integer(scalar: Scalar) -> bool:
 
 
 def _number(scalar: Scalar) -> float | None:
-    """What a literal is."""
+    """The value of a literal; None for other scalars."""
     if not isinstance(scalar.leaf, Literal):
         return None
     return float(np.frombuffer(scalar.leaf.bits, scalar.dtype.numpy)[0])
@@ -109,8 +109,8 @@ SCALARS: Matcher[Scalar] = Matcher(lambda scalar: scalar.operands, _number)
 MULTIPLE = apply(ops.MUL, X, C)
 DIGITS = apply(ops.CAST, apply(ops.CAST, apply(ops.SHR, Any_("bytes", u8), Any_("amount"))))
 
-# Functions of two floats, the scalars that they give, and on which condition. ``lesser`` and ``greater`` are an
-# instruction each on most machines. So is a maximum with a number: it need not ask whether that is NaN.
+# Functions of two floats, the pattern that they compute, and the condition. ``lesser`` and ``greater`` are one
+# instruction each on most machines. A maximum with a literal is one too, as the literal is not NaN.
 OF_TWO: tuple[tuple[str, Pattern, Callable[..., bool]], ...] = (
     ("lesser", apply(ops.SELECT, apply(ops.LESS_THAN, X, Y), X, Y), lambda x, y: True),
     ("greater", apply(ops.SELECT, apply(ops.LESS_THAN, X, Y), Y, X), lambda x, y: True),

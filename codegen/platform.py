@@ -10,11 +10,11 @@ from dataclasses import dataclass
 class Platform:
     """An operating system.
 
-    ``library`` is the file name of a library by its name, and ``link_flags`` make one of objects, so that it needs the
-    system's C library alone and exports the functions of its C ABI alone. Of these texts ``{name}`` is the model.
-    ``exports`` is the file of the sources that they refer to, where they do. ``triple`` names a machine to clang, by
-    its architecture, with the oldest version of the system that has what a library needs; ``machine`` is in the name
-    that every compiler for the system gives to its machines; ``compiler`` is what a cross compiler for it is called.
+    ``library`` is the file name of a library. ``link_flags`` link objects to one that needs the system's C library
+    alone and exports the functions of its C ABI alone. In both, ``{name}`` is the model. ``exports`` is the source
+    file, if any, to which the flags refer. ``triple`` is clang's name of a machine, with its architecture and the
+    oldest version of the system that a library can run on. ``machine`` occurs in the machine name that every compiler
+    for the system reports; ``compiler`` is the name of a cross compiler for it.
     """
 
     name: str
@@ -43,7 +43,7 @@ LINUX = Platform(
         "-static-libgcc",
         "-Wl,--as-needed",
         "-Wl,-z,defs",
-        "-Wl,--strip-debug",  # of what some compilers add of their own
+        "-Wl,--strip-debug",  # removes debug information of objects that some compilers add
         "-Wl,--version-script=exports.map",
         "-pthread",
         "-ldl",
@@ -69,5 +69,5 @@ MACOS = Platform(
 
 
 def here() -> Platform:
-    """That of this process."""
+    """The platform of this process."""
     return MACOS if sys.platform == "darwin" else LINUX

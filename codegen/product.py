@@ -1,4 +1,4 @@
-"""What is built: translation units that are compiled, and a shared library that they are linked to."""
+"""What is built: a shared library, linked from translation units."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Unit:
 class Product:
     """A shared library, by the name of its file.
 
-    ``units`` are compiled, by path; ``links`` links them, with a C++ library where they are ``standard``. ``images``
-    are kernels for GPUs, whose images lie beside the units when those are compiled; ``files`` is what the linker reads
-    besides.
+    ``units`` are compiled, by path. ``links`` are the linker's flags; a C++ library is linked if ``standard``.
+    ``images`` are kernels for GPUs, whose images lie beside the units when those are compiled. ``files`` are other
+    files that the linker reads.
     """
 
     file: str

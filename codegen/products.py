@@ -1,6 +1,6 @@
-"""The tile operation of a contraction where threads hold the tile: calls of ``luminal/device/``'s tile functions.
+"""The tile operation of a contraction whose tile is divided among threads: calls of functions of ``luminal/device/``.
 
-A thread multiplies its own rows and columns of what is staged; with a fragment, the lanes of a warp do so together.
+A thread multiplies its own rows and columns of the staged operands; with a fragment, the lanes of a warp do together.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SIDE_BY_SIDE = 4  # steps of a product: their loads overlap, and the sums still 
 def render(loops: Loops, threads: Threads, expressions: Expressions, contract: Contract) -> None:
     """Adds the products of ``contract`` to the frame.
 
-    Raises SpecError outside loops that are divided among threads, and for tiles that no thread can hold: of a number of
-    rows that is not fixed, not in registers, summed in blocks, or of sums that are rounded on the way.
+    Raises SpecError outside loops that are divided among threads, and for tiles that no thread can hold: those with a
+    symbolic row count, not in registers, summed in blocks, or with intermediate sums that are rounded.
     """
     _check(threads, expressions, contract)
     if not contract.accumulate:
@@ -38,7 +38,7 @@ def _check(threads: Threads, expressions: Expressions, contract: Contract) -> No
 
 
 def _clear(loops: Loops, expressions: Expressions, contract: Contract) -> None:
-    """Zeros in the thread's part of the tile."""
+    """Adds the code that zeroes the thread's part of the tile."""
     fragment = contract.fragment
     size = contract.max_rows * contract.columns
     size = size if fragment is None else size // fragment.warp
@@ -103,7 +103,7 @@ def _name(fragment: Fragment, expressions: Expressions) -> str:
 
 
 def _depth(contract: Contract, offset: Int) -> Int:
-    """From one term of an operand to the next."""
+    """The stride of an operand's ``offset`` over the terms of the sum."""
     linear = sym.coefficient(offset, contract.loops[0].axis)
     if linear is None:
         raise SpecError(f"contract {contract.tile}: terms that are not equally far apart")

@@ -21,7 +21,7 @@ from luminal.core.types import DType
 
 @dataclass(frozen=True)
 class Source:
-    """An array that a prologue reads: a parameter of the tile function, ``name``, that points to element ``start``."""
+    """An array that a prologue reads: the tile function's parameter ``name`` points to its element ``start``."""
 
     name: str
     array: str
@@ -31,15 +31,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of B as a tile function computes it: ``value`` over ``sources``, of which the first is B itself."""
+    """A row of B that a tile function computes: ``value`` over ``column``, from ``sources``, the first of them B."""
 
     column: Var
     value: ln.Scalar
     sources: tuple[Source, ...]
 
     def render(self, frame: Frame, contract: ln.Contract) -> str:
-        """Adds the computation to the frame, each part of it outside the loops that do not change it; the name of the
-        array of vectors."""
+        """Adds the computation to the frame, invariant parts outside the loops; returns the name of the array of
+        vectors."""
         lane = Var("lane", 0, contract.lanes - 1)
         pointers = {s.name: Pointer(s.name, s.name, s.dtype, False) for s in self.sources}
         indices = Indices(frame)
@@ -59,8 +59,8 @@ class Row:
 def computed_row(
     contract: ln.Contract, prologue: ln.Prologue, types: Mapping[str, DType], resolve: Callable[[Int], Int]
 ) -> Row:
-    """The row of B, where its arrays are parameters: offsets are taken apart into where the tile begins and what moves
-    with its loops. ``types`` are those of the arrays."""
+    """The row of B over parameters of the tile function: each offset is split into the tile's start and a part over its
+    loops. ``types`` are the element types of the arrays."""
     axes = frozenset(loop.axis for loop in contract.loops) | {prologue.column}
     sources = [Source("b", contract.b, contract.b_type, split(resolve(contract.b_offset), axes)[0])]
     by: dict[ln.Scalar, ln.Scalar] = {}
@@ -77,7 +77,7 @@ def computed_row(
 
 
 def split(offset: Int, axes: frozenset[Var]) -> tuple[Int, Int]:
-    """``offset`` as a part without ``axes`` plus one where they occur in every term."""
+    """``offset`` as the sum of its terms without ``axes`` and of those with them."""
     if isinstance(offset, int):
         return offset, 0
     moving: Int = 0

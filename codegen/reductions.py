@@ -19,18 +19,18 @@ from luminal.core.schedule.nest.walk import arrays_written
 
 Body: TypeAlias = Callable[[Sequence[Statement]], None]
 
-# Independent partial results of a long reduction: an addition takes four cycles, and two can start in each.
+# Independent accumulators of a long reduction: an addition takes four cycles, and two can start in each.
 CHAINS = 4
 
 
 class Accumulation:
-    """One reduction: partial results in a fixed number of accumulators, combined in a fixed order. ``body`` renders the
-    statements that run before each value.
+    """One reduction: a fixed number of accumulators, combined in a fixed order. ``body`` renders the statements that
+    run before each value.
 
-    On a CPU, a long innermost loop is run several steps at a time, each step with an accumulator of its own; the steps'
-    values then come from one lambda. Not of single integers: the compiler reorders those itself, and GCC 12.2 makes
-    wrong sums of several such accumulators. Lanes beyond the end of a vector loop take part as the identity. The
-    threads that divide an innermost loop each reduce their part, and combine what they have.
+    On a CPU, a long innermost loop runs several steps at a time, each with its own accumulator; one lambda computes the
+    values of all steps. Scalar integers have one accumulator: the compiler reorders those sums itself, and GCC 12.2
+    computes wrong ones from several. Lanes beyond the end of a vector loop contribute the identity. Threads that divide
+    an innermost loop each reduce their part, and combine their results.
     """
 
     def __init__(
@@ -172,8 +172,7 @@ class Accumulation:
 
 
 class SideBySide:
-    """Reductions over the same loops, an accumulator each. The products of a sum are added without a rounding between,
-    where the target can."""
+    """Reductions over the same loops, with an accumulator each. A float product is added by a fused multiply-add."""
 
     def __init__(self, loops: Loops, expressions: Expressions, reductions: Reductions) -> None:
         self.loops = loops

@@ -27,18 +27,18 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 # The template of a kernel, by dialect.
 KERNELS = {"cpp": "cpp/kernel.cpp.j2", "cuda": "cuda/kernel.cu.j2", "metal": "metal/kernel.metal.j2"}
-# Flags of every file; those of the target are for the kernels alone, because the library has to be able to say that a
-# machine lacks an instruction set.
+# Flags of every file. Flags of the target are for kernels alone: host code must run on a machine that lacks an
+# instruction set, to report that.
 COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")
 LIBRARY_FLAGS = ("-std=c++17", "-O2", *COMMON_FLAGS)
 
 
 @dataclass(frozen=True)
 class SourceBundle:
-    """The sources of one library. ``files`` maps relative paths to text; ``kernels`` are those files among them that
-    hold a kernel each, rendered; ``plan`` lays out the weights file, whose header holds ``source_hash``; ``platform``
-    is the system that the library is for. ``emulated``: it is for this machine, where its GPU is emulated. ``tensors``
-    says for each kernel, by name, what its arrays are of the model."""
+    """The sources of one library. ``files`` maps relative paths to text; ``kernels`` are the rendered kernels, by the
+    path of their file; ``plan`` lays out the weights file, whose header holds ``source_hash``; ``platform`` is the
+    system that the library is for. ``emulated``: it runs on this machine, which emulates its GPU. ``tensors`` describes
+    each kernel's arrays in terms of the model, by the kernel's name."""
 
     name: str
     target: Target
@@ -108,17 +108,17 @@ def kernel_text(text: KernelText) -> str:
 
 
 def emulated_kernels(texts: Sequence[KernelText], tensors: Mapping[str, Sequence[str]]) -> str:
-    """The table of ``texts``, kernels that run as grids, by which an emulator calls them: ``lm_emulated_kernels``.
+    """The table ``lm_emulated_kernels`` through which an emulator calls ``texts``, kernels that run as grids.
 
-    ``tensors`` are what the arrays of each kernel, by its name, are of the model.
+    ``tensors`` describes each kernel's arrays in terms of the model, by the kernel's name.
     """
     kernels = [(text.signature, text.signature.described(tensors[text.signature.name])) for text in texts]
     return environment().get_template("emulated.cpp.j2").render(kernels=kernels)
 
 
 def tensors(program: Program) -> Mapping[str, tuple[str, ...]]:
-    """For each kernel of ``program``, by name, what its arrays are: ``input 'x'``. Of a kernel that several steps
-    launch the first two, and how many there are besides."""
+    """Descriptions of the arrays of each kernel of ``program``, by its name, such as ``input 'x'``. If several steps
+    launch a kernel: those of the first two, and the number of the others."""
     found: dict[str, list[dict[str, None]]] = {k.name: [{} for _ in k.nest.arrays] for k in program.kernels}
     for step in (step for entry in program.entries for step in entry.launches):
         for names, name in zip(found[program.kernels[step.kernel].name], step.arguments, strict=True):
@@ -139,7 +139,7 @@ def _some(names: Sequence[str]) -> str:
 def render(program: Program, target: Target) -> SourceBundle:
     """The sources of ``program`` for ``target``.
 
-    Raises UnsupportedError for element types that the target's language has not, and for what its device cannot run.
+    Raises UnsupportedError for element types that the target's language lacks, and for what its device cannot run.
     """
     host, dialect = HOSTS[target.dialect], dialects.ALL[target.dialect]
     host.check(program)
@@ -175,7 +175,7 @@ def assemble(
         "abi_header": (INCLUDE / "luminal" / "abi.h").read_text(),
         **host.more(program, target, kernels, sources),
     }
-    # The hash stands for everything that decides what the library does with its weights.
+    # The hash covers everything that decides what the library does with its weights.
     unhashed = _library(host, context, bytes(weights.HASH_BYTES), program, plan, target)
     digest = hashlib.sha256("\0".join([*sources, *sources.values(), unhashed]).encode()).digest()
     files = {**sources, LIBRARY: _library(host, context, digest, program, plan, target)}
@@ -189,17 +189,17 @@ def assemble(
     )  # fmt: skip
 
 
-_FRAMES = 64  # KiB of the stack that calls take, whatever the kernels
+_FRAMES = 64  # KiB of stack for calls, without the arrays of kernels
 
 
 def _stack_kib(program: Program) -> int:
-    """KiB of its caller's stack that a run takes at most: of the arrays of one kernel, and calls."""
+    """The most KiB of its caller's stack that a run takes: the arrays of one kernel, and calls."""
     arrays = max((stack_bytes(kernel.nest) for kernel in program.kernels), default=0)
     return _FRAMES + -(-arrays // 1024)
 
 
 def describe(target: Target) -> dict[str, Any]:
-    """What manifests and libraries say of the machine that they are for."""
+    """The description of ``target`` in manifests and libraries."""
     return {
         "name": target.name,
         "architecture": target.architecture,

@@ -11,7 +11,7 @@ from luminal.core.errors import SpecError
 from luminal.core.schedule.nest.ir import LoopNest
 from luminal.core.types import DType
 
-AHEAD, AHEAD_STEP = "ahead", "ahead_step"  # what a kernel fetches for later ones, and how much at a time
+AHEAD, AHEAD_STEP = "ahead", "ahead_step"  # the address that a kernel prefetches for later ones, bytes per step
 FETCHED = (f"const char* {AHEAD}", f"int64_t {AHEAD_STEP}")
 
 
@@ -40,7 +40,7 @@ class Signature:
     int64_t end)``.
 
     ``status`` is passed only to kernels that may raise one, ``dims`` only to those that read a symbolic size, and
-    ``ahead`` to those that fetch what lies there, ``ahead_step`` bytes at a time. A kernel carries out its tasks
+    ``ahead`` and ``ahead_step`` to those that prefetch from there, so many bytes a step. A kernel carries out its tasks
     ``begin .. end-1``; where it runs as a grid, one for each block of ``threads``.
     """
 
@@ -62,7 +62,7 @@ class Signature:
 
     @property
     def definition(self) -> str:
-        """The head of the definition: arrays do not overlap."""
+        """The head of the definition, which declares that arrays do not overlap."""
         return f"{self._kernel}({', '.join(self._parameters(self._arrays))})"
 
     @property
@@ -81,28 +81,28 @@ class Signature:
         return len(self.pointers) + self.checked + self.reads_dims
 
     def described(self, tensors: Sequence[str]) -> list[str]:
-        """What a message calls the parameters, whose arrays are ``tensors`` of the model: ``x0 (input 'ids')``."""
+        """The parameters as messages name them, such as ``x0 (input 'ids')``; ``tensors`` describes the arrays."""
         arrays = [f"{pointer.name} ({tensor})" for pointer, tensor in zip(self.pointers, tensors, strict=True)]
         return arrays + [name for name, used in (("status", self.checked), ("dims", self.reads_dims)) if used]
 
     def call(self, arguments: Mapping[str, str], times: int = 1) -> str:
-        """A call: ``arguments`` maps arrays of the nest to expressions of their pointer types, and what else the kernel
-        has of ``status``, ``dims``, ``ahead`` and ``ahead_step`` to theirs; the tasks are ``begin .. end-1``, or all
-        tasks of those shares of ``times`` tasks."""
+        """A call. ``arguments`` maps arrays of the nest to expressions of their pointer types, and ``status``,
+        ``dims``, ``ahead`` and ``ahead_step``, if the kernel has them, to expressions. It runs the tasks
+        ``begin .. end-1``, or, where those number shares of ``times`` tasks, all tasks of the shares."""
         values = self.values(arguments)
         last = [form.split()[1] for form in self.dialect.head.last]
         values += [name if times == 1 else f"{name} * {times}" for name in last]
         return f"{self.name}({', '.join(values)})"
 
     def values(self, arguments: Mapping[str, str]) -> list[str]:
-        """What a call passes, but for the tasks: ``arguments`` as for :meth:`call`."""
+        """The arguments of a call, without the tasks; ``arguments`` as for :meth:`call`."""
         values = [arguments[pointer.array] for pointer in self.pointers]
         used = (("status", self.checked), ("dims", self.reads_dims), (AHEAD, self.fetches), (AHEAD_STEP, self.fetches))
         return values + [arguments[name] for name, passed in used if passed]
 
     def call_of(self, pointers: str) -> str:
-        """A call with the arguments in the order of the parameters, which ``pointers`` are, without types; the kernel
-        fetches nothing."""
+        """A call whose arguments are the elements of ``pointers``, an array of untyped pointers in the order of the
+        parameters. Only for kernels that do not prefetch for later ones."""
         types = {pointer.array: pointer.type for pointer in self.pointers}
         types |= {"status": "Status*"} if self.checked else {}
         types |= {"dims": "const int64_t*"} if self.reads_dims else {}
@@ -119,9 +119,9 @@ class Signature:
 
 def of(name: str, nest: LoopNest, names: Names, dialect: Dialect, fetches: bool = False) -> Signature:
     """The signature of the kernel ``name`` for ``nest``; its parameters' names are taken from ``names``. With
-    ``fetches`` it fetches what later kernels read.
+    ``fetches`` the kernel prefetches what later kernels read.
 
-    Raises SpecError for a name that the runtime headers use, UnsupportedError for types that ``dialect`` has not.
+    Raises SpecError for a name that the runtime headers use, UnsupportedError for types that ``dialect`` lacks.
     """
     if name in RESERVED | dialect.reserved:
         raise SpecError(f"a kernel cannot be called {name!r}: the runtime headers use that name")

@@ -41,7 +41,7 @@ from luminal.core.schedule.nest.walk import statements as nested
 from luminal.core.symbolic import Expr, Int
 
 COPIES = (4, 8, 16)  # bytes that a thread can copy ahead
-MOVES = (2, 4, 8)  # bytes that an integer of a CPU holds
+MOVES = (2, 4, 8)  # bytes of an integer that a CPU moves at once
 
 STATUSES = {
     Failure.INDEX: "LM_INDEX_OUT_OF_RANGE",
@@ -52,9 +52,8 @@ STATUSES = {
 
 class Statements:
     """Renders the statements of ``nest``, the kernel ``name``, into a frame. ``functions`` collects the tile functions
-    that must precede the kernel; ``prefetch`` says how far ahead they fetch, and where it ``fetches``, they fetch what
-    later kernels read. Arrays that are ``unread``, because what they hold still has a name wherever it is read, are
-    left out."""
+    that must precede the kernel; ``prefetch`` says how far ahead they prefetch; with ``fetches`` they also do so for
+    later kernels. Arrays ``unread`` are left out: wherever one is read, its value is still in a named variable."""
 
     def __init__(
         self,
@@ -79,10 +78,10 @@ class Statements:
         self.expressions = Expressions(frame, self.indices, self.threads, arrays, function)
         self.loops = Loops(frame, self.indices)
         self.functions: list[TileFunction] = []
-        self.kept: dict[tuple[str, Int], tuple[str, str]] = {}  # rows to be stored, and which, by array and offset
+        self.kept: dict[tuple[str, Int], tuple[str, str]] = {}  # array, offset: name and number of a row (see across)
 
     def body(self, statements: Sequence[Statement]) -> None:
-        """``statements``, in the innermost open scope."""
+        """Adds ``statements`` to the innermost open scope."""
         for statement in statements:
             if isinstance(statement, Loop):
                 self._loop(statement)
@@ -172,7 +171,7 @@ class Statements:
         self.frame.line(f"const vec<{self.frame.integer}, {group.lanes}> {name} = {chosen};")
 
     def _let_on_grid(self, statement: Let, value: str, raising: str) -> None:
-        """The index may be of a wider type than those that are in range."""
+        """The value may be of a wider type than indices: it is checked before it is converted."""
         inside, name = self.frame.names.fresh("inside"), self.frame.declare(statement.axis)
         self.frame.line(f"const bool {inside} = 0 <= {value} && {value} < {self.indices.text(statement.extent)};")
         self.frame.line(f"if (!{inside}) {raising}")
@@ -244,7 +243,7 @@ class Statements:
             self.expressions.stored(statement, stored, value)
 
     def _lanes(self, value: Scalar, stored: Scalar) -> str:
-        """The lanes to store for ``value``: those of ``stored``, which the store rounds if it is not that itself."""
+        """The text of the lanes to store for ``value``: those of ``stored``, ``value`` before the store rounds it."""
         text = self.expressions.vector(stored)
         rounds = stored is not value and self.frame.dialect.block is None
         return f"normal_or_zero({text})" if rounds and not value.attr.subnormals else text
@@ -256,7 +255,7 @@ class Statements:
         return f"{pointer.name}[{self.expressions.place(statement.array, statement.offset)}] = {value};"
 
     def _copy(self, store: Store) -> bool:
-        """Writes a store as a copy that the thread need not wait for, where it is one and threads have such."""
+        """Renders a store that only copies as an asynchronous copy to shared memory, where possible; whether it did."""
         leaf, group, dialect = store.value.leaf, self.frame.group, self.frame.dialect
         if dialect.block is None or not isinstance(leaf, Access) or store.valid:
             return False
@@ -280,14 +279,14 @@ class Statements:
         return True
 
     def _move(self, store: Store) -> bool:
-        """Writes a store as a move of the few elements that it only moves, where they are one integer of memory: the
-        pairs of a transposed operand are."""
+        """Renders a store that only copies a few elements as a move of one integer, where they fill one; whether it
+        did. The pairs of a transposed operand are such elements."""
         leaf, group = store.value.leaf, self.frame.group
         if self.frame.dialect.block is not None or group is None or not isinstance(leaf, Access) or store.valid:
             return False
         dtype, names = store.value.dtype, {leaf.array, store.array}
         count = int(group.count) if group.count is not None and group.count.isdigit() else 0
-        # Of a bool, or a type of fewer bits than its bytes have, a value may be more than one pattern of memory.
+        # A bool, or a type with fewer bits than its bytes, may have several patterns in memory for one value.
         whole = count * dtype.itemsize in MOVES and dtype.bits == 8 * dtype.itemsize and not dtype.is_bool
         same = {self.expressions.array(name).dtype for name in names} == {dtype}
         beside = all(self.indices.stride(at) == 1 for at in (leaf.offset, store.offset))
@@ -328,7 +327,7 @@ class Statements:
         array, at = self.arrays[name].name, ""
         if isinstance(stride, int) and abs(stride) * group.lanes < 1 << 31:
             array, at = self.expressions.pointer(name, offset), f"multiples<{group.lanes}>({stride})"
-        at = at or self.indices.vector(offset)  # the last lane stays where lanes meet
+        at = at or self.indices.vector(offset)  # of lanes with the same offset, the last one wins
         return f"scatter({array}, {at}, {value}, {mask});" if mask else f"scatter({array}, {at}, {value});"
 
     # ---- order -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ namespace NAME. The names are those of GNU's C library and of macOS's together, 
 
 from __future__ import annotations
 
-# What the linker and the loader take for a library of the system, where a model of that name is linked or found first.
+# Libraries of the system: a model of that name would be linked or loaded in their place.
 _LIBRARIES = """
     anl asan atomic c crypt cuda cudart dl gcc gcc_eh gcc_s gomp itm lsan m mvec nsl nvrtc objc omp pthread quadmath
     resolv rt ssp stdc supc system tsan ubsan unwind util z
@@ -92,13 +92,13 @@ _TYPES = """
     u_char u_int u_long u_short uint ulong ushort wctype_t wint_t
 """
 
-# What no namespace may be called, and no library needs to be: where a program begins; and an alias that <cxxabi.h> has.
+# Names that no namespace may have: a program's entry point, and an alias that <cxxabi.h> declares.
 _PROGRAM = "main abi"
 
-# Functions of C libraries that end as a model's do: shm_open, sem_close.
+# Prefixes of functions of C libraries that end as a model's functions do: shm_open, sem_close.
 _PREFIXES = "catalog dbm iconv mq sem shm"
 
-# File systems that do not tell Time.h from time.h are as good as others.
+# Compared without case: some file systems do not tell Time.h from time.h.
 FILES = frozenset(f"{_LIBRARIES} {_HEADERS}".split())
 GLOBALS = frozenset(
     [

@@ -1,4 +1,4 @@
-"""What the threads of a block do: divided loops, what one of them does for all, shared arrays, barriers."""
+"""The threads of a block: divided loops, stores by one thread for all, shared arrays, barriers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ALIGNMENT = 16  # bytes that a thread copies at once
 
 
 class Threads:
-    """The threads of a block, in a dialect that has them; of a CPU's task, one. ``shared`` collects the declarations of
-    shared arrays, which stand at the head of the kernel."""
+    """The threads of a block, in a dialect that has blocks; a CPU's task has one thread. ``shared`` collects the
+    declarations of shared arrays, which go to the head of the kernel."""
 
     def __init__(self, frame: Frame, indices: Indices, nest: LoopNest) -> None:
         self.frame = frame
@@ -31,14 +31,14 @@ class Threads:
         self.shared: list[str] = []
         self.variable = Var("tid", 0, nest.threads - 1)
         self._number: Int = sym.expr(self.variable)
-        self._loop: Loop | None = None  # that is open and divided
-        self._axis: Var | None = None  # which its axis is called
+        self._loop: Loop | None = None  # the open loop that is divided among the threads
+        self._axis: Var | None = None  # its axis, aliases resolved
         self._scratch: dict[str, str] = {}
-        self._copying = False  # copies have been started that no barrier has waited for
+        self._copying = False  # asynchronous copies may be under way, which no barrier has waited for
         self._exchanged = _exchanged(nest)
 
     def begin(self) -> None:
-        """Declares the number of the thread, for which the axes of loops with an iteration for each thread stand."""
+        """Declares the thread's number, to which axes of loops with one iteration per thread become aliases."""
         syntax = self._syntax()
         if self.nest.threads == 1:
             return
@@ -63,12 +63,12 @@ class Threads:
 
     @property
     def apart(self) -> bool:
-        """Whether the threads do different things here."""
+        """Whether a loop that is divided among the threads is open."""
         return self._loop is not None
 
     @contextmanager
     def loop(self, loop: Loop, writes: frozenset[str]) -> Iterator[None]:
-        """The iterations of ``loop`` that fall to the thread, for the duration of the ``with``."""
+        """Opens the thread's own iterations of ``loop`` for the duration of the ``with``."""
         self._syntax()
         self._loop = loop
         self._axis = sym.as_var(self.frame.resolve(sym.expr(loop.axis)))
@@ -102,7 +102,7 @@ class Threads:
     # ---- together --------------------------------------------------------------------------------------------------
 
     def combined(self, fold: Fold, text: str, dtype: DType) -> str:
-        """The reduction of all threads' values, known to each."""
+        """The text of the reduction of all threads' values, which every thread gets."""
         if self.nest.threads == 1:
             return text
         if self.nest.threads == WARP:
@@ -114,12 +114,12 @@ class Threads:
         return f"block_{fold.lanes}<{self.nest.threads}>({text}, {self._scratch[element]}, {self.number})"
 
     def sort(self, first: str, extent: str) -> None:
-        """Puts elements in order."""
+        """Adds a sort of ``extent`` elements from the pointer ``first`` on, by all threads of the block."""
         number = self.number if self.nest.threads > 1 else "0"
         self.frame.line(f"block_sort<{self.nest.threads}>({first}, {extent}, {number});")
 
     def barrier(self, all_memory: bool) -> None:
-        """All threads meet; copies that were started ahead have come."""
+        """Adds a barrier, after a wait for the asynchronous copies that are under way."""
         if self._copying:
             self.frame.line("copy_commit();")
             self.frame.line("copy_wait<0>();")
@@ -127,25 +127,25 @@ class Threads:
         self.frame.line("barrier_of_all_memory();" if all_memory else "barrier();")
 
     def copies(self) -> None:
-        """A copy has been started."""
+        """Notes that an asynchronous copy has been started."""
         self._copying = True
 
     @contextmanager
     def repeated(self, body: Sequence[Statement]) -> Iterator[None]:
-        """A loop over ``body``, which may have no iteration: copies that one has started may be under way in the next,
-        and what was under way before the loop may still be after it."""
+        """Around a loop over ``body``, which may run no iteration: copies started in one iteration may be under way in
+        the next, and copies under way before the loop may be so after it."""
         before = self._copying
         self._copying = before or _leaves_copies(body)
         yield
         self._copying = self._copying or before
 
     def moved(self, body: Sequence[Statement]) -> frozenset[str]:
-        """The arrays that others may have written after a barrier in ``body``: nothing is read from them before."""
+        """The arrays that other threads may have changed after a barrier in ``body``: no read moves across it."""
         found = any(isinstance(s, Barrier) for s in statements(body))
         return self._exchanged if found else frozenset()
 
     def one(self, pointer: Pointer) -> str:
-        """The condition under which the thread is the one that stores into an array which all have in common."""
+        """The condition that selects one thread to store into an array common to all; empty where none is needed."""
         alone = self._loop is not None or self.nest.threads == 1
         return "" if alone or pointer.space not in ("global", "shared") else f"{self.number} == 0"
 
@@ -164,8 +164,8 @@ class Threads:
         self.frame.line(f"{element} {pointer.name}[{statement.extent // parts}];")
 
     def part(self, offset: Int, extent: int) -> Int:
-        """The place in the thread's part of an array in registers, of ``extent`` elements in all. Raises SpecError for
-        an element of another thread's."""
+        """``offset``, in an array of ``extent`` elements in the registers of all threads, relative to the thread's own
+        part. Raises SpecError where it is in another thread's part."""
         if self._loop is None or self._axis is None:
             raise SpecError("an array in registers is used outside the loops that are divided among threads")
         size = extent // self.nest.threads
@@ -198,7 +198,7 @@ def _exchanged(nest: LoopNest) -> frozenset[str]:
 
 
 def _whole(nest: LoopNest) -> list[Var]:
-    """The axes of which every loop has an iteration for each thread."""
+    """The axes all of whose loops have one iteration per thread."""
     loops = [loop for s in statements(nest.body) for loop in headers(s)]
     whole = {loop.axis: None for loop in loops if _is_whole(loop, nest)}
     others = {loop.axis for loop in loops if not _is_whole(loop, nest)}

@@ -1,4 +1,4 @@
-"""Single kernels in a library that runs them by number, for timing one beside another."""
+"""A library that runs single kernels by number, to compare their times."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LINKS = ("-shared", "-static-libgcc", "-Wl,--as-needed", "-Wl,-z,defs", "-pthre
 
 
 def product(kernels: Sequence[Kernel], target: Target) -> Product:
-    """The library of ``kernels`` for a CPU, each under its place as number; the dimensions of each are those of its
-    nest, in order. A kernel is called with its arrays, its status and its dimensions, where it takes those.
+    """The library of ``kernels`` for a CPU, numbered by their order here. A kernel is called with its arrays and, where
+    it takes them, a status and the sizes of its nest's dimensions in order.
 
     Raises BuildError where there is no compiler.
     """
     common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
-    # Alone, a kernel has no later one to fetch for.
+    # There is no later kernel to prefetch for.
     named = [replace(kernel, name=f"kernel{number}", fetches=False) for number, kernel in enumerate(kernels)]
     ahead = target.costs.prefetch
     texts = [emit(k, {dim.name: n for n, dim in enumerate(k.nest.dims)}, prefetch=ahead) for k in named]

@@ -36,8 +36,8 @@ _FOREIGN_ADVICE = "install the clang of the package index (pip install ziglang),
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler: the words that its command starts with, those that link objects without a C++ library, and what
-    it says its version is."""
+    """A C++ compiler: the first words of its command, those of the command that links without a C++ library, and the
+    version that it reports."""
 
     command: tuple[str, ...]
     linker: tuple[str, ...]
@@ -45,12 +45,12 @@ class Toolchain:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What decides the files that it makes, besides what it is given: to be part of the keys that they have."""
+        """What decides its output besides its inputs and flags; part of the cache keys of its output."""
         return (*self.command, "link:", *self.linker, self.version)
 
     def precompile(self, header: str, flags: Sequence[str], folder: Path) -> tuple[str, ...]:
-        """Compiles a header of ``folder``: the flags with which units of the same ``flags`` read it as compiled, before
-        all else. None where the compiler is not GNU's, or the header is not for itself."""
+        """Precompiles a header of ``folder``; returns flags with which units of the same ``flags`` include it first. No
+        flags where the compiler is not GNU's, or the header does not compile by itself."""
         if "Free Software Foundation" not in self.version:
             return ()
         made = self.run([*flags, "-x", "c++-header", header, "-o", f"{header}.gch"], folder)
@@ -120,7 +120,7 @@ def find_nvcc() -> Toolchain:
 
 
 def _package_folders() -> list[str]:
-    """Where the packages of the index have NVIDIA's programs: ``nvidia/cu13/bin`` beside other packages."""
+    """Folders in which Python packages install NVIDIA's programs: ``nvidia/cu13/bin`` beside other packages."""
     found = importlib.util.find_spec("nvidia")
     places = found.submodule_search_locations if found is not None else None
     return [str(folder) for place in places or () for folder in sorted(Path(place).glob("*/bin"))]
@@ -131,7 +131,7 @@ def _cross_compilers(architecture: str, platform: Platform) -> list[str]:
 
 
 def _machine(architecture: str, platform: Platform) -> str:
-    """A machine as messages name it."""
+    """The name of a machine in messages."""
     return architecture if platform == platforms.here() else f"{architecture} with {platform.name}"
 
 
@@ -170,6 +170,6 @@ def _start(command: tuple[str, ...], linker: tuple[str, ...] | None = None, advi
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:
-    """The compiler finds its assembler and linker beside itself, and writes its messages in English."""
+    """An environment in which the compiler finds assembler and linker beside itself, and writes English messages."""
     path = os.pathsep.join(p for p in (os.environ.get("PATH", ""), str(Path(command[0]).parent)) if p)
     return {**os.environ, "PATH": path, "LC_ALL": "C"}

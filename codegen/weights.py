@@ -41,7 +41,7 @@ class WeightsPlan:
 def plan(constants: Sequence[tuple[str, int]]) -> WeightsPlan:
     """Lay out ``(name, bytes)`` one after the other, each aligned to 64 bytes; ``ValueError`` on a repeated name.
 
-    Constants that share their bytes (tied weights) are the caller's to merge: each name is stored.
+    Every name is stored: the caller merges constants that share their bytes (tied weights).
     """
     offsets: dict[str, int] = {}
     sizes: dict[str, int] = {}
@@ -60,9 +60,9 @@ def write(
 ) -> None:
     """Write the file at ``path``, whole or not at all: ``arrays`` are the constants in the order of ``layout``.
 
-    ``source_hash`` (32 bytes) is that of the library: it opens no file with another. An iterator may pack each array
-    when asked for it; the one before has been written by then. Raises ``ValueError`` if an array has not the planned
-    size, or if there are too few or too many.
+    ``source_hash`` (32 bytes) is the library's, which rejects files with another. Each array is written before the
+    next is taken, so an iterator may pack them one by one. Raises ``ValueError`` if an array has another size than
+    planned, or if there are too few or too many.
     """
     if len(source_hash) != HASH_BYTES:
         raise ValueError(f"the source hash has {len(source_hash)} bytes, expected {HASH_BYTES}")

@@ -25,7 +25,7 @@ __all__ = ["Library", "LibraryError", "describe", "load", "read_manifest"]
 
 MANIFEST = "manifest.json"
 
-# The types that numpy has by ml_dtypes alone, and their names there.
+# The types that numpy lacks and ml_dtypes adds, with their names there.
 _EXTENSION_TYPES = {
     "bfloat16": "bfloat16",
     "int2": "int2",
@@ -71,14 +71,14 @@ class EntrySpec:
 
 
 class StepTime(NamedTuple):
-    """How long a step of a run took, counted from its beginning to that of the next."""
+    """The time of a step of a run, from its beginning to that of the next step."""
 
     step: int
     seconds: float
 
 
 class Interface:
-    """How a library is called, by what it says of itself."""
+    """The interface of a library, from its own description."""
 
     def __init__(self, name: str, metadata: dict[str, Any]) -> None:
         self.name = name
@@ -215,7 +215,7 @@ def load(
 
 
 def describe(folder: Path) -> Interface:
-    """How the library in ``folder`` is called, from its manifest: this machine need not be able to run it."""
+    """The interface of the library in ``folder``, from its manifest: this machine need not be able to run it."""
     manifest = read_manifest(folder / MANIFEST)
     return Interface(manifest["name"], manifest)
 
@@ -265,8 +265,8 @@ def _entry(row: Mapping[str, Any]) -> EntrySpec:
 
 
 def _check_whole(path: Path) -> None:
-    """Raises ``OSError`` where a library of a 64-bit system ends before the table that its header places at its end
-    (System V ABI, "ELF Header"): the loader would map what is not there, and the first touch end the process."""
+    """Raises ``OSError`` where a 64-bit ELF library is truncated, before the end of the section table that its header
+    names (System V ABI, "ELF Header"): the loader would map missing pages, and the first access end the process."""
     with path.open("rb") as file:
         header = file.read(64)
     if header[:6] != b"\x7fELF\x02\x01" or len(header) < 64:

@@ -96,7 +96,7 @@ def _real_part(value: Any) -> Any:
 
 
 def _imaginary_part(value: Any) -> Any:
-    """What is real has none: zeros of its type and shape."""
+    """The imaginary part; of a real tensor, zeros of its type and shape."""
     if isinstance(value, Complex):
         return pairs.parts(value.pairs)[1]
     if isinstance(value, Node):
@@ -218,7 +218,7 @@ def reciprocal(self: Complex, *, result: DType) -> Complex:
 
 
 def _scale(lengths: Sequence[Any], normalization: int) -> float:
-    """ATen's ways to scale: not, by one over the root of the number of elements, by one over the number."""
+    """ATen's modes of scaling: none, by 1 / sqrt(n), by 1 / n, where n is the number of elements."""
     if not all(isinstance(length, int) for length in lengths):
         raise ShapeError(f"dft: the lengths {list(lengths)} must be known")
     count = math.prod(lengths)

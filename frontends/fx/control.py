@@ -83,9 +83,9 @@ def associative_scan(
 
 @contextmanager
 def any_number() -> Iterator[None]:
-    """Around the export of a module, inside ``exporting``, which lets one thread at a time do so: PyTorch spells an
-    associative scan out where its elements are combined in any way, which fixes their number; where that may vary, it
-    stays an operator here. A PyTorch that has no such function is left as it is."""
+    """Around the export of a module, inside ``exporting``, which admits one thread at a time. PyTorch unrolls a generic
+    associative scan, which fixes the number of elements; here the scan stays an operator where that may vary. Does
+    nothing where PyTorch lacks this function."""
     scans: Any = sys.modules.get(_SCANS)
     spelled_out = getattr(scans, "generic_associative_scan", None)
     if spelled_out is None or not hasattr(scans, "associative_scan_op"):
@@ -102,7 +102,7 @@ def any_number() -> Iterator[None]:
 
 
 def _of_one(operator: Any) -> Function:
-    """What combines two elements, of the ``operator`` that combines many at once, by ``torch.vmap`` of the former."""
+    """The function that combines two elements, from ``operator``, its ``torch.vmap``, which combines many at once."""
     given = operator.keywords if isinstance(operator, partial) else {}
     batched = given.get("combine_fn")
     one = inspect.getclosurevars(batched).nonlocals.get("func") if inspect.isfunction(batched) else None

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from luminal.core.errors import LuminalError, ModelError
 from luminal.frontends.fx import location
 
-_ALONE = threading.RLock()  # neither the exporter nor the standard error that is put in place is made for two threads
+_ALONE = threading.RLock()  # neither the exporter nor the replaced standard error works with two threads at once
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def _advice(error: Exception, found: str) -> tuple[str, str]:
 
 
 class _Transcript:
-    """A stream that keeps what the thread that made it writes in ``text``, and passes on what others write."""
+    """A stream that collects in ``text`` what its creating thread writes, and passes on the output of other threads."""
 
     def __init__(self, stream: TextIO) -> None:
         self.text = ""

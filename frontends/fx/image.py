@@ -1,4 +1,4 @@
-"""Resampling of images and volumes, and their values at places that a tensor holds."""
+"""Resampling of images and volumes, and sampling at positions that a tensor holds."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from luminal.frontends.fx.registry import aten, register
 
 
 def _upsample(x: Node, sizes: Sequence[Int] | None, scales: Sequence[float | None] | None) -> list[Resampling]:
-    """What is done along each spatial axis: sizes are stated, or made of the factors ``scales``; a factor holds, where
-    it is stated, also where it is not the ratio of the sizes."""
+    """The resampling along each spatial axis, to ``sizes`` or by the factors ``scales``. A factor that is given is used
+    as it is, even where the ratio of the sizes differs."""
     spatial = x.rank - 2
     factors = [None] * spatial if scales is None else list(scales)
     factors += [None] * (spatial - len(factors))
@@ -35,8 +35,8 @@ def _upsample(x: Node, sizes: Sequence[Int] | None, scales: Sequence[float | Non
 
 
 def _scaled(extent: Int, factor: float | None) -> Int:
-    """The product rounded towards zero. A float product is exact, as a symbolic one is, where the factor is a fraction
-    of few digits; PyTorch's sizes for others follow the rounding of each product."""
+    """The product rounded towards zero. Symbolic sizes need a factor with few binary digits, for which a float product
+    is exact; for other factors PyTorch's sizes depend on how each product rounds."""
     assert factor is not None
     if isinstance(extent, int):
         return int(extent * factor)
@@ -50,7 +50,7 @@ def _scaled(extent: Int, factor: float | None) -> Int:
 
 @dataclass(frozen=True)
 class Interpolation:
-    """A way to interpolate: ``keeps_equal`` says that axes of one size before and after are left alone, whatever the
+    """A method of interpolation. With ``keeps_equal``, an axis whose size stays the same is left alone, whatever the
     factor."""
 
     method: Method
@@ -114,8 +114,8 @@ for _name, _interpolation in _INTERPOLATIONS.items():
 
 
 def _nearest(x: Node, along: Sequence[Resampling], place: Callable[[Node, Node], Node]) -> Node:
-    """The factor counts wherever it is stated: as in PyTorch, except that its kernel for images of which height and
-    width sum up to 128 at most goes by the sizes where they are equal or twice as large."""
+    """A factor that is given decides, as in PyTorch; but PyTorch's kernel for images whose height and width sum up to
+    at most 128 uses the sizes where they are equal or doubled."""
     for by in along:
         x = _nearest_along(x, by, place)
     return x
@@ -125,7 +125,7 @@ def _nearest_along(x: Node, by: Resampling, place: Callable[[Node, Node], Node])
     extent = x.shape[by.axis]
     times = sym.floordiv(by.size, extent)
     if isinstance(times, int) and _is_power_of_two(times) and by.size == extent * times and by.scale in (None, times):
-        return indexing.repeat_interleave(x, times, by.axis)  # the arithmetic of the places would be exact
+        return indexing.repeat_interleave(x, times, by.axis)  # the same: computed positions would be exact here
     dtype = x.dtype.compute if x.dtype.is_float else types.f32
     return resample.nearest(x, by.axis, place(iota(by.size), _step(extent, by, dtype)), "floor")
 
@@ -135,7 +135,7 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def _step(extent: Int, by: Resampling, dtype: DType) -> Node:
-    """The distance of neighbouring places, rounded as PyTorch rounds it: which element is taken depends on it."""
+    """The distance of neighbouring positions, rounded as PyTorch rounds it, since it decides which element is read."""
     if by.scale is not None:
         return constant(1 / by.scale, dtype)
     return count(extent, dtype) / count(by.size, dtype)
@@ -146,7 +146,7 @@ def _at_start(index: Node, step: Node) -> Node:
 
 
 def _at_centre(index: Node, step: Node) -> Node:
-    """Places of the centres, brought inside, plus a half; the product and the first half are rounded at once."""
+    """Positions of the centres, clamped at 0, plus 0.5; the product and the subtraction of 0.5 round once."""
     return cast(maximum(multiply_add(cast(index, step.dtype) + 0.5, step, -0.5), 0) + 0.5, types.f32)
 
 

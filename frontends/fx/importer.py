@@ -360,7 +360,7 @@ class _Importer:
             self.values[node] = partial(self._run, inner) if is_graph else self._constant(str(node.target))
 
     def _run(self, module: torch.fx.GraphModule, *given: Any) -> Any:
-        """What the graph of ``module`` gives for ``given``."""
+        """The results of the graph of ``module`` on the values ``given``."""
         placeholders = module.graph.find_nodes(op="placeholder")
         if len(placeholders) != len(given):
             raise ModelError(f"a graph takes {len(placeholders)} values, but {len(given)} are given")
@@ -387,7 +387,7 @@ class _Importer:
         except UnsupportedError as error:
             return self._report(node, operator, str(error))
         except LuminalError as error:
-            if self.unsupported:  # it may be about what stands in for the results of an unsupported operator
+            if self.unsupported:  # the error may come from the stand-in for an unsupported operator's result
                 return self._stand_in(node.name, node.meta.get("val"))
             raise type(error)(f"{origin}: {error}") from error
         return result
@@ -415,7 +415,7 @@ class _Importer:
         return arguments
 
     def _convert(self, value: Any) -> Any:
-        """An argument as the handlers take it."""
+        """An argument converted for the handlers (see ``registry``)."""
         if isinstance(value, torch.fx.Node):
             return self.values[value]
         if isinstance(value, list | tuple):
@@ -427,7 +427,7 @@ class _Importer:
         return value
 
     def _check(self, node: torch.fx.Node, result: Any) -> None:
-        """What was built has the type and the known sizes that PyTorch computed for it."""
+        """Raises SpecError unless ``result`` has the type, rank and known sizes that PyTorch computed for it."""
         expected = node.meta.get("val")
         pairs = zip(result, expected, strict=True) if isinstance(expected, tuple | list) else [(result, expected)]
         for found, tensor in pairs:
@@ -443,8 +443,8 @@ class _Importer:
                 raise SpecError(f"PyTorch gives {tensor.dtype}{sizes}, but {found} was built")
 
     def _report(self, node: Any, operator: str, advice: str) -> Any:
-        """Note a place that cannot be compiled; inputs of its type stand in for what it computes, so that the rest of
-        the model is still looked at."""
+        """Note a place that cannot be compiled. Returns inputs of the type of its results, so that the rest of the
+        model is still checked."""
         if not isinstance(node, torch.fx.Node):
             self.unsupported.append(Unsupported(operator, str(node), (), "", advice))
             return None

@@ -23,12 +23,12 @@ from luminal.frontends.fx.sizes import assert_values
 
 
 def _many(x: Node, axes: int = 2) -> Node:
-    """``x`` with what leads before the last ``axes`` as one axis."""
+    """``x`` with all axes before the last ``axes`` merged into one."""
     return reshape(x, [sym.product(x.shape[: x.rank - axes]), *x.shape[x.rank - axes :]])
 
 
 def _like(x: Node, lead: tuple[Int, ...]) -> Node:
-    """``x [count, ..]`` with ``lead`` in the place of the count."""
+    """``x [count, ..]`` with its first axis split into the axes ``lead``."""
     return reshape(x, [*lead, *x.shape[1:]])
 
 
@@ -37,7 +37,7 @@ def _turned(x: Node) -> Node:
 
 
 def _checked(x: Node, info: Node) -> Node:
-    """``x``; where an ``info`` is not 0, the run fails: no element is where it is read."""
+    """``x``; the run fails where an ``info`` is not 0, by a read at an index out of range."""
     if info.size == 0:
         return x
     place = cast(not_equal(max_(info), 0), i64)
@@ -45,7 +45,7 @@ def _checked(x: Node, info: Node) -> Node:
 
 
 def _positions(order: Node, like: Node) -> Node:
-    """The matrices that put rows, which are in ``order [count, m]``, back in their places."""
+    """The permutation matrices that undo the permutations of rows ``order [count, m]``."""
     count, m = order.shape
     shape = count, m, m
     return cast(equal(along(iota(m), 1, shape), expand(unsqueeze(order, [1]), shape)), like.dtype)
@@ -53,7 +53,7 @@ def _positions(order: Node, like: Node) -> Node:
 
 @aten("_linalg_check_errors")
 def check_errors(info: Node, api_name: str, *, is_matrix: bool) -> None:
-    """What a traced function has in the place of a failure: it must be decided when compiling."""
+    """The check for failures in a traced function: it must be decided when compiling."""
     assert_values(all_(equal(info, 0)), f"{api_name}: a matrix has no such factors")
 
 

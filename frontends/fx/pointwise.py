@@ -119,7 +119,7 @@ def isneginf(self: Node) -> Node:
 
 @aten("angle")
 def angle(self: Node, *, result: DType) -> Node:
-    """Of real numbers: pi below zero."""
+    """The angle of real numbers: pi for those below zero."""
     x = cast(self, result)
     return math.where(math.isnan(x), x, math.where(x < 0, constant(pi, x.dtype), constant(0, x.dtype)))
 
@@ -376,7 +376,7 @@ def prelu(self: Node, weight: Node) -> Node:
 
 @aten("alpha_dropout", "feature_alpha_dropout")
 def alpha_dropout(input: Node, p: float = 0.5, train: bool = False) -> Node:
-    """Nothing at inference."""
+    """The identity at inference."""
     if train:
         raise UnsupportedError("alpha dropout is active; export the module in evaluation mode, after .eval()")
     return input

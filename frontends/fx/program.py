@@ -1,4 +1,4 @@
-"""What the importer walks: a graph of ATen operators, exported or traced, and what it has to know beside it."""
+"""The importer's input: a graph of ATen operators, exported or traced, and the facts that belong to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Type promotion over operands: tensors with axes outrank scalars tensors, which outrank Python numbers."""
+"""Type promotion over operands: tensors with axes outrank scalar tensors, which outrank Python numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
 def scalar_type(value: Scalar) -> DType:
-    """The type that a Python number counts as in promotion."""
+    """The type of a Python number in promotion."""
     if isinstance(value, bool):
         return types.bool_
     return types.f32 if isinstance(value, float) else types.i64
@@ -48,8 +48,8 @@ def result_type(*operands: Operand) -> DType:
 
 
 def converted(x: Node, dtype: DType) -> Node:
-    """``x.to(dtype)``: numbers beyond the largest of an 8-bit float become NaN where zero has no sign, and the sign is
-    dropped where there is none."""
+    """``x.to(dtype)``. In 8-bit floats without a negative zero, numbers beyond the largest become NaN; in a type
+    without a sign, the sign is dropped."""
     if x.dtype != dtype and dtype in (types.f8e4m3fnuz, types.f8e5m2fnuz):
         return conversion.overflowing(x, dtype)
     if x.dtype != dtype and dtype == types.f8e8m0:

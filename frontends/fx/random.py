@@ -180,7 +180,7 @@ def randperm(n: Int, *, dtype: object = INT64, result: DType, random: Random) ->
 
 @aten("native_dropout")
 def native_dropout(input: Node, p: float, train: bool | None, *, random: Random) -> tuple[Node, Node]:
-    """The values, and which of them were kept."""
+    """The values after dropout, and the mask of those kept."""
     if train is False or p == 0:
         return input, expand(constant(True, bool_), input.shape)
     return draws.dropout(random.words(input.shape), input, p)
@@ -193,7 +193,7 @@ def dropout(input: Node, p: float = 0.5, train: bool = False, *, random: Random)
 
 @aten("feature_dropout")
 def feature_dropout(input: Node, p: float, train: bool, *, random: Random) -> Node:
-    """Whole channels at once."""
+    """Drops whole channels."""
     if not train or p == 0:
         return input
     words = random.words((*input.shape[:2], *[1] * (input.rank - 2)))

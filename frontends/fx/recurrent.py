@@ -70,8 +70,8 @@ aten("rnn_relu.input")(partial(_rnn, relu))
 
 @contextmanager
 def any_length() -> Iterator[None]:
-    """Around the export of a module: PyTorch finds the shapes of what a layer gives by running it step by step, which
-    fixes the number of steps; here they are said."""
+    """Around the export of a module: gives PyTorch the shapes of a layer's results. It would find them by running the
+    layer step by step, which fixes the number of steps."""
 
     def shapes(
         x: torch.Tensor, first: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,

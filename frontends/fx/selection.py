@@ -1,4 +1,4 @@
-"""Results as large as data decides: what is not zero, what a mask picks, what is distinct."""
+"""Operators whose result sizes depend on data: nonzero elements, elements under a mask, distinct elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from luminal.core.types import i64
 from luminal.frontends.fx import sizes
 from luminal.frontends.fx.registry import aten, direct
 
-_NOTHING = constant(np.empty(0, np.int64))  # in the place of a result that is not asked for
+_NOTHING = constant(np.empty(0, np.int64))  # takes the place of a result that the call does not ask for
 
 
 direct({"nonzero": selection.nonzero, "nonzero_numpy": selection.coordinates, "masked_select": selection.masked_select})
@@ -29,8 +29,8 @@ def nonzero_static(self: Node, *, size: Int, fill_value: int = -1) -> Node:
 
 @aten("repeat_interleave.Tensor")
 def repeated_positions(repeats: Node, *, output_size: Int | None = None, within: tuple[int, int] | None = None) -> Node:
-    """The position of each element of a vector, as often as the element says. How many these are in all is stated, and
-    then the run fails where it is wrong, or known, or bounded."""
+    """The position of each element of ``repeats``, repeated as often as its value. ``output_size`` is the total, and a
+    run fails where it is wrong; without it, the total must be known or bounded."""
     total = sum_(cast(repeats, i64), 0)
     known = interp.constant_value(total)
     if output_size is None and known is None and within is None:
@@ -42,7 +42,7 @@ def repeated_positions(repeats: Node, *, output_size: Int | None = None, within:
         output_size = int(known) if known is not None else sizes.found(total, within or (0, 0))
     ends = cumsum(cast(repeats, i64), 0)
     positions = cast(sorting.searchsorted(ends, iota(output_size), right=True), repeats.dtype)
-    # There is a position 0 alone: where the size is as stated.
+    # Index 0 is the only valid one, so the gather fails where the total differs from the size.
     stated = constant(output_size, i64) if isinstance(output_size, int) else dim(output_size)
     return gather(unsqueeze(positions, [0]), total - stated, 0)
 
@@ -51,7 +51,7 @@ def repeated_positions(repeats: Node, *, output_size: Int | None = None, within:
 def unique(
     self: Node, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Node, Node, Node]:
-    """In order, whether that is asked for or not, as PyTorch does it; NaN equals nothing."""
+    """Sorted always, as in PyTorch, whatever ``sorted`` is; NaN equals nothing."""
     values, inverse, counts = _distinct(reshape(self, [self.size]))
     return (values, reshape(inverse, self.shape) if return_inverse else _NOTHING, counts if return_counts else _NOTHING)
 
@@ -69,7 +69,7 @@ def unique_dim(
 def unique_consecutive(
     self: Node, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Node, Node, Node]:
-    """What differs from the element, or slice along ``dim``, before it; NaN does."""
+    """Elements, or slices along ``dim``, that differ from the one before; NaN always differs."""
     if dim is None:
         values, inverse, counts = _taken(flat := reshape(self, [self.size]), distinct.consecutive(flat))
         inverse = reshape(inverse, self.shape)

@@ -112,7 +112,8 @@ register("torch.sym_not", _negation)
 
 
 def _over_numbers(over_sizes: Callable[..., Int], plain: Callable[..., Any]) -> Callable[..., Number]:
-    """Python's own arithmetic on numbers; on expressions theirs, where floats must be whole numbers."""
+    """A handler that applies ``plain`` to numbers, and ``over_sizes`` where an operand is an expression; floats must
+    then be whole numbers."""
 
     def handler(*operands: Number) -> Number:
         if any(isinstance(operand, Expr) for operand in operands):
@@ -235,7 +236,7 @@ def storage_offset(self: Node, *, contiguous: bool) -> Int:
 
 
 def found(number: Node, within: tuple[int, int]) -> Int:
-    """A size that is a ``number`` of a run (one integer), which fails where that is not ``within`` these bounds."""
+    """The value of ``number``, one integer, as a size; a run fails where it is not ``within`` these bounds."""
     low, high = within
     above = reshape(cast(number, i64), ()) - low
     return selection.measured(gather(iota(high - low + 1), above, 0), high - low, "number") + low
@@ -243,7 +244,7 @@ def found(number: Node, within: tuple[int, int]) -> Int:
 
 @aten("item", "_local_scalar_dense")
 def item(self: Node, *, within: tuple[int, int] | None = None) -> Number:
-    """A number: known when compiling, or a size ``within`` bounds that the run finds; it fails at others."""
+    """The number if it is known when compiling, else a size that a run reads; it fails unless this is ``within``."""
     value: Number | None = symval.scalar(self)
     if value is None and (constant := interp.constant_value(self)) is not None:
         value = constant.item()
@@ -263,8 +264,8 @@ def item(self: Node, *, within: tuple[int, int] | None = None) -> Number:
 
 @aten("_assert_scalar")
 def assert_scalar(self: Truth, assert_msg: str = "") -> None:
-    """A condition on sizes that the model relies on. Where bounds do not decide it, it is tried: at every combination
-    of sizes where these are few, else at the ends and at steps between. Failing, it makes the declaration wrong."""
+    """A condition on sizes that the model requires. Where bounds do not decide it, it is tried on all combinations of
+    sizes, or on a sample if these are many. Raises ModelError where the declared sizes violate it."""
     if isinstance(self, Condition):
         for sizes in _samples(self.variables):
             if not self.holds(sizes):
@@ -290,7 +291,7 @@ def _samples(variables: frozenset[sym.Var]) -> Iterator[dict[str, int]]:
 
 
 def _spread(sizes: Sequence[int], count: int) -> Sequence[int]:
-    """At most about ``count`` of the sizes, the first and the last among them."""
+    """About ``count`` evenly spaced ``sizes`` at most, the first and the last included."""
     return sizes if len(sizes) <= count else [*sizes[:: -(-len(sizes) // (count - 1))], sizes[-1]]
 
 
@@ -332,5 +333,4 @@ def assert_values(self: Node, assert_msg: str = "", dep_token: Node | None = Non
 def assert_metadata(
     a: Node, size: Sequence[Int] | None = None, stride: Sequence[Int] | None = None, dtype: DType | None = None
 ) -> None:
-    """Element type, sizes and strides as export saw them: it has checked them itself, and made assertions on sizes of
-    what it had to assume."""
+    """Does nothing: the exporter has checked element type, sizes and strides, and asserts what it assumes of sizes."""

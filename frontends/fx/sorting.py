@@ -1,4 +1,4 @@
-"""Orders, what is chosen by them, searching in what is in order, and histograms."""
+"""Sorting, choice by rank, search in sorted tensors, and histograms."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def msort(self: Node) -> Node:
 
 @aten("topk")
 def topk(self: Node, k: Int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Node, Node]:
-    """Elements that may be in any order are in order, too."""
+    """The results are sorted also where any order is allowed."""
     return sorting.topk(self, k, dim, largest)
 
 

@@ -51,7 +51,7 @@ def _scaler(call: Call) -> Node:
 
 @operator("Normalizer", domain=DOMAIN)
 def _normalizer(call: Call) -> Node:
-    """Rows over their largest element, the sum of their magnitudes or their length; as they are where that is 0."""
+    """Rows divided by their largest element, L1 norm or L2 norm; unchanged where that is 0."""
     x = cast(call[0], f32)
     norm = call.choice("norm", "MAX", ["MAX", "L1", "L2"])
     if norm == "MAX":  # NaN is none, as in onnxruntime
@@ -92,7 +92,7 @@ def _feature_vectorizer(call: Call) -> Node:
 
 @operator("TfIdfVectorizer")
 def _tf_idf_vectorizer(call: Call) -> Node:
-    """How often n-grams of a pool occur in each row, whether they do, or both weighted."""
+    """Counts of a pool's n-grams in each row (TF), their presence, weighted (IDF), or weighted counts (TFIDF)."""
     words = call.texts("pool_strings")
     pool, starts, places = (call.integers(name) or [] for name in ("pool_int64s", "ngram_counts", "ngram_indexes"))
     if words is not None:
@@ -160,7 +160,7 @@ def _label_encoder(call: Call) -> Node:
 
 
 def _found(x: Node, keys: Array) -> tuple[Node, Node]:
-    """Where each element of ``x`` is among ``keys``, the first of equal ones, and whether it is there at all."""
+    """The position in ``keys`` of each element of ``x``, the first of equal ones, and whether there is one."""
     if x.dtype.is_text:
         x, keys = text.numbers(x), keys.view(np.int64)
     sorted_keys, first = np.unique(keys, return_index=True)
@@ -170,7 +170,7 @@ def _found(x: Node, keys: Array) -> tuple[Node, Node]:
 
 @operator("CategoryMapper", domain=DOMAIN)
 def _category_mapper(call: Call) -> Node:
-    """From the texts of categories to their numbers, or back."""
+    """Maps the texts of categories to their numbers, or numbers to texts."""
     words, numbers = call.texts("cats_strings") or [], call.integers("cats_int64s") or []
     if not words or len(words) != len(numbers):
         raise ModelError(f"expected as many texts as numbers of categories, found {len(words)} and {len(numbers)}")
@@ -184,8 +184,8 @@ def _category_mapper(call: Call) -> Node:
 
 @operator("OneHotEncoder", domain=DOMAIN)
 def _one_hot_encoder(call: Call) -> Node:
-    """1 at the category of each element along a new last axis, 0 at the others. An element of none has zeros, or makes
-    the run fail. Numbers are taken for the integers that are left of them."""
+    """1 at the category of each element along a new last axis, 0 at the others. An element of no category gives zeros,
+    or makes the run fail. Numbers are truncated to integers."""
     x, words, numbers = call[0], call.texts("cats_strings"), call.integers("cats_int64s")
     given = words if x.dtype.is_text else numbers
     if not given:

@@ -19,15 +19,14 @@ from luminal.frontends.onnx.registry import Call, operator, wrap_axis
 
 
 def _real(call: Call, first: int) -> Node:
-    """The real numbers that inputs ``first`` (integers), ``first + 1`` (scale) and ``first + 2`` (zero point) stand
-    for."""
+    """The dequantised values of inputs ``first`` (integers), ``first + 1`` (scale) and ``first + 2`` (zero point)."""
     zero = call.get(first + 2)
     whole = centred(call[first], None if zero is None else reshape(zero, []))
     return cast(whole, types.f32) * cast(reshape(call[first + 1], []), types.f32)
 
 
 def _quantized(call: Call, x: Node, scale: int) -> Node:
-    """``x`` as integers of the scale at input ``scale`` and the zero point after it, of the type of input 0."""
+    """``x`` quantised with the scale at input ``scale`` and the next input as zero point, to the type of input 0."""
     zero = call.get(scale + 1)
     return rounded(
         x / cast(reshape(call[scale], []), types.f32), None if zero is None else reshape(zero, []), call[0].dtype
@@ -172,7 +171,7 @@ def _matmul_bits(call: Call) -> Node:
 
 
 def _unpacked(x: Node, bits: int, shape: list[Int]) -> Node:
-    """The digits of bytes, the lowest first."""
+    """The numbers of ``bits`` bits that are packed in bytes, the lowest first."""
     each = 8 // bits
     if sym.product(shape) != x.size * each:
         raise ModelError(f"{list(x.shape)} bytes do not hold {shape} elements of {bits} bits")

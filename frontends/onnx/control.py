@@ -60,8 +60,8 @@ def known(node: Node) -> Int | None:
 
 
 def if_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
-    """Only the branch that is taken is imported where the condition is known: exporters write such for sizes that they
-    had not resolved. Else both give as many tensors, of the same types and numbers of axes."""
+    """Where the condition is known, only the branch taken is imported: exporters write such conditions on sizes. Else
+    both branches return the same number of tensors, with the same types and ranks."""
     branches = call.graph("then_branch"), call.graph("else_branch")
     condition = call[0]
     if not condition.dtype.is_bool:
@@ -76,7 +76,7 @@ def if_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
 
 
 class _Unlike(Exception):
-    """The branches give sequences of other lengths, or of lengths that a run decides."""
+    """The branches return sequences of different lengths, or of lengths that data decides."""
 
 
 def _joined(call: Call, branches: Sequence[onnx.GraphProto], run: Run, *, stacking: bool = False) -> Sequence[Held]:
@@ -103,9 +103,9 @@ class _Asks(Exception):
 
 
 def loop(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
-    """A scan over the numbers of the iterations where there are a known number of them, else a while loop.
+    """A scan over the iteration numbers where their count is known, else a while loop.
 
-    As runtimes have it, the condition that the body gives is asked even where the first one is left out.
+    As in runtimes, the body's condition is evaluated even where the initial condition is left out.
     """
     body, first = call.graph("body"), values[2:]
     if len(body.output) <= len(first):
@@ -167,7 +167,7 @@ def _each(call: Call, number: Node, run: Run) -> Run:
 
 
 class _Grow(Exception):
-    """These of the ``sequences`` that a loop carries become longer in a round."""
+    """The carried sequences with the numbers ``sequences`` become longer in a round."""
 
     def __init__(self, sequences: Sequence[int]) -> None:
         super().__init__("a sequence becomes longer")
@@ -177,8 +177,8 @@ class _Grow(Exception):
 class _Body:
     """The body of a loop over ``first`` as a function of tensors.
 
-    What a round adds to the ``longer`` of the sequences is put out, after what the model's body puts out, and the body
-    does not know what else they hold. ``gained`` are those of them to which the last round added something.
+    A round outputs the elements that it appends to the sequences ``longer``, after the outputs of the model's body; the
+    body cannot read their other elements. ``gained`` are those sequences to which the last round appended.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class _Body:
         self.gained: list[int] = []
 
     def round(self, number: Node, carried: Sequence[Node]) -> tuple[Node, list[Node], list[Node]]:
-        """Whether there is another round, what is carried on, and what is put out."""
+        """The condition for another round, the next carried tensors, and the outputs of the round."""
         others = iter(_arranged(self.carried, carried))
         given = [Growing(self.growing[k]) if k in self.growing else next(others) for k in range(len(self.first))]
         keep, *results = _each(self.call, number, self.run)(self.graph, [number, _TRUE, *given])
@@ -207,7 +207,7 @@ class _Body:
         return _tensor(keep), self._next(following), put_out
 
     def _next(self, following: Sequence[Held]) -> list[Node]:
-        """What is carried on, laid out as what is carried first is."""
+        """The tensors carried to the next round, arranged like the initial ones."""
         longer: list[int] = []
         for k, (before, after) in enumerate(zip(self.first, following, strict=True)):
             if k in self.growing or _alike(before, after):
@@ -221,7 +221,7 @@ class _Body:
         return _tensors([value for k, value in enumerate(following) if k not in self.growing])
 
     def results(self, last: Sequence[Node], put_out: Sequence[Node | None]) -> list[Held]:
-        """The results of the loop, of what it carries in the end and what its rounds put out."""
+        """The results of the loop, from the final carried tensors and the outputs of its rounds."""
         others = iter(_arranged(self.carried, last))
         own = len(put_out) - len(self.gained)
         gained = dict(zip(self.gained, put_out[own:], strict=True))
@@ -237,7 +237,7 @@ class _Body:
 
 
 def _alike(before: Held, after: Held) -> bool:
-    """Whether one carried value may follow the other."""
+    """Whether a round may replace the carried value ``before`` by ``after``."""
     if isinstance(before, Stacked) and isinstance(after, Stacked):
         return before.rows.shape[0] == after.rows.shape[0]
     return _kind(before) == _kind(after)
@@ -312,8 +312,7 @@ def _spelled_out(body: onnx.GraphProto, trips: int, first: Sequence[Held], run: 
 
 
 def scan_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
-    """From opset 9 on any axis of an operand may be the one that is run along, and of a result the one that is put
-    together."""
+    """From opset 9 on, a scan may run along any axis of an operand, and join its outputs along any axis of a result."""
     body, count = call.graph("body"), call.integer("num_scan_inputs")
     operands = _tensors(values)
     states = len(operands) - count
@@ -339,8 +338,8 @@ def scan_(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
 
 
 def batched_scan(call: Call, values: Sequence[Held], run: Run) -> Sequence[Held]:
-    """In opset 8 the first axis is a batch, the second is run along, and ``sequence_lens`` says how far: behind it the
-    states stay, and zeros are put out."""
+    """In opset 8 the first axis is a batch, and the scan runs along the second as far as ``sequence_lens`` says; after
+    that, states stay as they are and outputs are zeros."""
     body, count = call.graph("body"), call.integer("num_scan_inputs")
     lengths, *operands = values
     given = _tensors(operands)
@@ -473,7 +472,7 @@ _TRUE = constant(True, types.bool_)
 
 
 def _kind(value: Held) -> object:
-    """What does not change in a loop, and is the same in both branches: whether it is a tensor, or how many."""
+    """The kind of a value, the same in all rounds and in both branches: a tensor, or a sequence of so many tensors."""
     if isinstance(value, Growing):
         return value.key, value.rows is None
     return len(value.items) if isinstance(value, Tensors) else type(value)
@@ -497,7 +496,7 @@ def _tensors(values: Sequence[Held]) -> list[Node]:
 
 
 def _arranged(like: Sequence[Held], tensors: Sequence[Node]) -> list[Held]:
-    """``tensors`` as values that are laid out as ``like``."""
+    """``tensors`` grouped into values of the same kinds as ``like``."""
     left = iter(tensors)
     arranged: list[Held] = []
     for value in like:

@@ -1,4 +1,4 @@
-"""Functions: operators whose meaning is a graph of other operators, in the model itself or in ONNX's schemas."""
+"""Functions: operators defined by a graph of other operators, in the model itself or in ONNX's schemas."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from luminal.frontends.onnx.tensors import ELEMENT_NUMBERS
 
 Key: TypeAlias = tuple[str, str, str]
 
-# Operators that a model may have once its functions are put in: so many, and so many times those that it spells out.
+# The most operators of a model after inlining: the first number, plus the second for each operator in the file.
 _FEW, _REPEATED = 10_000, 30
 
 
 def key(node: onnx.NodeProto) -> Key:
-    """Domain, name and overload: what a call is matched with a model's own functions by."""
+    """Domain, name and overload, which identify the function that a node calls."""
     return domain(node.domain), node.op_type, node.overload
 
 
 def local(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
     """The model's own functions.
 
-    Raises ModelError where two have one name, where one calls itself, directly or through others, and where they call
-    each other so often that the model stands for more operators than any has.
+    Raises ModelError where two have one name, where one calls itself, directly or through others, and where inlining
+    them gives more operators than any real model has.
     """
     found = {(domain(f.domain), f.name, f.overload): f for f in model.functions}
     if len(found) < len(model.functions):
         raise ModelError("expected functions of different names, found two of one name")
     calls = {function: [key(node) for node in everywhere(body.node)] for function, body in found.items()}
-    operators: dict[Key, int] = {}  # what a call of the function stands for
+    operators: dict[Key, int] = {}  # the number of operators in a call of each function, inlined
     for start in found:
         path: dict[Key, None] = {}
         stack = [start]
@@ -66,7 +66,7 @@ def everywhere(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
-    """Whether a table or a schema says what the operator means."""
+    """Whether the operator is in a table, or a schema defines it."""
     name = domain(node.domain)
     if name == "" and node.op_type in (*control.HANDLERS, *sequences.HANDLERS):
         return True
@@ -80,14 +80,14 @@ def importable(node: onnx.NodeProto, opset: Mapping[str, int]) -> bool:
 
 
 def meaning(node: onnx.NodeProto, opset: Mapping[str, int]) -> int:
-    """The version in which the operator got the meaning that it has; without a schema, that of its domain."""
+    """The version in which the operator got its current definition; without a schema, the version of its domain."""
     version = opset.get(domain(node.domain), 1)
     schema = _schema(node, version)
     return version if schema is None else int(schema.since_version)
 
 
 def expansion(node: onnx.NodeProto, inputs: Sequence[Node | None], opset: int) -> onnx.FunctionProto | None:
-    """The body of ``node`` that its schema gives, with its attributes put in; None where there is none."""
+    """The function body in ``node``'s schema, with the node's attributes substituted; None where there is none."""
     schema = _schema(node, opset)
     if schema is None:
         return None
@@ -110,7 +110,7 @@ def expansion(node: onnx.NodeProto, inputs: Sequence[Node | None], opset: int) -
 
 
 def bind(function: onnx.FunctionProto, node: onnx.NodeProto) -> onnx.FunctionProto:
-    """``function`` with the attributes of its call ``node`` put in."""
+    """``function`` with the attributes of its call ``node`` substituted."""
     missing = set(function.attribute) - {attribute.name for attribute in node.attribute}
     if missing:
         raise ModelError(f"function {function.name!r} needs the attributes {sorted(missing)}")

@@ -1,4 +1,4 @@
-"""The operator Gradient: the derivatives of a value of the model by others, and the nodes that they are of."""
+"""The operator Gradient: derivatives of a value of the model with respect to others, and the nodes between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that read images at places which data give: grids, regions of interest, displaced taps."""
+"""Operators that sample images at computed positions: grids, regions of interest, deformable convolution."""
 
 from __future__ import annotations
 

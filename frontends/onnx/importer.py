@@ -34,7 +34,7 @@ from luminal.frontends.onnx.scope import MISSING, Missing, Scope, Value
 from luminal.frontends.onnx.sequences import Held, Stacked, Tensors
 from luminal.frontends.onnx.support import advice, full_name, node_name, unlisted, used
 
-_BODIES = 10_000  # graphs of control flow that are imported, each time that they are
+_BODIES = 10_000  # the most imports of graphs of control flow; one that is imported again counts again
 _FOLDED = 64  # elements of an integer value that is rewritten as numbers and sizes as soon as they are known
 
 
@@ -205,7 +205,7 @@ class _Importer:
     ) -> None:
         """Import ``nodes`` in their order; ``within`` is the call whose body they are."""
         for node in nodes:
-            if any(node.output):  # else nobody can read what it gives
+            if any(node.output):  # results without a name cannot be read
                 self._node(node, scope, opset, within)
 
     def _node(self, node: onnx.NodeProto, scope: Scope, opset: Mapping[str, int], within: Origin | None) -> None:
@@ -371,8 +371,8 @@ def _check_attributes(call: Call) -> None:
 
 @contextmanager
 def _located(origin: Origin, inputs: Sequence[Held]) -> Iterator[None]:
-    """Errors inside the block say at which operator they were met, and on which inputs; those that become an entry of
-    the list of what is unsupported say it there."""
+    """Adds to errors inside the block the operator and its inputs; an error that becomes an entry of the list of
+    unsupported places has them in the entry."""
     try:
         yield
     except UnsupportedError:

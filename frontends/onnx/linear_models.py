@@ -44,7 +44,7 @@ def _linear_regressor(call: Call) -> Node:
 
 @operator("LinearClassifier", domain=DOMAIN)
 def _linear_classifier(call: Call) -> tuple[Node, Node]:
-    """One row of coefficients for each class; or, of two, for the second alone."""
+    """There is one row of coefficients for each class, or, of two classes, for the second alone."""
     call.ignore("multi_class")
     (classes, known), how, x = scores.labels(call), scores.transform(call), scores.features(call[0])
     count = len(call.numbers("intercepts") or ()) or known
@@ -75,8 +75,8 @@ def _kernel(call: Call, x: Node, vectors: Array) -> Node:
 
 @operator("SVMRegressor", domain=DOMAIN)
 def _svm_regressor(call: Call) -> Node:
-    """A sum of kernels of support vectors, or a linear function where there are none; of one class, on which side of
-    zero it is (1 or -1)."""
+    """A sum of kernels of support vectors, or a linear function where there are none; for a one-class model, its sign
+    (1 or -1)."""
     x = scores.features(call[0])
     count = call.integer("n_supports", 0)
     offset = (call.numbers("rho") or [0.0])[0]
@@ -94,8 +94,8 @@ def _svm_regressor(call: Call) -> Node:
 
 @operator("SVMClassifier", domain=DOMAIN)
 def _svm_classifier(call: Call) -> tuple[Node, Node]:
-    """Each two classes are told apart by a sum of kernels of their support vectors; the class that wins most often, the
-    first of equals, is the label. Scores are those sums, or of two classes the sum and its opposite."""
+    """One against one: a sum of kernels of support vectors decides between each two classes. The class with the most
+    wins is the label, the first of equals. Scores are those sums, or of two classes the sum and its negative."""
     (classes, count), how = scores.labels(call), scores.transform(call)
     sizes = call.integers("vectors_per_class")
     if call.numbers("prob_a") or call.numbers("prob_b"):

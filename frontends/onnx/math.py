@@ -60,7 +60,7 @@ operator("Min")(_variadic(math.minimum))
 
 @operator("PRelu")
 def _prelu(call: Call) -> Node:
-    """Before version 7 a slope of one axis is one for each channel."""
+    """Before version 7, a slope with one axis holds one value for each channel."""
     x, slope = call[0], call[1]
     if call.opset < 7 and slope.size != 1:
         slope = reshape(slope, [slope.size, *[1] * (x.rank - 2)])

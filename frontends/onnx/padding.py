@@ -67,7 +67,7 @@ def _extended(x: Node, axis: int, front: int, back: int, border: Border) -> Node
 
 
 def _period(x: Node, axis: int, border: Border) -> int:
-    """How many elements one round can add: as many as there are for certain, without the mirror's own."""
+    """The most elements that one round can add: the lower bound of the extent, less one if it reflects."""
     if border is _edge:
         return 1 << 62
     low = sym.lower(x.shape[axis] - (1 if border is _reflect else 0))

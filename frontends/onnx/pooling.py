@@ -24,8 +24,8 @@ def _max_pool(call: Call) -> tuple[Node, ...]:
 
 @operator("MaxUnpool")
 def _max_unpool(call: Call) -> Node:
-    """Elements at the positions that MaxPool found in a whole tensor of the smallest shape, zeros elsewhere; what a
-    larger ``output_shape`` has more lies behind."""
+    """Elements at the positions that MaxPool found, zeros elsewhere. Positions count in a tensor of the smallest shape;
+    a larger ``output_shape`` adds zeros behind it."""
     x, places = call[0], call[1]
     over = window(call, x.shape[2:])
     sizes = [

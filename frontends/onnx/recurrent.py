@@ -69,7 +69,7 @@ def _directions(call: Call, layer: _Layer, gates: str, usual: list[str]) -> tupl
     _expect("W", call[1], [len(backwards), len(gates) * _hidden(call), x.shape[-1]])
     _expect("R", call[2], [len(backwards), len(gates) * _hidden(call), _hidden(call)])
     if call.opset < 7:
-        call.ignore("output_sequence")  # the model says by its outputs what it takes
+        call.ignore("output_sequence")  # the outputs that the model names decide
     declared = call.integer("hidden_size", 0)
     if declared not in (0, _hidden(call)):
         raise ModelError(f"hidden_size is {declared}, but R is for {_hidden(call)}")

@@ -1,4 +1,4 @@
-"""Reductions, running sums, and what is built on one row at a time: argmax, softmax, hardmax."""
+"""Reductions, running sums, and operators on rows: argmax, softmax, hardmax."""
 
 from __future__ import annotations
 

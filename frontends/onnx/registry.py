@@ -1,4 +1,4 @@
-"""The operator table: for each ONNX operator, the functions that import it, by the opset version they hold from.
+"""The operator table: for each ONNX operator, the functions that import it, by the first opset version they serve.
 
 An importing function takes a ``Call`` (the operator's inputs, attributes and opset) and returns the node of its output,
 or a tuple of nodes for several outputs, or None to leave a case to the function body that ONNX's schema gives. The
@@ -239,7 +239,7 @@ class Call:
         return self._required(name, self._attribute(name, onnx.AttributeProto.GRAPH)).g
 
     def ignore(self, *names: str) -> None:
-        """Attributes that have no influence on the result."""
+        """Marks attributes without influence on the result as read."""
         self._read.update(names)
 
     def unread(self) -> list[str]:

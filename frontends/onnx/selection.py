@@ -1,4 +1,4 @@
-"""What the data of a run decides the size of: elements that are picked, that are distinct, boxes that are kept."""
+"""Operators whose result sizes depend on data: selected elements, distinct elements, boxes that are kept."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def _scalar(given: Node | None, otherwise: float) -> Node:
 
 
 def _count(call: Call) -> str:
-    """What the size of the results is called."""
+    """The name of the dimension that is the size of the results."""
     return f"{next(name for name in call.outputs if name)}_count"

@@ -1,8 +1,7 @@
 """Sequences and optional values.
 
-They fold away where it is known when a model is imported how many tensors there are. A sequence whose length only a run
-decides, or that is read at a position that it computes, is one tensor, of which its own are the rows: they have one
-shape.
+A sequence of a length known at import folds away. A sequence whose length is known only in a run, or that is read at a
+computed position, is one tensor whose rows are the sequence's tensors: these have one shape.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Growing:
-    """The sequence ``key`` of a loop, as one of its rounds knows it: ``rows`` are what the round has added at the end,
-    None for nothing. What was there before cannot be read."""
+    """The sequence ``key`` of a loop, seen from one of its rounds: ``rows`` are the rows that the round has appended,
+    None for none. Earlier elements cannot be read."""
 
     key: object
     rows: Node | None = None
@@ -53,7 +52,7 @@ class Nothing:
 
 
 class Read(Exception):
-    """A round does more with the sequence ``key`` than add to its end."""
+    """A round does something else with the sequence ``key`` than append to it."""
 
     def __init__(self, key: object) -> None:
         super().__init__("a round reads a sequence that grows")
@@ -123,7 +122,7 @@ def stacked(value: Held) -> Stacked:
 
 
 def _is_even(value: Tensors) -> bool:
-    """Whether there are tensors, and of one shape and type."""
+    """Whether there is a tensor, and all have one shape and type."""
     return len({(item.dtype, item.shape) for item in value.items}) == 1
 
 

@@ -1,4 +1,4 @@
-"""Shapes as values, and movement of data: nothing here computes."""
+"""Shapes as values, and movement of data without arithmetic."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _slice(
 
 
 def _imply(call: Call, end: Int, extent: Int) -> None:
-    """A slice up to a size that nobody bounded is meant to be whole: the extent that it is cut from bounds the size."""
+    """A slice up to a size without declared bounds is assumed to fit: the extent of the axis bounds that size."""
     if isinstance(extent, int) and not sym.always(extent - end):
         for size in sorted(call.assumed & sym.variables(end), key=str):
             linear = sym.coefficient(end, size)

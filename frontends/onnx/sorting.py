@@ -1,4 +1,4 @@
-"""What is chosen by its place in an order."""
+"""Operators that choose elements by rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ operator("TopK")(lambda call: _top_k(call, call.integer("k")))
 
 @operator("TopK", since=10)
 def _top_k_input(call: Call) -> Result:
-    """Elements that may be in any order are in order, too."""
+    """The results are sorted also where the attribute allows any order."""
     call.ignore("sorted")
     counts = call.values(1)
     exactly(counts, 1, "number of elements")

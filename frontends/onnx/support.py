@@ -1,4 +1,4 @@
-"""What a model holds that no table knows, found from the model alone, before anything is built."""
+"""Operators of a model that no table knows, found from the model alone, before anything is built."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def unlisted(model: onnx.ModelProto) -> list[Unsupported]:
 
 
 def used(model: onnx.ModelProto) -> Counter[tuple[str, int]]:
-    """How many nodes there are of each operator, by its full name and version: in the model and in its functions, of
-    whose calls only what they hold counts."""
+    """The number of nodes of each operator, by its full name and version, in the model and in its functions. Calls of
+    the functions do not count themselves."""
     versions, local = opsets(model), functions.local(model)
     bodies = [(body.node, {**versions, **domain_versions(body.opset_import)}) for body in local.values()]
     return Counter(

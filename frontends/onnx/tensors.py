@@ -64,7 +64,7 @@ def element_type(number: int, what: str) -> DType:
 
 
 def element_name(number: int) -> str:
-    """The name of an element type for messages, whether luminal has it or not."""
+    """The name of an element type for messages, also of one that luminal lacks."""
     if number in ELEMENT_TYPES:
         return ELEMENT_TYPES[number].name
     known = number in onnx.TensorProto.DataType.values()
@@ -95,7 +95,7 @@ def to_numpy(tensor: onnx.TensorProto, files: ExternalFiles) -> Array:
 
 
 def _texts(tensor: onnx.TensorProto, count: int, what: str) -> Array:
-    """Texts, which are nowhere but in their own field."""
+    """The texts of ``tensor``; the format stores them in one field only."""
     if tensor.HasField("raw_data") or tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise ModelError(f"{what}: texts are given as bytes, which the format does not allow")
     if len(tensor.string_data) != count:

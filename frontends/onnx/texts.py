@@ -16,7 +16,7 @@ operator("RegexFullMatch")(lambda call: text.matches(call[0], call.text("pattern
 
 @operator("StringSplit")
 def _string_split(call: Call) -> tuple[Node, Node]:
-    """A negative ``maxsplit`` is none."""
+    """A negative ``maxsplit`` sets no limit."""
     most = call.integer("maxsplit", -1)
     return text.split(call[0], call.text("delimiter", ""), None if most < 0 else most, call.outputs[0])
 

@@ -111,7 +111,7 @@ def _read(call: Call, splits: Array) -> _Trees:
 
 
 def _depth(then: Array, otherwise: Array, roots: Array, count: int) -> int:
-    """The longest way from a root to a leaf; ModelError where a way does not end."""
+    """The length of the longest path from a root to a leaf; raises ModelError for a cycle."""
     level, depth = {int(root) for root in roots if root < count}, 0
     while level:
         depth += 1
@@ -228,8 +228,8 @@ def _read_votes(call: Call, kind: str, count: int) -> tuple[_Trees, _Votes]:
 
 
 def _totals(call: Call, kind: str, count: int, how: int = _SUM) -> Node:
-    """What the trees say of each sample, ``[N, count]``, in float64 where their numbers or the features are such; 0 for
-    what no leaf votes for."""
+    """The combined votes for each sample, ``[N, count]``, in float64 where the trees' numbers or the features are; 0
+    for targets without votes."""
     trees, votes = _read_votes(call, kind, count)
     x = scores.rows(call[0])
     dtype = f64 if f64.numpy in (x.dtype.numpy, trees.split.dtype) else f32

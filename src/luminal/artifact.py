@@ -69,7 +69,7 @@ def _keep(work: Path, folder: Path) -> None:
 
 
 def _key(bundle: SourceBundle, program: Program) -> str:
-    """A hash of the compilers, of the sources, of the headers that they stand on, and of the weights."""
+    """A hash of the compilers, the sources, the headers that these include, and the weights."""
     compilers = [toolchain.find(bundle.target.architecture, bundle.platform)]
     compilers += [toolchain.find_nvcc()] if bundle.image_sources and not bundle.emulated else []
     key = hashlib.sha256(repr((bundle.target, [compiler.identity for compiler in compilers])).encode())
@@ -130,8 +130,7 @@ def _build(bundle: SourceBundle, program: Program, folder: Path, stages: Stages)
 def unchanged(program: Program) -> Iterator[Array]:
     """The constants, one after the other.
 
-    Raises ModelError for one that is no longer what the program was compiled for, since the file that it is read from
-    was written to meanwhile.
+    Raises ModelError for one that has changed since the program was compiled, because its file was written to.
     """
     for name in program.constants:
         array = program.constants[name]

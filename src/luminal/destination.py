@@ -1,5 +1,5 @@
-"""Where results are to be written, looked at before the work begins, since a compilation may take minutes; and files
-put there whole."""
+"""Checks of where results are to be written, made before the work begins, as a compilation may take minutes; and files
+that are replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from luminal.runtime import loader
 
 
 def folder(path: str | Path, what: str) -> Path:
-    """``path``, where it is a folder that can be written, or can be made; ``what`` is the argument that gave it.
+    """``path`` as a folder, which exists and is writable or can be made; ``what`` is the argument that gave it.
 
-    Nothing is made yet. Raises InputError where a file is in the way or the permission to write is missing.
+    Makes nothing. Raises InputError where a file is in the way or the permission to write is missing.
     """
     path = Path(path)
     present = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.lexists(p))
@@ -32,8 +32,8 @@ def folder(path: str | Path, what: str) -> Path:
 
 
 def export(path: str | Path, what: str, name: str) -> Path:
-    """``path``, where an export of the model ``name`` to it replaces nothing but an earlier one: where it is a folder
-    as ``folder`` has it, and empty or the place of that model. Raises InputError otherwise."""
+    """``path``, checked as by ``folder``, for an export of the model ``name``. Raises InputError where it holds
+    anything but an earlier export of that model."""
     path = folder(path, what)
     present = sorted(item.name for item in path.iterdir()) if path.exists() else []
     if not present:
@@ -55,7 +55,7 @@ def export(path: str | Path, what: str, name: str) -> Path:
 
 
 def file(path: str | Path, what: str) -> Path:
-    """``path``, where it is a file that can be written, or can be made with its folder; as ``folder`` otherwise."""
+    """``path`` as a file, which is writable or can be made with its folder; arguments and errors as of ``folder``."""
     path = Path(path)
     if os.path.isdir(path):
         raise InputError(f"{what} {str(path)!r}: expected a file, found a folder of that name; name another file")
@@ -71,8 +71,8 @@ def file(path: str | Path, what: str) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path, what: str) -> Iterator[None]:
-    """Raises InputError for what the system says where ``path``, which the argument ``what`` gave, cannot be written
-    after all: the disk is full, say."""
+    """Turns the system's errors in writing ``path``, such as a full disk, into InputError; ``what`` is the argument
+    that gave the path."""
     try:
         yield
     except OSError as error:
@@ -83,8 +83,8 @@ def writing(path: Path, what: str) -> Iterator[None]:
 
 
 def replaced(source: Path, path: Path) -> None:
-    """Put a copy of the file ``source`` at ``path``, with its folder. Whoever has mapped what was there keeps that:
-    another file takes its place once it is whole, and none is cut short."""
+    """Put a copy of the file ``source`` at ``path``, and make its folder. A complete new file replaces an old one, so a
+    process that has mapped the old file keeps its content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -12,8 +12,8 @@ from luminal.timing import text
 
 
 class Display:
-    """Shows the stages that it is told of: on a terminal a bar each, with the time spent and the time left; elsewhere a
-    line each, which ends with the time spent. Use it as a context manager; ``report`` is a ``luminal`` progress."""
+    """Shows the progress of stages: on a terminal a bar each, with the time spent and the time left; elsewhere a line
+    each, which ends with the time spent. Use it as a context manager; ``report`` is a ``luminal`` progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -42,7 +42,7 @@ class Display:
             self._console.print()
 
     def report(self, stage: str, fraction: float) -> None:
-        """``fraction`` of ``stage`` is done: 0 begins it, 1 ends it; what comes after the end is ignored."""
+        """``fraction`` of ``stage`` is done: 0 begins it, 1 ends it; reports after the end are ignored."""
         if stage not in self._started:
             if fraction > 0:
                 return

@@ -115,7 +115,7 @@ def _archive(path: Path, option: str) -> dict[str, NDArray[Any]]:
 
 @contextmanager
 def _reading(path: Path, writer: str, kind: str, begins: bytes, option: str) -> Iterator[None]:
-    """For what reads a file of a ``kind``, all of which begin alike: what is wrong with it is said of the option."""
+    """Around reading a file of a ``kind``, which begins with the bytes ``begins``: errors name the option."""
     try:
         with path.open("rb") as file:
             found = file.read(len(begins))

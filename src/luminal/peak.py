@@ -1,4 +1,4 @@
-"""What a machine can do at most, measured: the ceilings that kernels are compared with."""
+"""Measures a machine's peak performance: the ceilings that kernels are compared with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from luminal.core.types import DType, bf16, u8
 
 SOURCE = Path(runtime.__file__).parent / "peak.cpp"
 STREAM = 512 << 20  # bytes that all threads read together: more than caches hold
-LEAST_BYTES_READ = 1 << 20  # bytes that they read together at least: less takes no longer than to begin
+LEAST_BYTES_READ = 1 << 20  # the least bytes that they read together: with fewer, the start takes most of the time
 ROUND_SECONDS = 0.01
 
 
@@ -43,7 +43,7 @@ class Peak:
         return Peak(*map(max, astuple(self), astuple(other)))
 
     def computing(self, unit: str) -> float:
-        """Operations a second of a unit: of ``bf16`` and ``int8`` products, where there are such; of all others
+        """Operations a second of ``unit``: ``bf16`` or ``int8`` products where the machine has such a unit, else
         multiply-adds of float32."""
         return {"bf16": self.bf16, "int8": self.int8}.get(unit, 0.0) or self.operations
 
@@ -92,7 +92,7 @@ class Probe:
         )
 
     def _rate(self, work: Callable[[int, int], object], amount: int, runs: int) -> float:
-        """What all threads do in a second, each doing ``amount`` in a round: ``work(thread, rounds)``."""
+        """The total rate of all threads per second; ``work(thread, rounds)`` does ``amount`` in each round."""
 
         def seconds(rounds: int) -> float:
             return self._seconds(lambda thread: work(thread, rounds))

@@ -141,7 +141,7 @@ def _launches(steps: Sequence[Launch | HostCall], numbers: Iterable[tuple[int, .
 
 
 def _unit(program: Program, launches: Iterable[Launch]) -> str:
-    """What the operands of the first contraction of ``launches`` are multiplied as."""
+    """The unit (see ``KernelTime``) of the first contraction of ``launches``."""
     bodies = (program.kernels[step.kernel].nest.body for step in launches if step.operations != 0)
     for statement in chain.from_iterable(map(walk.statements, bodies)):
         if isinstance(statement, ln.Contract):
@@ -164,7 +164,7 @@ def _busy(
 
 
 def _sizes(program: Program, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-    """The dimensions that ``inputs`` have; those that no axis is, which nothing reads, are at their lower bound."""
+    """The sizes of dimensions in ``inputs``; dimensions that are the size of no axis are at their lower bound."""
     sizes = {dim.name: dim.lo for dim in program.dims}
     for tensor in program.entries[0].inputs:
         for axis, size in zip(tensor.shape, inputs[tensor.name].shape, strict=True):

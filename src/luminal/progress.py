@@ -1,4 +1,4 @@
-"""Progress of a compilation: what is being done, how far it is, and how long each stage took."""
+"""Progress of a compilation: the current stage, its fraction done, and the seconds of each stage."""
 
 from __future__ import annotations
 

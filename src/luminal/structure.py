@@ -28,7 +28,7 @@ Description = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Argument:
-    """A tensor that a call gives: ``path`` says where it stands, as in ``caches.0.keys``."""
+    """A tensor argument of a call; ``path`` is its place in the nested arguments, as in ``caches.0.keys``."""
 
     path: str
     value: Any
@@ -36,7 +36,7 @@ class Argument:
 
     @property
     def numbers(self) -> Any:
-        """What the library takes: of complex numbers, the pairs. Raises InputError where they should be and are not."""
+        """The library's argument: complex numbers as pairs. Raises InputError where it should be complex and is not."""
         return tensors.pairs(self.value, self.path) if "complex" in self.description else self.value
 
 
@@ -45,8 +45,8 @@ def bind(
 ) -> list[Argument]:
     """The arguments of a call in the order of the inputs ``names``.
 
-    Arguments by position go to the parameters of the model's own signature, those too that it was compiled without:
-    these, and arguments that the call leaves out, have to be what the signature has as their default.
+    Arguments by position go to the parameters of the model's own signature, in order. A parameter that the model was
+    compiled without, or an argument that the call leaves out, must have the signature's default value.
 
     Raises InputError where they do not fit the model's signature.
     """
@@ -98,7 +98,7 @@ def _check_left_out(description: Description, default: Description | None, name:
     if any("leaf" in leaf for leaf in leaves):
         raise InputError(f"the argument {name} is missing")
     if default is None or any("fixed" in leaf for leaf in leaves):
-        return  # what has one value only may be left out
+        return  # an argument with only one possible value may be left out
     standard = list(_leaves(default))
     if len(leaves) != len(standard) or not all(
         _same(a["value"], b["value"]) for a, b in zip(leaves, standard, strict=True)
@@ -133,7 +133,7 @@ def _collect(description: Description, value: Any, path: str, leaves: dict[int, 
 
 
 def _same(value: Any, expected: Any) -> bool:
-    """Whether a number is the same to a model: 2, 2.0 and True give results of different types, 0.0 and -0.0 differ."""
+    """Whether two numbers are equal, with type and sign of zero: 2, 2.0 and True give results of different types."""
     return type(value) is type(expected) and repr(value) == repr(expected)
 
 
@@ -156,7 +156,7 @@ def _children(description: Description, value: Any, path: str) -> Iterator[tuple
 
 
 def rebuild(structure: Mapping[str, Any], leaves: Sequence[Any]) -> Any:
-    """The results of a run nested as the model's own; without a description, one tensor is itself, several a tuple."""
+    """The results of a run, nested as the model's own; without a description, one tensor or a tuple of several."""
     outputs = structure.get("outputs")
     if not isinstance(outputs, Mapping):
         return leaves[0] if len(leaves) == 1 else tuple(leaves)

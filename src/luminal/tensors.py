@@ -34,8 +34,8 @@ def is_on_gpu(value: Any) -> bool:
 
 
 def to_array(value: Any, name: str, device: str, texts: bool = False) -> Any:
-    """``value`` as a library for ``device`` (``cpu``, ``cuda``, ``metal``) takes it: as it is, where it lies on an
-    NVIDIA GPU and the library is for those, and else as ``to_numpy`` gives it."""
+    """``value`` for a library for ``device`` (``cpu``, ``cuda``, ``metal``): unchanged where it lies on an NVIDIA GPU
+    and the library is for those, else as ``to_numpy`` returns it."""
     return value if device == "cuda" and is_on_gpu(value) else to_numpy(value, name, texts)
 
 
@@ -97,11 +97,11 @@ def to_torch(array: Any) -> Any:
 
 
 def to_file(array: NDArray[Any]) -> NDArray[Any]:
-    """``array`` as numpy's files can hold it: of a type that numpy has by ml_dtypes alone, the bytes."""
+    """``array`` for a numpy file; elements of a type from ml_dtypes become untyped bytes."""
     return array.view(f"V{array.itemsize}") if array.dtype.isbuiltin == 2 else array
 
 
 def from_file(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """What a file of numpy held, where elements of ``dtype`` are expected: bytes without a name are taken for those."""
+    """``array``, read from a numpy file; untyped bytes are interpreted as elements of ``dtype``."""
     unnamed = array.dtype.type is np.void and array.dtype.names is None and array.itemsize == dtype.itemsize
     return array.view(dtype) if unnamed else array

@@ -15,9 +15,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LEAST, MOST = 5, 60  # rounds of a race
-EARLY = 2  # samples after which a contender is dropped that takes
-SLOW = 3.0  # times the fastest; after LEAST of them, one that takes
-BEHIND = 1.25  # times the fastest
+EARLY = 2  # samples after which a contender slower than SLOW times the fastest is dropped
+SLOW = 3.0  # see EARLY
+BEHIND = 1.25  # after LEAST samples, a contender slower than this many times the fastest is dropped
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def interleaved(
     lasting: float = 0.0,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Timing]:
-    """Time each implementation ``runs`` times, taking turns, so that whatever else the machine does meets all alike.
+    """Time each implementation ``runs`` times, taking turns, so that other load on the machine affects all alike.
 
     The order of a round is that of ``shuffled``. ``budget`` is in seconds: where the runs would take longer, there are
     fewer, at least 3; where they would take less than ``lasting`` seconds, there are more. Before each run come
@@ -77,8 +77,8 @@ def interleaved(
 def race(
     sample: Sequence[Callable[[int], float]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
-    """The samples of each contender, which take turns in ``shuffled`` rounds until ``seconds`` are over, but ``LEAST``
-    times at least. Those that are far behind are left out of further rounds; the first, which is the default, stays."""
+    """The samples of each contender. Contenders take turns in ``shuffled`` rounds until ``seconds`` are over, at least
+    ``LEAST`` times. Those far behind are dropped from further rounds; the first, which is the default, stays."""
     found: list[list[float]] = [[] for _ in sample]
     racing = list(range(len(sample)))
     end = clock() + seconds
@@ -95,8 +95,8 @@ def race(
 
 
 def shuffled(order: Sequence[T], number: int) -> list[T]:
-    """The order of round ``number``, where ``order`` is that of the round before: drawn, and the same in every run of
-    the program. What ran last is not first, unless it is alone: after itself, a model finds its weights in the caches.
+    """The order of round ``number``, after a round in ``order``: pseudorandom, the same in every run of the program.
+    The last of a round is not first in the next, unless alone: it would find its weights still in the caches.
     """
     drawn = random.Random(number).sample(order, len(order))
     return drawn[1:] + drawn[:1] if drawn[0] == order[-1] else drawn

@@ -17,7 +17,7 @@ from luminal.structure import Argument
 
 def check(arguments: Sequence[Argument]) -> None:
     """Raises InputError where an argument that the model writes into cannot be written, or shares memory with another
-    argument: eagerly, a write would be seen there at once."""
+    argument: in eager mode, the other would change at once."""
     written = [argument for argument in arguments if "left" in argument.description]
     for argument in written:
         problem = _problem(argument.value)
@@ -47,7 +47,7 @@ def write(arguments: Sequence[Argument], results: Sequence[Any]) -> None:
 
 
 def _problem(value: Any) -> str:
-    """Why ``value`` cannot be written into as PyTorch would; nothing where it can."""
+    """Why ``value`` cannot be written into as PyTorch would; empty where it can."""
     if not tensors.is_torch(value):
         if not isinstance(value, np.ndarray):
             return f"and it is no PyTorch tensor or numpy array, but {type(value).__name__}: make it one"
@@ -63,7 +63,7 @@ def _problem(value: Any) -> str:
 
 
 def _overlapping(arguments: Sequence[Argument]) -> Iterator[tuple[Argument, Argument]]:
-    """Each two arguments that have memory in common."""
+    """All pairs of arguments that share memory."""
     spans = []
     for argument in arguments:
         memory = _memory(argument.value)
@@ -80,7 +80,7 @@ def _overlapping(arguments: Sequence[Argument]) -> Iterator[tuple[Argument, Argu
 
 
 def _memory(value: Any) -> NDArray[Any] | None:
-    """An array where the elements of ``value`` lie, for its addresses: those of a GPU cannot be read."""
+    """An array at the addresses of ``value``, for these alone: a GPU's memory cannot be read through it."""
     if not tensors.is_torch(value):
         return value if isinstance(value, np.ndarray) else None
     size = value.element_size()

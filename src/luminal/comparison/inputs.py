@@ -1,7 +1,7 @@
-"""Inputs for a comparison, drawn from what the model does with them.
+"""Random inputs for a comparison, from ranges that suit how the model uses them.
 
-Random numbers are no token ids. Each input of a graph is followed to its consumers: positions of a gather lie within
-the axis, masks are zeros and ones, what a logarithm or a square root reads is positive, everything else is normal.
+Each input of a graph is followed to its consumers: positions of a gather lie within the axis, masks are zeros and ones,
+operands of a logarithm or a square root are positive, all others are normally distributed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from luminal.core.types import DType
 # Sizes of successive symbolic dimensions: odd, and no neighbours of a power of two, so that every tile has a tail.
 SIZES = (3, 37, 21, 11, 7, 5)
 WORDS = ("", "a", "Zwei", "three words, one", "été", "4.5", "日本")
-# A factor beyond which a product switches its other operand off: a mask, turned into large negative scores.
+# A factor at least so large turns a mask into large negative scores, which switch elements off.
 SWITCH = 1e3
 
 _MOVES = (ops.VIEW, ops.CONTIGUOUS, ops.CAST)
@@ -138,7 +138,7 @@ def _positions(index: Node, extent: Int) -> Iterator[tuple[Node, Int]]:
 
 
 def _factor(node: Node) -> Int | None:
-    """The positive number that ``node`` multiplies its other operand by, if it is such a product."""
+    """The positive number that ``node`` multiplies its other operand by; None where it is no such product."""
     if node.op is not ops.MUL:
         return None
     factors = (symval.formula(operand) for operand in node.inputs)
@@ -146,13 +146,13 @@ def _factor(node: Node) -> Int | None:
 
 
 def _constant(node: Node) -> float | None:
-    """The number that a node holds everywhere, if it is one."""
+    """The number that all elements of a node are, if it is known, else None."""
     found = symval.formula(node)
     return float(found) if isinstance(found, int | float) else None
 
 
 def _is_mask(node: Node, users: Mapping[Node, list[Node]]) -> bool:
-    """Whether ``node`` is taken for a truth value, or its multiples switch scores off."""
+    """Whether ``node`` is used as a truth value, or multiplied by a large factor to mask scores."""
     pending, seen = [node], {node}
     while pending:
         value = pending.pop()

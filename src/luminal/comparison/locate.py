@@ -26,7 +26,7 @@ from luminal.module import Module
 Arrays = Mapping[str, NDArray[Any]]
 
 ALONE = 32  # operators that are compiled side by side
-PROBES = 16  # values looked at by one step of the search
+PROBES = 16  # values checked in one step of the search
 
 
 def locate(
@@ -40,10 +40,10 @@ def locate(
 ) -> Finding:
     """The origin of a mismatch of ``outputs`` (by position) on ``inputs``.
 
-    Where the interpreter differs from the reference, the two are compared operator by operator: the front end reads one
-    of them otherwise. Else each operator is compiled by itself and compared with the interpreter on the same operands,
-    and of the first that is wrong, each stage. Where none is, values on the way become further outputs of the graph.
-    But where only the ``tolerance`` is smaller than what rounding explains, that is what is wrong.
+    If the interpreter differs from the reference, the front end misreads an operator: the two are compared operator by
+    operator. Otherwise each operator is compiled by itself and compared with the interpreter on the same operands; each
+    stage of the first wrong operator is checked. If no operator is wrong by itself, intermediate values become further
+    outputs of the graph. If ``tolerance`` is smaller than rounding explains, the finding says so.
     """
     inputs = {state.name: state.initial.attr.array for state in graph.states} | dict(inputs)
     graph = replace(graph, states=())
@@ -64,7 +64,7 @@ def locate(
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of a model that shows a mismatch, on which inputs, and what it wrongly gave."""
+    """The part of a model that shows a mismatch, its inputs, and the wrong outputs."""
 
     graph: Graph
     inputs: Arrays
@@ -76,7 +76,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Operator:
-    """A source operator and its nodes, operands first; the last one is what others read."""
+    """A source operator and its nodes, operands first; other operators read the last one."""
 
     origin: Origin
     nodes: tuple[Node, ...]
@@ -100,10 +100,10 @@ def _operators(graph: Graph) -> list[_Operator]:
 
 
 def first_failure(needs: Sequence[int], fails: Callable[[Sequence[int]], Sequence[bool]]) -> int | None:
-    """The first failure, from a few calls of ``fails`` on ``PROBES`` things each; None where none of the probes fails.
+    """The first failing item, from a few calls of ``fails`` on ``PROBES`` items each; None where none of those fails.
 
-    Things are numbered in topological order; bit ``k`` of ``needs[n]`` says that ``n`` depends on (or is) ``k``. What a
-    thing that does not fail depends on is taken to be right.
+    Items are numbered in topological order; bit ``k`` of ``needs[n]`` says that ``n`` depends on (or is) ``k``. All
+    dependencies of an item that does not fail are assumed to be right.
     """
     candidates = list(range(len(needs)))
     while candidates:
@@ -126,7 +126,7 @@ def first_failure(needs: Sequence[int], fails: Callable[[Sequence[int]], Sequenc
 
 
 def _needs(graph: Graph, operators: Sequence[_Operator]) -> list[int]:
-    """For ``first_failure``: the operators whose results each operator's result depends on, its own included."""
+    """The argument ``needs`` of ``first_failure``: for each operator, those that its result depends on, as bits."""
     numbers = {operator.result: number for number, operator in enumerate(operators)}
     masks: dict[Node, int] = {}
     for node in live(graph):
@@ -167,7 +167,7 @@ def _front_end(oracle: Oracle, reference: Reference, graph: Graph, expected: Arr
 
 
 def _divergence(oracle: Oracle, operator: _Operator, value: NDArray[Any]) -> tuple[Distance, Node] | None:
-    """How far ``value`` is from what the operator's nodes hold, and the last of them; None where it is among them."""
+    """The last of the operator's nodes of ``value``'s shape and type, after its distance; None where one agrees."""
     same = [n for n in operator.nodes if (t := oracle.typed(n)).shape == value.shape and t.dtype == value.dtype]
     if not same or not all(oracle.refutes_reference(node, value) for node in same):
         return None
@@ -179,7 +179,7 @@ def _until(operator: _Operator, node: Node) -> tuple[Node, ...]:
 
 
 def _rounding(graph: Graph, inputs: Arrays, expected: Arrays, target: Target) -> tuple[Finding, _Part] | None:
-    """The finding where rounding explains how far the library and the reference are from float64; None where not."""
+    """The finding that rounding explains the distance of library and reference from float64; None if it does not."""
     oracle = Oracle(graph, inputs, precision=target.precision)
     found = _compiled(graph, target, inputs)
     for (name, node), value in zip(graph.outputs, found, strict=True):
@@ -191,7 +191,7 @@ def _rounding(graph: Graph, inputs: Arrays, expected: Arrays, target: Target) ->
 
 
 def _compiler(oracle: Oracle, graph: Graph, target: Target) -> tuple[Finding, _Part]:
-    """The first operator that the library computes otherwise than the interpreter: by itself, else among others."""
+    """The first operator on which library and interpreter differ: compiled alone, or else within the model."""
     operators = _operators(graph)
     for start in range(0, len(operators), ALONE):
         group = operators[start : start + ALONE]
@@ -218,7 +218,7 @@ def _operator_alone(oracle: Oracle, operator: _Operator, target: Target) -> tupl
 def _among_others(
     oracle: Oracle, graph: Graph, operators: Sequence[_Operator], target: Target
 ) -> tuple[Finding, _Part]:
-    """Where each operator agrees by itself: the first whose value is wrong when it is stored on the way."""
+    """Where each operator agrees alone: the first whose value is wrong when the model outputs it as well."""
     apart: dict[int, tuple[Distance, NDArray[Any]]] = {}
 
     def fails(probes: Sequence[int]) -> list[bool]:
@@ -270,8 +270,8 @@ def _compiled(graph: Graph, target: Target, inputs: Arrays) -> list[NDArray[Any]
 
 
 def _cut(oracle: Oracle, operators: Sequence[_Operator]) -> tuple[Graph, Arrays]:
-    """A graph of ``operators`` side by side, each reading what others compute from an input of its own, and the values
-    of those inputs. The model's inputs stay, since its dimensions take their sizes from them."""
+    """A graph of independent ``operators``, where inputs replace the results of other operators, and the values of its
+    inputs. The model's inputs stay, since its dimensions take their sizes from them."""
     graph = oracle.graph
     varying = live(graph)
     inputs: dict[Node, Node] = {node: node for node in graph.inputs}

@@ -22,11 +22,11 @@ from luminal.core.types import DType, f32, from_numpy
 
 Array = NDArray[Any]
 
-# Roundings of the coarsest type, all in one direction, that any implementation may add up to: 1e-5 for float32.
+# The most error of any implementation, in roundings of its coarsest type: 1e-5 for float32.
 LIMIT = 168
 # The same for 16-bit types, whose few digits LIMIT roundings would use up: luminal computes in float32 between them.
 COARSE_LIMIT = 16
-# A model may amplify rounding: as many times what the graph in its own types is from float64 is still rounding.
+# A model may amplify rounding: so many times the distance of the graph in its own types from float64 is allowed.
 FACTOR = 4.0
 
 
@@ -48,7 +48,7 @@ class Distance:
     misplaced: int
 
 
-NOWHERE = Distance(math.inf, math.inf, math.inf, 0.0, 0.0, 0)  # of arrays that cannot be compared
+NOWHERE = Distance(math.inf, math.inf, math.inf, 0.0, 0.0, 0)  # the distance of arrays that cannot be compared
 
 
 def distance(found: Array, expected: Array) -> Distance:
@@ -85,7 +85,7 @@ def beyond(found: Array, expected: Array, far: float) -> int:
 
 
 def _wide(found: Array, expected: Array) -> tuple[Array, Array, Array]:
-    """Both as vectors in double precision, and where both are finite."""
+    """Both arrays as vectors in double precision, and a mask of where both are finite."""
     wide = np.complex128 if "c" in (found.dtype.kind, expected.dtype.kind) else np.float64
     a, b = np.ravel(found).astype(wide), np.ravel(expected).astype(wide)
     return a, b, np.isfinite(a) & np.isfinite(b)
@@ -123,8 +123,8 @@ def _ordinal(x: Array, dtype: DType) -> Array:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Errors that roundings explain, relative to the scale of a value: ``bound`` those of the graph as it stands,
-    ``limit`` those of any sensible implementation."""
+    """The largest errors that rounding explains, relative to the scale of a value: ``bound`` for the graph as it is,
+    ``limit`` for any sensible implementation."""
 
     bound: float
     limit: float
@@ -136,9 +136,9 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precisio
     Roundings are independent, so their variances add along a path: an elementwise primitive in floating point adds
     ``u**2``, with ``u`` half the distance from 1 to the next value of its type, and a sum of K terms ``K * u**2`` (its
     error grows like ``sqrt(K) * u``: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2);
-    movement adds nothing. Each product of a contraction adds the roundings of its two operands to ``precision``, a
-    value that is stored so its own. The bound is the root of the largest variance of any path. It leaves out how the
-    model amplifies errors, which has to be measured.
+    movement adds nothing. Each product of a contraction adds the roundings of its two operands to ``precision``; a
+    value stored in it adds one. The bound is the root of the largest variance of any path. It does not include the
+    model's amplification of errors, which has to be measured.
     """
     roots = tuple(roots)
     found = contractions(roots) if precision.unit else {}
@@ -159,7 +159,7 @@ def rounding(roots: Iterable[Node], dims: Mapping[str, int], precision: Precisio
 
 
 def limit(unit: float) -> float:
-    """What roundings of ``unit`` may explain at the most, relative to the scale of a value."""
+    """The largest error that roundings of ``unit`` explain, relative to the scale of a value."""
     return (LIMIT if unit <= f32.eps / 2 else COARSE_LIMIT) * unit
 
 
@@ -169,7 +169,7 @@ def _unit(dtype: DType) -> float:
     return dtype.eps / 2 if dtype.is_float else 0.0
 
 
-_ROUNDS = 1 << 20  # of a loop that ends when a condition does: as many as `limit` has room for
+_ROUNDS = 1 << 20  # assumed rounds of a loop that a condition ends: as many as `limit` has room for
 _EXACT = (ops.VIEW, ops.CONTIGUOUS, ops.GATHER, ops.SELECT, ops.MAX, ops.MAX_REDUCE, ops.ROUND, ops.BITCAST, ops.MOD)
 
 
@@ -188,6 +188,6 @@ def _roundings(node: Node, dims: Mapping[str, int]) -> int:
 
 
 def at_most(value: Int, dims: Mapping[str, int]) -> int:
-    """``value`` at ``dims``, and at the upper bounds of sizes that data decides, which may be others in each round."""
+    """``value`` at ``dims``, and at the upper bounds of sizes that data decides, which may differ between rounds."""
     most = {size.name: sym.upper(sym.expr(size)) or 0 for size in sym.variables(value)}
     return int(sym.evaluate(value, {**most, **dims}))

@@ -1,4 +1,4 @@
-"""What the values of a graph are, and how far an implementation may be from them."""
+"""The exact values of a graph, and how far an implementation may be from them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _Values = dict[Node, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Bound:
-    """How far an array may be from what is expected, relative to the largest magnitude of that: every element
-    ``usual``, but for some that may be up to ``most`` away, at most ``exceptions`` of them."""
+    """How far an array may be from the expected one, relative to the latter's largest magnitude: each element up to
+    ``usual``, except that at most ``exceptions`` elements may be up to ``most`` away."""
 
     usual: float
     most: float
@@ -34,8 +34,8 @@ class Bound:
         return Bound(self.usual + other.usual, self.most + other.most, self.exceptions + other.exceptions)
 
     def problem(self, found: NDArray[Any], expected: NDArray[Any], whose: str) -> str:
-        """Why ``found`` is too far from an array of its shape and type, in words, and empty where it is not; over the
-        elements where both are finite."""
+        """Why ``found`` is too far from ``expected``, in words; empty where it is not. They have one shape and type;
+        elements count where both are finite."""
         far = distance(found, expected).relative
         count = beyond(found, expected, self.usual)
         may = f", {self.exceptions} may" if self.exceptions else ""
@@ -52,10 +52,10 @@ class Bound:
 class Allowed:
     """How far from float64 the compiled library (``own``) and the ``reference`` may be.
 
-    Usually it is what rounding explains (``measure.rounding``), and for the reference, which may round more often, what
-    ``measure.limit`` explains; for either, ``measure.FACTOR`` times the distance of the graph in its own types, the
-    library's operands of contractions rounded as it rounds them. Integers are the same. But where the graph rounds to
-    integers what is not exact, both may be ``measure.FACTOR`` times as far as values beside ties move them (``ties``),
+    Usually the library may be as far as rounding explains (``measure.rounding``), and the reference, which may round
+    more often, as far as ``measure.limit``; either also ``measure.FACTOR`` times as far as the graph in its own types,
+    run for the library with its rounding of contraction operands. Integers must be equal. But where the graph rounds
+    inexact values to integers, both may be ``measure.FACTOR`` times as far as values beside ties move them (``ties``),
     at about as many elements.
     """
 
@@ -64,15 +64,15 @@ class Allowed:
 
     @property
     def apart(self) -> Bound:
-        """How far the two may be from each other."""
+        """How far the library and the reference may be from each other."""
         return self.own + self.reference
 
 
 @dataclass(eq=False)
 class _Side:
-    """What one of the two implementations computes, the model after a ``change``, and how it rounds. ``beside`` says
-    how far each element of what is rounded to integers may go either way (None before that is known), and ``moved``
-    what becomes of the values when all do: one way, and the other."""
+    """One of the two implementations: it computes the model after ``change``, with ``rounding``. ``beside`` is how far
+    each element that is rounded to an integer may be off (None before that is known). ``moved`` are the values when all
+    of these elements are shifted so far: in one direction, and in the other."""
 
     rounding: Mapping[Node, Rounding]
     change: Callable[[Graph], Graph] = lambda graph: graph
@@ -85,11 +85,11 @@ class _Side:
         return (self.values, *self.moved)
 
     def bound(self, node: Node, exact: NDArray[Any], usual: float) -> Bound:
-        """``usual``, and what values beside ties move."""
+        """The bound ``usual``, with exceptions for elements that values beside ties move."""
         moved = [x for values in self.moved if (x := values.get(node)) is not None and x.shape == exact.shape]
         exceptions = max((beyond(x, exact, usual) for x in moved), default=0)
         most = max((distance(x, exact).relative for x in moved), default=0.0) if exceptions else 0.0
-        # How many are beside ties varies like the square root of their number.
+        # The number of values beside ties varies by about its square root.
         return Bound(usual, max(usual, FACTOR * most), math.ceil(exceptions + FACTOR * math.sqrt(exceptions)))
 
 
@@ -104,9 +104,9 @@ class Oracle:
         precision: Precision = FP32,
         approximate: Callable[[Graph], Graph] | None = None,
     ) -> None:
-        """``tolerance`` replaces what rounding explains: between the library and the reference in all. The library
-        rounds the operands of contractions to ``precision``, and is compiled from what ``approximate`` makes of the
-        graph."""
+        """``tolerance`` replaces the bounds from rounding: it is the distance allowed between library and reference.
+        The library rounds the operands of contractions to ``precision``, and is compiled from ``approximate(graph)``.
+        """
         self.graph, self.inputs, self.tolerance, self.precision = graph, inputs, tolerance, precision
         self.approximate = approximate
         self.dims = interp.bind(graph.given, inputs, {})
@@ -127,7 +127,7 @@ class Oracle:
         kept = ties.arguments(self.graph) if self._own.beside is None and self.tolerance is None else []
         typed, exact = (interp.run(roots, self.inputs, mode, kept) for mode in ("typed", "float64"))
         self._exact.update(zip(missing, exact.outputs, strict=True))
-        # What is rounded as was chosen depends on all that reads it: the whole model is.
+        # Which operands are rounded depends on all their readers, so the whole model is changed and run.
         whole = replace(self.graph, outputs=(*wanted, *self.graph.outputs))
         for side in sides:
             if side.beside is None:
@@ -139,8 +139,8 @@ class Oracle:
                 moved.update(zip(missing, self._beside_ties(side, whole, len(missing), sign), strict=True))
 
     def _beside_ties(self, side: _Side, graph: Graph, count: int, sign: int) -> Sequence[NDArray[Any] | None]:
-        """The first ``count`` outputs with what is rounded moved, one way or the other; None for each where another
-        size or index follows from it, which the model cannot have."""
+        """The first ``count`` outputs with values beside ties shifted in the direction ``sign``. All are None where
+        that gives a size or an index that the model cannot have."""
         by: dict[Node, Node] = {}
         values: dict[str, NDArray[Any]] = {}
         for number, (x, step) in enumerate((side.beside or {}).items()):
@@ -169,7 +169,7 @@ class Oracle:
         return self._reference.values[node]
 
     def exact(self, node: Node) -> NDArray[Any]:
-        """The value in float64, where it is a float."""
+        """The value, in float64 where it is a float."""
         self.compute([node])
         return self._exact[node]
 
@@ -192,7 +192,7 @@ class Oracle:
         return self._differs(node, value, self.allowed(node).own)
 
     def refutes_reference(self, node: Node, value: NDArray[Any]) -> bool:
-        """Whether a reference that gives ``value`` for ``node`` means something else."""
+        """Whether a reference is too far off with ``value`` for ``node``: it then computes something else."""
         return self._differs(node, value, self.allowed(node).reference)
 
     def _differs(self, node: Node, value: NDArray[Any], allowed: Bound) -> bool:

@@ -20,7 +20,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Reference(Protocol):
-    """Something that runs the source model."""
+    """An implementation that runs the source model."""
 
     name: str
 
@@ -29,12 +29,12 @@ class Reference(Protocol):
         ...
 
     def values(self, inputs: Mapping[str, NDArray[Any]], operators: Collection[str]) -> dict[str, list[NDArray[Any]]]:
-        """What the source operators of these names compute, where the reference can tell."""
+        """The values of the source operators of these names, as far as the reference can report them."""
         ...
 
 
 class Interpreter:
-    """The graph itself, in its own types, in numpy."""
+    """The graph, run by the numpy interpreter in its own types."""
 
     name = "interpreter"
 
@@ -52,8 +52,8 @@ class Interpreter:
 class OnnxRuntime:
     """onnxruntime on the CPU.
 
-    A reference has its basic optimisations, which keep what is computed. All of them, which take the least time, do
-    not: some products of dequantised weights then round their activations to 8 bits, whatever they have.
+    As a reference it has basic optimisations only, which do not change results. With all optimisations, which are
+    fastest, some products of dequantised weights round their activations to 8 bits, whatever their type.
     """
 
     name = "onnxruntime"
@@ -134,8 +134,8 @@ class OnnxRuntime:
 def session_options(threads: int, fastest: bool) -> Any:
     """onnxruntime's ``SessionOptions`` for ``threads`` threads (0: its default), with all optimisations or the basic.
 
-    Its threads do not spin while they wait: they would go on after a run, and take the processor from what runs next in
-    the same process. Its own times stay the same without.
+    Its threads do not spin while they wait: after a run, they would take the processor from what runs next in this
+    process. Its own times are the same without spinning.
     """
     import onnxruntime
 
@@ -152,7 +152,7 @@ _OTHERWISE = 'luminal.diff(..., reference="interpreter") compares with luminal\'
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises for a model or input that it does not take."""
+    """The exceptions of onnxruntime for a model or input that it does not accept."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")

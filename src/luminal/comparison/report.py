@@ -1,4 +1,4 @@
-"""What a comparison found, and how it is shown."""
+"""The result of a comparison, and its text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ WIDE = 100  # columns of a screen that has room for the outputs' shapes
 class Row:
     """One output of one trial.
 
-    ``distance`` is luminal's from the reference, ``exact`` luminal's from the float64 oracle, ``reference`` the
-    reference's own from it; ``allowed`` is what rounding explains. ``problem`` says in words why the verdict is no, and
-    is empty where it is yes.
+    ``distance`` is that of luminal from the reference, ``exact`` that of luminal from the float64 oracle, ``reference``
+    that of the reference from the oracle; ``allowed`` is what rounding explains. ``problem`` says why the output
+    disagrees; it is empty where it agrees.
     """
 
     output: str

@@ -1,4 +1,4 @@
-"""A mismatch on disk: the graph that shows it as text, its inputs, the right values and the wrong ones."""
+"""A mismatch on disk: the text of a graph that shows it, its inputs, the expected values and the wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model opened for comparison: its graph, what it is compared with, and the inputs that came with it."""
+"""A model opened for comparison: its graph, its reference, and the user's inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from luminal.core.decompose import random
 from luminal.core.errors import InputError
 from luminal.core.ir import Graph
 
-# What runs a model of each kind, unless the user wants another.
+# The reference for each kind of model, unless the user names another.
 REFERENCES = {"onnx": "onnxruntime", "torch": "torch", "graph": "interpreter"}
 
 

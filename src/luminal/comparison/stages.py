@@ -1,4 +1,4 @@
-"""Which stage of the compiler made a wrong value: each is run for itself and compared."""
+"""Finds the stage of the compiler that made a wrong value: the output of each stage is run and compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Differs: TypeAlias = Callable[[Sequence[NDArray[Any]]], bool]  # judges the outp
 
 
 def introduced(graph: Graph, inputs: Mapping[str, NDArray[Any]], target: Target, differs: Differs) -> tuple[str, str]:
-    """The first stage after which the outputs of ``graph`` differ, and how that is known."""
+    """The first stage after which the outputs of ``graph`` differ, and the evidence, in words."""
     stages = reached(graph, target)
     found = by_pass(stages, inputs, target, differs)
     if found is not None:
@@ -44,7 +44,7 @@ def introduced(graph: Graph, inputs: Mapping[str, NDArray[Any]], target: Target,
 
 
 def reached(graph: Graph, target: Target) -> dict[str, Any]:
-    """What each stage of the compiler makes of ``graph``, by the names that ``core.pipeline`` gives them."""
+    """The output of each stage of the compiler for ``graph``, by the stage's name in ``core.pipeline``."""
     found: dict[str, Any] = {}
     compile_graph(graph, target, found.__setitem__)
     return found
@@ -53,8 +53,8 @@ def reached(graph: Graph, target: Target) -> dict[str, Any]:
 def by_pass(
     stages: Mapping[str, Any], inputs: Mapping[str, NDArray[Any]], target: Target, differs: Differs
 ) -> tuple[str, str] | None:
-    """The first pass whose graph gives outputs that differ, of those that were ``reached``, and how that is known; None
-    where all graphs are right."""
+    """The first pass in ``stages`` (see ``reached``) whose graph has outputs that differ, and the evidence, in words;
+    None where all graphs are right."""
     before: Graph = stages["graph"]
     for name, what in PASSES.items():
         after: Graph = stages.get(name, before)  # passes that do not apply are not run
@@ -74,7 +74,7 @@ def _finite(values: Iterable[NDArray[Any]]) -> bool:
 
 
 def work(graph: Graph, dims: Mapping[str, int]) -> int:
-    """The number of elements that are computed, those of sums one by one."""
+    """The number of elements that are computed; a reduction counts the elements that it reads."""
     sizes = (
         (node.inputs[0] if node.op.kind is ops.Kind.REDUCE else node).size
         for node in traverse.topological(graph.results)

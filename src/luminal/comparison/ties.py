@@ -1,9 +1,9 @@
 """Values that lie beside a tie of rounding, where two right implementations give neighbouring integers.
 
-A model that quantises its activations turns an error in the last place of a sum into a whole step of the integers, and
-what reads that element moves with it. Which elements these are differs from one order of summation to the next, so how
-far they move the outputs is found by moving them: the graph is run with every element of what it rounds a little larger
-or smaller, and once more the other way.
+A model that quantises its activations can turn an error in the last place of a sum into a whole step of an integer,
+which all readers of the element inherit. Which elements are affected depends on the order of summation. So the effect
+on the outputs is measured by perturbation: the graph is run with every element that it rounds a little larger or
+smaller, and once more in the other direction.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def live(graph: Graph) -> dict[Node, None]:
 
 
 def arguments(graph: Graph) -> list[Node]:
-    """What ``graph`` rounds to the nearest integer, outside of loops and branches.
+    """The operands that ``graph`` rounds to the nearest integer, outside of loops and branches.
 
-    Other modes of rounding are left out: they put exact integers, which are frequent, between two steps.
+    Other modes of rounding are left out: they jump at exact integers, which are frequent values.
     """
     rounds = (node for node in live(graph) if node.op is ops.ROUND and node.attr.mode == "even")
     return list(dict.fromkeys(node.inputs[0] for node in rounds))
 
 
 def moved(graph: Graph, by: Mapping[Node, Node]) -> Graph:
-    """``graph`` with ``by`` added to those of its values wherever they are rounded to the nearest integer."""
+    """``graph`` with ``by[x]`` added to each of its values ``x`` wherever it is rounded to the nearest integer."""
     origins: ir.Origins = dict(graph.origins)
 
     def make(node: Node, operands: Sequence[Node]) -> Node:
@@ -49,8 +49,8 @@ def moved(graph: Graph, by: Mapping[Node, Node]) -> Graph:
 
 
 def steps(typed: NDArray[Any], exact: NDArray[Any], bound: float) -> NDArray[Any]:
-    """How far each element of a value may be from where it should: ``FACTOR`` times as far as it or the median element
-    is, and no less than ``bound`` times its magnitude; half an integer at most, which makes any other its neighbour."""
+    """The error to assume for each element: ``FACTOR`` times its own or the median error, whichever is larger, and no
+    less than ``bound`` times its magnitude; at most half an integer, which moves any element to a neighbour."""
     with np.errstate(all="ignore"):
         exact = exact.astype(np.float64)
         errors = np.nan_to_num(np.abs(typed.astype(np.float64) - exact), nan=0.0, posinf=0.0)
@@ -60,5 +60,5 @@ def steps(typed: NDArray[Any], exact: NDArray[Any], bound: float) -> NDArray[Any
 
 
 def signs(shape: Sequence[int], number: int) -> NDArray[Any]:
-    """1 or -1 for each element of the value of that number. Were all the same, what is moved could cancel."""
+    """1 or -1 for each element of the value of that number. If all were the same, their effects could cancel."""
     return np.random.default_rng(number).choice((-1.0, 1.0), tuple(shape))

@@ -31,12 +31,12 @@ from luminal.tuning.subject import Race, Work
 WEIGHTS = 512 << 20  # bytes of weights, at most, that runs go through in turn
 HANG = 20.0  # seconds after which a contender that has begun is given up
 
-Written = Sequence[Sequence[Mapping[int, NDArray[Any]]]]  # by each kernel of each contender, to arrays by place
+Written = Sequence[Sequence[Mapping[int, NDArray[Any]]]]  # per contender and kernel: values written, by argument number
 
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel of a contender, the first of its launches, and how many there are in a run of the model."""
+    """A kernel of a contender, its first launch, and the number of its launches in a run of the model."""
 
     kernel: Kernel
     launch: Launch
@@ -45,8 +45,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Contender:
-    """A candidate that is measured: its place among those of its question (0 is the default), and what follows from
-    it: the kernels of ``program`` that ask the question; or the ``fault`` for which there are none."""
+    """A candidate that is measured: its number among those of its question (0 is the default), and the kernels of
+    ``program``, built with it, that the question decides; or the ``fault`` that prevented these."""
 
     place: int
     candidate: Candidate[Any]
@@ -106,7 +106,7 @@ class Bench:
     def measure(self, compiled: Compiled, contenders: Sequence[Contender], seconds: float) -> list[Measured]:
         """Times the candidates of one question, the default first, for ``seconds`` in all.
 
-        One that does not compile, crashes, hangs, or writes something else than the interpreter, has that as its fault.
+        A candidate's ``fault`` says that it does not compile, crashes, hangs, or differs from the interpreter.
         """
         missing = [c.place for c in contenders if any(part.kernel.nest not in compiled.numbers for part in c.parts)]
         faults = dict.fromkeys(missing, "the compiler rejects it") | {c.place: c.fault for c in contenders if c.fault}
@@ -133,7 +133,7 @@ class Bench:
         return [_measured(c, samples.get(c.place, ()), faults.get(c.place, "")) for c in contenders]
 
     def _entry(self, program: Program, part: Part, compiled: Compiled) -> tuple[Work, Mapping[int, Expected]]:
-        """A part as the worker is told of it, and what it has to write."""
+        """The message about a part to the worker, and the values that the part has to write."""
         of = subject.of(program, part.kernel, part.launch, compiled.numbers[part.kernel.nest])
         serial = part.kernel.scheduled.serial
         assert serial is not None, part.kernel.name
@@ -146,7 +146,7 @@ class Bench:
     # ---- the process -----------------------------------------------------------------------------------------------
 
     def _race(self, race: Race) -> tuple[list[list[float]], Written] | Fault:
-        """The samples of each contender and what it wrote; or which of them ended the process."""
+        """The samples of each contender and the values that it wrote; or which of them ended the process."""
         begun, reason = 0, f"it was not done after {self.hang:g} seconds"
         try:
             connection = self._connected()
@@ -167,7 +167,7 @@ class Bench:
         """The connection to the process that runs contenders, which is started where there is none."""
         if self._worker is None:
             here, there = Pipe()
-            # Of a session of its own: an interrupt of this process is not for that one, which ends with it.
+            # In a session of its own, so that interrupts do not reach it; it ends with this process.
             process = subprocess.Popen(
                 [sys.executable, "-m", "luminal.tuning.worker", str(there.fileno())], pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,

@@ -1,4 +1,4 @@
-"""Whether a model as a whole is as fast as its kernels promise."""
+"""Measures whether the chosen candidates make the model as a whole faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_GAIN = 0.01  # of the time of a run: the shortest runs of one library, tak
 
 @dataclass(frozen=True)
 class Model:
-    """What is tuned: graphs by the names of their entries, for a target and so many threads."""
+    """A model to tune: graphs by the names of their entries, a target, and a number of threads."""
 
     name: str
     graphs: Mapping[str, Graph]
@@ -34,19 +34,19 @@ class Model:
     threads: int
 
     def compiled(self, decisions: Decisions) -> Program:
-        """The model as ``decisions`` make it."""
+        """The model, compiled with ``decisions``."""
         return compile_graphs(self.name, self.graphs, replace(self.target, decisions=decisions))
 
 
 def confirm(
     model: Model, standing: Mapping[str, str], chosen: Sequence[Answer], last: float, clock: Callable[[], float]
 ) -> tuple[dict[str, str], tuple[float, float] | None]:
-    """Runs the model with the answers ``standing``, the defaults, and with all that was ``chosen`` instead: by question
-    why that is not to be taken, if it is not; and the seconds of both runs, where there is a difference.
+    """Compares the model with the default answers ``standing`` and with all that was ``chosen`` instead. Returns why
+    each chosen answer is rejected (empty if not), by question, and the seconds of both runs, if the two differ.
 
-    Where the model is no faster, each half is tried by itself, that with the larger leads first, with what was found to
-    make it faster so far, and so on until the ones to blame are found. What there is no time for until ``last``, or
-    what changes nothing without others, stays unconfirmed.
+    Where the model is no faster, each half of the answers is tried by itself, the one with the larger leads first, on
+    top of the answers confirmed so far, and so on until those to blame are found. Answers for which there is no time
+    before ``last``, or which change nothing without others, stay unconfirmed.
     """
     program = model.compiled(Decisions(standing))
     verdicts = dict.fromkeys((a.question for a in chosen), UNCONFIRMED)

@@ -24,7 +24,7 @@ from luminal.core.target import Target, processor
 from luminal.timing import Timing
 
 VERSION = 1
-LEAST_GAIN = 0.03  # of the default's time, that a candidate has to be faster by
+LEAST_GAIN = 0.03  # a candidate must be faster by at least this part of the default's time
 SHIPPED = Path(__file__).parent / "shipped.json"
 
 _SCHEMA = """
@@ -88,7 +88,7 @@ def least_gain(default: Measured | Timing, found: Measured | Timing, least: floa
 
 
 def machine(target: Target, threads: int) -> str:
-    """What of a machine times depend on, as text."""
+    """The properties of a machine on which times depend, as text."""
     facts = {
         "processor": processor(), "target": target.name, "features": sorted(target.features),
         "registers": target.registers, "caches": [target.l1, target.l2, target.l3],
@@ -123,7 +123,7 @@ class Records:
             database.executemany("INSERT OR REPLACE INTO measurement VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def latest(self, machine: str) -> dict[str, list[Measured]]:
-        """What the latest run measured of each question."""
+        """The rows of each question from the latest run that measured it."""
         query = """
             SELECT question, place, candidate, best, median, runs, fault FROM measurement AS m WHERE target = ? AND
             run = (SELECT max(run) FROM measurement WHERE target = m.target AND question = m.question)
@@ -192,7 +192,7 @@ class Records:
 
     @contextmanager
     def _explained(self, done: str) -> Iterator[None]:
-        """For what is ``done`` to the file: errors say what to do."""
+        """Around an access to the file, described by ``done``: errors tell the user what to do."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -222,7 +222,7 @@ class Records:
         )
 
 
-# What is wrong outside of the file: SQLite's codes for no permission, no place to write, and a disk that fails.
+# Faults outside of the file: SQLite's codes for no permission, no place to write, and a disk that fails.
 _OUTSIDE = (
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
 )  # fmt: skip
@@ -234,7 +234,7 @@ def _kind(error: Exception) -> int:
 
 
 def winners(records: Records, machine: str) -> dict[str, str]:
-    """The chosen candidate of each question: the default's too, where that is to stay."""
+    """The chosen candidate of each question, the default included."""
     found: dict[str, str] = {}
     for question, measured in records.latest(machine).items():
         default = next((m.candidate for m in measured if m.place == 0), None)
@@ -245,7 +245,7 @@ def winners(records: Records, machine: str) -> dict[str, str]:
 
 
 def taken(records: Records, machine: str) -> dict[str, str]:
-    """The candidates that are taken on a machine: of what the user tuned, then of what came with the package."""
+    """The chosen candidates on a machine: from the user's records first, then from those of the package."""
     return {**shipped().get(machine, {}), **winners(records, machine)}
 
 

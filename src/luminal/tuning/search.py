@@ -27,10 +27,10 @@ QUICK = 60.0  # seconds of a quick search
 
 BEAM = 4  # candidates of a question, the first by estimate
 BATCH = 16  # kernels that are compiled together
-FIRST = 0.6  # of the time that is left, for a kind of questions that others follow
-SECONDS = 0.4  # of measuring, for a question
-CONFIRMING = 0.25  # of the time, for what a compiler is still at and for running the model as a whole
-SHARE = 0.003  # of a model's estimated time: what takes less is not worth measuring
+FIRST = 0.6  # part of the time left that a kind of questions may take while other kinds follow
+SECONDS = 0.4  # time to measure a question
+CONFIRMING = 0.25  # part of the time kept for a compilation still running, and for running the whole model
+SHARE = 0.003  # kernels below this part of a model's estimated time are not measured
 
 
 def tune(
@@ -73,7 +73,7 @@ def tune(
 
 @dataclass
 class _Search:
-    """What a search has found of a model so far, and when it has to end."""
+    """The state of a search on a model: its results so far, and when it has to end."""
 
     model: confirm.Model
     budget: float
@@ -96,7 +96,7 @@ class _Search:
         self.run = self.records.begin()
 
     def settle(self, kind: Kind, bench: Bench, again: bool) -> None:
-        """Measures the questions of a kind; those of others are as was measured so far."""
+        """Measures the questions of a kind; questions of other kinds are answered from the measurements so far."""
         if self.clock() >= self.end:
             self.more = True
             return
@@ -133,8 +133,8 @@ class _Search:
         self.left += len(questions) - done
 
     def confirmed(self) -> tuple[float, float] | None:
-        """Runs the model by default and with all that this search chose; records what is to stay. What stays
-        unconfirmed, a later search takes as its own. The seconds of both runs, where there is a difference."""
+        """Runs the model with the defaults and with all that this search chose, and records which choices stay. A later
+        search confirms the rest. Returns the seconds of both runs, where there is a difference."""
         chosen = [answer for answer in self.answers if answer.chosen.place]
         if not chosen:
             return None
@@ -160,7 +160,7 @@ class _Search:
         )  # fmt: skip
 
     def _spent(self) -> float:
-        """The fraction of the budget that is over: none where that has no end."""
+        """The fraction of the budget that is spent; 0 where the budget is infinite."""
         return 0.0 if math.isinf(self.budget) else min(0.99, 1 - max(0.0, self.end - self.clock()) / self.budget)
 
     def _answer(self, question: str, contenders: Sequence[Contender], measured: Iterable[Measured]) -> Answer:
@@ -169,8 +169,8 @@ class _Search:
         return answer
 
     def _questions(self, kind: Kind) -> dict[str, list[Contender]]:
-        """The candidates of each question that has several, the questions that take the most time first; others are
-        answered as was chosen so far."""
+        """The candidates of each question of ``kind`` that has several, the questions that take the most time first;
+        other kinds are answered with the choices so far."""
         chosen = {answer.question: answer.chosen.candidate for answer in self.answers}
         answers = {**recording.taken(self.records, self.machine), **chosen}
         found: dict[str, list[Contender]] = {}
@@ -203,12 +203,12 @@ class _Search:
 
 
 def _with(fault: str, measured: Iterable[Measured]) -> tuple[Measured, ...]:
-    """Rows of which none but the default may be chosen, for that reason, if it is one."""
+    """Rows marked with ``fault``, unless it is empty, so that the default alone can be chosen."""
     return tuple(replace(m, fault=m.fault or fault) if m.place else m for m in measured)
 
 
 def _open(measured: Iterable[Measured]) -> tuple[Measured, ...]:
-    """Rows as they were before it was noted that nothing has confirmed them."""
+    """Rows without the mark that they are unconfirmed."""
     return tuple(replace(m, fault="") if m.fault == UNCONFIRMED else m for m in measured)
 
 
@@ -229,7 +229,7 @@ def _asking(program: Program, kind: Kind) -> dict[str, tuple[Part, ...]]:
 
 
 def _distinct(contenders: Iterable[Contender]) -> list[Contender]:
-    """Those whose kernels no earlier one has."""
+    """``contenders`` without those whose kernels equal those of an earlier one."""
     seen: dict[tuple[object, ...], Contender] = {}
     for contender in contenders:
         seen.setdefault((contender.fault, *(part.kernel.nest for part in contender.parts)), contender)
@@ -237,7 +237,7 @@ def _distinct(contenders: Iterable[Contender]) -> list[Contender]:
 
 
 def _batches(questions: Mapping[str, Sequence[Contender]]) -> Iterator[list[str]]:
-    """Questions in their order, as many together as have a batch of kernels."""
+    """Questions in order, grouped so that each group has about ``BATCH`` kernels."""
     batch: list[str] = []
     for question in questions:
         batch.append(question)

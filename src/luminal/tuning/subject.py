@@ -1,4 +1,4 @@
-"""What is measured, in a form that one process can tell another: kernels, and what they are called with."""
+"""Descriptions of kernels to measure, and of their arguments, which one process can send to another."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Subject:
     sizes: tuple[int, ...]
 
     def arrays(self, made: Callable[[Argument, int], NDArray[Any]]) -> list[NDArray[Any]]:
-        """What it is called with: each array that has memory of its own as ``made`` for its place."""
+        """The arrays of a call; ``made(argument, number)`` makes each one that has memory of its own."""
         found: list[NDArray[Any]] = []
         for place, argument in enumerate(self.arguments):
             found.append(made(argument, place) if argument.same == place else found[argument.same])
@@ -58,8 +58,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel of a contender, how many ``times`` a run of the model launches it, and at which ``positions`` what it
-    writes to arrays, by their place, is to be compared."""
+    """A kernel of a contender, how many ``times`` a run of the model launches it, and the ``positions`` at which the
+    arrays that it writes, by their number, are to be compared."""
 
     of: Subject
     times: int
@@ -68,8 +68,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Race:
-    """Contenders of one question that take turns for ``seconds``, on so many ``threads``: all the work of each, as
-    kernels of ``library``. Runs go through so many bytes of ``weights``."""
+    """The work of the contenders of one question, as kernels of ``library``. They take turns for ``seconds``, on
+    ``threads`` threads, and read at most ``weights`` bytes of weights in turn."""
 
     library: str
     threads: int
@@ -84,7 +84,7 @@ def sizes(dims: Iterable[Var]) -> dict[str, int]:
 
 
 def of(program: Program, kernel: Kernel, launch: Launch, number: int) -> Subject:
-    """The subject that a launch of ``kernel`` is, at the typical sizes of the program's dimensions."""
+    """The description of a launch of ``kernel``, at the typical sizes of the program's dimensions."""
     at = sizes(program.dims)
     arguments = []
     for place, name in enumerate(launch.arguments):

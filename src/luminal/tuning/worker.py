@@ -51,7 +51,7 @@ class Library:
 
 
 class Sets:
-    """Sets of arguments of a subject, which runs take in turn; what the sets point to stays alive with them."""
+    """Sets of arguments of a subject, which runs use in turn; they keep the arrays alive that they point to."""
 
     def __init__(self, of: Subject, arrays: Sequence[Sequence[NDArray[Any]]]) -> None:
         self._arrays = arrays
@@ -75,11 +75,11 @@ class Memory:
         self._weights: dict[str, NDArray[Any]] = {}
 
     def forget(self) -> None:
-        """Drops the values, which the next contenders do not share."""
+        """Drops the values, which the next contenders do not use."""
         self._values.clear()
 
     def sets(self, of: Subject) -> Sets:
-        """Every set has other weights."""
+        """Sets of arguments of ``of``, each with its own weights."""
         least = min((_step(a) * a.numpy.itemsize for a in of.arguments if a.weights), default=self._size)
         count = max(1, min(self._size // max(least, 1), SETS))
         return Sets(of, [of.arrays(partial(self._array, number)) for number in range(count)])
@@ -103,7 +103,7 @@ class Memory:
 
 
 def _step(argument: Argument) -> int:
-    """Elements from one copy of an array to the next, each of which begins at a multiple of a cache line."""
+    """The stride in elements between copies of an array, each of which begins at a multiple of a cache line."""
     size = argument.numpy.itemsize
     return aligned(argument.elements * size) // size
 
