@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from luminal.core import symbolic as sym
 from luminal.core import target as targets
 from luminal.core.ir import Node
 from luminal.core.pipeline import compile_graph
-from luminal.core.schedule.contraction import contracted
+from luminal.core.schedule.contraction import roles as finding
 from luminal.core.schedule.contraction.contracted import Contracted, Make
 from luminal.core.schedule.contraction.contraction import Contraction
 from luminal.core.schedule.numeric import bit_maxima, digits, long_reductions, rounding
@@ -74,17 +73,18 @@ def roles(found: Contraction) -> dict[str, set[int]]:
 @pytest.mark.parametrize("name", ["linear_with_epilogue", "attention_block"])
 @pytest.mark.parametrize(("target", "precision"), TARGETS)
 def test_roles_are_assigned_once(name: str, target: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Counter[Node] = Counter()
+    """In the whole lowering, whoever asks."""
+    assigned: list[Contraction] = []
 
-    def counted(node: Node) -> Contraction | None:
-        contraction = contraction_of(node)
-        found[node] += contraction is not None
-        return contraction
+    def counted(*args: Any) -> Contraction | None:
+        found = of_roles(*args)
+        assigned.extend([] if found is None else [found])
+        return found
 
-    contraction_of = contracted.contraction_of
-    monkeypatch.setattr(contracted, "contraction_of", counted)
+    of_roles = finding._assigned
+    monkeypatch.setattr(finding, "_assigned", counted)
     compile_graph(GRAPHS[name]().graph, targets.parse(target, precision))
-    assert found.total() == {"linear_with_epilogue": 1, "attention_block": 6}[name]
+    assert len(assigned) == {"linear_with_epilogue": 1, "attention_block": 6}[name]
 
 
 def test_what_replaces_a_contraction_by_something_else_is_looked_at_anew() -> None:

@@ -23,7 +23,7 @@ import luminal
 from luminal.core import interp, ir, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose import random
-from luminal.core.errors import InputError, ShapeError
+from luminal.core.errors import InputError, ShapeError, UnsupportedError
 from luminal.core.types import DType, bf16, f16, f32, f64, i8, i64, u32
 from luminal.frontends.fx import importer as fx
 from luminal.frontends.onnx import importer as onnx_importer
@@ -513,3 +513,17 @@ def test_seeds_of_onnx_operators_are_theirs_alone() -> None:
     first, second = values(made, seed=1), values(made, seed=2)
     assert np.array_equal(first[0], second[0]) and not np.array_equal(first[1], second[1])
     assert not np.array_equal(first[0], first[2])  # each node draws for itself
+
+
+def test_a_generator_of_pytorch_is_refused_wherever_it_is_used() -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    class Drawing(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.bernoulli(x, generator=generator), torch.rand(3, generator=generator)
+
+    with pytest.raises(UnsupportedError) as raised:
+        fx.load(Drawing(), (torch.rand(3),))
+    for operator in ("aten.bernoulli.default", "aten.rand.generator"):
+        (place,) = (line for line in str(raised.value).splitlines() if operator in line)
+        assert place.endswith("a generator of PyTorch's own: leave it out, and give luminal.compile a seed")
