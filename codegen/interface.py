@@ -117,12 +117,14 @@ class Entry:
 @dataclass(frozen=True)
 class Interface:
     """Everything that a library's user can see. ``name`` is a C identifier: it prefixes every exported function.
-    ``states`` are values that a context keeps from one run to the next."""
+    ``states`` are values that a context keeps from one run to the next; ``relations`` say what the model needs of the
+    sizes of its inputs."""
 
     name: str
     dims: tuple[Dim, ...]
     entries: tuple[Entry, ...]
     states: tuple[Tensor, ...] = ()
+    relations: tuple[str, ...] = ()
 
     @property
     def structs(self) -> list[tuple[str, int]]:

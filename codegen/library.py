@@ -213,6 +213,7 @@ def interface_of(program: Program) -> Interface:
             )
         ),
         public.tensors((b.name, b.dtype, b.shape) for b in (program.buffer(s.buffer) for s in program.states)),
+        tuple(program.metadata.get("relations", ())),
     )
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
 class LuminalError(Exception):
     """Base of every error that luminal raises on purpose."""
+
+    def saying(self, message: str) -> LuminalError:
+        """The same error with another ``message``."""
+        same = copy(self)
+        same.args = (message,)
+        return same
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,15 @@ class Unsupported:
         return f"{self.op} {self.node!r}({', '.join(self.operands)}){where}{advice}"
 
 
+class Survey(NamedTuple):
+    """What a model is made of: how many nodes it has of each operator and version, every place of it that luminal
+    cannot compile, and what it needs of the sizes of its inputs, in words."""
+
+    used: Mapping[tuple[str, Any], int]
+    places: Sequence[Unsupported]
+    relations: Sequence[str]
+
+
 class UnsupportedError(LuminalError):
     """The model holds something that luminal cannot compile; ``places`` lists every such place at once."""
 
@@ -39,7 +56,12 @@ class UnsupportedError(LuminalError):
 
 
 class ShapeError(LuminalError):
-    """Operand shapes do not fit the operation."""
+    """Operand shapes do not fit the operation. ``unequal`` are pairs of sizes that would have to be equal for them to
+    fit."""
+
+    def __init__(self, message: str, unequal: Sequence[tuple[Any, Any]] = ()) -> None:
+        super().__init__(message)
+        self.unequal = tuple(unequal)
 
 
 class DTypeError(LuminalError):

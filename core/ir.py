@@ -23,6 +23,7 @@ from luminal.core.data import Data
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.host import FUNCTIONS
 from luminal.core.ops import Kind, Op
+from luminal.core.relations import unequal
 from luminal.core.symbolic import Int
 from luminal.core.types import DType, i64
 
@@ -296,7 +297,8 @@ def elementwise(op: Op, *operands: Node, attr: Any = None) -> Node:
     shape = operands[0].shape
     if any(o.shape != shape for o in operands):
         found = ", ".join(str(list(o.shape)) for o in operands)
-        raise ShapeError(f"{op}: expected operands of one shape, found {found}")
+        apart = [pair for o in operands[1:] for pair in unequal(shape, o.shape)]
+        raise ShapeError(f"{op}: expected operands of one shape, found {found}", apart)
     if op.attr is not None and attr is None:
         attr = op.attr()
     dtype = op.result(*(o.dtype for o in operands)) if op.result else attr.dtype
@@ -383,7 +385,9 @@ def scatter(
     axis = _axis(axis, old)
     expected = old.shape[:axis] + index.shape + old.shape[axis + 1 :]
     if new.shape != expected:
-        raise ShapeError(f"Scatter: expected new elements {list(expected)}, found {list(new.shape)}")
+        raise ShapeError(
+            f"Scatter: expected new elements {list(expected)}, found {list(new.shape)}", unequal(new.shape, expected)
+        )
     dtype = ops.SCATTER.result(old.dtype, index.dtype, new.dtype)
     if by is not None:
         assert by.result is not None
@@ -482,7 +486,8 @@ def broadcast_shape(*shapes: Shape) -> Shape:
     for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
         sizes = {d for d in column if d != 1}
         if len(sizes) > 1:
-            raise ShapeError("shapes do not broadcast: " + ", ".join(str(list(s)) for s in shapes))
+            apart = [(a, b) for a in column for b in column if a != 1 != b != a]
+            raise ShapeError("shapes do not broadcast: " + ", ".join(str(list(s)) for s in shapes), apart[:1])
         result.append(sizes.pop() if sizes else 1)
     return tuple(result)
 
@@ -491,7 +496,8 @@ def expand(x: Node, shape: Sequence[Int]) -> Node:
     """``x`` broadcast to ``shape`` as numpy does."""
     shape = tuple(shape)
     if broadcast_shape(x.shape, shape) != shape:
-        raise ShapeError(f"cannot expand {list(x.shape)} to {list(shape)}")
+        apart = [pair for pair in unequal(x.shape[-len(shape) :], shape[len(shape) - x.rank :]) if pair[0] != 1]
+        raise ShapeError(f"cannot expand {list(x.shape)} to {list(shape)}", apart)
     offset = len(shape) - x.rank
     index = [0 if d == 1 else axes(shape)[offset + k] for k, d in enumerate(x.shape)]
     return view(x, shape, index)
@@ -544,7 +550,7 @@ class Graph:
     size data decides, each with the node that gives it. ``names`` gives constants their original names.
     ``structure`` is the front end's description of nested inputs and outputs (JSON), passed through to the loader.
     The inputs and outputs of ``states`` come after those of the caller, who does not see them. ``approximations`` are
-    those that have been made of the model.
+    those that have been made of the model, ``relations`` what it needs of the sizes of its inputs, in words.
     """
 
     name: str
@@ -557,6 +563,7 @@ class Graph:
     measured: Mapping[sym.Var, Node] = field(default_factory=dict)
     states: tuple[State, ...] = ()
     approximations: tuple[Approximation, ...] = ()
+    relations: tuple[str, ...] = ()
 
     @property
     def given(self) -> tuple[Node, ...]:

@@ -19,12 +19,21 @@ def reshape(x: Node, shape: Sequence[Int]) -> Node:
     Raises ShapeError where the sizes do not agree.
     """
     shape = list(shape)
+    position = None
     if -1 in shape:
         position = shape.index(-1)
         rest = sym.product(shape[:position] + shape[position + 1 :])
         shape[position] = 0 if rest == 0 else sym.floordiv(x.size, rest)
     if sym.product(shape) != x.size:
-        raise ShapeError(f"cannot reshape {list(x.shape)} ({x.size} elements) to {shape}")
+        wanted = sym.product(shape)
+        known = all(isinstance(size, int) for k, size in enumerate(shape) if k != position)
+        # A number in the place of a symbol is its size, if the sizes agree then: the shape was recorded for that.
+        apart = [
+            (a, b)
+            for a, b in zip(x.shape, shape, strict=False)
+            if known and isinstance(b, int) and (s := sym.as_var(a)) and sym.substitute(wanted - x.size, {s: b}) == 0
+        ]
+        raise ShapeError(f"cannot reshape {list(x.shape)} ({x.size} elements) to {shape}", [*apart, (wanted, x.size)])
     if x.size == 0:
         return view(x, shape, [0] * x.rank)
     # Leading and trailing sizes that agree pass through; only the middle is linearised.

@@ -16,6 +16,7 @@ from luminal.core import symbolic as sym
 from luminal.core.errors import DTypeError, ShapeError, UnsupportedError
 from luminal.core.ir import Node
 from luminal.core.movement import pad, slice_
+from luminal.core.relations import unequal
 from luminal.core.symbolic import Int, Var
 from luminal.core.types import i64
 
@@ -38,7 +39,8 @@ def scan(
         raise ShapeError("Scan: expected operands with an axis to run along, found one without axes")
     lengths = {x.shape[0] for x in over}
     if len(lengths) != 1:
-        raise ShapeError(f"Scan: expected operands of one length, found {sorted(map(str, lengths))}")
+        apart = [(over[0].shape[0], length) for length in lengths if length != over[0].shape[0]]
+        raise ShapeError(f"Scan: expected operands of one length, found {sorted(map(str, lengths))}", apart)
     with _parameters() as parameter:
         carries = [parameter(f"carry {k}", x.shape, x) for k, x in enumerate(first)]
         slices = [parameter(f"slice {k}", x.shape[1:], x) for k, x in enumerate(over)]
@@ -287,7 +289,10 @@ def _check_results(what: str, results: Sequence[Node], measured: ir.Measured) ->
 def _check_carries(what: str, carries: Sequence[Node], following: Sequence[Node]) -> None:
     for before, after in zip(carries, following, strict=True):
         if before.shape != after.shape:
-            raise ShapeError(f"{what}: a carry of shape {list(before.shape)} becomes {list(after.shape)}")
+            raise ShapeError(
+                f"{what}: a carry of shape {list(before.shape)} becomes {list(after.shape)}",
+                unequal(before.shape, after.shape),
+            )
         if before.dtype != after.dtype:
             raise DTypeError(f"{what}: a carry of {before.dtype} becomes {after.dtype}")
 

@@ -277,9 +277,10 @@ def test_a_size_that_an_onnx_file_froze_can_be_fixed() -> None:
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["y"])], "old", [x], [y], [shape])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    with pytest.raises(LuminalError, match=r"one size of batch or seq, fix it: --dim seq=SIZE"):
-        luminal.check(model)
-    assert luminal.check(model, dims={"seq": 9}) == []
+    assert luminal.read(model).relations == ("seq = 9 (Reshape 'y')",)
+    assert luminal.read(model, dims={"seq": 9}).relations == ()
+    with pytest.raises(LuminalError, match=r"one size of batch, fix it: --dim batch=SIZE"):
+        luminal.read(model, dims={"seq": 8, "batch": (1, 8)})
 
 
 class Unsupported(torch.nn.Module):
@@ -327,6 +328,9 @@ def test_dims_that_do_not_fit_a_module(dims: dict[str, Any], message: str) -> No
     assert message in str(caught.value)
 
 
+RANGE = "expected a range (low, high), (low, high, step) or a size"
+
+
 def test_options_that_do_not_fit_an_onnx_model() -> None:
     for options, message in (
         ({"dims": {"depth": (1, 4)}}, "depth"),
@@ -337,13 +341,28 @@ def test_options_that_do_not_fit_an_onnx_model() -> None:
         ),
         (
             {"dims": {"x": {0: "batch"}}},
-            "dims['x']: expected a range (lo, hi) or a size, found {0: 'batch'}; sizes have",
+            f"dims['x']: {RANGE}, found {{0: 'batch'}}; sizes have",
         ),
-        ({"dims": {"x": ("batch", None)}}, "dims['x']: expected a range (lo, hi) or a size, found ('batch', None)"),
-        ({"dims": {"batch": "1:4"}}, "dims['batch']: expected a range (lo, hi) or a size, found '1:4'"),
-        ({"dims": {"batch": "14"}}, "dims['batch']: expected a range (lo, hi) or a size, found '14'"),
-        ({"dims": {"batch": (1.5, 4)}}, "dims['batch']: expected a range (lo, hi) or a size, found (1.5, 4)"),
-        ({"dims": {"batch": None}}, "dims['batch']: expected a range (lo, hi) or a size, found None"),
+        (
+            {"dims": {"x": ("batch", None)}},
+            f"dims['x']: {RANGE}, found ('batch', None)",
+        ),
+        (
+            {"dims": {"batch": "1:4"}},
+            f"dims['batch']: {RANGE}, found '1:4'",
+        ),
+        (
+            {"dims": {"batch": "14"}},
+            f"dims['batch']: {RANGE}, found '14'",
+        ),
+        (
+            {"dims": {"batch": (1.5, 4)}},
+            f"dims['batch']: {RANGE}, found (1.5, 4)",
+        ),
+        (
+            {"dims": {"batch": None}},
+            f"dims['batch']: {RANGE}, found None",
+        ),
         ({"constants": {"z": np.zeros(3)}}, "z"),
         ({"constants": {"x": np.zeros((2, 8))}}, "must be float32, found float64"),
         ({"constants": {"x": np.zeros((2, 9), np.float32)}}, "axis 1 of 'x': expected 8, found 9"),

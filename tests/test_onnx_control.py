@@ -381,7 +381,7 @@ def test_the_most_iterations_are_declared_or_follow_from_a_minimum() -> None:
     bounded.graph.node[2].input[0] = "least"
     graph = agrees(bounded, *calls, loop_inputs(9))
     assert [dim.hi for dim in graph.measured] == [4]
-    with pytest.raises(InputError, match=r"dims: the model has no 'all'; .*'all_count', 'n'"):
+    with pytest.raises(InputError, match=r"dims: the model has no 'all'; the nearest to 'all' are 'all_count'; .* 'n'"):
         importer.load(bounded, dims={"all": 9})
 
 

@@ -14,6 +14,7 @@ from luminal.core.decompose.common import widened
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, axes, reduce, view
 from luminal.core.movement import pad, permute, reshape, squeeze, transpose, unsqueeze, windows
+from luminal.core.relations import unequal
 from luminal.core.symbolic import Int
 
 
@@ -29,7 +30,9 @@ def matmul(a: Node, b: Node) -> Node:
     left = unsqueeze(a, [0]) if a.rank == 1 else a
     right = unsqueeze(b, [1]) if b.rank == 1 else b
     if left.shape[-1] != right.shape[-2]:
-        raise ShapeError(f"matmul: inner sizes differ in {list(a.shape)} x {list(b.shape)}")
+        raise ShapeError(
+            f"matmul: inner sizes differ in {list(a.shape)} x {list(b.shape)}", [(left.shape[-1], right.shape[-2])]
+        )
     product = unsqueeze(left, [left.rank - 1]) * unsqueeze(transpose(right, -2, -1), [right.rank - 2])
     result = reduce(ops.SUM_REDUCE, product, [-1])
     if a.rank == 1:
@@ -110,8 +113,9 @@ def _diagonal(labels: list[str], x: Node) -> tuple[list[str], Node]:
     if len(unique) == len(labels):
         return labels, x
     shape = tuple(x.shape[labels.index(label)] for label in unique)
-    if any(d != shape[unique.index(label)] for d, label in zip(x.shape, labels, strict=True)):
-        raise ShapeError(f"einsum: axes that share a label differ in {list(x.shape)}")
+    apart = unequal(x.shape, [shape[unique.index(label)] for label in labels])
+    if apart:
+        raise ShapeError(f"einsum: axes that share a label differ in {list(x.shape)}", apart)
     return unique, view(x, shape, [axes(shape)[unique.index(label)] for label in labels])
 
 
@@ -147,7 +151,8 @@ def conv(
         raise ShapeError(f"conv: input {list(x.shape)} and weight {list(weight.shape)} must both be [N, C, *spatial]")
     if weight.shape[1] * groups != channels or sym.mod(filters, groups) != 0:
         raise ShapeError(
-            f"conv: {channels} input channels and {groups} groups do not fit a weight of shape {list(weight.shape)}"
+            f"conv: {channels} input channels and {groups} groups do not fit a weight of shape {list(weight.shape)}",
+            [(channels, weight.shape[1] * groups)],
         )
     taps = sliding(x, kernel, strides, pads_begin, pads_end, dilations)
     outputs = taps.shape[2 : 2 + spatial]

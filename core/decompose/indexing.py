@@ -240,7 +240,9 @@ def split(x: Node, sizes: Sequence[Int], axis: int = 0) -> list[Node]:
         parts.append(slice_(x, axis, start, size))
         start = start + size
     if start != x.shape[axis]:
-        raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {axis} of {list(x.shape)}")
+        raise ShapeError(
+            f"split: sizes {list(sizes)} do not add up to axis {axis} of {list(x.shape)}", [(start, x.shape[axis])]
+        )
     return parts
 
 

@@ -21,6 +21,7 @@ from luminal.core.decompose.sorting import searchsorted
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, broadcast, cast, constant, expand, gather, iota, scatter, select
 from luminal.core.movement import along, permute, reshape, slice_, unsqueeze
+from luminal.core.relations import unequal
 from luminal.core.types import bool_, i64
 
 _BY = {"add": ops.ADD, "mul": ops.MUL, "max": ops.MAX}
@@ -59,7 +60,10 @@ def scatter_elements(data: Node, index: Node, new: Node, axis: int, by: str = ""
     own position on the other axes (torch.scatter, ONNX ScatterElements)."""
     if data.rank != index.rank or index.shape != new.shape:
         shapes = ", ".join(str(list(x.shape)) for x in (data, index, new))
-        raise ShapeError(f"scatter_elements: {shapes}: expected as many axes, and one shape of positions and elements")
+        raise ShapeError(
+            f"scatter_elements: {shapes}: expected as many axes, and one shape of positions and elements",
+            unequal(index.shape, new.shape),
+        )
     if data.rank == 0:
         return reshape(put(reshape(data, [1]), reshape(index, [1]), reshape(new, [1]), 0, by), [])
     axis %= data.rank

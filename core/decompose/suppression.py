@@ -10,6 +10,7 @@ from luminal.core.decompose.compare import less, logical_and, logical_not, maxim
 from luminal.core.errors import ShapeError
 from luminal.core.ir import Node, cast, constant, expand, iota, select
 from luminal.core.movement import permute, reshape, slice_, unsqueeze
+from luminal.core.relations import unequal
 from luminal.core.structured import scan
 from luminal.core.types import bool_, i64
 
@@ -50,7 +51,8 @@ def suppressed(boxes: Node, scores: Node, most: Node, overlap: Node, least: Node
     if not fits or (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
         raise ShapeError(
             f"expected boxes [batch, n, 4] and scores [batch, classes, n], found {list(boxes.shape)} and "
-            f"{list(scores.shape)}"
+            f"{list(scores.shape)}",
+            unequal((scores.shape[0], scores.shape[2]), boxes.shape[:2]) if fits else (),
         )
     batch, classes, count = scores.shape
     ranked, order = sorting.sort(scores, -1, descending=True)

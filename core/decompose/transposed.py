@@ -157,7 +157,8 @@ def fold(
         for axis, after in zip(over, pads_end, strict=True)
     ]
     if x.rank != 3 or sym.product(windows) != x.shape[2]:
-        raise ShapeError(f"blocks of shape {list(x.shape)} do not fit {windows} windows")
+        apart = [(sym.product(windows), x.shape[2])] if x.rank == 3 else []
+        raise ShapeError(f"blocks of shape {list(x.shape)} do not fit {windows} windows", apart)
     batch, channels = x.shape[0], sym.floordiv(x.shape[1], sym.product(kernel))
     blocks = reshape(x, [batch, channels, *kernel, *windows])
     shape = [batch, channels]

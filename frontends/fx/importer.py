@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from luminal.core import ir, traverse, types
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
-from luminal.core.errors import LuminalError, ModelError, SpecError, Unsupported, UnsupportedError
+from luminal.core.errors import LuminalError, ModelError, SpecError, Survey, Unsupported, UnsupportedError
 from luminal.core.ir import Graph, Node, Origin, Origins, State, originating
 from luminal.core.symbolic import Expr, Int
 from luminal.core.types import DType
@@ -76,9 +76,9 @@ def unsupported(
     *,
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
-) -> list[Unsupported]:
+) -> Sequence[Unsupported]:
     """Every place of the model that luminal cannot compile, in the model's order; arguments as for ``load``."""
-    return survey(model, inputs, dims=dims, constants=constants)[1]
+    return survey(model, inputs, dims=dims, constants=constants).places
 
 
 def survey(
@@ -87,11 +87,11 @@ def survey(
     *,
     dims: Mapping[str, Any] | None = None,
     constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
-) -> tuple[Counter[tuple[str, None]], list[Unsupported]]:
-    """How many calls of each operator the program holds, graphs inside it included (operators have no versions), and
-    what ``unsupported`` gives."""
+) -> Survey:
+    """What the program is made of, graphs inside it included (operators have no versions), and every place of it that
+    luminal cannot compile."""
     importer = _Importer(model, inputs, dims, constants)
-    importer.build(importer.title)
+    graph = importer.build(importer.title)
     whole = importer.program.graph.owning_module
     graphs = [m.graph for m in whole.modules() if isinstance(m, torch.fx.GraphModule)]
     calls = Counter(
@@ -100,7 +100,7 @@ def survey(
         for node in graph.nodes
         if isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
     )
-    return calls, importer.unsupported
+    return Survey(calls, importer.unsupported, graph.relations)
 
 
 class _Importer:
@@ -389,7 +389,7 @@ class _Importer:
         except LuminalError as error:
             if self.unsupported:  # the error may come from the stand-in for an unsupported operator's result
                 return self._stand_in(node.name, node.meta.get("val"))
-            raise type(error)(f"{origin}: {error}") from error
+            raise error.saying(f"{origin}: {error}") from error
         return result
 
     def _arguments(self, node: torch.fx.Node, entry: Entry) -> dict[str, Any]:

@@ -7,7 +7,7 @@ does not have the same shapes each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import onnx
@@ -253,13 +253,24 @@ def _counted(body: _Body, trips: Int) -> list[Held]:
     return body.results(*scan(step, _tensors(body.carried), [iota(trips)]))
 
 
+def _count(output: str) -> str:
+    """The name of the number of a loop's rounds, after its first output that grows with them."""
+    return f"{output}_count"
+
+
+def counts(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """All names that numbers of rounds of loops among ``nodes`` may get."""
+    loops = [node for node in nodes if node.op_type == "Loop"]
+    return {_count(output) for node in loops for output in (*node.output, "rounds")}
+
+
 def _asking(body: _Body, limit: Int | None) -> list[Held]:
     call, count = body.call, len(body.first)
     trips, keep = call.get(0), call.get(1)
     put_out = len(body.graph.output) - 1 - count
     wanted = [k for k in range(put_out) if call.wants(count + k)]
     named = [*(count + k for k in wanted), *body.growing]
-    name = f"{next((call.outputs[k] for k in named if call.wants(k)), 'rounds')}_count"
+    name = _count(next((call.outputs[k] for k in named if call.wants(k)), "rounds"))
 
     def holds(number: Node, carried: Sequence[Node]) -> Node:
         return carried[0] if trips is None else carried[0] & (number < _scalar(trips))

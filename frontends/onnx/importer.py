@@ -7,7 +7,6 @@ unsupported, so that everything is reported at once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,17 +15,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from luminal.core import ir, ops, symval, traverse
+from luminal.core import ir, ops, relations, symval, traverse
 from luminal.core import symbolic as sym
 from luminal.core.decompose.random import Random
-from luminal.core.errors import LuminalError, ModelError, ShapeError, Unsupported, UnsupportedError
+from luminal.core.errors import LuminalError, ModelError, ShapeError, Survey, Unsupported, UnsupportedError
 from luminal.core.gradient import gradients
 from luminal.core.ir import Graph, Node, Origin, Origins, originating
 from luminal.core.movement import concatenate, reshape
 from luminal.core.structured import MARK
 from luminal.frontends.onnx import control, functions, gradient, operators, sequences
 from luminal.frontends.onnx.external import ExternalFiles
-from luminal.frontends.onnx.inputs import Bounds, ImpliedBound, Inputs
+from luminal.frontends.onnx.inputs import Bounds, Facts, ImpliedBound, ImpliedRelation, Inputs
 from luminal.frontends.onnx.origins import location
 from luminal.frontends.onnx.reader import Source, domain, domain_versions, opsets, read
 from luminal.frontends.onnx.registry import Call, exactly
@@ -45,15 +44,17 @@ def load(
 
     ``model`` is a path (external data is read from beside it, mapped), the bytes of a file, or a ModelProto. ``dims``
     gives symbolic sizes (``dim_param`` names, or ``input_axis`` where a size is unknown and has no name) their bounds,
-    both inclusive, or fixes them with an int; a size without bounds is taken to be 1 to 1024, or to what the model's
-    own tables allow (a position embedding of 512 rows). Under ``output_count`` stands how many rounds a loop with that
-    output may make where data decides it. ``constants`` fixes inputs by name: an input whose value decides axes or
-    shapes must be given there. An output that is a sequence becomes one for each tensor, ``output_0`` and so on, or one
-    with all of them along a first axis where a run decides how many there are. ``name`` defaults to the file's name, or
-    the graph's.
+    both inclusive, with a step after them (``(32, 640, 32)``), or fixes them with an int; a size without bounds is
+    taken to be 1 to 1024, or to what the model's own tables allow (a position embedding of 512 rows). Sizes that the
+    operators need to be equal, or to be multiples of a number, are taken to be that (``Graph.relations``). Under
+    ``output_count`` stands how many rounds a loop with that output may make where data decides it. ``constants`` fixes
+    inputs by name: an input whose value decides axes or shapes must be given there. An output that is a sequence
+    becomes one for each tensor, ``output_0`` and so on, or one with all of them along a first axis where a run decides
+    how many there are. ``name`` defaults to the file's name, or the graph's.
 
     Raises ModelError for a file that is missing, malformed or inconsistent, InputError for dims and constants that do
-    not fit the model, and UnsupportedError listing every place that luminal cannot compile.
+    not fit the model, ShapeError or DTypeError for operands that do not fit their operator, and UnsupportedError for
+    what luminal cannot compile; the message lists every place.
     """
     proto, files = read(model)
     found = unlisted(proto)
@@ -61,34 +62,34 @@ def load(
         places = _described(found, proto, files, dims, constants)
         raise UnsupportedError("the model holds operators that luminal does not support:", places)
     importer, graph = _build(proto, files, dims, constants, name or _graph_name(model, proto))
-    if importer.unsupported:
+    if len(importer.faults) < len(importer.unsupported):
         raise UnsupportedError("the model uses operators in ways that luminal does not support:", importer.unsupported)
+    if importer.faults:
+        raise importer.faults[0].saying("\n  ".join(map(str, importer.faults)))
     return graph
 
 
 def unsupported(
     model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None
-) -> list[Unsupported]:
+) -> Sequence[Unsupported]:
     """Every place of the model that luminal cannot compile; empty where ``load`` would succeed.
 
-    Raises the other errors of ``load``.
+    Raises as ``survey``.
     """
-    return survey(model, dims=dims, constants=constants)[1]
+    return survey(model, dims=dims, constants=constants).places
 
 
-def survey(
-    model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None
-) -> tuple[Counter[tuple[str, int]], list[Unsupported]]:
-    """How many nodes the model has of each operator and version, and every place that luminal cannot compile.
+def survey(model: Source, *, dims: Bounds | None = None, constants: Mapping[str, Any] | None = None) -> Survey:
+    """What the model is made of, and every place of it that luminal cannot compile.
 
-    Raises the other errors of ``load``.
+    Raises ModelError for a file that cannot be read, InputError for dims and constants that do not fit the model.
     """
     proto, files = read(model)
-    importer, _ = _build(proto, files, dims, constants, "")
+    importer, graph = _build(proto, files, dims, constants, "")
     # What hides behind an unsupported operator is not reached by the importer, but its operator is known from its name.
     reached = {(place.op, place.node) for place in importer.unsupported}
     hidden = [place for place in unlisted(proto) if (place.op, place.node) not in reached]
-    return used(proto), [*importer.unsupported, *hidden]
+    return Survey(used(proto), [*importer.unsupported, *hidden], graph.relations)
 
 
 def _described(
@@ -110,13 +111,13 @@ def _described(
 def _build(
     proto: onnx.ModelProto, files: ExternalFiles, dims: Bounds | None, constants: Mapping[str, Any] | None, name: str
 ) -> tuple[_Importer, Graph]:
-    uppers: dict[str, int] = {}
+    facts = Facts()
     while True:
-        importer = _Importer(proto, files, dims, constants, uppers)
+        importer = _Importer(proto, files, dims, constants, facts)
         try:
             return importer, importer.graph(name)
-        except ImpliedBound as found:
-            uppers[importer.assumed[found.size]] = found.upper  # lower than before, so this comes to an end
+        except (ImpliedBound, ImpliedRelation) as found:
+            importer.inputs.learn(found)  # each leaves fewer sizes possible, so this comes to an end
 
 
 def _graph_name(model: Source, proto: onnx.ModelProto) -> str:
@@ -137,7 +138,7 @@ class _Importer:
         files: ExternalFiles,
         dims: Bounds | None,
         constants: Mapping[str, Any] | None,
-        uppers: Mapping[str, int],
+        facts: Facts,
     ) -> None:
         self._model = model
         self._files = files
@@ -147,25 +148,25 @@ class _Importer:
         self._names: dict[Node, str] = {}
         self._scope = Scope(files, self._names, model.graph)
         # Before IR version 4 every initializer was an input too, with the initializer as its default.
-        self._inputs = Inputs(
-            [value for value in model.graph.input if value.name not in self._scope.initialized], dims, constants, uppers
-        )
-        self.assumed = self._inputs.assumed
+        self._facts = facts
+        self.inputs = Inputs(
+            [value for value in model.graph.input if value.name not in self._scope.initialized], dims, constants, facts,
+            control.counts(functions.everywhere([*model.graph.node, *(n for f in model.functions for n in f.node)])),
+        )  # fmt: skip
         self._random = Random()
         self.unsupported: list[Unsupported] = []
+        self.faults: list[LuminalError] = []  # of places in ``unsupported`` that are at fault themselves
         self._bodies = 0
 
     def graph(self, name: str) -> Graph:
         """The graph; meaningful only where ``unsupported`` stays empty."""
-        for input_name, node in self._inputs.nodes.items():
+        for input_name, node in self.inputs.nodes.items():
             self._scope[input_name] = node
-        for input_name, value in self._inputs.held.items():
+        for input_name, value in self.inputs.held.items():
             self._scope[input_name] = value
         table: ir.Measured = {}
-        with ir.measuring(table, [size.name for size in self._inputs.dims]):
+        with ir.measuring(table, [size.name for size in self.inputs.named]):
             self._nodes(self._model.graph.node, self._scope, self._opsets, None)
-        if not self.unsupported:
-            self._inputs.check_dims()
         outputs: list[tuple[str, Node]] = []
         for value in self._model.graph.output:
             found = self._scope[value.name]
@@ -182,13 +183,13 @@ class _Importer:
         states = self._random.states()
         results = [*(node for _, node in outputs), *(left for _, left in states)]
         measured = traverse.used_sizes(results, table)
-        reachable = traverse.everything([*self._inputs.nodes.values(), *results, *measured.values()])
-        graph_inputs = tuple(node for node in self._inputs.nodes.values() if node.op is ops.INPUT)
+        reachable = traverse.everything([*self.inputs.nodes.values(), *results, *measured.values()])
+        graph_inputs = tuple(node for node in self.inputs.nodes.values() if node.op is ops.INPUT)
         return Graph(
             name=name,
             inputs=(*graph_inputs, *(state.input for state, _ in states)),
             outputs=(*outputs, *((state.output, left) for state, left in states)),
-            dims=(*self._inputs.dims, *measured, *traverse.sizes_inside([*results, *measured.values()])),
+            dims=(*self.inputs.named, *measured, *traverse.sizes_inside([*results, *measured.values()])),
             measured=measured,
             origins={node: self._origins[node] for node in reachable if node in self._origins},
             names={node: self._names[node] for node in reachable if node in self._names},
@@ -198,6 +199,7 @@ class _Importer:
                 "outputs": [output for output, _ in outputs],
             },
             states=tuple(state for state, _ in states),
+            relations=tuple(self._facts.stated),
         )
 
     def _nodes(
@@ -224,6 +226,19 @@ class _Importer:
         except UnsupportedError as error:
             self.unsupported.append(Unsupported(own.op, own.name, _operands(inputs), own.location, str(error)))
             results = [MISSING] * len(node.output)
+        except LuminalError as error:
+            if scope is not self._scope:  # the operator that runs this graph may take it another way
+                raise
+            if isinstance(error, ShapeError):
+                relation = relations.implied(error.unequal, [*self.inputs.named])
+                if relation is not None:
+                    raise ImpliedRelation(relation, str(own)) from error
+                bounds = self.inputs.bounds(size for pair in error.unequal for size in pair)
+                error = error.saying(f"{error}; with {bounds}" if bounds else str(error))
+            self.faults.append(error)
+            said = str(error.__cause__ or error)
+            self.unsupported.append(Unsupported(own.op, own.name, _operands(inputs), own.location, said))
+            results = [MISSING] * len(node.output)
         self._bind(node, scope, results)
 
     def _apply(
@@ -242,9 +257,9 @@ class _Importer:
             tuple(node.output),
             {attribute.name: attribute for attribute in node.attribute},
             self._files,
-            frozenset(self.assumed),
+            self.inputs.assumed,
             self._random,
-            self._inputs.most,
+            self.inputs.most,
         )
         if gradient.is_gradient(node):
             return self._differentiated(call, scope, opset, own)
@@ -379,7 +394,7 @@ def _located(origin: Origin, inputs: Sequence[Held]) -> Iterator[None]:
         raise
     except LuminalError as error:
         hint = _frozen(inputs) if origin.op == "Reshape" and isinstance(error, ShapeError) else ""
-        raise type(error)(f"{origin}({', '.join(_operands(inputs))}): {error}{hint}") from error
+        raise error.saying(f"{origin}({', '.join(_operands(inputs))}): {error}{hint}") from error
 
 
 def _frozen(inputs: Sequence[Held]) -> str:

@@ -12,6 +12,7 @@ from luminal.core.decompose.recurrent import Activation, Course, Weights
 from luminal.core.errors import ModelError, ShapeError
 from luminal.core.ir import Node
 from luminal.core.movement import permute, slice_, squeeze
+from luminal.core.relations import unequal
 from luminal.core.symbolic import Int
 from luminal.frontends.onnx.registry import Call, describe, exactly, operator
 
@@ -97,7 +98,7 @@ def _hidden(call: Call) -> Int:
 
 def _expect(name: str, x: Node, shape: list[Int]) -> None:
     if list(x.shape) != shape:
-        raise ShapeError(f"{name}: expected shape {shape}, found {list(x.shape)}")
+        raise ShapeError(f"{name}: expected shape {shape}, found {list(x.shape)}", unequal(x.shape, shape))
 
 
 def _row(x: Node, number: int) -> Node:

@@ -80,7 +80,10 @@ Precision = Annotated[str | None, typer.Option(help=options.PRECISIONS, callback
 Weights = Annotated[str | None, typer.Option(help=options.WEIGHTS, callback=options.weights)]
 Winograd = Annotated[float | None, typer.Option(help=options.WINOGRAD, callback=options.winograd)]
 Dims = Annotated[
-    list[str] | None, typer.Option("--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, or NAME=SIZE to fix it")
+    list[str] | None,
+    typer.Option(
+        "--dim", help="bounds of a symbolic size, NAME=LOW:HIGH, with a step NAME=LOW:HIGH:STEP, or NAME=SIZE to fix it"
+    ),
 ]
 Constants = Annotated[list[str] | None, typer.Option("--constant", help="fix an input to a value, NAME=FILE.npy")]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="an input, NAME=FILE.npy, or several, FILE.npz")]
@@ -143,6 +146,8 @@ def _show(name: str, found: Coverage) -> None:
         opset = "" if operator.opset is None else str(operator.opset)
         table.add_row(escape(operator.name), opset, str(operator.nodes), cases, escape(_support(operator)))
     out.print(table)
+    for relation in found.relations:
+        out.print(f"{name} needs that {escape(relation)}", highlight=False)
     if not found.places:
         out.print(f"{name}: every operator is supported", highlight=False)
         return
@@ -443,7 +448,7 @@ def _ceilings(total: float, peak: Peak, threads: int) -> str:
 
 
 def _reference(
-    model: Path, dims: dict[str, tuple[int, int]], constants: dict[str, NDArray[Any]], threads: int
+    model: Path, dims: dict[str, tuple[int, ...]], constants: dict[str, NDArray[Any]], threads: int
 ) -> Reference | None:
     """The framework that ``model`` is for, on as many threads; None where it is not installed."""
     if model.suffix != ".pt2":

@@ -30,10 +30,12 @@ class Operator:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The operators of a model by name, and every place of it that luminal cannot compile."""
+    """The operators of a model by name, every place of it that luminal cannot compile, and what it needs of the sizes
+    of its inputs, in words."""
 
     operators: tuple[Operator, ...]
     places: tuple[Unsupported, ...]
+    relations: tuple[str, ...] = ()
 
 
 def coverage(
@@ -46,7 +48,7 @@ def coverage(
     """What ``model`` is made of; arguments, and errors, as for ``luminal.check``."""
     suite, importer, program = front_end(model)
     arguments = (program,) if suite == "onnx" else (program, inputs)
-    used, places = importer.survey(*arguments, dims=dims, constants=constants)
+    used, places, relations = importer.survey(*arguments, dims=dims, constants=constants)
     tables = _tables()[suite]
     operators = [
         Operator(
@@ -58,7 +60,7 @@ def coverage(
         )
         for (name, opset), nodes in sorted(used.items(), key=lambda item: item[0][0])
     ]
-    return Coverage(tuple(operators), tuple(places))
+    return Coverage(tuple(operators), tuple(places), tuple(relations))
 
 
 @lru_cache

@@ -59,15 +59,20 @@ def winograd(budget: float | None) -> float | None:
     return budget
 
 
-def dims(given: Sequence[str] | None) -> dict[str, tuple[int, int]]:
-    """``NAME=LOW:HIGH`` and ``NAME=SIZE`` as bounds by name."""
-    found: dict[str, tuple[int, int]] = {}
+def dims(given: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """``NAME=LOW:HIGH``, ``NAME=LOW:HIGH:STEP`` and ``NAME=SIZE`` as bounds by name."""
+    found: dict[str, tuple[int, ...]] = {}
     for text in given or ():
         name, bounds = _pair(text, "NAME=LOW:HIGH", "--dim")
-        low, _, high = bounds.partition(":")
-        found[name] = (_size(low, text, "--dim"), _size(high or low, text, "--dim"))
-        if not found[name][0] <= found[name][1]:
+        numbers = [_size(number, text, "--dim") for number in bounds.split(":")]
+        if len(numbers) > 3:
+            raise typer.BadParameter(f"{text!r}: expected LOW:HIGH:STEP at most", param_hint="--dim")
+        low, high, *step = numbers if len(numbers) > 1 else numbers * 2
+        if not low <= high:
             raise typer.BadParameter(f"{text!r}: expected the lower bound first", param_hint="--dim")
+        if step == [0]:
+            raise typer.BadParameter(f"{text!r}: expected a step of 1 or more", param_hint="--dim")
+        found[name] = (low, high, *step)
     return found
 
 

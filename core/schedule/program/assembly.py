@@ -80,7 +80,10 @@ def assemble(name: str, sources: Sequence[Source], target: Target) -> Program:
         entries,
         Arrays({name: (n.attr, order) for (n, order), name in tables.constants.items()}),
         {name: n.attr.digest for (n, _), name in tables.constants.items()},
-        {"approximations": [made.described for source in sources for made in source.graph.approximations]},
+        {
+            "approximations": [made.described for source in sources for made in source.graph.approximations],
+            "relations": [*dict.fromkeys(text for source in sources for text in source.graph.relations)],
+        },
         states,
         texts=tuple(sorted({text for source in sources for text in _texts(source)})),
     )
