@@ -1,12 +1,12 @@
 """Sources become a shared library: translation units compiled in parallel, objects kept by content, then linked.
 
 The key of an object is a hash of everything that decides its bytes: source, flags, runtime headers, the compiler
-with its arguments. Files enter the cache by renaming, so any number of processes may share it.
+with its arguments. Files enter the cache by renaming, so any number of processes may share it. What is the same for
+every model, the headers of kernels and the functions behind a library's interface, is compiled once.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from luminal.codegen import cuda, emulation, toolchain
-from luminal.codegen.host import IMAGES, INCLUDE, image_path
+from luminal.codegen import cuda, emulation, headers, toolchain
+from luminal.codegen.host import IMAGES, INCLUDE, LIBRARY, image_path
 from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import LIBRARY_FLAGS, SourceBundle
 from luminal.core import config, device
 from luminal.core.errors import BuildError
 
-# So many units with common headers make it worth precompiling these: that takes as long as two units, and the units
-# wait for it.
-_SHARING = 6
+# So many units with common headers make it worth precompiling these, where the cache lacks them: that takes as long as
+# two units, and the units wait for it.
+_SHARING = 3
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # the file just made, the number of files made, of how many
 Resources: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -122,16 +122,24 @@ def make(product: Product, progress: Progress | None = None) -> Path:
 
 def library(bundle: SourceBundle, flags: Sequence[str] = ()) -> Product:
     """The library of ``bundle``; ``flags`` are extra flags for its host code."""
-    common = (f"-DLM_NAMESPACE={bundle.namespace}", f"-I{INCLUDE}")
+    shared = (headers.namespace(*bundle.kernel_flags, *LIBRARY_FLAGS, *flags), f"-I{INCLUDE}")
+    common = (f"-DLM_NAMESPACE={bundle.namespace}", *shared)
+    own = (*LIBRARY_FLAGS, *flags)
     exports = bundle.platform.exports
+    runtime = "".join(line + "\n" for line in bundle.files[LIBRARY].splitlines() if "exports.hpp" in line)
     return Product(
         bundle.library,
         toolchain.find(bundle.target.architecture, bundle.platform),
         {
-            path: Unit(bundle.files[path], (*bundle.kernel_flags, *common), bundle.kernels[path].kernel)
-            if path in bundle.kernels
-            else Unit(bundle.files[path], (*LIBRARY_FLAGS, *flags, *common))
-            for path in bundle.units
+            **{
+                path: Unit(
+                    bundle.files[path], (*bundle.kernel_flags, *common), bundle.kernels[path].kernel, headers.VECTORS
+                )
+                if path in bundle.kernels
+                else Unit(bundle.files[path], (*own, "-DLM_RUNTIME_ELSEWHERE", *common))
+                for path in bundle.units
+            },
+            "runtime.cpp": Unit(runtime, (*own, "-DLM_RUNTIME_HERE", *shared)),
         },
         bundle.platform.links(bundle.name),
         {path: Unit(bundle.files[path], (), bundle.kernels[path].kernel) for path in bundle.image_sources},
@@ -196,7 +204,7 @@ class _Job:
         self.images = images
         self.cache = cache
         self.meter = meter
-        self.runtime = _digest(_headers())
+        self.runtime = headers.digest()
         self.image_keys = {path: self._image_key(unit) for path, unit in product.images.items()}
         self.keys = {path: self._key(path, unit) for path, unit in product.units.items()}
 
@@ -225,15 +233,15 @@ class _Job:
 
     def _key(self, path: str, unit: Unit) -> str:
         held = self.image_keys.values() if path == IMAGES else ()
-        return _digest([unit.text, *_portable(unit.flags), self.runtime, *self.compiler.identity, *held])
+        return headers.hashed([unit.text, *_portable(unit.flags), self.runtime, *self.compiler.identity, *held])
 
     def _image_key(self, unit: Unit) -> str:
         assert self.images is not None
-        return _digest([unit.text, self.runtime, self.images.version])
+        return headers.hashed([unit.text, self.runtime, self.images.version])
 
     def _link_key(self) -> str:
         files = self.product.files.values()
-        return _digest([*self.keys.values(), *self.product.links, *files, *self.compiler.identity])
+        return headers.hashed([*self.keys.values(), *self.product.links, *files, *self.compiler.identity])
 
     def _object(self, key: str) -> Path:
         return self.cache / "objects" / key[:2] / f"{key}.o"
@@ -254,18 +262,17 @@ class _Job:
         units = {**self.product.units, **self.product.images}
         missing = [path for path, output in outputs.items() if not output.exists()]
         sources = [path for path in missing if path in self.product.units]
-        alike = [paths for paths in _by_flags(sources, units).values() if len(paths) >= _SHARING]
         self.meter.done += len(outputs) - len(missing)
         pool = ThreadPoolExecutor(max_workers=config.JOBS.value or device.cpus())
         try:
-            headers: dict[str, Future[tuple[str, ...]]] = {}
-            for number, paths in enumerate(alike):
-                header = pool.submit(self._precompile, f"shared{number}.hpp", [units[path] for path in paths], folder)
-                headers |= dict.fromkeys(paths, header)
+            shared: dict[str, Future[tuple[str, ...]]] = {}
+            for header, paths in self._shared(sources).items():
+                if header.exists() or len(paths) >= _SHARING:
+                    shared |= dict.fromkeys(paths, pool.submit(self._precompiled, header, units[paths[0]]))
             # Units that wait for no header first, then the longest first, so that all workers finish together.
-            missing.sort(key=lambda path: (path in headers, -len(units[path].text), path))
+            missing.sort(key=lambda path: (path in shared, -len(units[path].text), path))
             futures = {
-                pool.submit(self._compile_one, path, units[path], outputs[path], folder, headers.get(path)): path
+                pool.submit(self._compile_one, path, units[path], outputs[path], folder, shared.get(path)): path
                 for path in missing
             }
             for future in as_completed(futures):
@@ -275,13 +282,35 @@ class _Job:
             pool.shutdown(cancel_futures=True)
         return len(outputs)
 
-    def _precompile(self, header: str, units: Sequence[Unit], folder: Path) -> tuple[str, ...]:
-        """Precompiles the includes that ``units`` share; returns the flags that use the result. Parsing headers takes
-        most of the time of compiling a kernel. The objects do not depend on it."""
-        first, *others = ([line for line in unit.text.splitlines() if line.startswith("#include")] for unit in units)
-        lines = [line for line in first if all(line in other for other in others)]
-        (folder / header).write_text("".join(f"{line}\n" for line in lines))
-        return self.compiler.precompile(header, units[0].flags, folder)
+    def _shared(self, paths: Sequence[str]) -> dict[Path, list[str]]:
+        """The headers that units have in common, as a file in the cache that includes them, with these units."""
+        found: dict[Path, list[str]] = {}
+        # A compiler tells headers that it has seen by their place and time.
+        seen = [f"{path} {path.stat().st_mtime_ns}" for path in headers.files()]
+        for path in paths:
+            unit = self.product.units[path]
+            if unit.headers and self.compiler.precompiles:
+                key = headers.hashed([*unit.headers, *unit.shared_flags, *self.compiler.identity, *seen])
+                found.setdefault(self.cache / "headers" / key / "shared.hpp", []).append(path)
+        return found
+
+    def _precompiled(self, header: Path, unit: Unit) -> tuple[str, ...]:
+        """The flags with which units like ``unit`` include the precompiled ``header``, which is made where the cache
+        lacks it; none where it does not compile by itself. Parsing headers takes most of the time of compiling a
+        kernel. The objects do not depend on it."""
+        if not header.exists():
+            header.parent.parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=".", dir=header.parent.parent))
+            (folder / header.name).write_text("".join(f'#include "{name}"\n' for name in unit.headers))
+            try:
+                if not self.compiler.precompile(header.name, unit.shared_flags, folder):
+                    return ()
+                folder.rename(header.parent)
+            except OSError:  # another process was first
+                pass
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        return ("-include", str(header.absolute()))
 
     def _compile_one(
         self, path: str, unit: Unit, output: Path, folder: Path, header: Future[tuple[str, ...]] | None = None
@@ -294,6 +323,8 @@ class _Job:
                 name = self.compiler.command[0]
                 shared = () if header is None else header.result()
                 result = self.compiler.run([*unit.flags, *shared, "-c", path, "-o", str(temporary)], folder)
+                if shared and result.returncode != 0:  # it may be the precompiled header that is at fault
+                    result = self.compiler.run([*unit.flags, "-c", path, "-o", str(temporary)], folder)
             if result.returncode != 0:
                 raise BuildError(self._failure(name, path, unit, result.stderr))
             if path in self.product.images:
@@ -318,13 +349,6 @@ class _Job:
                 raise BuildError(f"cannot link {library.name}:\n  {result.stderr.strip()}")
 
 
-def _by_flags(paths: Sequence[str], units: Mapping[str, Unit]) -> dict[tuple[str, ...], list[str]]:
-    found: dict[tuple[str, ...], list[str]] = {}
-    for path in paths:
-        found.setdefault(units[path].flags, []).append(path)
-    return found
-
-
 def _note(image: Path) -> Path:
     """The file with the compiler's messages about ``image``."""
     return image.with_suffix(".txt")
@@ -333,23 +357,6 @@ def _note(image: Path) -> Path:
 def _portable(flags: Sequence[str]) -> list[str]:
     """Flags without include folders, which depend on the machine: the headers there are hashed by content."""
     return [flag for flag in flags if not flag.startswith("-I")]
-
-
-def _headers() -> list[str]:
-    parts: list[str] = []
-    for path in sorted((*INCLUDE.rglob("*"), *emulation.EMULATOR.rglob("*.h*"))):
-        if path.is_file():
-            parts += [path.relative_to(INCLUDE.parent).as_posix(), path.read_text()]
-    return parts
-
-
-def _digest(parts: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()[:40]
 
 
 @contextmanager

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from luminal.codegen import cuda, render, toolchain
+from luminal.codegen import cuda, headers, render, toolchain
 from luminal.codegen import platform as platforms
-from luminal.codegen.host import INCLUDE
+from luminal.codegen.host import EMULATOR, INCLUDE
 from luminal.codegen.product import Product, Unit
 from luminal.codegen.render import SourceBundle
 from luminal.core import target as targets
 from luminal.core.errors import BuildError
 
-EMULATOR = INCLUDE.parent / "emulator"
 KERNELS = "emulated_kernels.so"
 DRIVER = "emulated_driver.so"
 
@@ -55,9 +54,10 @@ def products(bundle: SourceBundle) -> tuple[Product, Product]:
     if machine not in _ARCHITECTURES.get(dialect, (machine,)):
         raise BuildError(f"{bundle.target.name} is emulated on {', '.join(_ARCHITECTURES[dialect])}, not on {machine}")
     compiler = toolchain.find()
-    language = (f"-DLM_EMULATE_{dialect.upper()}", f"-DLM_NAMESPACE={bundle.namespace}")
+    emulates = f"-DLM_EMULATE_{dialect.upper()}"
+    language = (emulates, f"-DLM_NAMESPACE={bundle.namespace}", headers.namespace(*_KERNEL_FLAGS, emulates))
     kernels = {
-        path: Unit(bundle.files[path], (*_FLAGS, *_KERNEL_FLAGS, *language), text.kernel)
+        path: Unit(bundle.files[path], (*_FLAGS, *_KERNEL_FLAGS, *language), text.kernel, (headers.DEVICE,))
         for path, text in bundle.kernels.items()
     }
     table = render.emulated_kernels(list(bundle.kernels.values()), bundle.tensors)

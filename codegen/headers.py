@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from luminal.codegen.host import INCLUDE
+from luminal.codegen.host import EMULATOR, INCLUDE
+
+# What every kernel for a CPU includes, and every kernel for a GPU.
+VECTORS = ("luminal/lanes.hpp", "luminal/math.hpp")
+DEVICE = "luminal/device/kernel.hpp"
 
 _INCLUDED = re.compile(r'#include "(luminal/[^"]+)"')
 
@@ -30,3 +36,32 @@ def needed(sources: Iterable[str]) -> tuple[str, ...]:
         found |= named
         left += map(text, named)
     return tuple(sorted(found))
+
+
+def files() -> Iterator[Path]:
+    """All runtime headers, those of the emulator too."""
+    for path in sorted((*INCLUDE.rglob("*"), *EMULATOR.rglob("*.h*"))):
+        if path.is_file():
+            yield path
+
+
+def digest(*more: str) -> str:
+    """A hash of all headers and ``more``."""
+    parts = [part for path in files() for part in (path.relative_to(INCLUDE.parent).as_posix(), path.read_text())]
+    return hashed([*parts, *more])
+
+
+def hashed(parts: Iterable[str]) -> str:
+    """A hash of texts."""
+    found = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        found.update(len(data).to_bytes(8, "little"))
+        found.update(data)
+    return found.hexdigest()[:40]
+
+
+def namespace(*flags: str) -> str:
+    """The flag that gives the headers their namespace: one name for all files that are compiled with these headers and
+    ``flags``, whatever the model (see ``luminal/namespace.hpp``)."""
+    return f"-DLM_RUNTIME=runtime_{digest(*flags)[:12]}"

@@ -14,6 +14,7 @@ from luminal.core.schedule.program.ir import Program
 from luminal.core.target import Target
 
 INCLUDE = Path(__file__).parent.parent / "runtime" / "include"
+EMULATOR = INCLUDE.parent / "emulator"
 
 LIBRARY = "library.cpp"
 PYTHON_MODULE = "python_module.cpp"

@@ -19,6 +19,7 @@ from luminal.core.schedule.program.ir import Kernel, Program
 from luminal.core.target import Target
 from luminal.core.types import DType
 
+_DEFAULT = "luminal/own_namespace.hpp"  # gives the headers a namespace where, as it never is here, none is defined
 MOST_BUFFERS = 31  # most buffers that a kernel can have as arguments
 
 
@@ -38,7 +39,7 @@ def shader_text(sources: Iterable[str], inside: str) -> str:
 
     Raises SpecError for a header that is included under a condition: its one copy might be skipped.
     """
-    return "\n".join([f"#define LM_NAMESPACE {inside}", *_lines(sources), ""])
+    return "\n".join([f"#define LM_NAMESPACE {inside}", "#define LM_RUNTIME LM_NAMESPACE", *_lines(sources), ""])
 
 
 def _lines(sources: Iterable[str]) -> Iterator[str]:
@@ -49,6 +50,8 @@ def _lines(sources: Iterable[str]) -> Iterator[str]:
         for line in text.splitlines():
             depth += line.startswith("#if") - line.startswith("#endif")
             header = headers.included(line)
+            if header == _DEFAULT:
+                continue
             if header and depth:
                 raise SpecError(f"{header} is included under a condition, so its place in a shader text is unknown")
             if header is None:

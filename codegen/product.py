@@ -11,11 +11,18 @@ from luminal.core.schedule.program.ir import Kernel
 
 @dataclass(frozen=True)
 class Unit:
-    """A translation unit: its text, the flags that it is compiled with, and the kernel that it holds, if it is one."""
+    """A translation unit: its text, the flags that it is compiled with, and the kernel that it holds, if it is one.
+    ``headers`` are those at its head that many units include, so that they are worth precompiling."""
 
     text: str
     flags: tuple[str, ...]
     kernel: Kernel | None = None
+    headers: tuple[str, ...] = ()
+
+    @property
+    def shared_flags(self) -> tuple[str, ...]:
+        """The flags that decide how its ``headers`` are compiled: all but the model's name."""
+        return tuple(flag for flag in self.flags if not flag.startswith("-DLM_NAMESPACE="))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from luminal.codegen import render, toolchain
+from luminal.codegen import headers, render, toolchain
 from luminal.codegen.emitter import emit
 from luminal.codegen.host import INCLUDE
 from luminal.codegen.product import Product, Unit
@@ -22,7 +22,7 @@ def product(kernels: Sequence[Kernel], target: Target) -> Product:
 
     Raises BuildError where there is no compiler.
     """
-    common = (f"-DLM_NAMESPACE={_NAMESPACE}", f"-I{INCLUDE}")
+    common = (f"-DLM_NAMESPACE={_NAMESPACE}", headers.namespace(*target.flags), f"-I{INCLUDE}")
     # There is no later kernel to prefetch for.
     named = [replace(kernel, name=f"kernel{number}", fetches=False) for number, kernel in enumerate(kernels)]
     ahead = target.costs.prefetch
@@ -30,7 +30,7 @@ def product(kernels: Sequence[Kernel], target: Target) -> Product:
     features = dict.fromkeys(feature for text in texts for unit in text.units for feature in unit.features)
     flags = (*target.using(features).flags, *render.COMMON_FLAGS, *common)
     units = {
-        f"kernels/{kernel.name}.cpp": Unit(render.kernel_text(text), flags, kernel)
+        f"kernels/{kernel.name}.cpp": Unit(render.kernel_text(text), flags, kernel, headers.VECTORS)
         for kernel, text in zip(named, texts, strict=True)
     }
     signatures = [text.signature for text in texts]

@@ -48,13 +48,15 @@ class Toolchain:
         """What decides its output besides its inputs and flags; part of the cache keys of its output."""
         return (*self.command, "link:", *self.linker, self.version)
 
-    def precompile(self, header: str, flags: Sequence[str], folder: Path) -> tuple[str, ...]:
-        """Precompiles a header of ``folder``; returns flags with which units of the same ``flags`` include it first. No
-        flags where the compiler is not GNU's, or the header does not compile by itself."""
-        if "Free Software Foundation" not in self.version:
-            return ()
-        made = self.run([*flags, "-x", "c++-header", header, "-o", f"{header}.gch"], folder)
-        return ("-include", header) if made.returncode == 0 else ()
+    @property
+    def precompiles(self) -> bool:
+        """Whether it can precompile headers so that objects do not depend on it: GNU's can."""
+        return "Free Software Foundation" in self.version
+
+    def precompile(self, header: str, flags: Sequence[str], folder: Path) -> bool:
+        """Precompiles a header of ``folder``, for units with the same ``flags`` that include it first; False where it
+        does not compile by itself."""
+        return self.run([*flags, "-x", "c++-header", header, "-o", f"{header}.gch"], folder).returncode == 0
 
     def run(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
         """Calls the compiler in ``folder``; its messages are in ``stderr``."""

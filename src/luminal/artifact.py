@@ -20,7 +20,7 @@ import pybind11
 
 from luminal.codegen import build as builder
 from luminal.codegen import emulation, headers, render, toolchain, weights
-from luminal.codegen.host import INCLUDE
+from luminal.codegen.host import EMULATOR, INCLUDE
 from luminal.codegen.render import SourceBundle
 from luminal.core import config
 from luminal.core.data import Array, digest
@@ -75,7 +75,7 @@ def _key(bundle: SourceBundle, program: Program) -> str:
     key = hashlib.sha256(repr((bundle.target, [compiler.identity for compiler in compilers])).encode())
     for path, text in sorted(bundle.files.items()):
         key.update(f"{path}\0{text}\0".encode())
-    folders = (INCLUDE / "luminal", *((emulation.EMULATOR,) if bundle.emulated else ()))
+    folders = (INCLUDE / "luminal", *((EMULATOR,) if bundle.emulated else ()))
     for header in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         key.update(header.read_bytes())
     for name in program.constants:

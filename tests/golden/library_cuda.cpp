@@ -77,3 +77,5 @@ constexpr const char* steps_table[] = {
 // What the library needs of the machine it asks of the CUDA driver, when it is opened.
 constexpr const char* (*missing_feature)() = nullptr;
 
+constexpr cuda::Code model_code = {80, kernels_table};
+

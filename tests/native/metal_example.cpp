@@ -31,6 +31,8 @@ constexpr Tensor forward_outputs[] = {{"scaled", LM_FLOAT32, axes1}};
 constexpr Entry entries_table[] = {{"forward", forward_inputs, forward_outputs, 64 + 64 * 32 * 4, run_forward}};
 constexpr const char* steps_table[] = {"Gather '/table/Gather' (example.py:3)", "Mul '/scale/Mul' (example.py:7)"};
 
+constexpr metal::Shaders shaders = {EXAMPLE_SHADERS, kernels_table};
+
 constexpr Model model = {
     "metal_example",
     EXAMPLE_METADATA,
@@ -41,12 +43,16 @@ constexpr Model model = {
     dims_table,
     entries_table,
     steps_table,
+    {},
+    {},
+    0,
+    0,
+    0,
+    {},
+    &shaders,
 };
 
 }  // namespace
-
-const metal::Shaders model_shaders = {EXAMPLE_SHADERS, kernels_table};
-
 }  // namespace LM_NAMESPACE
 }  // namespace lm
 

@@ -4,7 +4,7 @@
 #include "luminal/logic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 // ---- Addition, multiplication -------------------------------------------------------------------------------------
 
@@ -460,5 +460,5 @@ template <class V> LM_INLINE element_t<V> reduce_max(V v) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -9,7 +9,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 inline constexpr int CACHE_LINE = 64;
 
@@ -37,5 +37,5 @@ class Atomic {
     T value_ = 0;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

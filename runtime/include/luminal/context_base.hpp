@@ -12,7 +12,7 @@
 #include "luminal/values.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// One caller thread's state: the bound dims, the pointers of the call, the error.
 template <class Library>
@@ -244,5 +244,5 @@ class ContextBase : public InPlace {
     size_t tables_bytes_ = 0;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -11,7 +11,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// The beginning of a small file as text; empty if it cannot be read.
 template <size_t SIZE>
@@ -97,5 +97,5 @@ struct ControlGroups {
     }
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -13,7 +13,7 @@
 #include "luminal/encoding.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -144,5 +144,5 @@ template <class To, class V> LM_INLINE auto convert(V v) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

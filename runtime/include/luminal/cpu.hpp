@@ -18,7 +18,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 #if defined(__x86_64__)
 
@@ -107,5 +107,5 @@ inline bool cpu_supports(const char*) { return false; }
 
 #endif
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

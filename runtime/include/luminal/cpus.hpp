@@ -10,7 +10,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// CPUs of the cpuset of this process, at least 1.
 inline int cpuset_cpus() {
@@ -77,5 +77,5 @@ inline int available_cpus() {
     return quota < cpuset ? quota : cpuset;
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -4,7 +4,7 @@
 #include "luminal/simd.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Lanes of uint8_t -> lanes of float: the numbers of the integer type T that begin at the bit `amount`, less than 8, of
 /// every lane. The same as convert<float>(convert<T>(shr(bytes, amount))).
@@ -33,5 +33,5 @@ template <class T, class V> LM_INLINE auto digits(V bytes, V amount) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -6,7 +6,7 @@
 #include "luminal/convert.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -106,5 +106,5 @@ template <class V> LM_INLINE V mod(V a, V b) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

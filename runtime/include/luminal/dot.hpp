@@ -8,7 +8,7 @@
 #include "luminal/tile.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// sum[j] += the sum over k < 2 of a[k] * b[j][k], in float, where subnormals count as zeros.
 struct vdpbf16ps {
@@ -110,5 +110,5 @@ template <class Dot, int Rows, int Vectors> class DotTile {
     vec<Sum, LANES> sum_[Rows][Vectors];
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

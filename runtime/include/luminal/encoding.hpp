@@ -5,7 +5,7 @@
 #include "luminal/narrow.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// The value of the bits of S, exact: lanes of uint16_t or uint8_t -> lanes of compute_t<S>. Of integers, the lowest bits
 /// of each byte count.
@@ -58,5 +58,5 @@ template <class S, class V> LM_INLINE auto encode(NormalOrZero<V> v) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -1,11 +1,35 @@
 // The exported C functions: LM_DEFINE_ABI(NAME, model), once in a library, defines NAME_open and its siblings.
 //
 // They stand on the classes Library and Context of a device, whose header comes first: exports.hpp for the CPU,
-// cuda/exports.hpp for NVIDIA's GPUs.
+// cuda/exports.hpp for NVIDIA's GPUs. What they do is the same for every model: a file that defines LM_RUNTIME_ELSEWHERE
+// only declares it, and is linked with another that includes the same headers and defines LM_RUNTIME_HERE.
 #pragma once
 
+#ifdef LM_RUNTIME_HERE
+#define LM_RUNTIME_FUNCTION __attribute__((weak))  // two libraries in one program may both bring it
+#else
+#define LM_RUNTIME_FUNCTION inline
+#endif
+
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
+
+#ifdef LM_RUNTIME_ELSEWHERE
+
+int32_t open_library(const Model& model, const lm_options* options, lm_library** handle);
+int32_t close_library(lm_library* handle);
+int32_t set_weights(lm_library* handle, const void* image, size_t bytes);
+int32_t create_context(lm_library* handle, lm_context** context_handle);
+void destroy_context(lm_context* handle);
+int32_t workspace_size(lm_library* handle, int32_t entry, const int64_t* dims, size_t* bytes);
+int32_t output_shape(lm_context* handle, int32_t entry, const lm_value* in, int32_t output, int64_t* shape);
+int32_t run(lm_context* handle, int32_t entry, const lm_value* in, lm_value* out, void* stream);
+int32_t reset(lm_context* handle);
+int32_t get_state(lm_context* handle, int32_t state, const lm_value* value);
+int32_t set_state(lm_context* handle, int32_t state, const lm_value* value);
+size_t last_error(const lm_library* library, const lm_context* context, char* text, size_t size);
+
+#else
 
 // A handle is one of our classes behind an opaque type.
 inline Library* unwrap(const lm_library* handle) {
@@ -15,7 +39,7 @@ inline Context* unwrap(const lm_context* handle) {
     return reinterpret_cast<Context*>(const_cast<lm_context*>(handle));
 }
 
-inline int32_t open_library(const Model& model, const lm_options* options, lm_library** handle) {
+LM_RUNTIME_FUNCTION int32_t open_library(const Model& model, const lm_options* options, lm_library** handle) {
     if (handle == nullptr) return LM_INVALID_ARGUMENT;
     *handle = nullptr;
     void* memory = nullptr;
@@ -25,7 +49,7 @@ inline int32_t open_library(const Model& model, const lm_options* options, lm_li
     return library->open(options);
 }
 
-inline int32_t close_library(lm_library* handle) {
+LM_RUNTIME_FUNCTION int32_t close_library(lm_library* handle) {
     Library* library = unwrap(handle);
     if (library == nullptr) return LM_OK;
     if (library->contexts() > 0) {
@@ -36,7 +60,11 @@ inline int32_t close_library(lm_library* handle) {
     return LM_OK;
 }
 
-inline int32_t create_context(lm_library* handle, lm_context** context_handle) {
+LM_RUNTIME_FUNCTION int32_t set_weights(lm_library* handle, const void* image, size_t bytes) {
+    return handle == nullptr ? LM_INVALID_ARGUMENT : unwrap(handle)->set_weights(image, bytes);
+}
+
+LM_RUNTIME_FUNCTION int32_t create_context(lm_library* handle, lm_context** context_handle) {
     Library* library = unwrap(handle);
     if (context_handle != nullptr) *context_handle = nullptr;
     if (library == nullptr) return LM_INVALID_ARGUMENT;
@@ -57,7 +85,7 @@ inline int32_t create_context(lm_library* handle, lm_context** context_handle) {
     return LM_OK;
 }
 
-inline void destroy_context(lm_context* handle) {
+LM_RUNTIME_FUNCTION void destroy_context(lm_context* handle) {
     Context* context = unwrap(handle);
     if (context == nullptr) return;
     Library& library = context->library();
@@ -67,7 +95,7 @@ inline void destroy_context(lm_context* handle) {
 }
 
 /// Bytes of arena for one entry, after a check of the dims.
-inline int32_t workspace_size(lm_library* handle, int32_t entry, const int64_t* dims, size_t* bytes) {
+LM_RUNTIME_FUNCTION int32_t workspace_size(lm_library* handle, int32_t entry, const int64_t* dims, size_t* bytes) {
     Library* library = unwrap(handle);
     if (library == nullptr) return LM_INVALID_ARGUMENT;
     const Model& model = library->model();
@@ -91,14 +119,37 @@ inline int32_t workspace_size(lm_library* handle, int32_t entry, const int64_t* 
     return LM_OK;
 }
 
-inline size_t last_error(const lm_library* library, const lm_context* context, char* text, size_t size) {
+LM_RUNTIME_FUNCTION int32_t output_shape(lm_context* handle, int32_t entry, const lm_value* in, int32_t output,
+                                         int64_t* shape) {
+    return handle == nullptr ? LM_INVALID_ARGUMENT : unwrap(handle)->output_shape(entry, in, output, shape);
+}
+
+LM_RUNTIME_FUNCTION int32_t run(lm_context* handle, int32_t entry, const lm_value* in, lm_value* out, void* stream) {
+    return handle == nullptr ? LM_INVALID_ARGUMENT : unwrap(handle)->run(entry, in, out, stream);
+}
+
+LM_RUNTIME_FUNCTION int32_t reset(lm_context* handle) {
+    return handle == nullptr ? LM_INVALID_ARGUMENT : unwrap(handle)->reset();
+}
+
+LM_RUNTIME_FUNCTION int32_t get_state(lm_context* handle, int32_t state, const lm_value* value) {
+    return handle == nullptr ? LM_INVALID_ARGUMENT : unwrap(handle)->get_state(state, value);
+}
+
+LM_RUNTIME_FUNCTION int32_t set_state(lm_context* handle, int32_t state, const lm_value* value) {
+    return handle == nullptr ? LM_INVALID_ARGUMENT : unwrap(handle)->set_state(state, value);
+}
+
+LM_RUNTIME_FUNCTION size_t last_error(const lm_library* library, const lm_context* context, char* text, size_t size) {
     if (context != nullptr) return unwrap(context)->copy_error(text, size);
     if (library != nullptr) return unwrap(library)->copy_error(text, size);
     if (size > 0) text[0] = '\0';
     return 0;
 }
 
-}  // namespace LM_NAMESPACE
+#endif  // LM_RUNTIME_ELSEWHERE
+
+}  // namespace LM_RUNTIME
 }  // namespace lm
 
 #define LM_EXPORT extern "C" __attribute__((visibility("default")))
@@ -120,23 +171,21 @@ inline size_t last_error(const lm_library* library, const lm_context* context, c
     }                                                                                                                  \
     LM_EXPORT int32_t NAME##_output_shape(lm_context* context, int32_t entry, const lm_value* in, int32_t output,      \
                                           int64_t* shape) {                                                            \
-        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->output_shape(entry, in, output, shape); \
+        return lm::output_shape(context, entry, in, output, shape);                                                    \
     }                                                                                                                  \
     LM_EXPORT int32_t NAME##_run(lm_context* context, int32_t entry, const lm_value* in, lm_value* out,                \
                                  void* stream) {                                                                       \
-        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->run(entry, in, out, stream);            \
+        return lm::run(context, entry, in, out, stream);                                                               \
     }                                                                                                                  \
     LM_EXPORT int32_t NAME##_set_weights(lm_library* library, const void* image, size_t bytes) {                       \
-        return library == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(library)->set_weights(image, bytes);              \
+        return lm::set_weights(library, image, bytes);                                                                 \
     }                                                                                                                  \
-    LM_EXPORT int32_t NAME##_reset(lm_context* context) {                                                              \
-        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->reset();                                \
-    }                                                                                                                  \
+    LM_EXPORT int32_t NAME##_reset(lm_context* context) { return lm::reset(context); }                                 \
     LM_EXPORT int32_t NAME##_get_state(lm_context* context, int32_t state, const lm_value* value) {                    \
-        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->get_state(state, value);                \
+        return lm::get_state(context, state, value);                                                                   \
     }                                                                                                                  \
     LM_EXPORT int32_t NAME##_set_state(lm_context* context, int32_t state, const lm_value* value) {                    \
-        return context == nullptr ? LM_INVALID_ARGUMENT : lm::unwrap(context)->set_state(state, value);                \
+        return lm::set_state(context, state, value);                                                                   \
     }                                                                                                                  \
     LM_EXPORT size_t NAME##_last_error(const lm_library* library, const lm_context* context, char* text,               \
                                        size_t size) {                                                                  \

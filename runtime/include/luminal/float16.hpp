@@ -7,7 +7,7 @@
 #include "luminal/arithmetic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -129,5 +129,5 @@ template <class V> auto float_pair_to_bfloat16(V v);
 
 }  // namespace detail
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -9,7 +9,7 @@
 #include "luminal/atomic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Sleeps while `word` holds `expected`. May return early; the caller looks again.
 inline void futex_wait(const Atomic<uint32_t>& word, uint32_t expected) {
@@ -30,5 +30,5 @@ inline void cpu_relax() {
 #endif
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

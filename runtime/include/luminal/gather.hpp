@@ -4,7 +4,7 @@
 #include "luminal/vector_memory.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Lane i = p[i * stride].
 template <int N, class T> LM_INLINE vec<T, N> load_strided(const T* p, int64_t stride) {
@@ -183,5 +183,5 @@ LM_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 /// A hint that the cache line of p will be read later, when the first-level cache may have dropped it.
 LM_INLINE void prefetch_to_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -10,12 +10,12 @@
 #define LM_INDEX inline __attribute__((always_inline))
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 LM_INDEX int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 LM_INDEX int64_t floor_mod(int64_t a, int64_t b) { return a % b + (a % b < 0 ? b : 0); }
 LM_INDEX int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 LM_INDEX int64_t maximum(int64_t a, int64_t b) { return a > b ? a : b; }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

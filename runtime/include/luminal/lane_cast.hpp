@@ -4,7 +4,7 @@
 #include "luminal/vector.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 #if defined(LM_AVX2)
@@ -126,5 +126,5 @@ template <class To, class V> LM_INLINE auto lane_cast(V v) {
 template <int B, int N> template <int Other>
 LM_INLINE mask<B, N>::mask(mask<Other, N> other) : lanes(lane_cast<int_t<B>>(other.lanes)) {}
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

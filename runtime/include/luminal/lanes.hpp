@@ -5,7 +5,7 @@
 #include "luminal/simd.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// True in the lanes 0 .. count-1; in none where count <= 0.
 template <int N> LM_INLINE vec<bool, N> lanes_below(int64_t count) {
@@ -24,5 +24,5 @@ template <int N> LM_INLINE vec<int32_t, N> multiples(int32_t step) {
     return mul(iota<N>(int32_t{0}), broadcast<N>(step));
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -17,7 +17,7 @@
 #include "luminal/texts.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// An open model with its threads.
 class Library : public LibraryBase {
@@ -253,5 +253,5 @@ class Context : public ContextBase<Library> {
     const unsigned char* weights_ = nullptr;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -19,7 +19,7 @@
 #include "luminal/weights.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Lets a class be constructed in memory that we allocated. (The placement form of <new> has default visibility.)
 struct InPlace {
@@ -204,5 +204,5 @@ class LibraryBase : public InPlace {
     Message error_;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

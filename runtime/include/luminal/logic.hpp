@@ -4,7 +4,7 @@
 #include "luminal/lane_cast.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 // ---- Comparisons and selection ------------------------------------------------------------------------------------
 
@@ -190,5 +190,5 @@ template <class V> LM_INLINE V shr(V a, V b) {
     }, a, b);
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -6,7 +6,7 @@
 #include "luminal/arithmetic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 template <class T> struct float_layout;
@@ -92,5 +92,5 @@ template <class V> LM_INLINE V times_plus(V x, TwoPart<element_t<V>> constant, V
 }
 
 }  // namespace detail
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

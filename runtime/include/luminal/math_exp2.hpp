@@ -4,7 +4,7 @@
 #include "luminal/math_common.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// Whether the short form has as many significant bits as that.
@@ -145,5 +145,5 @@ template <int Digits = 64, class V> LM_INLINE V exp2_scaled(V x, double constant
     return lift_registers([parts](auto v) LM_LAMBDA { return detail::exp2_register<Digits>(v, parts); }, x);
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

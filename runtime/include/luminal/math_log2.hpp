@@ -4,7 +4,7 @@
 #include "luminal/math_common.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// log(1 + z) - z for 1 + z in [sqrt(1/2), sqrt(2)].
@@ -88,5 +88,5 @@ template <class V> LM_INLINE V log2_scaled(V x, double scale) {
     }, x);
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -5,7 +5,7 @@
 #include "luminal/math_common.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// x = quadrant * pi/2 + (r + tail), |r| <= pi/4 and a little; only quadrant modulo 4 counts.
@@ -183,5 +183,5 @@ template <class V> LM_INLINE V sin_quadrant(V x, int quadrant) {
     return lift_registers([quadrant](auto v) LM_LAMBDA { return detail::sine_register(v, quadrant); }, x);
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -9,7 +9,7 @@
 #include "luminal/tile.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// sum[i, j] += the sum over k of a[i][k] * b[k / 2][j][k % 2], in float, where subnormals count as zeros.
 struct tdpbf16ps {
@@ -197,5 +197,5 @@ template <class Product, int High, int Wide, int Depth> class MatrixTile {
     int64_t rows_;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

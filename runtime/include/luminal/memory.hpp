@@ -14,7 +14,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 inline constexpr size_t ALIGNMENT = 64;  // a cache line, and the widest vector
 
@@ -138,5 +138,5 @@ class Allocator {
     void* user_ = nullptr;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -9,7 +9,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// A bounded error message.
 class Message {
@@ -55,5 +55,5 @@ class SystemError {
     const char* text_;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

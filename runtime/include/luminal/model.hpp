@@ -8,7 +8,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 class Context;
 
@@ -109,7 +109,8 @@ struct Model {
     int64_t portion_bytes = 0;     // that a thread needs for what a share has of buffers
     int32_t portions_at_once = 0;  // threads at most that need them
     Span<lm_text> texts = {};      // whose numbers are among the constants
+    const void* code = nullptr;    // the kernels, where a device runs them: cuda::Code or metal::Shaders
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

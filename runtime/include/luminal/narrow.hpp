@@ -7,7 +7,7 @@
 #include "luminal/narrow_types.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// The bits of the float whose last place is the least positive number of a type: added to it, small numbers are
@@ -105,5 +105,5 @@ LM_INLINE auto narrow_to_integer(narrow_integer<width, has_sign> type, B bytes) 
 /// The bits of the elements from p on, floats of 8 or 16 bits in any address space.
 template <class P> LM_INLINE auto bits_of(P p) -> decltype(&p->bits) { return &p->bits; }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -8,7 +8,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// IEEE binary16 and bfloat16.
 struct float16 { uint16_t bits; };
@@ -61,5 +61,5 @@ template <int bits> struct narrow_traits<narrow_integer<bits, false>> {
     using compute = uint8_t;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

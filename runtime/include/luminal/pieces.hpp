@@ -4,7 +4,7 @@
 #include "luminal/atomic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Consecutive pieces that nobody has begun. Their owner takes them from the front, others from the back, each time an
 /// eighth of what is left: few times where all goes evenly, and yet whoever falls behind holds up no more than that.
@@ -46,5 +46,5 @@ class alignas(CACHE_LINE) Pieces {
     Atomic<uint64_t> left_;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -21,7 +21,7 @@
 #include "luminal/pieces.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 class Pool {
   public:
@@ -278,5 +278,5 @@ class Pool {
     alignas(CACHE_LINE) Atomic<uint32_t> callers_;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

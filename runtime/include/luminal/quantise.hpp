@@ -5,7 +5,7 @@
 #include "luminal/convert.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// Lanes of float to int32, to nearest with ties to even, where none is out of range.
@@ -54,5 +54,5 @@ template <class To, int zero = 0, class V> LM_INLINE auto fake_quantise(V v) {
     return lane_cast<float>(detail::limited_int32<To, zero>(v));
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

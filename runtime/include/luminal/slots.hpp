@@ -9,7 +9,7 @@
 #include "luminal/memory.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Blocks of equal size. Pages that no thread has ever used cost nothing.
 class Slots {
@@ -78,5 +78,5 @@ class Slots {
     unsigned char* slots_ = nullptr;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

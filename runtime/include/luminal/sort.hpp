@@ -6,7 +6,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -111,5 +111,5 @@ template <class T> inline void keep_least(T* heap, int64_t count, T value) {
     if (count > 0 && value < heap[0]) detail::sift_down(heap, count, 0, value);
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -5,7 +5,7 @@
 #include "luminal/atomic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// The outcome of one run. A kernel whose operator can fail takes a `Status*`, raises, and goes on with any harmless
 /// value; the context starts no further step.
@@ -26,5 +26,5 @@ class Status {
     Atomic<int32_t> code_;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

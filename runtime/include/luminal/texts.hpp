@@ -21,7 +21,7 @@
 #include "luminal/status.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// FNV-1a (RFC 9923) and the last step of MurmurHash3, as the compiler computes them for constants; 0 of nothing.
 inline uint64_t text_number(const char* data, size_t size) {
@@ -546,5 +546,5 @@ inline void format_uint64(Texts& texts, Status* status, Elements<const uint64_t>
 
 }  // namespace host
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

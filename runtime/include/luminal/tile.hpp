@@ -7,7 +7,7 @@
 #define LM_NOINLINE __attribute__((noinline))
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Sums of products of type T: Rows x (Vectors * Lanes). Loops over registers are unrolled, so that each sum is one.
 template <class T, int Rows, int Vectors, int Lanes> class Tile {
@@ -75,5 +75,5 @@ template <class T, int Rows, int Vectors, int Lanes> class Tile {
     vec<T, Lanes> sum_[Rows][Vectors];
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

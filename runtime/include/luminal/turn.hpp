@@ -5,7 +5,7 @@
 #include "luminal/vector_memory.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// N vectors of N lanes.
 template <class T, int N> struct columns {
@@ -134,5 +134,5 @@ template <class T, int N, int Rows> class Interleaved {
     V rows_[Rows];
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

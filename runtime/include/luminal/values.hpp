@@ -8,7 +8,7 @@
 #include "luminal/model.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 inline constexpr int64_t UNBOUND = -1;
 
@@ -222,5 +222,5 @@ inline int32_t check_output_shape(const char* role, const Tensor& tensor, const 
     return LM_OK;
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

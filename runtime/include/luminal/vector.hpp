@@ -42,7 +42,7 @@
 #endif
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 #if defined(LM_AVX512)
 inline constexpr int register_bytes = 64;
@@ -312,5 +312,5 @@ template <class V> LM_INLINE element_t<V> extract(V v, int lane) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

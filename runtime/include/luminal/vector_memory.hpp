@@ -5,7 +5,7 @@
 #include "luminal/encoding.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -333,5 +333,5 @@ template <class T, class V, class M> LM_INLINE void store_masked(T* p, V v, M va
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

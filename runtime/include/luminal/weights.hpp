@@ -25,7 +25,7 @@
 #include "luminal/model.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 struct WeightsHeader {
     char magic[8];
@@ -199,5 +199,5 @@ class Weights {
     const unsigned char* payload_ = nullptr;
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -9,7 +9,7 @@
 #include "luminal/model.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace cuda {
 
 /// A kernel: its name in its image, the threads of each of its blocks, and the image, compiled for GPUs.
@@ -227,5 +227,5 @@ class PinnedMemory {
 };
 
 }  // namespace cuda
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -14,7 +14,7 @@
 #include "luminal/message.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace cuda {
 
 using Result = int32_t;    // CUresult
@@ -177,5 +177,5 @@ inline void* open_driver(Message& message) {
 }
 
 }  // namespace cuda
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

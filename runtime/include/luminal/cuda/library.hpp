@@ -14,12 +14,9 @@
 #include "luminal/model.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 using cuda::Address;
-
-/// The kernels of the model. The generated library defines it.
-extern const cuda::Code model_code;
 
 /// An open model on its GPU.
 class Library : public LibraryBase {
@@ -35,7 +32,8 @@ class Library : public LibraryBase {
     int32_t open(const lm_options* caller_options) {
         Message message;
         int32_t status = prepare(caller_options, message);
-        if (status == LM_OK) status = device_.open(model_code, options_.device_id, message);
+        const auto& code = *static_cast<const cuda::Code*>(model().code);
+        if (status == LM_OK) status = device_.open(code, options_.device_id, message);
         if (status == LM_OK) status = open_weights(message);
         if (status == LM_OK) status = upload(message);
         return opened(status, message);
@@ -477,5 +475,5 @@ class Context : public ContextBase<Library> {
     cuda::Stream observed_ = nullptr;  // on which they run then
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

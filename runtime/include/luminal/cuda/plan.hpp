@@ -10,7 +10,7 @@
 #include "luminal/model.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace cuda {
 
 /// A graph of kernels that follow each other. It is built once; where a later run has other inputs or outputs, the
@@ -138,5 +138,5 @@ class Plan {
 };
 
 }  // namespace cuda
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

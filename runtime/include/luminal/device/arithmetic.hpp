@@ -4,7 +4,7 @@
 #include "luminal/device/logic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -195,5 +195,5 @@ template <class T> LM_DEVICE T floor(T a) { return a; }
 template <class T> LM_DEVICE T ceil(T a) { return a; }
 template <class T> LM_DEVICE T trunc(T a) { return a; }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -5,7 +5,7 @@
 #include "luminal/device/memory.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -76,5 +76,5 @@ template <class P> LM_DEVICE void raise(P status, int32_t code) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -6,7 +6,7 @@
 #include "luminal/device/lanes.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// No thread of the block passes before all have come here and see what all have written to shared arrays.
 LM_DEVICE void barrier() {
@@ -143,5 +143,5 @@ template <int threads, class T, class Scratch> LM_DEVICE T block_reduce_max(T x,
     return x;
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

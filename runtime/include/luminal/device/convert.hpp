@@ -11,7 +11,7 @@
 #include "luminal/device/encoding.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -79,5 +79,5 @@ template <class To, class T> LM_DEVICE compute_t<To> convert(T v) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -5,7 +5,7 @@
 #include "luminal/device/memory.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Copies `bytes` (4, 8 or 16; both ends aligned to as many). Where `valid` is false, zeros arrive and nothing is read.
 template <int bytes, class Shared, class Global>
@@ -50,5 +50,5 @@ template <int groups> LM_DEVICE void copy_wait() {
 #endif
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -4,7 +4,7 @@
 #include "luminal/device/arithmetic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -136,5 +136,5 @@ template <class T> LM_DEVICE T mod(T a, T b) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

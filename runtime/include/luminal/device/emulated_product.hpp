@@ -7,7 +7,7 @@
 #if defined(LM_EMULATED)
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// What lane l has of the matrices: element e of A at Layout::a_row(l, e) and Layout::a_column(l, e), likewise of B; and
@@ -45,7 +45,7 @@ LM_DEVICE void emulated_product(float* sum, const float (&left)[a], const float 
 }
 
 }  // namespace detail
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm
 
 #endif

@@ -5,7 +5,7 @@
 #include "luminal/narrow.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// The value of the bits of S, exact. Of integers, the lowest bits of the byte count.
 template <class S> LM_DEVICE compute_t<S> decode(bits_t<S> bits) {
@@ -35,5 +35,5 @@ template <class S> LM_DEVICE bits_t<S> encode(compute_t<S> v) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -7,7 +7,7 @@
 #include "luminal/device/arithmetic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -69,5 +69,5 @@ LM_DEVICE uint16_t float_to_bfloat16(float v) {
 
 }  // namespace detail
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

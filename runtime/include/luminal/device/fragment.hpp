@@ -8,7 +8,7 @@
 #include "luminal/device/fragment_simdgroup.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// Adds the product of F::depth terms to the tile of a warp, which has I x J fragments:
 ///
@@ -28,5 +28,5 @@ LM_DEVICE void warp_tile_step(Sum sum, A a, int a_row, int a_depth, B b, int b_d
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -7,7 +7,7 @@
 #if !defined(LM_METAL)
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -184,7 +184,7 @@ template <class T> struct m16n8k8_tf32 : detail::MmaSums {
     }
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm
 
 #endif

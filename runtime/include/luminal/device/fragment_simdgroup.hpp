@@ -10,7 +10,7 @@
 #if !defined(LM_CUDA)
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -97,7 +97,7 @@ template <class T> struct simdgroup8x8 {
     }
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm
 
 #endif

@@ -6,7 +6,7 @@
 #include "luminal/device/math.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 // One function of vectors for a function of one, two or three scalars.
 #define LM_LANEWISE_1(NAME)                                                                                 \
@@ -210,5 +210,5 @@ template <class T, int N> LM_DEVICE T reduce_max(vec<T, N> v) {
     return v.lane[0];
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

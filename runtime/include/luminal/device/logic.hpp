@@ -4,7 +4,7 @@
 #include "luminal/device/types.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 /// The same bits as another type of the same size.
 template <class To, class From> LM_DEVICE To bitcast(From v) {
@@ -86,5 +86,5 @@ LM_DEVICE int leading_zeros(uint64_t v) {
 #endif
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -7,7 +7,7 @@
 #include "luminal/device/arithmetic.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 template <class T> LM_DEVICE constexpr int exponent_bias() { return sizeof(T) == 4 ? 127 : 1023; }
@@ -44,5 +44,5 @@ template <class T> LM_DEVICE T times_plus(T x, TwoPart<T> factor, T rest) {
 }
 
 }  // namespace detail
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -4,7 +4,7 @@
 #include "luminal/device/math_common.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// 2^f for |f| <= 1/2.
@@ -43,5 +43,5 @@ template <class T> LM_DEVICE T exp2_scaled(T x, T hi, T lo) {
     return fraction * bitcast<T>(static_cast<U>(first << place)) * bitcast<T>(static_cast<U>(second << place));
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -4,7 +4,7 @@
 #include "luminal/device/math_common.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// log(1 + z) - z for 1 + z in [sqrt(1/2), sqrt(2)].
@@ -84,5 +84,5 @@ template <class T> LM_DEVICE T log2_scaled(T x, T hi, T lo) {
                   : detail::log2_positive(x, detail::TwoPart<T>{hi, lo});
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

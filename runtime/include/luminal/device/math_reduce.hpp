@@ -4,7 +4,7 @@
 #include "luminal/device/math_common.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 /// Only quadrant modulo 4 counts.
@@ -161,5 +161,5 @@ LM_DEVICE Reduced<double> reduce(double x) {
 #endif
 
 }  // namespace detail
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -4,7 +4,7 @@
 #include "luminal/device/math_reduce.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace detail {
 
 LM_DEVICE float sine_kernel(float r, float) {
@@ -46,5 +46,5 @@ template <class T> LM_DEVICE T sin_quadrant(T x, int quadrant) {
     return (turns & 2) != 0 ? -value : value;
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -8,7 +8,7 @@
 #include "luminal/device/lanes.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -192,5 +192,5 @@ template <class P, class I, class V> LM_DEVICE void scatter(P base, I index, V v
     scatter(base, index, v, broadcast<detail::lane_count<I>::value>(true));
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

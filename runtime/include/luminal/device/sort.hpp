@@ -4,7 +4,7 @@
 #include "luminal/device/collective.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -43,5 +43,5 @@ template <int threads, class P, class I> LM_DEVICE void block_sort(P first, I co
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -4,7 +4,7 @@
 #include "luminal/device/memory.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -51,5 +51,5 @@ LM_DEVICE void tile_step(Sum sum, A a, int a_row, B b, int b_column) {
     }
 }
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -5,7 +5,7 @@
 #include "luminal/narrow_types.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 namespace detail {
 
@@ -73,5 +73,5 @@ template <class P> using pointed_t = typename detail::pointed<P>::type;
 /// bytes at most.
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec { T lane[N]; };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

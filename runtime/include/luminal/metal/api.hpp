@@ -7,7 +7,7 @@
 #include "luminal/metal/objc.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace metal {
 
 /// MTLSize.
@@ -170,5 +170,5 @@ struct Slice {
 };
 
 }  // namespace metal
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

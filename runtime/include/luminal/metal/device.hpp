@@ -7,7 +7,7 @@
 #include "luminal/model.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace metal {
 
 /// A kernel of the shader text: the threads of each of its blocks.
@@ -175,5 +175,5 @@ class Commands {
 };
 
 }  // namespace metal
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

@@ -13,12 +13,9 @@
 #include "luminal/model.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 
 using metal::Slice;
-
-/// The kernels of the model. The generated library defines it.
-extern const metal::Shaders model_shaders;
 
 /// An open model on its device.
 class Library : public LibraryBase {
@@ -28,7 +25,7 @@ class Library : public LibraryBase {
     int32_t open(const lm_options* caller_options) {
         Message message;
         int32_t status = prepare(caller_options, message);
-        if (status == LM_OK) status = device_.open(model_shaders, message);
+        if (status == LM_OK) status = device_.open(*static_cast<const metal::Shaders*>(model().code), message);
         if (status == LM_OK) status = open_weights(message);
         if (status == LM_OK) status = upload(message);
         return opened(status, message);
@@ -274,5 +271,5 @@ class Context : public ContextBase<Library> {
     int32_t outcome_ = LM_OK;              // of the commands so far
 };
 
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm

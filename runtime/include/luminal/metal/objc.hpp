@@ -12,7 +12,7 @@
 #include "luminal/namespace.hpp"
 
 namespace lm {
-inline namespace LM_NAMESPACE {
+inline namespace LM_RUNTIME {
 namespace metal {
 
 struct Object;
@@ -95,5 +95,5 @@ class AutoreleasePool {
 };
 
 }  // namespace metal
-}  // namespace LM_NAMESPACE
+}  // namespace LM_RUNTIME
 }  // namespace lm
