@@ -301,13 +301,14 @@ class _Job:
         if not header.exists():
             header.parent.parent.mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix=".", dir=header.parent.parent))
-            (folder / header.name).write_text("".join(f'#include "{name}"\n' for name in unit.headers))
             try:
+                (folder / header.name).write_text("".join(f'#include "{name}"\n' for name in unit.headers))
                 if not self.compiler.precompile(header.name, unit.shared_flags, folder):
                     return ()
                 folder.rename(header.parent)
-            except OSError:  # another process was first
-                pass
+            except OSError:
+                if not header.exists():  # else another process was first
+                    raise
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         return ("-include", str(header.absolute()))
@@ -323,8 +324,10 @@ class _Job:
                 name = self.compiler.command[0]
                 shared = () if header is None else header.result()
                 result = self.compiler.run([*unit.flags, *shared, "-c", path, "-o", str(temporary)], folder)
-                if shared and result.returncode != 0:  # it may be the precompiled header that is at fault
+                if shared and result.returncode != 0:  # the precompiled header may be damaged
                     result = self.compiler.run([*unit.flags, "-c", path, "-o", str(temporary)], folder)
+                    if result.returncode == 0:
+                        shutil.rmtree(Path(shared[-1]).parent, ignore_errors=True)  # the next build makes it anew
             if result.returncode != 0:
                 raise BuildError(self._failure(name, path, unit, result.stderr))
             if path in self.product.images:

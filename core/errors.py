@@ -15,6 +15,7 @@ class LuminalError(Exception):
         """The same error with another ``message``."""
         same = copy(self)
         same.args = (message,)
+        same.__cause__ = self.__cause__
         return same
 
 

@@ -258,7 +258,9 @@ def test_all_shapes_that_do_not_fit_are_listed() -> None:
     inputs = [sized("a", [2, 3]), sized("b", [2, 4])]
     nodes = [node("Add", "a b", "x"), node("MatMul", "a b", "y"), node("Relu", "a", "z"), node("Exp", "x", "t")]
     proto = model(nodes, inputs)
-    assert [(place.op, place.node) for place in luminal.check(proto)] == [("Add", "x"), ("MatMul", "y")]
+    places = luminal.check(proto)
+    assert [(place.op, place.node) for place in places] == [("Add", "x"), ("MatMul", "y")]
+    assert places[0].advice == "shapes do not broadcast: [2, 3], [2, 4]"
     with pytest.raises(ShapeError, match=r"(?s)Add 'x'.*MatMul 'y'"):
         luminal.read(proto)
 

@@ -233,10 +233,10 @@ class _Importer:
                 relation = relations.implied(error.unequal, [*self.inputs.named])
                 if relation is not None:
                     raise ImpliedRelation(relation, str(own)) from error
-                bounds = self.inputs.bounds(size for pair in error.unequal for size in pair)
-                error = error.saying(f"{error}; with {bounds}" if bounds else str(error))
-            self.faults.append(error)
-            said = str(error.__cause__ or error)
+            bounds = self.inputs.bounds(size for pair in getattr(error, "unequal", ()) for size in pair)
+            bounds = f"; with {bounds}" if bounds else ""
+            self.faults.append(error.saying(f"{error}{bounds}"))
+            said = f"{error.__cause__ or error}{bounds}"  # the place has the operator and its operands itself
             self.unsupported.append(Unsupported(own.op, own.name, _operands(inputs), own.location, said))
             results = [MISSING] * len(node.output)
         self._bind(node, scope, results)
